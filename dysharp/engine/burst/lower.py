@@ -1,0 +1,288 @@
+"""A Program as the arrays of the burst kernels: static tables packed by cache line, state blocks at time zero."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.program.csr import group
+from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
+from dysharp.uarch import columns as col
+
+Array = NDArray[Any]
+SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
+
+
+class Lowered(NamedTuple):
+    """Arguments of `run_loop` after `budget`, in its order."""
+
+    op: Array
+    os: Array
+    ot: Array
+    templates: Array
+    wires: Array
+    durations: Array
+    member_op: Array
+    member_node: Array
+    member_link: Array
+    member_time: Array
+    member_ext: Array
+    fill_ptr: Array
+    fill_row: Array
+    rows: Array
+    regions: Array
+    slot_row: Array
+    tiles: Array
+    tile_times: Array
+    tile_edge_ptr: Array
+    tile_edge_kind: Array
+    tile_edge: Array
+    edge_ptr: Array
+    edge_head_kind: Array
+    edge_head: Array
+    hold_ptr: Array
+    hold_sem: Array
+    hold_amount: Array
+    release_ptr: Array
+    release_sem: Array
+    release_amount: Array
+    sem_left: Array
+    sem_issuer_ptr: Array
+    sem_issuer: Array
+    issuers: Array
+    issuer_ops: Array
+    heap_keys: Array
+    heap_ids: Array
+    pools: Array
+    pool_keys: Array
+    pool_ids: Array
+    pool_issuer_ptr: Array
+    pool_issuer: Array
+    nodes: Array
+    hub: Array
+    occupied: Array
+    channels: Array
+    credits: Array
+    out_queues: Array
+    out_mask: Array
+    out_cursor: Array
+    rings: Array
+    times: Array
+    winner: Array
+    dirty_issuers: Array
+    dirty_up: Array
+    dirty_down: Array
+    m: Array
+    x: Array
+
+
+def unsupported(program: Program) -> str | None:
+    """Why this engine cannot run the Program (the oracle can), or None. One line."""
+    kinds = {t.kind for t in program.templates} - set(SUPPORTED)
+    if kinds:
+        return f"op kind {min(kinds).name} is run by the oracle only"
+    if program.ops.chain is not None or program.ops.threshold is not None or program.ops.session is not None:
+        return "chains, sessions and announced thresholds are run by the oracle only"
+    if (program.issuers.interval_ps > 0).any() or (program.issuers.discipline == Discipline.ROUND_ROBIN).any():
+        return "paced and round-robin issuers are run by the oracle only"
+    if not np.isin(program.edges.tail_kind, (Tail.OP_DONE, Tail.TILE_READY)).all():
+        return "edges from other points than op done and tile ready are run by the oracle only"
+    if not np.isin(program.edges.head_kind, (Head.OP_ISSUE, Head.TILE_NOTIFY)).all():
+        return "edges to other points than op issue and tile notify are run by the oracle only"
+    if (program.holds.acquire_kind != Point.OP_ISSUED).any() or (program.holds.release_kind != Point.OP_DONE).any():
+        return "semaphores taken or given back elsewhere than at issue and done are run by the oracle only"
+    return None
+
+
+def _words(n: int) -> Array:
+    return np.zeros((n + 31) // 32 or 1, np.int64)
+
+
+def _ops(p: Program, kinds: Array) -> tuple[Array, Array, Array]:
+    n = p.n_ops
+    op = np.empty((n + 1, 8), np.int32)
+    op[:n, col.TEMPLATE], op[:n, col.NODE], op[:n, col.ISSUER] = p.ops.template, p.ops.node, p.ops.issuer
+    pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
+    op[:n, col.WIRE] = np.where(pooled, p.ops.rows, p.ops.wire)
+    op[:n, col.PRIO], op[:n, col.KEY] = p.ops.prio, p.ops.key
+    op[:, col.MEMBER] = p.members.ptr
+    op[:n, col.FLAGS] = 0
+    state = np.full((n, 8), -1, np.int32)
+    state[:, col.DEPS] = dependencies(p)
+    tasks = np.array([t.tasks for t in p.templates], np.int32)
+    state[:, col.LEFT] = state[:, col.ANSWERS] = np.where(pooled, tasks[p.ops.template], 0)
+    state[:, col.COPIES] = 0
+    return op, state, np.full((n, 7), -1, np.int64)
+
+
+def dependencies(p: Program) -> Array:
+    """`[n_ops]` in-edges of each op plus rows that notify it."""
+    heads = p.edges.head[p.edges.head_kind == Head.OP_ISSUE]
+    notified = p.regions.row_notify[p.regions.row_notify >= 0]
+    return (np.bincount(heads, minlength=p.n_ops) + np.bincount(notified, minlength=p.n_ops)).astype(np.int32)
+
+
+def _regions(p: Program) -> dict[str, Array]:
+    r, n = p.regions, p.n_regions
+    counts, n_tiles = np.diff(r.row_ptr), np.diff(r.tile_ptr)
+    region_of_row, region_of_tile = np.repeat(np.arange(n), counts), np.repeat(np.arange(n), n_tiles)
+    rows = np.empty((p.n_rows, 4), np.int32)
+    rows[:, col.R_LEFT], rows[:, col.R_SLOT] = r.row_bytes[region_of_row], -1
+    rows[:, col.R_NOTIFY], rows[:, col.R_REGION] = r.row_notify, region_of_row
+    regions = np.zeros((n, 5), np.int32)
+    for c, values in ((col.G_NODE, r.node), (col.G_TILE_ROWS, r.tile_rows)):
+        regions[:, c] = values
+    regions[:, col.G_ROW0], regions[:, col.G_TILE0] = r.row_ptr[:-1], r.tile_ptr[:-1]
+    slot_row = np.full(p.n_rows, -1, np.int32)
+    bound = np.flatnonzero(r.alloc[region_of_row] == Alloc.PREFIX)
+    rows[bound, col.R_SLOT] = bound - r.row_ptr[:-1][region_of_row[bound]]
+    slot_row[bound] = bound
+    tiles = np.full((p.n_tiles, 7), -1, np.int32)
+    index = np.arange(p.n_tiles) - r.tile_ptr[:-1][region_of_tile]
+    first = index * r.tile_rows[region_of_tile]
+    tiles[:, col.T_ROWS] = np.minimum(r.tile_rows[region_of_tile], counts[region_of_tile] - first)
+    tiles[:, col.T_LEFT] = tiles[:, col.T_ROWS]
+    tiles[:, col.T_SLOT0] = r.row_ptr[:-1][region_of_tile] + first
+    tiles[:, col.T_NODE] = r.node[region_of_tile]
+    into = p.edges.head[p.edges.head_kind == Head.TILE_NOTIFY]
+    tiles[:, col.T_NOTIFY_DEPS] = np.bincount(into, minlength=p.n_tiles)
+    return {
+        "rows": rows,
+        "regions": regions,
+        "tiles": tiles,
+        "slot_row": slot_row,
+        "tile_times": np.full((p.n_tiles, 2), -1, np.int64),
+    }
+
+
+def _edges(p: Program, op: Array) -> dict[str, Array]:
+    e, out = p.edges, {}
+    from_op, from_tile = e.tail_kind == Tail.OP_DONE, e.tail_kind == Tail.TILE_READY
+    out["edge_ptr"], order = group(e.tail[from_op], p.n_ops)
+    out["edge_head_kind"], out["edge_head"] = e.head_kind[from_op][order], e.head[from_op][order]
+    out["tile_edge_ptr"], order = group(e.tail[from_tile], p.n_tiles)
+    out["tile_edge_kind"], out["tile_edge"] = e.head_kind[from_tile][order], e.head[from_tile][order]
+    op[:-1, col.FLAGS] |= np.where(np.diff(out["edge_ptr"]) > 0, col.HAS_EDGES, 0).astype(np.int32)
+    return out
+
+
+def _semaphores(p: Program, op: Array) -> dict[str, Array]:
+    h, out = p.holds, {}
+    out["hold_ptr"], order = group(h.acquire, p.n_ops)
+    out["hold_sem"], out["hold_amount"] = h.sem[order], h.amount[order]
+    out["release_ptr"], order = group(h.release, p.n_ops)
+    out["release_sem"], out["release_amount"] = h.sem[order], h.amount[order]
+    pairs = np.unique(h.sem.astype(np.int64) << 32 | p.ops.issuer[h.acquire]) if len(h.sem) else np.zeros(0, np.int64)
+    out["sem_issuer_ptr"], order = group((pairs >> 32).astype(np.int32), len(p.semaphores.capacity))
+    out["sem_issuer"] = (pairs & 0xFFFFFFFF).astype(np.int32)[order]
+    out["sem_left"] = p.semaphores.capacity.astype(np.int32).copy()
+    op[:-1, col.FLAGS] |= np.where(np.diff(out["hold_ptr"]) > 0, col.HAS_HOLDS, 0).astype(np.int32)
+    op[:-1, col.FLAGS] |= np.where(np.diff(out["release_ptr"]) > 0, col.HAS_RELEASES, 0).astype(np.int32)
+    return out
+
+
+def _issuers(p: Program, kinds: Array) -> dict[str, Array]:
+    n = len(p.issuers.node)
+    issued = np.flatnonzero(kinds != Kind.JOIN).astype(np.int32)
+    ptr, order = group(p.ops.issuer[issued], n)
+    issuers = np.zeros((n, 7), np.int64)
+    issuers[:, col.I_NODE], issuers[:, col.I_POOL] = p.issuers.node, p.issuers.pool
+    issuers[:, col.I_DISCIPLINE] = p.issuers.discipline
+    issuers[:, col.I_NEXT], issuers[:, col.I_END] = ptr[:-1], ptr[1:]
+    n_pools = len(p.pools.node)
+    pools = np.zeros((n_pools, 3), np.int64)
+    pools[:, col.P_FREE] = p.pools.slots
+    pools[:, col.P_BASE] = np.cumsum(p.pools.slots) - p.pools.slots
+    with_pool = np.flatnonzero(p.issuers.pool >= 0).astype(np.int32)
+    pool_ptr, pool_order = group(p.issuers.pool[with_pool], n_pools)
+    slots = int(p.pools.slots.sum()) + 1
+    return {
+        "issuers": issuers,
+        "issuer_ops": issued[order],
+        "heap_keys": np.empty(len(issued), np.int64),
+        "heap_ids": np.empty(len(issued), np.int32),
+        "pools": pools,
+        "pool_keys": np.empty(slots, np.int64),
+        "pool_ids": np.empty(slots, np.int64),
+        "pool_issuer_ptr": pool_ptr,
+        "pool_issuer": with_pool[pool_order],
+    }
+
+
+def _fabric(p: Program) -> dict[str, Array]:
+    n, c, m = p.n_nodes, len(p.classes), p.machine
+    nodes = np.zeros((n, 16), np.int64)
+    nodes[:, col.UP + col.S_EXTRA], nodes[:, col.DOWN + col.S_EXTRA] = -1, -(1 << 40)
+    nodes[:, [col.UP + col.S_CURSOR, col.DOWN + col.S_CURSOR]] = -1
+    n_vcs = m.n_vcs if m.vc_bytes else 1
+    n_leaves = len(p.pools.node) + 3 * n + col.N_RINGS
+    size = 1 << max(1, (n_leaves - 1).bit_length())
+    winner = np.zeros(2 * size, np.int32)
+    winner[size:] = np.arange(size)
+    for i in range(size - 1, 0, -1):
+        winner[i] = winner[2 * i]
+    return {
+        "nodes": nodes,
+        "hub": np.full((n * c, 2), -1, np.int32),
+        "occupied": np.zeros((n * c, n_vcs), np.int64),
+        "channels": np.full((n * c * n_vcs, 2), -1, np.int32),
+        "credits": np.full((n * c, 2), -1, np.int32),
+        "out_queues": np.full((n * c * (n + 1), 2), -1, np.int32),
+        "out_mask": np.zeros((n * c, n // 32 + 1), np.int64),
+        "out_cursor": np.full(n * c, -1, np.int64),
+        "rings": np.full((col.N_RINGS, 2), -1, np.int32),
+        "times": np.full(size, col.INF, np.int64),
+        "winner": winner,
+        "dirty_issuers": _words(len(p.issuers.node)),
+        "dirty_up": _words(n),
+        "dirty_down": _words(n),
+    }
+
+
+def _constants(p: Program, kinds: Array) -> dict[str, Array]:
+    m, w = p.machine, p.wires
+    templates = np.zeros((max(1, len(p.templates)), 6), np.int32)
+    for i, t in enumerate(p.templates):
+        is_pull = t.kind in (Kind.GET, Kind.PULL_REDUCE)
+        templates[i] = (t.kind, t.cls, t.response_cls, t.tasks, is_pull, t.duration)
+    wires = np.zeros((max(1, len(w.up)), 9), np.int64)
+    wires[: len(w.up), :8] = np.stack(
+        (w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1
+    )
+    wired = p.ops.wire >= 0
+    wires[p.ops.wire[wired], col.W_PAYLOAD] = p.ops.bytes[wired]
+    machine = np.array(
+        [m.rate, m.lat, m.ack, m.notify, m.responder, m.local, m.n_vcs, m.vc_bytes, m.notify_bytes, len(p.classes)], np.int64
+    )
+    x = np.zeros(8, np.int64)
+    x[col.X_WORK_HEAD] = -1
+    durations = p.durations if len(p.durations) else np.zeros((1, 1), np.int64)
+    return {"templates": templates, "wires": wires, "durations": durations, "m": machine, "x": x}
+
+
+def lower(p: Program) -> Lowered:
+    """All arrays of one run. Raises ProgramError where the engine's subset ends."""
+    reason = unsupported(p)
+    if reason:
+        raise ProgramError(f"burst engine: {reason}")
+    kinds = p.kinds()
+    op, state, times = _ops(p, kinds)
+    n = p.n_members
+    ext = p.members.ext_bytes
+    arrays = _regions(p) | _edges(p, op) | _semaphores(p, op) | _issuers(p, kinds) | _fabric(p) | _constants(p, kinds)
+    return Lowered(
+        op=op,
+        os=state,
+        ot=times,
+        member_op=np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr)),
+        member_node=p.members.node.reshape(n, 1),
+        member_link=np.full((n, 1), -1, np.int32),
+        member_time=np.full((n, 1), -1, np.int64),
+        member_ext=np.zeros(0, np.int32) if ext is None else ext,
+        fill_ptr=p.members.fill_ptr,
+        fill_row=p.members.fill_row,
+        **arrays,
+    )

@@ -1,0 +1,68 @@
+"""The exception tree. Every message is one line: what was found, what was expected, where."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+def one_line(text: str) -> str:
+    """`text` with every unprintable character (newlines, control codes, lone surrogates) escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+class DysharpError(Exception):
+    """Base of all errors a caller may want to catch; `exit_code` is what the command line returns."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str) -> None:
+        # Messages quote text from files; escaping here keeps the one-line promise for every subclass.
+        super().__init__(one_line(message))
+
+
+class ConfigError(DysharpError):
+    """Wrong input: a name, a file, a value. Exit code 2."""
+
+    exit_code = 2
+
+
+class ProgramError(DysharpError):
+    """A Program that breaks a rule of the verifier. Exit code 1."""
+
+
+class SimulationError(DysharpError):
+    """A run that cannot finish, such as a deadlock. Exit code 1."""
+
+
+class EmulationMismatch(DysharpError):
+    """An emulated tensor that differs from its reference. Exit code 1."""
+
+
+class MissingExtra(DysharpError):
+    """An optional dependency that is not installed. Exit code 2."""
+
+    exit_code = 2
+
+    @classmethod
+    def needs(cls, what: str, extra: str) -> MissingExtra:
+        """The error for `what` (a command or function) that needs the optional group `extra`."""
+        return cls(f"{what} needs the extra \"{extra}\": pip install 'dysharp[{extra}]'")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A tail for an error message: `; did you mean "x"?`, else the list of valid names.
+
+    The comparison ignores case. Returns `; there is none` when `names` is empty.
+    """
+    known = {n.casefold(): n for n in sorted(names)}
+    # difflib is quadratic: a megabyte of garbage must not hang the error path.
+    folded = name[:200].casefold()
+    begins = [n for n in known if folded and n.startswith(folded)]
+    close = begins[:1] or difflib.get_close_matches(folded, known, n=1, cutoff=0.6)
+    if close:
+        return f'; did you mean "{known[close[0]]}"?'
+    return "; expected one of " + ", ".join(known.values()) if known else "; there is none"

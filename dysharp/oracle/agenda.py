@@ -1,0 +1,55 @@
+"""What happens next: events in the order of docs/design/0001, Order."""
+
+from __future__ import annotations
+
+import heapq
+from enum import IntEnum
+
+
+class Event(IntEnum):
+    """Kinds of events, in the order in which they are applied at one instant."""
+
+    COMPUTE_END = 0
+    UP_END = 1
+    ARRIVE = 2
+    DOWN_END = 3
+    DELIVER = 4
+    RESPOND = 5
+    RESULT = 6
+    RESULT_DELIVERED = 7
+    LOCAL = 8
+    ACK = 9
+    NOTIFY = 10
+    CREDIT = 11
+    ISSUER = 12
+
+
+class Agenda:
+    """A heap of (time, kind, resource, id). `now` is the time of the event taken last."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.n_events = 0
+        self._heap: list[tuple[int, int, int, int]] = []
+        self._pending: set[tuple[int, int, int, int]] = set()
+
+    def add(self, time: int, kind: Event, resource: int, ident: int) -> None:
+        """Schedule an event; a second one with the same key is the same event."""
+        key = (time, int(kind), resource, ident)
+        if key not in self._pending:
+            self._pending.add(key)
+            heapq.heappush(self._heap, key)
+
+    def due(self) -> bool:
+        """Whether anything is pending at this instant."""
+        return bool(self._heap) and self._heap[0][0] == self.now
+
+    def take(self) -> tuple[Event, int, int] | None:
+        """The next (kind, resource, id), moving the clock; None when nothing is pending."""
+        if not self._heap:
+            return None
+        key = heapq.heappop(self._heap)
+        self._pending.discard(key)
+        self.now, kind, resource, ident = key
+        self.n_events += 1
+        return Event(kind), resource, ident

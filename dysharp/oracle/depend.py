@@ -1,0 +1,213 @@
+"""Which op waits for what, and what falls when a point is passed (docs/design/0001, Ops and edges)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dysharp.oracle.load import Op
+from dysharp.oracle.world import World
+from dysharp.program.tables import Head, Kind, Point, Tail
+
+
+@dataclass(slots=True)
+class Announced:
+    """State of a JOIN with a threshold: all announcements must be in and enough events have come."""
+
+    signals_missing: int
+    required: int
+    events: int = 0
+
+    def met(self) -> bool:
+        return self.signals_missing == 0 and self.events >= self.required
+
+
+@dataclass(frozen=True, slots=True)
+class OutEdge:
+    """`announces`: the value a SIGNAL carries to a JOIN with a threshold, None for an ordinary edge."""
+
+    head: Head
+    ident: int
+    announces: int | None
+
+
+class Dependencies:
+    """Counts of what every op, response and tile still waits for.
+
+    `enqueue(op)` is called for an op that became ready, `respond(member)` for a response whose last edge
+    fell, `notify(tile, cause)` for a tile that notifies, `dropped(op)` for an op that was cancelled.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.enqueue: Callable[[Op], None]
+        self.respond: Callable[[int], None]
+        self.notify: Callable[[int, int], None]
+        self.dropped: Callable[[Op], None]
+        self.waits = [0] * len(world.tables.ops)
+        self.respond_waits: dict[int, int] = defaultdict(int)
+        self.out: dict[tuple[Tail, int], list[OutEdge]] = defaultdict(list)
+        self._notify_waits: dict[int, int] = defaultdict(int)
+        self._cancel_waits: dict[int, int] = defaultdict(int)
+        self._touched: set[int] = set()
+        self._announced = {
+            op.id: Announced(0, op.threshold)
+            for op in world.tables.ops
+            if op.kind is Kind.JOIN and op.threshold >= 0
+        }
+        self._read_edges()
+        for row_op in world.tables.program.regions.row_notify.tolist():
+            if row_op >= 0:
+                self.waits[row_op] += 1
+        self._chains = self._read_chains()
+        self._turn = [0] * len(self._chains)
+
+    def _read_edges(self) -> None:
+        edges = self.world.tables.program.edges
+        columns = (c.tolist() for c in (edges.tail_kind, edges.tail, edges.head_kind, edges.head))
+        for tail_kind, tail, head_kind, head in zip(*columns, strict=True):
+            announces = self._announcement(Tail(tail_kind), tail, Head(head_kind), head)
+            self.out[Tail(tail_kind), tail].append(OutEdge(Head(head_kind), head, announces))
+            self._count(Head(head_kind), head, announces)
+
+    def _announcement(self, tail_kind: Tail, tail: int, head_kind: Head, head: int) -> int | None:
+        if head_kind is not Head.OP_ISSUE or head not in self._announced:
+            return None
+        if tail_kind in (Tail.OP_DONE, Tail.OP_ISSUED):
+            op = self.world.tables.ops[tail]
+        elif tail_kind is Tail.MEMBER_DELIVERED:
+            op = self.world.op_of(tail)
+        else:
+            return None
+        return op.value if op.kind is Kind.SIGNAL else None
+
+    def _count(self, head_kind: Head, head: int, announces: int | None) -> None:
+        if head_kind is Head.OP_ISSUE:
+            self.waits[head] += 1
+            if announces is not None:
+                self._announced[head].signals_missing += 1
+        elif head_kind is Head.MEMBER_RESPOND:
+            self.respond_waits[head] += 1
+        elif head_kind is Head.TILE_NOTIFY:
+            self._notify_waits[head] += 1
+        else:
+            self._cancel_waits[head] += 1
+
+    def _read_chains(self) -> list[list[int]]:
+        """Ops per chain by id; all but the first wait for their turn as for one more edge."""
+        chains = self.world.tables.program.chains
+        members: list[list[int]] = [[] for _ in range(0 if chains is None else len(chains.pool))]
+        for op in self.world.tables.ops:
+            if op.chain >= 0:
+                members[op.chain].append(op.id)
+        for ops in members:
+            for op_id in ops[1:]:
+                self.waits[op_id] += 1
+        return members
+
+    # ---- falling edges ------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Time zero: ops that wait for nothing become ready in id order."""
+        for op in self.world.tables.ops:
+            if self._free(op):
+                self._ready(op, -1)
+        self.drain()
+
+    def drain(self) -> None:
+        """Apply all that follows at zero delay from the points passed so far."""
+        while self.world.fired:
+            passed = self.world.fired.popleft()
+            if passed.tail is None:
+                self.notify(passed.ident, passed.cause)
+                continue
+            for edge in self.out.get((passed.tail, passed.ident), ()):
+                self._fall(edge, passed.cause)
+            if passed.tail is Tail.OP_DONE:
+                self._next_in_chain(self.world.tables.ops[passed.ident], passed.cause)
+
+    def _fall(self, edge: OutEdge, cause: int) -> None:
+        if edge.head is Head.OP_ISSUE:
+            self.event(edge.ident, cause, edge.announces)
+        elif edge.head is Head.MEMBER_RESPOND:
+            self.respond_waits[edge.ident] -= 1
+            if self.respond_waits[edge.ident] == 0:
+                self.respond(edge.ident)
+        elif edge.head is Head.TILE_NOTIFY:
+            self._notify_waits[edge.ident] -= 1
+            if self._notify_waits[edge.ident] == 0:
+                self.world.fire(None, edge.ident, cause)
+        else:
+            self._cancel_waits[edge.ident] -= 1
+            if self._cancel_waits[edge.ident] == 0:
+                self.cancel(self.world.tables.ops[edge.ident])
+
+    def event(self, op_id: int, cause: int, announces: int | None = None) -> None:
+        """One dependency of an op fell."""
+        op = self.world.tables.ops[op_id]
+        if op_id in self.world.log.cancelled or self.world.log.ready[op_id] >= 0:
+            return
+        if op.kind is Kind.JOIN and op_id not in self._touched:
+            self._touched.add(op_id)
+            self.world.semaphores.passed(Point.JOIN_FIRST_EVENT, op_id)
+        self.waits[op_id] -= 1
+        if op_id in self._announced:
+            self._announce(self._announced[op_id], announces)
+        if self._free(op):
+            self._ready(op, cause)
+
+    def _announce(self, state: Announced, value: int | None) -> None:
+        if value is None:
+            state.events += 1
+        else:
+            state.signals_missing -= 1
+            state.required += value
+
+    def _free(self, op: Op) -> bool:
+        announced = self._announced.get(op.id)
+        return self.waits[op.id] == 0 if announced is None else announced.met()
+
+    def _ready(self, op: Op, cause: int) -> None:
+        log = self.world.log
+        log.ready[op.id], log.cause[op.id] = self.world.now, cause
+        if op.kind is Kind.JOIN:
+            log.start[op.id] = log.end[op.id] = self.world.now
+            self.world.issued(op)
+            self.world.complete(op)
+        else:
+            self.enqueue(op)
+
+    def _next_in_chain(self, op: Op, cause: int) -> None:
+        if op.chain < 0:
+            return
+        ops, log = self._chains[op.chain], self.world.log
+        while self._turn[op.chain] < len(ops):
+            current = ops[self._turn[op.chain]]
+            if log.done[current] < 0 and current not in log.cancelled:
+                return
+            self._turn[op.chain] += 1
+            if self._turn[op.chain] < len(ops):
+                self.event(ops[self._turn[op.chain]], cause)
+
+    # ---- cancelling ---------------------------------------------------------------------------------------
+
+    def cancel(self, op: Op) -> None:
+        """`op`, unless it is ready already, never runs, nor does what depends on it.
+
+        A JOIN with a threshold is spared: it only counts less.
+        """
+        log = self.world.log
+        if log.ready[op.id] >= 0 or op.id in log.cancelled:
+            return
+        log.cancelled.add(op.id)
+        self.world.semaphores.passed(Point.OP_ISSUED, op.id)
+        self.world.semaphores.passed(Point.OP_DONE, op.id)
+        self.dropped(op)
+        tails = [(Tail.OP_ISSUED, op.id), (Tail.OP_DONE, op.id)]
+        tails += [(Tail.MEMBER_DELIVERED, m) for m in op.members]
+        for tail in tails:
+            for edge in self.out.get(tail, ()):
+                if edge.head is Head.OP_ISSUE and edge.ident not in self._announced:
+                    self.cancel(self.world.tables.ops[edge.ident])
+        self._next_in_chain(op, op.id)

@@ -1,0 +1,177 @@
+"""The way of trains: up server, switch buffers, down server (docs/design/0001)."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from dysharp.oracle.agenda import Event
+from dysharp.oracle.load import PULLS, Op
+from dysharp.oracle.servers import Channels, DownLink, Incoming, Outgoing, Server, UpLink, round_robin
+from dysharp.oracle.world import World
+from dysharp.program.tables import Kind
+
+
+class Fabric:
+    """Links and switch. `expose(op)` is called when a train reaches the head of its buffer."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.expose: Callable[[Op], None]
+        self.responded: Callable[[int], None]
+        n, classes = world.tables.program.n_nodes, len(world.tables.program.classes)
+        rate, n_vcs = world.machine.rate, world.machine.n_vcs
+        self.n_nodes = n
+        self.up = [UpLink(Server(rate), [deque() for _ in range(classes)]) for _ in range(n)]
+        self.down = [
+            DownLink(
+                Server(rate),
+                [[deque() for _ in range(n + 1)] for _ in range(classes)],
+                last_source=[-1] * classes,
+            )
+            for _ in range(n)
+        ]
+        self.channels: dict[tuple[int, int], Channels] = defaultdict(
+            lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
+        )
+        self.tail: dict[int, int] = {}
+        self.copies_left: dict[int, int] = {}
+        self._channel_of: dict[int, int] = {}
+
+    # ---- up -----------------------------------------------------------------------------------------------
+
+    def send(self, op: Op) -> None:
+        """Put the train of `op` in the FIFO of its class at its node."""
+        self.up[op.node].fifos[op.cls].append(Outgoing(op.id))
+
+    def respond(self, member: int) -> None:
+        """Put the response of `member` in the FIFO of the response class at the member's node."""
+        op = self.world.op_of(member)
+        node = self.world.tables.members[member].node
+        self.up[node].fifos[op.response_cls].append(Outgoing(op.id, member))
+
+    def grant_up(self, node: int) -> None:
+        """Send the next train of a free up server."""
+        link = self.up[node]
+        if not link.server.idle:
+            return
+        for cls in round_robin(len(link.fifos), link.last_class):
+            if link.fifos[cls] and self._may_go(link.fifos[cls][0]):
+                link.last_class = cls
+                self._send_up(node, link, link.fifos[cls].popleft())
+                return
+
+    def _may_go(self, item: Outgoing) -> bool:
+        """A response has its place in the reduction unit; any other train reserves buffer space here."""
+        capacity = self.world.machine.vc_bytes
+        if item.member >= 0 or capacity == 0:
+            return True
+        op = self.world.tables.ops[item.op]
+        channels = self.channels[op.node, op.cls]
+        v = channels.pick(op.up, capacity)
+        if v < 0:
+            self.world.counts["channels full"] += 1
+            return False
+        if op.up > capacity:
+            self.world.counts["train above its channel"] += 1
+        channels.occupied[v] += op.up
+        self._channel_of[op.id] = v
+        return True
+
+    def _send_up(self, node: int, link: UpLink, item: Outgoing) -> None:
+        world, op = self.world, self.world.tables.ops[item.op]
+        n_bytes, stripe = (op.up, op.stripe_up) if item.member < 0 else (op.response, op.stripe_response)
+        end = link.server.serve(world.now, n_bytes)
+        world.agenda.add(end, Event.UP_END, node, -1)
+        self.tail[op.id] = max(self.tail.get(op.id, 0), end + stripe)
+        if item.member >= 0:
+            world.log.member[item.member] = world.now
+            world.log.end[op.id] = max(world.log.end[op.id], end + stripe)
+            self.responded(item.member)
+            return
+        world.log.start[op.id] = world.now
+        if op.kind not in PULLS:
+            world.log.end[op.id] = end + stripe
+        world.agenda.add(world.now + world.machine.lat, Event.ARRIVE, op.node, op.id)
+
+    # ---- switch -------------------------------------------------------------------------------------------
+
+    def arrive(self, op: Op) -> None:
+        """The head of a train is in its switch buffer."""
+        if op.id not in self._channel_of:
+            self.expose(op)
+            return
+        trains = self.channels[op.node, op.cls].trains[self._channel_of[op.id]]
+        trains.append(op.id)
+        if len(trains) == 1:
+            self.expose(op)
+        else:
+            self.world.counts["behind another train"] += 1
+
+    def leave(self, op: Op) -> None:
+        """The train of `op` leaves its buffer: the next is exposed, the source learns of it a hop later."""
+        if op.id not in self._channel_of:
+            return
+        trains = self.channels[op.node, op.cls].trains[self._channel_of[op.id]]
+        trains.popleft()
+        if trains:
+            self.expose(self.world.tables.ops[trains[0]])
+        self.world.agenda.add(self.world.now + self.world.machine.lat, Event.CREDIT, op.node, op.id)
+
+    def credit(self, op: Op) -> None:
+        """Buffer space of the train of `op` is back at its source."""
+        self.channels[op.node, op.cls].occupied[self._channel_of.pop(op.id)] -= op.up
+
+    def copy_out(self, op: Op, members: list[int]) -> None:
+        """The exposed train of `op` joins the FIFOs of its destinations."""
+        self.copies_left[op.id] = len(members)
+        for m in members:
+            member = self.world.tables.members[m]
+            self.down[member.node].fifos[op.cls][op.node].append(Incoming(op.id, m, op.down + member.extra))
+
+    def result_out(self, op: Op, node: int, cls: int, n_bytes: int) -> None:
+        """A result of the reduction unit joins the FIFO of `node`."""
+        self.down[node].fifos[cls][self.n_nodes].append(Incoming(op.id, -1, n_bytes))
+
+    # ---- down ---------------------------------------------------------------------------------------------
+
+    def grant_down(self, node: int) -> None:
+        """Send the next copy or result of a free down server."""
+        link = self.down[node]
+        if not link.server.idle:
+            return
+        for cls in round_robin(len(link.fifos), link.last_class):
+            for source in round_robin(self.n_nodes + 1, link.last_source[cls]):
+                if link.fifos[cls][source]:
+                    link.last_class, link.last_source[cls] = cls, source
+                    self._send_down(node, link, link.fifos[cls][source].popleft())
+                    return
+
+    def _send_down(self, node: int, link: DownLink, item: Incoming) -> None:
+        link.sending = item
+        sent = link.server.serve(self.world.now, item.n_bytes)
+        end = link.server.end_not_before(self.tail[item.op] + self.world.machine.lat)
+        self.world.counts["cut-through wait"] += end > sent
+        self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
+
+    def down_end(self, node: int) -> None:
+        """A copy or result has left the switch; its data is visible a hop later."""
+        link, machine, now = self.down[node], self.world.machine, self.world.now
+        item, link.sending, link.server.idle = link.sending, None, True
+        assert item is not None
+        op = self.world.tables.ops[item.op]
+        if item.member < 0:
+            self.world.agenda.add(now + machine.lat, Event.RESULT_DELIVERED, op.node, op.id)
+            return
+        if op.kind in PULLS:
+            self.world.agenda.add(now + machine.lat + machine.responder, Event.RESPOND, node, item.member)
+        else:
+            self.world.agenda.add(now + machine.lat, Event.DELIVER, node, item.member)
+        self.copies_left[op.id] -= 1
+        if self.copies_left[op.id] == 0:
+            self.leave(op)
+
+
+def is_push(op: Op) -> bool:
+    """Whether the data of `op` flows from its node to its members."""
+    return op.kind in (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)

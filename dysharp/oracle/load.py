@@ -1,0 +1,156 @@
+"""A Program as plain Python lists: the interpreter below never touches an array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.errors import ProgramError
+from dysharp.program.tables import Kind, Machine, Program, Template
+
+IMMEDIATE = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN)  # kinds that send nothing
+PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One destination of an op: `rows` are region rows (global ids), `extra` more wire bytes of its copy."""
+
+    op: int
+    node: int
+    rows: list[int]
+    extra: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op with its template's constants resolved. Times in ps, sizes in bytes, -1 = none."""
+
+    id: int
+    kind: Kind
+    name: str
+    node: int
+    payload: int
+    key: int
+    prio: int
+    issuer: int
+    chain: int
+    session: int
+    threshold: int
+    value: int
+    cls: int
+    response_cls: int
+    tasks: int
+    duration: int
+    up: int
+    down: int
+    response: int
+    result: int
+    ack_up: int
+    ack_down: int
+    stripe_up: int
+    stripe_response: int
+    members: list[int]
+
+    def __str__(self) -> str:
+        return f"op {self.id} ({self.kind.name} {self.name!r} on node {self.node})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The Program's ops and members, and its machine."""
+
+    program: Program
+    machine: Machine
+    ops: list[Op]
+    members: list[Member]
+
+    def remote(self, op: Op) -> list[int]:
+        """Members of `op` on other nodes, in table order."""
+        return [m for m in op.members if self.members[m].node != op.node]
+
+    def local(self, op: Op) -> list[int]:
+        """Members of `op` on its own node, in table order."""
+        return [m for m in op.members if self.members[m].node == op.node]
+
+
+def load(program: Program) -> Tables:
+    """Read all columns. Raises ProgramError for a COMPUTE or DELAY without a duration, a task or a pool."""
+    members = _members(program)
+    ptr = program.members.ptr.tolist()
+    ops = [_op(program, i, list(range(ptr[i], ptr[i + 1]))) for i in range(program.n_ops)]
+    for op in ops:
+        _check(program, op)
+    return Tables(program, program.machine, ops, members)
+
+
+def _members(program: Program) -> list[Member]:
+    m = program.members
+    ptr, fill_ptr, fill_row = m.ptr.tolist(), m.fill_ptr.tolist(), m.fill_row.tolist()
+    node = m.node.tolist()
+    extra = [0] * len(node) if m.ext_bytes is None else m.ext_bytes.tolist()
+    owner = [o for o in range(program.n_ops) for _ in range(ptr[o], ptr[o + 1])]
+    return [
+        Member(owner[i], node[i], fill_row[fill_ptr[i] : fill_ptr[i + 1]], extra[i]) for i in range(len(node))
+    ]
+
+
+def _op(program: Program, i: int, members: list[int]) -> Op:
+    ops, wires = program.ops, program.wires
+    template = program.templates[int(ops.template[i])]
+
+    def optional(name: str) -> int:
+        column = getattr(ops, name)
+        return -1 if column is None else int(column[i])
+
+    def wire(name: str) -> int:
+        row = int(ops.wire[i])
+        return 0 if row < 0 else int(getattr(wires, name)[row])
+
+    return Op(
+        id=i,
+        kind=Kind(template.kind),
+        name=template.name,
+        node=int(ops.node[i]),
+        payload=int(ops.bytes[i]),
+        key=int(ops.key[i]),
+        prio=int(ops.prio[i]),
+        issuer=int(ops.issuer[i]),
+        chain=optional("chain"),
+        session=optional("session"),
+        threshold=optional("threshold"),
+        value=max(0, optional("value")),
+        cls=template.cls,
+        response_cls=template.response_cls,
+        tasks=template.tasks,
+        duration=_duration(program, template, int(ops.rows[i])),
+        up=wire("up"),
+        down=wire("down"),
+        response=wire("response"),
+        result=wire("result"),
+        ack_up=wire("ack_up"),
+        ack_down=wire("ack_down"),
+        stripe_up=wire("stripe_up"),
+        stripe_response=wire("stripe_response"),
+        members=members,
+    )
+
+
+def _duration(program: Program, template: Template, rows: int) -> int:
+    if template.kind not in (Kind.COMPUTE, Kind.DELAY) or template.duration < 0:
+        return 0
+    return int(program.durations[template.duration, rows])
+
+
+def _check(program: Program, op: Op) -> None:
+    if op.kind is not Kind.JOIN and op.issuer < 0:
+        raise ProgramError(f"{op}: found no issuer, expected one")
+    if op.kind not in (Kind.COMPUTE, Kind.DELAY):
+        return
+    if op.duration <= 0:
+        raise ProgramError(f"{op}: found a duration of {op.duration} ps, expected more than 0")
+    if op.tasks <= 0:
+        raise ProgramError(f"{op}: found {op.tasks} tasks, expected at least 1")
+    if int(program.issuers.pool[op.issuer]) < 0:
+        raise ProgramError(f"{op}: found issuer {op.issuer} without a pool, expected one with slots")
+    if op.chain >= 0 and op.tasks != 1:
+        raise ProgramError(f"{op}: found {op.tasks} tasks in a chain, expected 1")

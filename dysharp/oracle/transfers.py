@@ -1,0 +1,194 @@
+"""From delivery to completion: acknowledgements, responses, results (docs/design/0001), sessions (0002)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dysharp.oracle.agenda import Event
+from dysharp.oracle.depend import Dependencies
+from dysharp.oracle.fabric import Fabric, is_push
+from dysharp.oracle.load import Op
+from dysharp.oracle.stores import Stores
+from dysharp.oracle.world import World
+from dysharp.program.tables import Kind, Tail
+
+
+@dataclass(slots=True)
+class Session:
+    """One in-switch session: who is in it, by when its data has come in, whether its answer is cached."""
+
+    expected: int
+    ops: list[Op] = field(default_factory=list)
+    tail: int = 0
+    answered: bool = False
+
+
+class Transfers:
+    """What becomes of every op that sends something."""
+
+    def __init__(self, world: World, fabric: Fabric, stores: Stores, dependencies: Dependencies) -> None:
+        self.world, self.fabric, self.stores, self.dependencies = world, fabric, stores, dependencies
+        self.parts_left: dict[int, int] = {}  # pushes: deliveries; pulls: LOCALs and the result
+        self.responses_left: dict[int, int] = {}
+        self._held_responses: set[int] = set()
+        sessions = world.tables.program.sessions
+        self._expected: list[int] = [] if sessions is None else sessions.expected.tolist()
+        self._home: list[int] = [] if sessions is None else sessions.home.tolist()
+        self._sessions = [Session(n) for n in self._expected]
+        self._sums: dict[int, list[Op]] = {}  # by the op that came last: whose contributions are in the sum
+
+    def issue(self, op: Op) -> None:
+        """Local members are served by hub and memory; remote ones need the fabric."""
+        world, local, remote = self.world, self.world.tables.local(op), self.world.tables.remote(op)
+        for m in local:
+            world.agenda.add(world.now + world.machine.local, Event.LOCAL, op.node, m)
+        one_answer = not is_push(op) and bool(remote)
+        self.parts_left[op.id] = len(local) + (1 if one_answer else len(remote))
+        self.responses_left[op.id] = len(remote)
+        if remote:
+            self.fabric.send(op)
+            return
+        world.log.start[op.id] = world.log.end[op.id] = world.now
+        if not local:
+            world.complete(op)
+
+    # ---- pushes -------------------------------------------------------------------------------------------
+
+    def deliver(self, member: int) -> None:
+        """A copy is visible at its member, which acknowledges it."""
+        op, node = self.world.op_of(member), self.world.tables.members[member].node
+        self._arrived(op, member)
+        self.fabric.up[node].server.owe(op.ack_up)
+        self._delivered(op)
+
+    def local(self, member: int) -> None:
+        """A member on the op's own node was served."""
+        op = self.world.op_of(member)
+        if is_push(op):
+            self._arrived(op, member)
+            self._delivered(op)
+            return
+        self.world.log.member[member] = self.world.now
+        self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
+        self._part(op)
+
+    def _arrived(self, op: Op, member: int) -> None:
+        self.world.log.member[member] = self.world.now
+        self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
+        self.stores.fill(self.world.tables.members[member].rows, op.payload, op.id)
+
+    def _delivered(self, op: Op) -> None:
+        self.parts_left[op.id] -= 1
+        if self.parts_left[op.id] > 0:
+            return
+        if not self.world.tables.remote(op):
+            self.world.complete(op)
+            return
+        self._acknowledge(op)
+
+    def _acknowledge(self, op: Op) -> None:
+        self.fabric.down[op.node].server.owe(op.ack_down)
+        self.world.agenda.add(self.world.now + self.world.machine.ack, Event.ACK, op.node, op.id)
+
+    # ---- pulls --------------------------------------------------------------------------------------------
+
+    def respond(self, member: int) -> None:
+        """A responder has read its memory; it may have to wait for its data to be there."""
+        if self.dependencies.respond_waits.get(member, 0) > 0:
+            self._held_responses.add(member)
+        else:
+            self.fabric.respond(member)
+
+    def may_respond(self, member: int) -> None:
+        """The last edge that held back the response of `member` fell."""
+        if member in self._held_responses:
+            self._held_responses.discard(member)
+            self.fabric.respond(member)
+
+    def responded(self, member: int) -> None:
+        """A response was granted by its up server."""
+        op = self.world.op_of(member)
+        self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
+        self.responses_left[op.id] -= 1
+        if self.responses_left[op.id] == 0:
+            self.world.agenda.add(self.world.now + self.world.machine.lat, Event.RESULT, op.node, op.id)
+
+    def result(self, op: Op) -> None:
+        """All contributions of a pull have met, or the answer to a merged load is in the switch."""
+        if op.kind is not Kind.MERGED_LOAD:
+            self.fabric.result_out(op, op.node, op.response_cls, op.result)
+            return
+        session = self._sessions[op.session]
+        session.answered, session.tail = True, self.fabric.tail[op.id]
+        for waiting in session.ops:
+            self._answer(waiting, session)
+        self._release_if_over(op.session)
+
+    def result_delivered(self, op: Op) -> None:
+        """A result is visible: at the source of a pull, or at the home of reducing pushes."""
+        if op.kind is Kind.PUSH_REDUCE:
+            self._reduced(op)
+        else:
+            self._part(op)
+
+    def _part(self, op: Op) -> None:
+        self.parts_left[op.id] -= 1
+        if self.parts_left[op.id] == 0:
+            self.world.complete(op)
+
+    # ---- merging in the switch ----------------------------------------------------------------------------
+
+    def expose(self, op: Op) -> None:
+        """The train of `op` is at the head of its buffer."""
+        if op.kind is Kind.PUSH_REDUCE:
+            self._contribute(op)
+        elif op.kind is Kind.MERGED_LOAD:
+            self._ask(op)
+        else:
+            self.fabric.copy_out(op, self.world.tables.remote(op))
+
+    def _contribute(self, op: Op) -> None:
+        """A contribution is added at line rate; the sum leaves when all have met, named after the last."""
+        session = self._sessions[op.session]
+        session.ops.append(op)
+        session.tail = max(session.tail, self.fabric.tail[op.id])
+        if len(session.ops) == session.expected:
+            self.fabric.tail[op.id] = session.tail
+            self.fabric.result_out(op, self._home[op.session], op.cls, op.down)
+            self._sums[op.id] = session.ops
+            self._sessions[op.session] = Session(session.expected)
+        self.fabric.leave(op)
+
+    def _reduced(self, last: Op) -> None:
+        """The sum is visible at its home: one acknowledgement from there, one to every contributor."""
+        self.stores.fill(self.world.tables.members[last.members[0]].rows, last.payload, last.id)
+        self.fabric.up[self._home[last.session]].server.owe(last.ack_up)
+        for op in self._sums.pop(last.id):
+            self.world.log.member[op.members[0]] = self.world.now
+            self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
+            self._acknowledge(op)
+
+    def _ask(self, op: Op) -> None:
+        """The first request goes on to the home; later ones wait in the session or are answered by it."""
+        session = self._sessions[op.session]
+        session.ops.append(op)
+        if len(session.ops) == 1:
+            self.fabric.copy_out(op, self.world.tables.remote(op))
+            return
+        if session.answered:
+            self._answer(op, session)
+            self._release_if_over(op.session)
+        self.fabric.leave(op)
+
+    def _answer(self, op: Op, session: Session) -> None:
+        self.fabric.tail[op.id] = session.tail
+        self.world.log.end[op.id] = session.tail
+        if self.world.log.member[op.members[0]] < 0:
+            self.world.log.member[op.members[0]] = self.world.now
+            self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
+        self.fabric.result_out(op, op.node, op.response_cls, op.result)
+
+    def _release_if_over(self, session: int) -> None:
+        """After the last expected request the entry is free; an unexpected one would begin a new session."""
+        if len(self._sessions[session].ops) == self._sessions[session].expected:
+            self._sessions[session] = Session(self._expected[session])

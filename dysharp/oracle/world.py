@@ -1,0 +1,119 @@
+"""What all parts of the oracle share: the clock, the record, and the list of points that were just passed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dysharp.oracle.agenda import Agenda
+from dysharp.oracle.load import Op, Tables
+from dysharp.program.tables import Point, Tail
+
+
+@dataclass(slots=True)
+class Log:
+    """Columns of the Trace in the making (`program.trace.Trace`); `cancelled` holds ops that never run."""
+
+    ready: list[int]
+    issue: list[int]
+    start: list[int]
+    end: list[int]
+    done: list[int]
+    cause: list[int]
+    member: list[int]
+    tile_ready: list[int]
+    cancelled: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A point just passed; `tail` None = the tile `ident` notifies. `cause`: the op to name as the reason."""
+
+    tail: Tail | None
+    ident: int
+    cause: int
+
+
+class Semaphores:
+    """Levels of all semaphores. Only an op that issues waits for room; what data touches overflows."""
+
+    def __init__(self, tables: Tables) -> None:
+        holds, semaphores = tables.program.holds, tables.program.semaphores
+        self.capacity: list[int] = semaphores.capacity.tolist()
+        self.names = semaphores.name
+        self.level = [0] * len(self.capacity)
+        self._sem: list[int] = holds.sem.tolist()
+        self._amount: list[int] = holds.amount.tolist()
+        self._held: set[int] = set()
+        self._over: set[int] = set()
+        self._acquire: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._release: dict[tuple[int, int], list[int]] = defaultdict(list)
+        points = zip(
+            *(c.tolist() for c in (holds.acquire_kind, holds.acquire, holds.release_kind, holds.release)),
+            strict=True,
+        )
+        for h, (acquire_kind, acquire, release_kind, release) in enumerate(points):
+            self._acquire[acquire_kind, acquire].append(h)
+            self._release[release_kind, release].append(h)
+
+    def full(self, op: Op) -> list[int]:
+        """The semaphores that have no room for `op` to issue."""
+        need: dict[int, int] = defaultdict(int)
+        for h in self._acquire.get((Point.OP_ISSUED, op.id), ()):
+            if h not in self._over:
+                need[self._sem[h]] += self._amount[h]
+        return [s for s, n in need.items() if self.level[s] + n > self.capacity[s]]
+
+    def passed(self, point: Point, ident: int) -> None:
+        """Take what is held from this point on, then give back what is held until it."""
+        for h in self._acquire.get((point, ident), ()):
+            if h not in self._held and h not in self._over:
+                self._held.add(h)
+                self.level[self._sem[h]] += self._amount[h]
+        for h in self._release.get((point, ident), ()):
+            if h in self._held:
+                self._held.discard(h)
+                self.level[self._sem[h]] -= self._amount[h]
+            self._over.add(h)
+
+
+class World:
+    """Shared state of one run. `counts` says how often the rare branches were taken; tests print it."""
+
+    def __init__(self, tables: Tables) -> None:
+        n_ops, n_members, n_tiles = len(tables.ops), len(tables.members), tables.program.n_tiles
+        self.tables = tables
+        self.machine = tables.machine
+        self.agenda = Agenda()
+        self.semaphores = Semaphores(tables)
+        self.fired: deque[Passed] = deque()
+        self.finished: Callable[[Op], None]
+        ready, issue, start, end, done, cause = ([-1] * n_ops for _ in range(6))
+        self.log = Log(ready, issue, start, end, done, cause, [-1] * n_members, [-1] * n_tiles)
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def now(self) -> int:
+        return self.agenda.now
+
+    def op_of(self, member: int) -> Op:
+        """The op that owns a member."""
+        return self.tables.ops[self.tables.members[member].op]
+
+    def fire(self, tail: Tail | None, ident: int, cause: int) -> None:
+        """Note that a point was passed; its out-edges fall in first-in-first-out order."""
+        self.fired.append(Passed(tail, ident, cause))
+
+    def issued(self, op: Op) -> None:
+        """`op` was taken by its issuer (or, a JOIN, fired)."""
+        self.log.issue[op.id] = self.now
+        self.semaphores.passed(Point.OP_ISSUED, op.id)
+        self.fire(Tail.OP_ISSUED, op.id, op.id)
+
+    def complete(self, op: Op) -> None:
+        """`op` is done now."""
+        self.log.done[op.id] = self.now
+        self.semaphores.passed(Point.OP_DONE, op.id)
+        self.finished(op)
+        self.fire(Tail.OP_DONE, op.id, op.id)

@@ -1,0 +1,38 @@
+"""The Program: what a system plans and every interpreter reads."""
+
+from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_machine
+from dysharp.program.tables import (
+    Alloc,
+    Chaining,
+    Declared,
+    Discipline,
+    Framing,
+    Head,
+    Kind,
+    Machine,
+    Point,
+    Program,
+    Tail,
+    Template,
+)
+from dysharp.program.trace import Trace
+
+__all__ = [
+    "Alloc",
+    "Chaining",
+    "Declared",
+    "Discipline",
+    "Framing",
+    "Head",
+    "Kind",
+    "Machine",
+    "Point",
+    "Program",
+    "ProgramBuilder",
+    "Tail",
+    "Template",
+    "To",
+    "Trace",
+    "csr_ptr",
+    "with_machine",
+]

@@ -1,0 +1,400 @@
+"""Builds Programs from arrays: whole batches of ops at a time, so that a layer of millions of ops is planned in well under a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
+from dysharp.program.tables import (
+    Alloc,
+    Chaining,
+    Chains,
+    Declared,
+    Discipline,
+    Edges,
+    Head,
+    Holds,
+    Issuers,
+    Kind,
+    Machine,
+    Members,
+    Ops,
+    Point,
+    Pools,
+    Program,
+    Regions,
+    Semaphores,
+    Sessions,
+    Tail,
+    Template,
+    Wires,
+)
+
+I32 = NDArray[np.int32]
+PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
+PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
+WIRED = PUSHES + PULLS
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """Members of a batch of ops: `count[i]` members for op i, `fill_count[m]` filled (or read) rows for member m.
+
+    All arrays int; `node` `[sum(count)]`, `fill_row` `[sum(fill_count)]` global row ids. None for `fill_count`: nothing is filled.
+    """
+
+    count: ArrayLike
+    node: ArrayLike
+    fill_count: ArrayLike | None = None
+    fill_row: ArrayLike | None = None
+    ext_bytes: ArrayLike | None = None
+
+
+def _full(value: ArrayLike, n: int, what: str) -> I32:
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return np.full(n, array, np.int32)
+    if array.shape != (n,):
+        raise ProgramError(f"{what}: found shape {array.shape}, expected ({n},)")
+    return array.astype(np.int32, copy=False)
+
+
+def _cat(parts: list[Any], dtype: Any = np.int32) -> NDArray[Any]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
+
+
+def csr_ptr(counts: ArrayLike) -> I32:
+    """Row pointer `[n + 1]` int32 of `counts` `[n]`."""
+    counts = np.asarray(counts)
+    out = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=out[1:])
+    return out
+
+
+class ProgramBuilder:
+    """Collects tables; `build` concatenates and freezes them. Ids are given in the order of the calls."""
+
+    def __init__(self, machine: Machine, n_nodes: int, classes: tuple[str, ...] = ("data",)) -> None:
+        self.machine, self.n_nodes, self.classes = machine, n_nodes, classes
+        self._templates: list[Template] = []
+        self._framings: list[Framing] = []
+        self._durations: list[NDArray[np.int64]] = []
+        self._wires: dict[tuple[int, bool, int, int, int], int] = {}
+        self._ops: list[dict[str, I32]] = []
+        self._members: list[dict[str, Any]] = []
+        self._n_ops = self._n_rows = self._n_tiles = self._n_regions = 0
+        self._regions: list[dict[str, I32]] = []
+        self._region_names: list[str] = []
+        self._rows: list[dict[str, I32]] = []
+        self._edges: list[tuple[I32, I32, I32, I32]] = []
+        self._holds: list[tuple[I32, ...]] = []
+        self._semaphores: list[tuple[int, int, str, str]] = []
+        self._issuers: list[tuple[int, int, int, int, str]] = []
+        self._pools: list[tuple[int, int, str]] = []
+        self._chains: list[tuple[int, int]] = []
+        self._sessions: list[tuple[int, int]] = []
+
+    # ---- what ops refer to -------------------------------------------------------------------------------------------------
+
+    def template(self, template: Template) -> int:
+        self._templates.append(template)
+        return len(self._templates) - 1
+
+    def framing(self, framing: Framing) -> int:
+        self._framings.append(framing)
+        return len(self._framings) - 1
+
+    def duration(self, ps_by_rows: ArrayLike) -> int:
+        """A duration class: `ps_by_rows[r]` is the time of one task of a tile with r rows (index 0 unused)."""
+        self._durations.append(np.asarray(ps_by_rows, np.int64))
+        return len(self._durations) - 1
+
+    def pool(self, node: int, slots: int, name: str = "sm") -> int:
+        self._pools.append((node, slots, f"node[{node}].{name}"))
+        return len(self._pools) - 1
+
+    def issuer(
+        self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer"
+    ) -> int:
+        self._issuers.append((node, pool, int(discipline), interval_ps, f"node[{node}].{name}"))
+        return len(self._issuers) - 1
+
+    def semaphore(self, node: int, capacity: int, name: str = "window", unit: str = "ops") -> int:
+        self._semaphores.append((node, capacity, f"node[{node}].{name}", unit))
+        return len(self._semaphores) - 1
+
+    def chain(self, pool: int, mode: Chaining) -> int:
+        self._chains.append((pool, int(mode)))
+        return len(self._chains) - 1
+
+    def session(self, home: int, expected: int) -> int:
+        self._sessions.append((home, expected))
+        return len(self._sessions) - 1
+
+    # ---- regions -----------------------------------------------------------------------------------------------------------
+
+    def regions(
+        self,
+        node: ArrayLike,
+        n_rows: ArrayLike,
+        row_bytes: int,
+        tile_rows: int,
+        *,
+        alloc: Alloc = Alloc.FIRST_TOUCH,
+        key: ArrayLike | None = None,
+        name: str = "region",
+    ) -> tuple[int, int, int]:
+        """A batch of regions. Returns the first ids of (region, row, tile); rows and tiles are consecutive per region."""
+        node, n_rows = np.atleast_1d(np.asarray(node)), np.atleast_1d(np.asarray(n_rows))
+        n = len(node)
+        tiles = -(-n_rows // tile_rows)
+        first = (self._n_regions, self._n_rows, self._n_tiles)
+        self._regions.append(
+            {
+                "node": _full(node, n, "region node"),
+                "alloc": _full(int(alloc), n, "alloc"),
+                "tile_rows": _full(tile_rows, n, "tile_rows"),
+                "row_bytes": _full(row_bytes, n, "row_bytes"),
+                "rows": _full(n_rows, n, "n_rows"),
+                "tiles": _full(tiles, n, "tiles"),
+            }
+        )
+        total = int(n_rows.sum())
+        keys = np.arange(total) if key is None else key
+        self._rows.append({"key": _full(keys, total, "row key"), "notify": np.full(total, -1, np.int32)})
+        self._region_names.extend([name] * n)
+        self._n_regions += n
+        self._n_rows += total
+        self._n_tiles += int(tiles.sum())
+        return first
+
+    def notify(self, row: ArrayLike, op: ArrayLike) -> None:
+        """Rows `row` release ops `op` when their tile notifies. `row` must lie in one batch of `regions`."""
+        row = np.asarray(row)
+        if len(row) == 0:
+            return
+        start = 0
+        for batch in self._rows:
+            end = start + len(batch["key"])
+            if start <= row[0] < end:
+                batch["notify"][row - start] = op
+                return
+            start = end
+        raise ProgramError(f"notify: found row {row[0]}, expected a row below {self._n_rows}")
+
+    # ---- ops ---------------------------------------------------------------------------------------------------------------
+
+    def ops(
+        self,
+        template: int,
+        node: ArrayLike,
+        *,
+        issuer: ArrayLike = -1,
+        bytes: ArrayLike = 0,
+        key: ArrayLike = -1,
+        prio: ArrayLike = 0,
+        rows: ArrayLike = 1,
+        to: To | None = None,
+        targets: ArrayLike | None = None,
+        aux_bytes: int = 0,
+        chain: ArrayLike = -1,
+        session: ArrayLike = -1,
+        threshold: ArrayLike = -1,
+        value: ArrayLike = 0,
+    ) -> int:
+        """A batch of ops of one template; returns the id of its first op.
+
+        `targets`: listed targets per op for the framing (default: members on other nodes); `aux_bytes` ride along in packets of their own.
+        """
+        node = np.atleast_1d(np.asarray(node, np.int32))
+        n, kind = len(node), self._templates[template].kind
+        if kind in WIRED and to is None:
+            raise ProgramError(f"template {self._templates[template].name!r}: found no members, expected at least one list of them")
+        count = _full(np.zeros(n) if to is None else to.count, n, "member count")
+        members = self._add_members(to, count)
+        if kind in WIRED and targets is None:
+            remote = members["node"] != np.repeat(node, count)
+            targets = np.bincount(np.repeat(np.arange(n), count), weights=remote, minlength=n).astype(np.int32)
+        payload = _full(bytes, n, "bytes")
+        wire = np.full(n, -1, np.int32)
+        if kind in WIRED:
+            wire = self._wire_rows(template, payload, _full(targets if targets is not None else 1, n, "targets"), aux_bytes)
+        self._ops.append(
+            {
+                "template": np.full(n, template, np.int32),
+                "node": node,
+                "bytes": payload,
+                "key": _full(key, n, "key"),
+                "prio": _full(prio, n, "prio"),
+                "issuer": _full(issuer, n, "issuer"),
+                "rows": _full(rows, n, "rows"),
+                "wire": wire,
+                "chain": _full(chain, n, "chain"),
+                "session": _full(session, n, "session"),
+                "threshold": _full(threshold, n, "threshold"),
+                "value": _full(value, n, "value"),
+            }
+        )
+        self._n_ops += n
+        return self._n_ops - n
+
+    def _add_members(self, to: To | None, count: I32) -> dict[str, Any]:
+        if to is None:
+            members: dict[str, Any] = {"count": count, "node": np.zeros(0, np.int32), "fills": np.zeros(0, np.int32)}
+            members |= {"row": np.zeros(0, np.int32), "ext": None}
+        else:
+            n = int(count.sum())
+            fills = _full(0 if to.fill_count is None else to.fill_count, n, "fill count")
+            rows = _full(() if to.fill_row is None else to.fill_row, int(fills.sum()), "fill row")
+            ext = None if to.ext_bytes is None else _full(to.ext_bytes, n, "ext bytes")
+            members = {"count": count, "node": _full(to.node, n, "member node"), "fills": fills, "row": rows, "ext": ext}
+        self._members.append(members)
+        return members
+
+    def _wire_rows(self, template: int, payload: I32, targets: I32, aux_bytes: int) -> I32:
+        t = self._templates[template]
+        pairs = payload.astype(np.int64) << 20 | targets
+        distinct, inverse = (pairs[:1], np.zeros(len(pairs), np.int64)) if (pairs == pairs[:1]).all() else np.unique(
+            pairs, return_inverse=True
+        )
+        rows = []
+        for pair in distinct:
+            key = (t.framing, t.kind in PULLS, int(pair) >> 20, int(pair) & 0xFFFFF, aux_bytes)
+            rows.append(self._wires.setdefault(key, len(self._wires)))
+        return np.array(rows, np.int32)[inverse]
+
+    # ---- what holds ops back -----------------------------------------------------------------------------------------------
+
+    def edges(self, tail_kind: Tail, tail: ArrayLike, head_kind: Head, head: ArrayLike) -> None:
+        """Edges tail[i] -> head[i]; either side may be a scalar."""
+        tail, head = np.broadcast_arrays(np.atleast_1d(np.asarray(tail)), np.atleast_1d(np.asarray(head)))
+        n = len(tail)
+        kinds = np.full(n, int(tail_kind), np.int32), np.full(n, int(head_kind), np.int32)
+        self._edges.append((kinds[0], tail.astype(np.int32), kinds[1], head.astype(np.int32)))
+
+    def hold(
+        self,
+        sem: ArrayLike,
+        acquire: ArrayLike,
+        release: ArrayLike | None = None,
+        *,
+        amount: ArrayLike = 1,
+        acquire_at: Point = Point.OP_ISSUED,
+        release_at: Point = Point.OP_DONE,
+    ) -> None:
+        """Semaphore `sem` is held from point `acquire_at` of `acquire` to `release_at` of `release` (default: the same op)."""
+        acquire = np.atleast_1d(np.asarray(acquire))
+        n = len(acquire)
+        self._holds.append(
+            (
+                _full(sem, n, "hold semaphore"),
+                _full(amount, n, "hold amount"),
+                np.full(n, int(acquire_at), np.int32),
+                _full(acquire, n, "hold acquire"),
+                np.full(n, int(release_at), np.int32),
+                _full(acquire if release is None else release, n, "hold release"),
+            )
+        )
+
+    # ---- build -------------------------------------------------------------------------------------------------------------
+
+    def build(self, declared: Declared | None = None) -> Program:
+        """Concatenate and freeze. Check the result with `verify`."""
+        ops = {k: _cat([o[k] for o in self._ops]) for k in (self._ops[0] if self._ops else Ops.__slots__)}
+        optional = {"chain": -1, "session": -1, "threshold": -1, "value": 0}
+        columns: dict[str, Any] = {k: (None if k in optional and (v == optional[k]).all() else v) for k, v in ops.items()}
+        program = Program(
+            n_nodes=self.n_nodes,
+            machine=self.machine,
+            templates=tuple(self._templates),
+            framings=tuple(self._framings),
+            classes=self.classes,
+            durations=self._build_durations(),
+            wires=self._build_wires(),
+            ops=Ops(**columns),
+            members=self._build_members(),
+            regions=self._build_regions(),
+            edges=Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
+            holds=self._build_holds(),
+            semaphores=Semaphores(
+                np.array([s[0] for s in self._semaphores], np.int32),
+                np.array([s[1] for s in self._semaphores], np.int32),
+                tuple(s[2] for s in self._semaphores),
+                tuple(s[3] for s in self._semaphores),
+            ),
+            issuers=Issuers(
+                *(np.array([s[i] for s in self._issuers], np.int32) for i in range(3)),
+                np.array([s[3] for s in self._issuers], np.int64),
+                tuple(s[4] for s in self._issuers),
+            ),
+            pools=Pools(
+                np.array([p[0] for p in self._pools], np.int32),
+                np.array([p[1] for p in self._pools], np.int32),
+                tuple(p[2] for p in self._pools),
+            ),
+            declared=declared or Declared(0),
+            chains=Chains(*(np.array([c[i] for c in self._chains], np.int32) for i in range(2))) if self._chains else None,
+            sessions=Sessions(*(np.array([c[i] for c in self._sessions], np.int32) for i in range(2)))
+            if self._sessions
+            else None,
+        )
+        return program
+
+    def _build_durations(self) -> NDArray[np.int64]:
+        width = max((len(d) for d in self._durations), default=1)
+        out = np.zeros((len(self._durations), width), np.int64)
+        for i, d in enumerate(self._durations):
+            out[i, : len(d)] = d
+        return out
+
+    def _build_wires(self) -> Wires:
+        m = self.machine
+        out = np.zeros((len(self._wires), 9), np.int64)
+        for (framing, is_pull, payload, targets, aux), row in self._wires.items():
+            f = self._framings[framing]
+            t = pull_train(f, payload, targets, m.flit) if is_pull else push_train(f, payload, targets, aux, m.flit)
+            stripes = (stripe_ps(w, t.packets, m.n_links, m.rate) for w in (t.up, t.response))
+            out[row] = (t.up, t.down, t.response, t.result, t.ack_up, t.ack_down, *stripes, aux)
+        return Wires(*out.T.copy())
+
+    def _build_members(self) -> Members:
+        has_ext = any(m["ext"] is not None for m in self._members)
+        ext = [np.zeros(len(m["node"]), np.int32) if m["ext"] is None else m["ext"] for m in self._members] if has_ext else []
+        return Members(
+            ptr=csr_ptr(_cat([m["count"] for m in self._members])),
+            node=_cat([m["node"] for m in self._members]),
+            fill_ptr=csr_ptr(_cat([m["fills"] for m in self._members])),
+            fill_row=_cat([m["row"] for m in self._members]),
+            ext_bytes=_cat(ext) if has_ext else None,
+        )
+
+    def _build_regions(self) -> Regions:
+        column = {k: _cat([r[k] for r in self._regions]) for k in ("node", "alloc", "tile_rows", "row_bytes", "rows", "tiles")}
+        return Regions(
+            node=column["node"],
+            alloc=column["alloc"],
+            tile_rows=column["tile_rows"],
+            row_bytes=column["row_bytes"],
+            row_ptr=csr_ptr(column["rows"]),
+            tile_ptr=csr_ptr(column["tiles"]),
+            row_key=_cat([r["key"] for r in self._rows]),
+            row_notify=_cat([r["notify"] for r in self._rows]),
+            name=tuple(self._region_names),
+        )
+
+    def _build_holds(self) -> Holds:
+        columns = [_cat([h[i] for h in self._holds]) for i in range(6)]
+        return Holds(*columns)
+
+
+def with_machine(program: Program, machine: Machine) -> Program:
+    """The same Program on other constants of the same wire arithmetic (buffers, latencies); links and flits must not change."""
+    old = program.machine
+    if (old.rate, old.n_links, old.flit) != (machine.rate, machine.n_links, machine.flit):
+        raise ProgramError("with_machine: found another rate, link count or flit size, expected the wire table's own")
+    return replace(program, machine=machine)

@@ -1,0 +1,79 @@
+"""A row store: slots in order of first touch, tiles that are ready when their rows are full.
+
+Source: MoE-Hub's AAU and DAM (spec/moe_hub.md 3.1, 3.4), DySHARP's TS table (spec/dysharp.md 8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class RegionState:
+    """One region; rows and slots count from 0 inside it.
+
+    `slot[row]`: -1 = not bound; `row_at[slot]`: bound rows in slot order; `received[row]`: bytes.
+    With `first_touch` false the binding is the identity from the start.
+    """
+
+    row_bytes: int
+    tile_rows: int
+    first_touch: bool
+    slot: tuple[int, ...]
+    row_at: tuple[int, ...]
+    received: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The choice of a step: `n_bytes` (> 0) of row `row` become visible."""
+
+    row: int
+    n_bytes: int
+
+
+def empty(n_rows: int, row_bytes: int, tile_rows: int, *, first_touch: bool = True) -> RegionState:
+    """A region of `n_rows` rows that has received nothing."""
+    identity = tuple(range(n_rows))
+    slot, row_at = ((-1,) * n_rows, ()) if first_touch else (identity, identity)
+    return RegionState(row_bytes, tile_rows, first_touch, slot, row_at, (0,) * n_rows)
+
+
+def _put(column: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
+    return (*column[:index], value, *column[index + 1 :])
+
+
+def step(state: RegionState, fill: Fill) -> RegionState:
+    """The region after one fill. A row seen for the first time takes the next free slot."""
+    received = _put(state.received, fill.row, state.received[fill.row] + fill.n_bytes)
+    if state.slot[fill.row] >= 0:
+        return replace(state, received=received)
+    slot = _put(state.slot, fill.row, len(state.row_at))
+    return replace(state, slot=slot, row_at=(*state.row_at, fill.row), received=received)
+
+
+def row_complete(state: RegionState, row: int) -> bool:
+    """Whether `row` has all its bytes."""
+    return state.received[row] >= state.row_bytes
+
+
+def tile_of(state: RegionState, row: int) -> int:
+    """The tile of a bound row, inside the region."""
+    return state.slot[row] // state.tile_rows
+
+
+def tile_slots(state: RegionState, tile: int) -> range:
+    """The slots of a tile; the last tile may be short."""
+    return range(tile * state.tile_rows, min((tile + 1) * state.tile_rows, len(state.slot)))
+
+
+def rows_of_tile(state: RegionState, tile: int) -> tuple[int, ...]:
+    """The rows bound to a tile so far, in slot order."""
+    slots = tile_slots(state, tile)
+    return state.row_at[slots.start : slots.stop]
+
+
+def tile_ready(state: RegionState, tile: int) -> bool:
+    """Whether every slot of the tile holds a complete row."""
+    rows = rows_of_tile(state, tile)
+    return len(rows) == len(tile_slots(state, tile)) and all(row_complete(state, r) for r in rows)

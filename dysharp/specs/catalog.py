@@ -1,0 +1,152 @@
+"""From a name or a path to a `Model` or a `Cluster`."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.cluster import Cluster
+from dysharp.specs.clusterfile import ClusterFile
+from dysharp.specs.fields import problems, raise_if, show
+from dysharp.specs.hf import model_from_config
+from dysharp.specs.model import Model
+from dysharp.specs.reading import parse_json, parse_toml, read_text
+
+DATA = Path(__file__).parent / "data"
+NameOrPath = str | os.PathLike[str]
+Spec = TypeVar("Spec", Model, Cluster)
+
+
+def list_models() -> list[str]:
+    """Names of the models that ship with the package, sorted."""
+    return _names("models")
+
+
+def list_clusters() -> list[str]:
+    """Names of the clusters that ship with the package, sorted."""
+    return _names("clusters")
+
+
+def load_model(name_or_path: NameOrPath) -> Model:
+    """A packaged model by name, a user's TOML, a Hugging Face `config.json`, or the folder that holds one.
+
+    Raises `ConfigError` (one line: file, key, what was found, nearest valid key).
+    """
+    if _is_name(name_or_path, "models"):
+        return _packaged_model(str(name_or_path))
+    path = _user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
+    if path.is_dir():
+        path = path / "config.json"
+    text = read_text(path)
+    if path.suffix == ".json":
+        return model_from_config(parse_json(text, str(path)), _config_name(path), str(path))
+    return model_from_toml(text, str(path))
+
+
+def load_cluster(name_or_path: NameOrPath) -> Cluster:
+    """A packaged cluster by name, or a user's TOML. Raises `ConfigError`."""
+    if _is_name(name_or_path, "clusters"):
+        return _packaged_cluster(str(name_or_path))
+    if isinstance(name_or_path, str) and name_or_path.startswith("hw-"):
+        raise ConfigError(_no_hw(name_or_path))
+    path = _user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
+    return cluster_from_toml(read_text(path), str(path))
+
+
+def model_from_toml(text: str, where: str) -> Model:
+    """A `Model` from TOML text; `where` names the file in errors (`ConfigError`)."""
+    table = _with_base(parse_toml(text, where), "models", where)
+    raise_if(problems(Model, table), where)
+    return _in_file(lambda: Model(**table), where)
+
+
+def cluster_from_toml(text: str, where: str) -> Cluster:
+    """A `Cluster` from TOML text; `where` names the file in errors (`ConfigError`)."""
+    table = _with_base(parse_toml(text, where), "clusters", where)
+    raise_if(problems(ClusterFile, table), where)
+    cluster = _in_file(lambda: ClusterFile(**table).to_cluster(), where)
+    if cluster.family == "hw" or cluster.name.startswith("hw-"):
+        raise ConfigError(f"{where}: {_no_hw(cluster.name)}")
+    return cluster
+
+
+@functools.cache
+def _packaged_model(name: str) -> Model:
+    path = DATA / "models" / f"{name}.toml"
+    return model_from_toml(read_text(path), path.name)
+
+
+@functools.cache
+def _packaged_cluster(name: str) -> Cluster:
+    path = DATA / "clusters" / f"{name}.toml"
+    return cluster_from_toml(read_text(path), path.name)
+
+
+def _no_hw(name: str) -> str:
+    return f"cluster {show(name)}: calibrated hw clusters are not available yet, expected a paper-* cluster"
+
+
+def _in_file(build: Callable[[], Spec], where: str) -> Spec:
+    """`build()`, with the file put in front of a `ConfigError`."""
+    try:
+        return build()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
+    """Fill in the keys of the packaged spec that `base = "name"` asks for; the file's own keys win.
+
+    A variant needs a name of its own, so that no table shows changed numbers under a known name.
+    """
+    base = table.pop("base", None)
+    if base is None:
+        return table
+    if not isinstance(base, str) or base not in _names(kind):
+        tail = nearest(str(base) if isinstance(base, str) else "", _names(kind))
+        raise ConfigError(f"{where}: base: found {show(base)}, expected a packaged name{tail}")
+    path = DATA / kind / f"{base}.toml"
+    inherited = _with_base(parse_toml(read_text(path), path.name), kind, path.name)
+    del inherited["name"]
+    inherited["source"] = f"variant of {base} ({inherited['source']})"
+    return {**inherited, **table}
+
+
+@functools.cache
+def _names(kind: str) -> list[str]:
+    return sorted(p.stem for p in (DATA / kind).glob("*.toml"))
+
+
+def _is_name(name_or_path: NameOrPath, kind: str) -> bool:
+    return isinstance(name_or_path, str) and name_or_path in _names(kind)
+
+
+def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str) -> Path:
+    """The path of an existing file, or the error for a name that is not known."""
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise ConfigError(f"{what}: found {show(name_or_path)}, expected a name or a path")
+    path = Path(name_or_path)
+    text = str(path)
+    is_path = isinstance(name_or_path, os.PathLike) or os.sep in text or path.suffix in (".toml", ".json")
+    if is_path or _exists(path):
+        return path
+    hint = nearest(text, names)
+    raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False
+
+
+def _config_name(path: Path) -> str:
+    """A model name from where its config.json lies: the folder for `config.json`, else the file's stem."""
+    raw = path.resolve().parent.name if path.name == "config.json" else path.stem
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in raw).lstrip("._+-")
+    return kept[:128] or "model"

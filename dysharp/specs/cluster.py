@@ -1,0 +1,106 @@
+"""`Cluster`: GPUs, links, switches and the sizes of the in-network tables of one NVLink domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dysharp.errors import ConfigError
+from dysharp.specs.fields import (
+    Amount,
+    AmountOrZero,
+    Entries,
+    EntriesOrInfinite,
+    Family,
+    Flag,
+    Name,
+    Small,
+    Text,
+    check_fields,
+    raise_if,
+    show,
+)
+
+MAX_GPUS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One NVLink domain. Times in picoseconds, rates per microsecond; checked when built (`ConfigError`)."""
+
+    name: Name
+    family: Family
+    """"paper": a paper's assumptions, no software cost it does not name; "hw": calibrated."""
+    n_gpus: Small
+    n_switches: Small
+    """Switch chips (planes); every GPU has links to each of them."""
+    links_per_gpu: Small
+    """NVLink links, and so switch ports, per GPU."""
+    link_bytes_per_us: Amount
+    """Per GPU and direction, all links together (450 GB/s = 450_000)."""
+    link_latency_ps: AmountOrZero
+    """One hop, GPU to switch or switch to GPU."""
+    flit_bytes: Small
+    n_vcs: Small
+    """Virtual channels per group; there are two groups, request and response."""
+    vc_flits: EntriesOrInfinite
+    """Depth of one virtual channel at one input port; 0 = infinite."""
+    internal_speedup: Small
+    """Switch crossbar rate over link rate."""
+    n_sms: Small
+    fp8_flops_per_us: Amount
+    bf16_flops_per_us: Amount
+    hbm_bytes_per_us: Amount
+    hbm_bytes: Amount
+    reduction_buffer_bytes: AmountOrZero
+    """Reduction table of one switch port."""
+    multimemq_entries: Entries
+    al_tlb_entries: Entries
+    ts_entries: Entries
+    or_entries: Entries
+    tile_rows: Small
+    """Rows of a tracked tile (tsize)."""
+    software_costs: Flag
+    """Whether launches, barriers, polls and the like are charged."""
+    source: Text = ""
+    max_gpus: EntriesOrInfinite = 0
+    """Largest `n_gpus` of this machine; 0 = `n_gpus` itself."""
+
+    def __post_init__(self) -> None:
+        where = f"cluster {show(self.name)}"
+        check_fields(self, where)
+        raise_if(_conflicts(self), where)
+
+    @property
+    def sm_free(self) -> bool:
+        """Whether communication takes no SMs away, as the papers assume."""
+        return self.family == "paper"
+
+    def peak_flops_per_us(self, dtype: str) -> int:
+        """Dense peak of one GPU for GEMMs in `dtype` ("fp8" or "bf16"); else `ConfigError`."""
+        if dtype == "fp8":
+            return self.fp8_flops_per_us
+        if dtype == "bf16":
+            return self.bf16_flops_per_us
+        raise ConfigError(f'cluster "{self.name}": no peak for dtype {show(dtype)}, expected "fp8" or "bf16"')
+
+    def with_gpus(self, n: int) -> Cluster:
+        """The same machine with `n` GPUs in use, 1 to `max_gpus`; links, switches and tables stay."""
+        limit = self.max_gpus or self.n_gpus
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
+            raise ConfigError(f'cluster "{self.name}": found {show(n)} GPUs, expected 1 to {limit}')
+        return replace(self, n_gpus=n, max_gpus=limit)
+
+
+def _conflicts(c: Cluster) -> list[str]:
+    """Rules between fields; each field alone is already valid."""
+    found = []
+    limit = c.max_gpus or MAX_GPUS
+    if limit > MAX_GPUS:
+        found.append(f"max_gpus: found {c.max_gpus}, expected at most {MAX_GPUS}")
+    if c.n_gpus > limit:
+        found.append(f"n_gpus: found {c.n_gpus}, expected at most {limit}")
+    if c.links_per_gpu < c.n_switches:
+        found.append(f"links_per_gpu: found {c.links_per_gpu}, expected at least n_switches = {c.n_switches}")
+    if c.flit_bytes & (c.flit_bytes - 1):
+        found.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
+    return found

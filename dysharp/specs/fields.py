@@ -1,0 +1,113 @@
+"""Field types of the specs, and the one place that checks values against them.
+
+Specs stay plain frozen dataclasses. Their annotations carry the range of each field; pydantic reads those and
+reports *all* problems of a value at once. The same check runs at the edge (a file) and in `__post_init__` (a
+call), so a bad spec cannot be built either way. It goes through a model made from the dataclass, not through
+the dataclass itself, because a `TypeAdapter` would call `__post_init__` again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import reprlib
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from dysharp.errors import ConfigError, nearest
+
+MAX_PROBLEMS = 20  # a file of garbage still gives one readable line
+
+
+def _one_of(*words: str) -> AfterValidator:
+    """A closed set of words whose static type stays `str`, so that callers can pass computed values."""
+
+    def check(value: str) -> str:
+        if value not in words:
+            raise PydanticCustomError("word", "{words}", {"words": " or ".join(words)})
+        return value
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")]
+Text = Annotated[str, Field(strict=True, max_length=1000)]
+Flag = Annotated[bool, Field(strict=True)]
+Width = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
+Experts = Annotated[int, Field(strict=True, ge=1, le=1 << 16)]  # expert ids are 16 bits on the wire
+Tokens = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
+Small = Annotated[int, Field(strict=True, ge=1, le=1 << 12)]
+Entries = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
+EntriesOrInfinite = Annotated[int, Field(strict=True, ge=0, le=1 << 24)]
+Amount = Annotated[int, Field(strict=True, ge=1, le=1 << 50)]
+AmountOrZero = Annotated[int, Field(strict=True, ge=0, le=1 << 50)]
+Rate = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
+Delay = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
+GemmDtype = Annotated[str, Field(strict=True), _one_of("fp8", "bf16")]
+Family = Annotated[str, Field(strict=True), _one_of("paper", "hw")]
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 2, 3, 3, 60, 60
+
+
+def show(value: object) -> str:
+    """A short one-line rendering of any value that came from a file."""
+    try:
+        return _REPR.repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints
+        return f"a huge {type(value).__name__}"
+
+
+@functools.cache
+def _schema(cls: type) -> type[BaseModel]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields: dict[str, Any] = {}
+    for f in dataclasses.fields(cls):
+        fields[f.name] = (hints[f.name], ... if f.default is dataclasses.MISSING else f.default)
+    return pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _dotted(loc: tuple[int | str, ...]) -> str:
+    parts = [str(p)[:80] for p in loc]
+    return ".".join(p if p.replace("_", "").replace("-", "").isalnum() else show(p) for p in parts)
+
+
+def _describe(error: Any, names: list[str]) -> str:
+    path = _dotted(error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{path}: unknown key{nearest(str(error['loc'][-1]), names)}"
+    if error["type"] == "missing":
+        return f"{path}: missing"
+    expected = error["msg"].removeprefix("Input should be ")
+    return f"{path}: found {show(error['input'])}, expected {expected}"
+
+
+def problems(cls: type, values: Mapping[str, Any]) -> list[str]:
+    """Every way in which `values` is no valid set of fields for the dataclass `cls`, in field order."""
+    try:
+        _schema(cls).model_validate(dict(values))
+    except pydantic.ValidationError as error:
+        names = [f.name for f in dataclasses.fields(cls)]
+        found = error.errors(include_url=False, include_context=False)
+        shown = [_describe(e, names) for e in found[:MAX_PROBLEMS]]
+        if len(found) > MAX_PROBLEMS:
+            shown.append(f"and {len(found) - MAX_PROBLEMS} more")
+        return shown
+    return []
+
+
+def raise_if(found: list[str], where: str) -> None:
+    """Raise one `ConfigError` that lists all of `found`; `where` names the file or the object."""
+    if found:
+        raise ConfigError(f"{where}: " + " | ".join(found))
+
+
+def check_fields(spec: Any, where: str) -> None:
+    """Check a dataclass instance against its own annotations; raises `ConfigError`."""
+    values = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    raise_if(problems(type(spec), values), where)

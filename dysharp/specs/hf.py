@@ -1,0 +1,185 @@
+"""Hugging Face `config.json` to `Model`, by a table of the names that model families use; no transformers.
+
+Covered: DeepSeek-V2/V3, Qwen2-MoE, Qwen3-MoE, Mixtral, gpt-oss, Phi-3.5-MoE, OLMoE and every family that
+spells its fields the same way. A config says neither how many tokens there are nor how they are routed:
+`routing` is the skewed generator that real large models resemble (synthetic) and `tokens_per_gpu` is 1024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.errors import ConfigError
+from dysharp.specs.fields import raise_if, show
+from dysharp.specs.model import Model
+
+TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
+ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's published expert loads
+
+MAX_LAYERS = 1 << 12  # bounds the loops over layers before any value of the file is used
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """One fact of a config: its names, first wins, and its range. `default` None means required."""
+
+    names: tuple[str, ...]
+    low: int
+    high: int
+    default: int | None = None
+
+
+ALIASES: dict[str, Alias] = {
+    "hidden": Alias(("hidden_size", "d_model", "n_embd"), 1, 1 << 20),
+    # `intermediate_size` is the dense width where a config also has an expert width, so it comes last.
+    "expert_hidden": Alias(
+        ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"),
+        1,
+        1 << 20,
+    ),
+    "n_experts": Alias(
+        ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16
+    ),
+    "topk": Alias(
+        ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"), 1, 1 << 16
+    ),
+    "n_group": Alias(("n_group",), 1, 1 << 16, default=1),
+    "topk_group": Alias(("topk_group",), 1, 1 << 16, default=1),
+    "layers": Alias(("num_hidden_layers", "n_layer", "num_layers"), 1, MAX_LAYERS),
+    # Which layers are MoE: each family has its own way, and absent ones change nothing.
+    "dense_prefix": Alias(("first_k_dense_replace", "moe_layer_start_index"), 0, MAX_LAYERS, default=0),
+    "every_from_1": Alias(("decoder_sparse_step", "interleave_moe_layer_step"), 1, MAX_LAYERS, default=1),
+    "every_from_0": Alias(("moe_layer_freq", "moe_layer_interval"), 1, MAX_LAYERS, default=1),
+}
+
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
+UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
+
+
+def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model:
+    """The MoE layer that a parsed `config.json` describes; `where` names the file in errors.
+
+    Raises `ConfigError` listing every field that is missing, of the wrong type or out of range.
+    """
+    config = _text_part(config)
+    found: list[str] = []
+    values = {fact: _integer(config, alias, found) for fact, alias in ALIASES.items()}
+    moe_list = _layer_list(config, found)
+    dense = _dense_layers(config, found)
+    element_bytes = _element_bytes(config, found)
+    gemm_dtype = _gemm_dtype(config, found)
+    raise_if(found, where)
+    if config.get("topk_method") == "greedy":  # DeepSeek-V2: groups are listed but not used
+        values["n_group"] = values["topk_group"] = 1
+    try:
+        return Model(
+            name=name,
+            hidden=values["hidden"],
+            expert_hidden=values["expert_hidden"],
+            n_experts=values["n_experts"],
+            topk=values["topk"],
+            tokens_per_gpu=TOKENS_PER_GPU,
+            n_matrices=_n_matrices(config),
+            element_bytes=element_bytes,
+            gemm_dtype=gemm_dtype,
+            n_group=values["n_group"],
+            topk_group=values["topk_group"],
+            n_layers=_moe_layers(values, moe_list, dense),
+            routing=ROUTING,
+            source="Hugging Face config.json; tokens and routing are assumed (routing is synthetic)",
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model of a multi-modal config, which nests it."""
+    nested = config.get("text_config")
+    has_experts = any(config.get(n) is not None for n in ALIASES["n_experts"].names)
+    return nested if isinstance(nested, dict) and not has_experts else config
+
+
+def _integer(config: Mapping[str, Any], alias: Alias, found: list[str]) -> int:
+    """The value of one fact; problems are appended to `found` and the lowest value is returned."""
+    present = [n for n in alias.names if config.get(n) is not None]
+    # `moe_layer_freq` may be a list of flags, which `_layer_list` reads.
+    present = [n for n in present if not (n == "moe_layer_freq" and isinstance(config[n], list))]
+    if not present:
+        if alias.default is None:
+            found.append(f"{alias.names[0]}: missing{_other_names(alias)}")
+        return alias.low if alias.default is None else alias.default
+    value = config[present[0]]
+    if isinstance(value, bool) or not isinstance(value, int) or not alias.low <= value <= alias.high:
+        limits = f"{alias.low} to {alias.high}"
+        found.append(f"{present[0]}: found {show(value)}, expected an integer from {limits}")
+        return alias.low
+    return value
+
+
+def _other_names(alias: Alias) -> str:
+    rest = alias.names[1:]
+    return f" (also looked for {', '.join(rest)}), expected a mixture-of-experts config" if rest else ""
+
+
+def _layer_list(config: Mapping[str, Any], found: list[str]) -> list[int] | None:
+    """`moe_layer_freq` as a list: one flag per layer, 1 = MoE."""
+    flags = config.get("moe_layer_freq")
+    if not isinstance(flags, list):
+        return None
+    if len(flags) > MAX_LAYERS or any(type(f) is not int or f not in (0, 1) for f in flags):
+        found.append(f"moe_layer_freq: found {show(flags)}, expected an integer or a list of 0 and 1")
+        return None
+    return flags
+
+
+def _dense_layers(config: Mapping[str, Any], found: list[str]) -> set[int]:
+    """`mlp_only_layers` (Qwen): layers that are dense whatever the step says."""
+    layers = config.get("mlp_only_layers")
+    if layers is None:
+        return set()
+    if not isinstance(layers, list) or any(type(i) is not int for i in layers):
+        found.append(f"mlp_only_layers: found {show(layers)}, expected a list of layer numbers")
+        return set()
+    return set(layers)
+
+
+def _moe_layers(values: Mapping[str, int], moe_list: list[int] | None, dense: set[int]) -> int:
+    """How many of the layers are MoE. 0 is impossible for a Model and so becomes its error."""
+    if moe_list is not None:
+        return sum(moe_list[: values["layers"]])
+    return sum(
+        i >= values["dense_prefix"]
+        and (i + 1) % values["every_from_1"] == 0
+        and i % values["every_from_0"] == 0
+        and i not in dense
+        for i in range(values["layers"])
+    )
+
+
+def _element_bytes(config: Mapping[str, Any], found: list[str]) -> int:
+    key = "dtype" if config.get("dtype") is not None else "torch_dtype"
+    dtype = config.get(key)
+    if dtype is None:
+        return 2  # assumed: BF16, what these models are run in
+    if not isinstance(dtype, str) or dtype.removeprefix("torch.") not in ELEMENT_BYTES:
+        found.append(f"{key}: found {show(dtype)}, expected one of {', '.join(ELEMENT_BYTES)}")
+        return 2
+    return ELEMENT_BYTES[dtype.removeprefix("torch.")]
+
+
+def _gemm_dtype(config: Mapping[str, Any], found: list[str]) -> str:
+    """FP8 only where the checkpoint is FP8; other quantisations (MXFP4, AWQ, ...) multiply in BF16."""
+    quant = config.get("quantization_config")
+    if quant is None:
+        return "bf16"
+    if not isinstance(quant, dict):
+        found.append(f"quantization_config: found {show(quant)}, expected an object")
+        return "bf16"
+    return "fp8" if quant.get("quant_method") == "fp8" else "bf16"
+
+
+def _n_matrices(config: Mapping[str, Any]) -> int:
+    activation = config.get("hidden_act", config.get("mlp_hidden_act"))
+    return 2 if activation in UNGATED or config.get("is_gated_act") is False else 3

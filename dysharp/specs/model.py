@@ -1,0 +1,86 @@
+"""`Model`: the shape of one mixture-of-experts layer and how often it repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.specs.fields import (
+    Experts,
+    GemmDtype,
+    Name,
+    Small,
+    Text,
+    Tokens,
+    Width,
+    check_fields,
+    raise_if,
+    show,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One MoE layer. Widths count elements; all values are checked when built (`ConfigError`)."""
+
+    name: Name
+    hidden: Width
+    """Elements of a token vector."""
+    expert_hidden: Width
+    """Inner width of one expert."""
+    n_experts: Experts
+    """Routed experts per layer (shared experts move no data and are not counted)."""
+    topk: Experts
+    """Distinct experts per token."""
+    tokens_per_gpu: Tokens
+    """Default tokens per GPU: one sequence for the papers' models, 1024 for real ones."""
+    n_matrices: Small
+    """Weight matrices of an expert: 2 = plain, 3 = gated."""
+    element_bytes: Small
+    """Bytes per element on the wire, dispatch and combine (2 = BF16)."""
+    gemm_dtype: GemmDtype
+    """Type of the expert GEMMs: "fp8" or "bf16"."""
+    n_group: Experts = 1
+    """Expert groups of group-limited gating (1 = off)."""
+    topk_group: Experts = 1
+    """Groups a token may choose from."""
+    n_layers: Small = 1
+    """MoE layers of the model (dense layers not counted)."""
+    routing: Text = "uniform"
+    """Default routing, such as "uniform", "lognormal:0.65" or "trace:NAME"; read by `workload`."""
+    source: Text = ""
+    """Where the numbers come from."""
+
+    def __post_init__(self) -> None:
+        where = f"model {show(self.name)}"
+        check_fields(self, where)
+        raise_if(_conflicts(self), where)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one token vector on the wire."""
+        return self.hidden * self.element_bytes
+
+
+def _conflicts(m: Model) -> list[str]:
+    """Rules between fields; each field alone is already valid."""
+    found = []
+    if m.topk > m.n_experts:
+        found.append(f"topk: found {m.topk}, expected at most n_experts = {m.n_experts}")
+    if m.n_matrices not in (2, 3):
+        found.append(f"n_matrices: found {m.n_matrices}, expected 2 (plain) or 3 (gated)")
+    if m.element_bytes not in (1, 2, 4):
+        found.append(f"element_bytes: found {m.element_bytes}, expected 1, 2 or 4")
+    if not m.routing:
+        found.append('routing: found "", expected a routing such as "uniform"')
+    return found + _group_conflicts(m)
+
+
+def _group_conflicts(m: Model) -> list[str]:
+    if m.topk_group > m.n_group:
+        return [f"topk_group: found {m.topk_group}, expected at most n_group = {m.n_group}"]
+    if m.n_experts % m.n_group:
+        return [f"n_group: found {m.n_group}, expected a divisor of n_experts = {m.n_experts}"]
+    eligible = m.topk_group * (m.n_experts // m.n_group)
+    if m.topk_group < m.n_group and m.topk > eligible:
+        return [f"topk: found {m.topk}, expected at most {eligible}, the experts of {m.topk_group} groups"]
+    return []

@@ -1,0 +1,88 @@
+"""Files to plain values: bounded reading, TOML and JSON, and one-line errors with line and column."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from dysharp.errors import ConfigError
+from dysharp.specs.fields import show
+from dysharp.units import MiB
+
+MAX_FILE_BYTES = 16 * MiB
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular UTF-8 file of at most 16 MiB; raises `ConfigError` for anything else."""
+    where = show_path(path)
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise ConfigError(f"{where}: not a regular file, expected TOML or JSON")
+            if info.st_size > MAX_FILE_BYTES:
+                raise ConfigError(f"{where}: found {info.st_size} bytes, expected at most {MAX_FILE_BYTES}")
+            data = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(f"{where}: cannot be read: {reason}") from None
+    return decode(data, where)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # Without O_NONBLOCK opening a named pipe waits for a writer that may never come.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def decode(data: bytes, where: str) -> str:
+    """UTF-8 bytes (a leading byte-order mark is dropped) to text; raises `ConfigError`."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise ConfigError(
+            f"{where}: line {line} column {column}: found byte 0x{data[error.start]:02x}, expected UTF-8 text"
+        ) from None
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The table of a TOML text; raises `ConfigError` with line and column."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: malformed TOML: {_toml_reason(error, text)}") from None
+
+
+def _toml_reason(error: Exception, text: str) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if not isinstance(error, tomllib.TOMLDecodeError):  # tomllib lets int() and datetime() errors through
+        return str(error)
+    line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
+    return str(error).replace("(at end of document)", f"(at line {line}, column {column}, the end)")
+
+
+def parse_json(text: str, where: str) -> dict[str, Any]:
+    """The object of a JSON text; raises `ConfigError` with line and column, or when it is no object."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{where}: malformed JSON: {error.msg} (at line {error.lineno}, column {error.colno})"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{where}: malformed JSON: {reason}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: found {show(value)}, expected a JSON object")
+    return value
+
+
+def show_path(path: Path) -> str:
+    """A path as it appears in messages; unprintable characters are escaped by the error itself."""
+    return str(path)

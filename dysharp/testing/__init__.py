@@ -1,0 +1,1 @@
+"""Programs nobody would write, to hold interpreters against each other."""

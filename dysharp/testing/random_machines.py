@@ -1,0 +1,57 @@
+"""Machines and framings chosen so that events of different kinds often fall on the same picosecond."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dysharp.isa.framing import Framing
+from dysharp.program.tables import Machine
+
+# Bytes per microsecond: 1 B = 1 ps and 2 ps (ties), 450 GB/s, and rates that do not divide.
+RATES = (1_000_000, 500_000, 450_000, 333_333, 777_777)
+
+
+def chance(rng: np.random.Generator, p: float) -> bool:
+    """True with probability `p`."""
+    return bool(rng.random() < p)
+
+
+def random_framings(rng: np.random.Generator, n: int) -> list[Framing]:
+    """`n` packet rules: with and without acknowledgements, target lists and explicit addresses."""
+    return [
+        Framing(
+            name=f"framing{i}",
+            payload_bytes=int(rng.choice((64, 128, 256))),
+            header=int(rng.choice((1, 1, 2))),
+            targets_per_ext=int(rng.choice((0, 8, 2))),
+            address_per_target=int(rng.choice((0, 0, 1))),
+            ack=int(rng.choice((0, 1, 1))),
+            source_ack=int(rng.choice((0, 1, 1))),
+            source_ack_per_target=int(rng.choice((0, 0, 1))),
+        )
+        for i in range(n)
+    ]
+
+
+def random_machine(rng: np.random.Generator, payload_bytes: int) -> Machine:
+    """A machine for trains of about `payload_bytes`.
+
+    Latencies are multiples of a train's time; buffers begin below one train.
+    """
+    rate = int(rng.choice(RATES))
+    train_bytes = payload_bytes * 9 // 8
+    train_ps = -(-train_bytes * 1_000_000 // rate)
+    lat = int(rng.choice((train_ps, 2 * train_ps, 5 * train_ps, 997)))
+    buffers = (0, train_bytes // 2, train_bytes, 2 * train_bytes, 3 * train_bytes + 7, 8 * train_bytes)
+    return Machine(
+        rate=rate,
+        lat=lat,
+        ack=int(rng.choice((lat, 2 * lat, 2 * lat + 1))),
+        notify=int(rng.choice((lat, 2 * lat, 0))),
+        responder=int(rng.choice((lat, train_ps, 0))),
+        local=int(rng.choice((lat, train_ps, 0))),
+        n_vcs=int(rng.integers(1, 4)),
+        vc_bytes=int(rng.choice(buffers)),
+        n_links=int(rng.choice((1, 4, 18))),
+        notify_bytes=int(rng.choice((0, 16, 32))),
+    )

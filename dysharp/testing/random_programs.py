@@ -1,0 +1,328 @@
+"""Seeded random Programs in the engine's subset, full of collisions, free of deadlock by construction.
+
+Why they end: every edge goes from a lower op id to a higher one, and a row's ops come before the readers of
+its tile. An op that holds a semaphore past its own end is released by an op that waits for nothing else, on
+an issuer that serves only such ops.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dysharp.errors import ConfigError
+from dysharp.program.builder import ProgramBuilder, To
+from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail, Template
+from dysharp.testing.coverage import coverage
+from dysharp.testing.random_machines import chance, random_framings, random_machine
+
+__all__ = ["coverage", "random_program"]
+
+DISCIPLINES = (Discipline.PROGRAM_ORDER, Discipline.READY_FIFO, Discipline.SMALLEST_KEY)
+PUSHES = (Kind.PUT, Kind.MULTICAST, Kind.SIGNAL)
+# (least, most) tokens per round, rounds, other ops before, amid and after the tiles of a round
+SIZES = {"tiny": ((4, 14), (1, 3), (8, 16)), "small": ((20, 60), (2, 4), (20, 50))}
+
+
+class Generator:
+    """Builds one Program; all randomness from `rng`."""
+
+    def __init__(self, rng: np.random.Generator, size: str) -> None:
+        self.rng = rng
+        self.tokens, self.rounds, self.others = SIZES[size]
+        self.n_nodes = int(rng.choice((1, 2, 2, 3, 3, 4)))
+        self.row_bytes = int(rng.choice((192, 384, 768, 1536, 3000)))
+        self.duration = int(rng.choice((1, 500, 1728, 10_000)))
+        self.b = ProgramBuilder(
+            random_machine(rng, self.row_bytes),
+            self.n_nodes,
+            tuple(f"class{i}" for i in range(self._int(1, 4))),
+        )
+        self.n_ops = 0
+        # Few edges and holds crowd the links, many exercise the waits.
+        self.hold_chance = float(rng.choice((0, 0.1, 0.3)))
+        self.edge_chance = float(rng.choice((0.1, 0.5, 1)))
+        self.hot_node = self._node() if chance(rng, 0.4) else -1
+        self._make_templates()
+        self._make_issuers()
+        self._make_semaphores()
+
+    def _int(self, low: int, high: int) -> int:
+        """Uniform in low .. high, both included."""
+        return int(self.rng.integers(low, high + 1))
+
+    def _node(self) -> int:
+        return self._int(0, self.n_nodes - 1)
+
+    def _target(self) -> int:
+        """A node to send to: the hot one half of the time."""
+        return self.hot_node if self.hot_node >= 0 and chance(self.rng, 0.5) else self._node()
+
+    # ---- what ops refer to -------------------------------------------------------------------------------
+
+    def _make_templates(self) -> None:
+        framings = [self.b.framing(f) for f in random_framings(self.rng, 3)]
+        n_classes = len(self.b.classes)
+        times = [self.duration, 2 * self.duration, self.duration + int(self.rng.choice((0, 1)))]
+        durations = [self.b.duration([0, *times]) for _ in range(2)]
+        self.templates: dict[Kind, list[int]] = {}
+        for kind in list(Kind)[: Kind.PULL_REDUCE + 1]:
+            self.templates[kind] = [
+                self.b.template(
+                    Template(
+                        name=f"{kind.name.lower()}{i}",
+                        kind=kind,
+                        operator=str(self.rng.choice(("dispatch", "gemm1", "gemm2", "combine", "other"))),
+                        cls=self._int(0, n_classes - 1),
+                        response_cls=self._int(0, n_classes - 1),
+                        framing=int(self.rng.choice(framings)),
+                        tasks=self._int(1, 6) if kind is Kind.COMPUTE else 1,
+                        duration=int(self.rng.choice(durations))
+                        if kind in (Kind.COMPUTE, Kind.DELAY)
+                        else -1,
+                    )
+                )
+                for i in range(2)
+            ]
+
+    def _make_issuers(self) -> None:
+        """Per node: issuers of transfers, some sharing an SM pool, a host thread, issuers of releases."""
+        b = self.b
+        self.senders: list[list[int]] = []
+        self.computers: list[list[int]] = []
+        self.hosts: list[int] = []
+        self.releasers: list[tuple[int, int]] = []
+        for node in range(self.n_nodes):
+            pool, host = b.pool(node, self._int(1, 5)), b.pool(node, 1, "host")
+            self.senders.append([b.issuer(node, self._discipline()) for _ in range(self._int(1, 3))])
+            self.computers.append(
+                [b.issuer(node, self._discipline(), pool=pool) for _ in range(self._int(1, 2))]
+            )
+            self.hosts.append(b.issuer(node, self._discipline(), pool=host))
+            never_ordered = DISCIPLINES[self._int(1, 2)]
+            self.releasers.append((b.issuer(node, never_ordered), b.issuer(node, never_ordered, pool=pool)))
+
+    def _discipline(self) -> Discipline:
+        return DISCIPLINES[self._int(0, 2)]
+
+    def _make_semaphores(self) -> None:
+        """Per node semaphores that ops give back themselves, and one window that another op gives back."""
+        self.semaphores = [
+            [(self.b.semaphore(n, c), c) for c in self.rng.choice((1, 1, 2, 4), 2).tolist()]
+            for n in range(self.n_nodes)
+        ]
+        capacities = self.rng.choice((1, 2, 3), self.n_nodes).tolist()
+        self.windows = [(self.b.semaphore(n, c, "tokens"), c) for n, c in enumerate(capacities)]
+
+    # ---- single ops --------------------------------------------------------------------------------------
+
+    def _op(self, kind: Kind, node: int, issuer: int, *, bytes: int = 0, to: To | None = None) -> int:
+        self.n_ops += 1
+        return self.b.ops(
+            self.templates[kind][self._int(0, 1)],
+            node,
+            issuer=issuer,
+            bytes=bytes,
+            key=self._int(0, 3),
+            prio=self._int(0, 1),
+            rows=self._int(1, 3),
+            to=to,
+            aux_bytes=int(self.rng.choice((0, 0, 16))) if kind in PUSHES else 0,
+        )
+
+    def _to(self, nodes: list[int], rows: list[list[int]] | None = None) -> To:
+        rows = rows or [[] for _ in nodes]
+        ext = self.rng.choice((0, 0, 16, 32), len(nodes)) if chance(self.rng, 0.3) else None
+        return To(len(nodes), nodes, [len(r) for r in rows], [row for r in rows for row in r], ext)
+
+    def _hold_own(self, op: int, node: int) -> None:
+        """Up to two semaphores from issue to done, sometimes one in two holds that fit together."""
+        for sem, capacity in self.semaphores[node]:
+            if not chance(self.rng, self.hold_chance):
+                continue
+            amount = self._int(1, capacity)
+            twice = amount > 1 and chance(self.rng, 0.5)
+            for part in (1, amount - 1) if twice else (amount,):
+                self.b.hold(sem, op, amount=part)
+
+    def _hold_window(self, op: int, node: int) -> None:
+        """The node's window from this op's issue to the end of an op that waits for it alone."""
+        sem, capacity = self.windows[node]
+        amount = self._int(1, capacity)
+        release = self._release_op(node)
+        self.b.edges(Tail.OP_DONE, op, Head.OP_ISSUE, release)
+        self.b.hold(sem, op, release, amount=amount)
+
+    def _release_op(self, near: int) -> int:
+        node = near if chance(self.rng, 0.5) else self._node()
+        kind = Kind(int(self.rng.choice((Kind.JOIN, Kind.SIGNAL, Kind.GET, Kind.COMPUTE))))
+        if kind is Kind.JOIN:
+            return self._op(kind, node, -1)
+        if kind is Kind.COMPUTE:
+            return self._op(kind, node, self.releasers[node][1])
+        return self._op(kind, node, self.releasers[node][0], bytes=16, to=self._to([self._node()]))
+
+    def _edges_from_before(self, op: int, p: float) -> None:
+        """Edges from earlier ops, sometimes the same one twice; recent ones more often."""
+        p *= self.edge_chance
+        while op > 0 and chance(self.rng, p):
+            tail = self._int(max(0, op - 12), op - 1) if chance(self.rng, 0.7) else self._int(0, op - 1)
+            for _ in range(2 if chance(self.rng, 0.1) else 1):
+                self.b.edges(Tail.OP_DONE, tail, Head.OP_ISSUE, op)
+            p *= 0.6
+
+    def _compute(self, node: int) -> int:
+        issuers = self.computers[node]
+        op = self._op(Kind.COMPUTE, node, issuers[self._int(0, len(issuers) - 1)])
+        if chance(self.rng, 0.2):
+            self._hold_own(op, node)
+        return op
+
+    # ---- a round: tokens go out, tiles compute, results come back ----------------------------------------
+
+    def round(self) -> None:
+        tokens = self._int(*self.tokens)
+        parts = self._int(1, 3)
+        # Where each token goes: per region a coin, so some regions (and some tokens) stay empty.
+        n_regions = self._int(1, 2 * self.n_nodes)
+        region_node = [self._target() for _ in range(n_regions)]
+        wants = self.rng.random((tokens, n_regions)) < self.rng.choice((0.3, 0.7, 1.0))
+        rows, tile_ranges, prefix = self._make_regions(region_node, wants)
+        for token in self.rng.permutation(tokens).tolist():
+            self._send_token(token, parts, region_node, rows)
+        self._other_ops(self._int(*self.others))
+        notifiers = self._compute_tiles(region_node, tile_ranges, prefix)
+        self._other_ops(self._int(*self.others))
+        self._return_tokens(tokens, region_node, rows, notifiers)
+        self._other_ops(self._int(*self.others))
+
+    def _make_regions(
+        self, region_node: list[int], wants: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    ) -> tuple[list[dict[int, int]], list[range], list[bool]]:
+        """Rows by token, tiles and allocation of every region."""
+        rows: list[dict[int, int]] = []
+        tiles: list[range] = []
+        prefix: list[bool] = []
+        for r, node in enumerate(region_node):
+            who = np.flatnonzero(wants[:, r]).tolist()
+            alloc = Alloc.PREFIX if chance(self.rng, 0.4) else Alloc.FIRST_TOUCH
+            tile_rows = self._int(1, 5)
+            _, row, tile = self.b.regions(node, len(who), self.row_bytes, tile_rows, alloc=alloc, key=who)
+            rows.append({token: row + i for i, token in enumerate(who)})
+            tiles.append(range(tile, tile - (-len(who) // tile_rows)))
+            prefix.append(alloc is Alloc.PREFIX)
+        return rows, tiles, prefix
+
+    def _send_token(self, token: int, parts: int, region_node: list[int], rows: list[dict[int, int]]) -> None:
+        """Fill all rows of a token: `parts` trains of equal size, each a multicast or a PUT per node."""
+        filled: dict[int, list[int]] = {}
+        for node, by_token in zip(region_node, rows, strict=True):
+            if token in by_token:
+                filled.setdefault(node, []).append(by_token[token])
+        source = self._node()
+        for part in range(parts if filled else 1):
+            size = self.row_bytes // parts + (self.row_bytes % parts if part == 0 else 0)
+            groups = [list(filled)] if chance(self.rng, 0.6) else [[node] for node in filled]
+            for nodes in groups:
+                kind = Kind.MULTICAST if len(nodes) != 1 or chance(self.rng, 0.3) else Kind.PUT
+                op = self._send(kind, source, size, self._to(nodes, [filled[n] for n in nodes]))
+                self._edges_from_before(op, 0.2)
+
+    def _send(self, kind: Kind, node: int, size: int, to: To) -> int:
+        senders = self.senders[node]
+        op = self._op(kind, node, senders[self._int(0, len(senders) - 1)], bytes=size, to=to)
+        self._hold_own(op, node)
+        if chance(self.rng, self.hold_chance):
+            self._hold_window(op, node)
+        return op
+
+    def _compute_tiles(
+        self, region_node: list[int], tiles: list[range], prefix: list[bool]
+    ) -> dict[int, list[int]]:
+        """Readers of every tile; returns per tile the ops its notification waits for (none = the tile)."""
+        notifiers: dict[int, list[int]] = {}
+        for r, node in enumerate(region_node):
+            for tile in tiles[r]:
+                ops: list[int] = []
+                for _ in range(self._int(0, 2)):
+                    op = self._compute(node) if chance(self.rng, 0.8) else self._op(Kind.JOIN, node, -1)
+                    if ops and chance(self.rng, 0.5):
+                        self.b.edges(Tail.OP_DONE, ops[-1], Head.OP_ISSUE, op)
+                    # Only a row bound from the start can be notified before its tile is ready.
+                    if not prefix[r] or chance(self.rng, 0.8):
+                        self.b.edges(Tail.TILE_READY, tile, Head.OP_ISSUE, op)
+                    self._edges_from_before(op, 0.1)
+                    ops.append(op)
+                notifiers[tile] = ops
+        return notifiers
+
+    def _return_tokens(
+        self, tokens: int, region_node: list[int], rows: list[dict[int, int]], notifiers: dict[int, list[int]]
+    ) -> None:
+        """One op per token waits for the notifications of its rows: a pull of their sum, or anything else."""
+        told = [r for r in range(len(rows)) if chance(self.rng, 0.8)]
+        for token in range(tokens):
+            mine = [r for r in told if token in rows[r]]
+            nodes = sorted({region_node[r] for r in mine})
+            op = self._returning_op(
+                nodes, [[rows[r][token] for r in mine if region_node[r] == n] for n in nodes]
+            )
+            self._edges_from_before(op, 0.1)
+            for r in mine:
+                if chance(self.rng, 0.9):
+                    self.b.notify([rows[r][token]], op)
+        for tile, ops in notifiers.items():
+            for op in ops:
+                self.b.edges(Tail.OP_DONE, op, Head.TILE_NOTIFY, tile)
+            if not ops or chance(self.rng, 0.2):
+                self.b.edges(Tail.TILE_READY, tile, Head.TILE_NOTIFY, tile)
+
+    def _returning_op(self, nodes: list[int], rows: list[list[int]]) -> int:
+        kind = Kind(
+            int(self.rng.choice((Kind.PULL_REDUCE, Kind.PULL_REDUCE, Kind.JOIN, Kind.PUT, Kind.COMPUTE)))
+        )
+        home = self._node()
+        if kind is Kind.JOIN:
+            return self._op(kind, home, -1)
+        if kind is Kind.COMPUTE:
+            return self._compute(home)
+        if kind is Kind.PUT:
+            return self._send(kind, home, self.row_bytes, self._to([self._target()]))
+        return self._send(kind, home, self.row_bytes, self._to(nodes, rows))
+
+    def _other_ops(self, n: int) -> None:
+        """Ops of any kind with few dependencies, among them chains of JOINs and sets without members."""
+        for _ in range(n):
+            kind = Kind(self._int(0, Kind.PULL_REDUCE))
+            node = self._node()
+            if kind is Kind.JOIN:
+                op = self._op(kind, node, -1)
+            elif kind is Kind.DELAY:
+                op = self._op(kind, node, self.hosts[node])
+            elif kind is Kind.COMPUTE:
+                op = self._compute(node)
+            else:
+                op = self._send(kind, node, self._size(kind), self._to(self._destinations(kind)))
+            self._edges_from_before(op, 0.5)
+
+    def _size(self, kind: Kind) -> int:
+        return 16 if kind is Kind.SIGNAL else int(self.rng.choice((self.row_bytes, self.row_bytes // 2, 16)))
+
+    def _destinations(self, kind: Kind) -> list[int]:
+        if kind in (Kind.PUT, Kind.SIGNAL, Kind.GET):
+            return [self._target()]
+        n = self._int(0 if chance(self.rng, 0.2) else 1, self.n_nodes)
+        return [int(i) for i in self.rng.permutation(self.n_nodes)[:n]]
+
+
+def random_program(seed: int, *, size: str = "tiny") -> Program:
+    """A legal Program of the engine's subset that cannot deadlock; the same for the same (seed, size).
+
+    `size`: "tiny" (about 50 to 400 ops on 1 to 4 nodes) or "small" (a few times that). Raises ConfigError for
+    another size.
+    """
+    if size not in SIZES:
+        raise ConfigError(f"random_program: found size {size!r}, expected one of {', '.join(SIZES)}")
+    generator = Generator(np.random.default_rng(seed), size)
+    for _ in range(generator._int(*generator.rounds)):
+        generator.round()
+    return generator.b.build()

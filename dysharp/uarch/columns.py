@@ -1,0 +1,59 @@
+"""Names of the columns of the state blocks. A block is a 2-D integer array; every kernel names its columns from here."""
+
+INF = 1 << 62  # no pending time
+
+# op, static, int32 [n_ops + 1, 8]; row n_ops only closes MEMBER
+TEMPLATE, NODE, WIRE, ISSUER, PRIO, KEY, MEMBER, FLAGS = range(8)
+HAS_EDGES, HAS_HOLDS, HAS_RELEASES = 1, 2, 4
+
+# op, state, int32 [n_ops, 8]
+DEPS = 0  # dependencies left
+COPIES = 1  # copies still to leave the switch
+LEFT = 2  # deliveries (push), results and locals (pull) or tasks (compute) left until done
+NEXT = 3  # link: class FIFO -> ARRIVE ring -> VC FIFO -> credit list
+NEXT2 = 4  # link: RESULT ring -> reduction unit's FIFO -> RESULT_DELIVERED ring; ACK ring; worklist
+VC = 5
+CAUSE = 6
+ANSWERS = 7  # responses (pull) or tasks not started (compute) left
+
+# op, times, int64 [n_ops, 7]
+READY, ISSUE, START, END, DONE, TAIL, SCRATCH = range(7)  # TAIL: last byte of the train; SCRATCH: due time in a ring
+
+# template, int32 [n_templates, 6]
+KIND, CLS, RESPONSE_CLS, TASKS, IS_PULL, DURATION = range(6)
+
+# wire, int64 [n_wires, 9]; of a COMPUTE op, WIRE holds its rows instead
+W_UP, W_DOWN, W_RESPONSE, W_RESULT, W_ACK_UP, W_ACK_DOWN, W_STRIPE_UP, W_STRIPE_RESPONSE, W_PAYLOAD = range(9)
+
+# row, int32 [n_rows, 4]
+R_LEFT, R_SLOT, R_NOTIFY, R_REGION = range(4)
+
+# region, int32 [n_regions, 5]
+G_NODE, G_TILE_ROWS, G_ROW0, G_TILE0, G_USED = range(5)
+
+# tile, int32 [n_tiles, 7]; T_SLOT0 .. T_SLOT0 + T_ROWS are its slots
+T_LEFT, T_NOTIFY_DEPS, T_NEXT, T_CAUSE, T_NODE, T_ROWS, T_SLOT0 = range(7)
+# tile, times, int64 [n_tiles, 2]
+TT_READY, TT_NOTIFY = range(2)
+
+# node, int64 [n_nodes, 16]: one server each way
+UP, DOWN = 0, 8  # offsets of the two servers
+S_FREE, S_BUSY_START, S_BUSY_BYTES, S_DEBT, S_CURSOR, S_MASK, S_WIRE, S_EXTRA = range(8)
+# S_MASK: classes with something queued; S_WIRE: wire bytes so far; S_EXTRA: up = blocked since (-1 = not), down = copy being sent
+
+# issuer, int64 [n_issuers, 7]
+I_NODE, I_POOL, I_DISCIPLINE, I_NEXT, I_END, I_SIZE, I_SEQ = range(7)
+# I_NEXT .. I_END: its ops not yet taken (program order) or the place of its heap; I_SIZE: heap size; I_SEQ: ready count
+
+# pool, int64 [n_pools, 3]
+P_FREE, P_SIZE, P_BASE = range(3)  # free slots; batches running and where their heap begins
+
+# machine parameters, int64 [10]
+M_RATE, M_LAT, M_ACK, M_NOTIFY, M_RESPONDER, M_LOCAL, M_VCS, M_VC_BYTES, M_NOTIFY_BYTES, M_CLASSES = range(10)
+
+# run state, int64 [8]
+X_NOW, X_DIRTY, X_EVENTS, X_WORK_HEAD, X_WORK_TAIL, X_DONE, X_BLOCKED_PS, X_STATUS = range(8)
+
+# rings of pending events with a constant delay; one leaf of the tree each
+RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY = range(8)
+N_RINGS = 8

@@ -1,0 +1,96 @@
+"""Intrusive FIFOs and rings: an entry is an id, its link lives in the entry's own row, so nothing has a capacity.
+
+A ring holds entries with a due time, pushed in time order because their delay is constant; entries of one instant are kept in
+(node, id) order, the semantic key of docs/design/0001.
+"""
+
+from dysharp.uarch.columns import NEXT
+from dysharp.uarch.kernel import block
+
+
+@block
+def fifo_push(ends, row, link, column, entry):
+    """Append `entry`. ends [n, 2] int32 (head, tail; -1 = empty), link [n_entries, k]."""
+    link[entry, column] = -1
+    if ends[row, 0] < 0:
+        ends[row, 0] = entry
+    else:
+        link[ends[row, 1], column] = entry
+    ends[row, 1] = entry
+
+
+@block
+def fifo_pop(ends, row, link, column):
+    """Remove and return the head of a non-empty FIFO."""
+    entry = ends[row, 0]
+    ends[row, 0] = link[entry, column]
+    return entry
+
+
+@block
+def hub_push(ends, row, op_state, member_link, entry):
+    """Append to a hub FIFO, which mixes trains of ops (entry = op >= 0) and responses (entry = -2 - member)."""
+    if entry >= 0:
+        op_state[entry, NEXT] = -1
+    else:
+        member_link[-2 - entry, 0] = -1
+    tail = ends[row, 1]
+    if ends[row, 0] == -1:
+        ends[row, 0] = entry
+    elif tail >= 0:
+        op_state[tail, NEXT] = entry
+    else:
+        member_link[-2 - tail, 0] = entry
+    ends[row, 1] = entry
+
+
+@block
+def hub_pop(ends, row, op_state, member_link):
+    """Drop the head of a non-empty hub FIFO."""
+    entry = ends[row, 0]
+    if entry >= 0:
+        ends[row, 0] = op_state[entry, NEXT]
+    else:
+        ends[row, 0] = member_link[-2 - entry, 0]
+
+
+@block
+def ring_push(ends, row, link, column, due, due_column, node, node_column, entry):
+    """Insert `entry`, whose due time stands in due[entry, due_column] and node in node[entry, node_column]. True if it became the head."""
+    t = due[entry, due_column]
+    tail = ends[row, 1]
+    became_head = False
+    if ends[row, 0] < 0:
+        link[entry, column] = -1
+        ends[row, 0] = entry
+        ends[row, 1] = entry
+        became_head = True
+    elif due[tail, due_column] < t or (
+        due[tail, due_column] == t
+        and (
+            node[tail, node_column] < node[entry, node_column]
+            or (node[tail, node_column] == node[entry, node_column] and tail < entry)
+        )
+    ):
+        link[entry, column] = -1
+        link[tail, column] = entry
+        ends[row, 1] = entry
+    else:
+        before = -1
+        at = ends[row, 0]
+        while due[at, due_column] < t or (
+            due[at, due_column] == t
+            and (
+                node[at, node_column] < node[entry, node_column]
+                or (node[at, node_column] == node[entry, node_column] and at < entry)
+            )
+        ):
+            before = at
+            at = link[at, column]
+        link[entry, column] = at
+        if before < 0:
+            ends[row, 0] = entry
+            became_head = True
+        else:
+            link[before, column] = entry
+    return became_head

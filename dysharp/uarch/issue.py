@@ -1,0 +1,151 @@
+"""Issuers: which ready op goes next, its semaphores, its gang on SM slots or its train into the hub."""
+
+from dysharp.uarch.columns import (
+    ANSWERS,
+    CLS,
+    COPIES,
+    DURATION,
+    END,
+    FLAGS,
+    HAS_HOLDS,
+    I_DISCIPLINE,
+    I_END,
+    I_NEXT,
+    I_POOL,
+    I_SIZE,
+    IS_PULL,
+    ISSUE,
+    LEFT,
+    MEMBER,
+    NEXT,
+    NODE,
+    P_FREE,
+    P_SIZE,
+    P_BASE,
+    READY,
+    RING_LOCAL,
+    S_FREE,
+    S_MASK,
+    START,
+    TEMPLATE,
+    UP,
+    WIRE,
+    M_LOCAL,
+    X_NOW,
+)
+from dysharp.uarch.fifo import hub_push, ring_push
+from dysharp.uarch.heap import heap_pop, heap_push
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.ready import PROGRAM_ORDER, mark
+from dysharp.uarch.tree import tree_set
+
+BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 12 | n
+
+
+@block
+def holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
+    """Take all semaphores of op o, or none of them."""
+    room = True
+    for h in range(hold_ptr[o], hold_ptr[o + 1]):
+        if sem_left[hold_sem[h]] < hold_amount[h]:
+            room = False
+    if room:
+        for h in range(hold_ptr[o], hold_ptr[o + 1]):
+            sem_left[hold_sem[h]] -= hold_amount[h]
+    return room
+
+
+@kernel
+def train_issue(
+    o, op, os, ot, templates, member_node, member_link, member_time, nodes, hub, dirty_up, rings, times, winner, leaf_rings, m, x,
+    n_classes,
+):  # fmt: skip
+    """A transfer enters the hub: members on its own node are served there, the rest queues for the link. True if it is done at once."""
+    now = x[X_NOW]
+    node = op[o, NODE]
+    t = op[o, TEMPLATE]
+    first = op[o, MEMBER]
+    last = op[o + 1, MEMBER]
+    n_local = 0
+    for k in range(first, last):
+        if member_node[k, 0] == node:
+            n_local += 1
+            member_time[k, 0] = now + m[M_LOCAL]
+            if ring_push(rings, RING_LOCAL, member_link, 0, member_time, 0, member_node, 0, k):
+                tree_set(times, winner, leaf_rings + RING_LOCAL, member_time[k, 0])
+    n_remote = last - first - n_local
+    os[o, COPIES] = n_remote
+    os[o, ANSWERS] = n_remote
+    if n_remote == 0:
+        ot[o, START] = now
+        ot[o, END] = now
+        os[o, LEFT] = n_local
+        return last == first
+    os[o, LEFT] = n_local + 1 if templates[t, IS_PULL] else last - first
+    c = templates[t, CLS]
+    hub_push(hub, node * n_classes + c, os, member_link, o)
+    nodes[node, UP + S_MASK] |= 1 << c
+    if nodes[node, UP + S_FREE] <= now:
+        mark(dirty_up, x, node)
+    return False
+
+
+@kernel
+def gang_start(o, p, op, os, ot, templates, durations, pools, pool_keys, pool_ids, times, winner, x):
+    """Give op o the free slots of pool p that it can use. True when its last task has a slot."""
+    now = x[X_NOW]
+    n = min(pools[p, P_FREE], os[o, ANSWERS])
+    if ot[o, START] < 0:
+        ot[o, START] = now
+    end = now + durations[templates[op[o, TEMPLATE], DURATION], op[o, WIRE]]
+    base = pools[p, P_BASE]
+    heap_push(pool_keys, pool_ids, base, pools[p, P_SIZE], end, (o << BATCH_BITS) | n)
+    pools[p, P_SIZE] += 1
+    pools[p, P_FREE] -= n
+    tree_set(times, winner, p, pool_keys[base])
+    os[o, ANSWERS] -= n
+    return os[o, ANSWERS] == 0
+
+
+@kernel
+def issuer_head(i, issuers, issuer_ops, heap_ids, ot):
+    """The op issuer i would take next, -1 if none is ready."""
+    at = issuers[i, I_NEXT]
+    if issuers[i, I_DISCIPLINE] == PROGRAM_ORDER:
+        if at < issuers[i, I_END] and ot[issuer_ops[at], READY] >= 0:
+            return issuer_ops[at]
+        return -1
+    if issuers[i, I_SIZE] > 0:
+        return heap_ids[at]
+    return -1
+
+
+@kernel
+def issuer_drop(i, issuers, heap_keys, heap_ids):
+    """The head of issuer i has gone."""
+    if issuers[i, I_DISCIPLINE] == PROGRAM_ORDER:
+        issuers[i, I_NEXT] += 1
+    else:
+        heap_pop(heap_keys, heap_ids, issuers[i, I_NEXT], issuers[i, I_SIZE])
+        issuers[i, I_SIZE] -= 1
+
+
+@kernel
+def issuer_take(i, issuers, issuer_ops, heap_keys, heap_ids, op, ot, pools, hold_ptr, hold_sem, hold_amount, sem_left, x):
+    """Next op that issuer i may put on the machine now (slots and semaphores permitting; the latter are taken), -1 if none.
+
+    A gang stays at the head until its last task has a slot; any other op leaves the queue here.
+    """
+    o = issuer_head(i, issuers, issuer_ops, heap_ids, ot)
+    if o < 0:
+        return -1
+    pooled = issuers[i, I_POOL] >= 0
+    if pooled and pools[issuers[i, I_POOL], P_FREE] == 0:
+        return -1
+    if ot[o, ISSUE] < 0:
+        if op[o, FLAGS] & HAS_HOLDS and not holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
+            return -1
+        ot[o, ISSUE] = x[X_NOW]
+    if not pooled:
+        issuer_drop(i, issuers, heap_keys, heap_ids)
+    return o

@@ -1,0 +1,38 @@
+"""The one decorator of all kernels, and the cache that belongs to exactly these sources.
+
+Numba does not notice an edited callee or constant in another file and would serve a stale binary, so the cache folder is keyed by a
+digest of every kernel source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba import njit
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def source_digest() -> str:
+    """Digest of all kernel sources and the numba version."""
+    h = hashlib.blake2b(numba.__version__.encode(), digest_size=8)
+    for path in sorted([*(_PACKAGE / "uarch").glob("*.py"), *(_PACKAGE / "engine").rglob("*.py")]):
+        h.update(path.read_bytes())
+    return h.hexdigest()
+
+
+def _use_keyed_cache() -> None:
+    root = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dysharp"
+    )
+    numba.config.CACHE_DIR = os.path.join(root, source_digest())  # type: ignore[attr-defined]
+
+
+_use_keyed_cache()
+
+kernel: Any = njit(cache=True)  # an entry point: called from Python
+block: Any = njit(inline="always")  # a block: part of whichever kernel uses it

@@ -1,0 +1,44 @@
+"""The server of one link direction: when does a train that starts now end."""
+
+from dysharp.uarch.columns import S_BUSY_BYTES, S_BUSY_START, S_DEBT, S_FREE, S_WIRE
+from dysharp.uarch.kernel import block
+
+
+@block
+def server_grant(nodes, i, side, now, wire, rate):
+    """End time of a train of `wire` bytes granted at `now`; acknowledgement debt goes first, less what idle time has drained.
+
+    Rounds once per busy period: end = busy_start + ceil(busy_bytes / rate).
+    """
+    gap = now - nodes[i, side + S_FREE]
+    debt = nodes[i, side + S_DEBT]
+    if gap > 0:
+        nodes[i, side + S_BUSY_START] = now
+        nodes[i, side + S_BUSY_BYTES] = 0
+        if debt > 0:
+            drained = gap * rate // 1_000_000 if gap < 1_000_000_000_000 else debt
+            debt = debt - drained if drained < debt else 0
+    nodes[i, side + S_DEBT] = 0
+    nodes[i, side + S_BUSY_BYTES] += debt + wire
+    nodes[i, side + S_WIRE] += wire
+    end = nodes[i, side + S_BUSY_START] + (nodes[i, side + S_BUSY_BYTES] * 1_000_000 + rate - 1) // rate
+    nodes[i, side + S_FREE] = end
+    return end
+
+
+@block
+def server_hold(nodes, i, side, end, until):
+    """Cut-through: a copy leaves no earlier than `until`. Returns the later of the two; the wait opens a new busy period."""
+    if end < until:
+        nodes[i, side + S_BUSY_START] = until
+        nodes[i, side + S_BUSY_BYTES] = 0
+        nodes[i, side + S_FREE] = until
+        end = until
+    return end
+
+
+@block
+def server_debt(nodes, i, side, wire):
+    """Wire bytes that delay the server's next train (acknowledgements, notifications)."""
+    nodes[i, side + S_DEBT] += wire
+    nodes[i, side + S_WIRE] += wire

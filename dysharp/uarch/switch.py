@@ -1,0 +1,62 @@
+"""Switch input buffers: virtual channels with credits, exposure of trains to the outputs, and the output queues."""
+
+from dysharp.uarch.columns import (
+    CLS,
+    DOWN,
+    MEMBER,
+    NEXT,
+    NODE,
+    S_FREE,
+    S_MASK,
+    SCRATCH,
+    TEMPLATE,
+    VC,
+    W_UP,
+    WIRE,
+    X_NOW,
+)
+from dysharp.uarch.fifo import fifo_push
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.ready import mark
+
+
+
+@block
+def credits_apply(row, credits, os, ot, op, wires, occupied, now):
+    """Take due credits of (node, class) `row`: buffer space that has come back by `now`."""
+    while credits[row, 0] >= 0 and ot[credits[row, 0], SCRATCH] <= now:
+        o = credits[row, 0]
+        credits[row, 0] = os[o, NEXT]
+        occupied[row, os[o, VC]] -= wires[op[o, WIRE], W_UP]
+
+
+@block
+def vc_choose(row, occupied, wire, vc_bytes):
+    """Least occupied VC (lowest index on a tie) if the train fits or the VC is empty, else -1."""
+    best = 0
+    least = occupied[row, 0]
+    for v in range(1, occupied.shape[1]):
+        if occupied[row, v] < least:
+            least = occupied[row, v]
+            best = v
+    if least > 0 and least + wire > vc_bytes:
+        best = -1
+    return best
+
+
+@kernel
+def train_expose(o, op, templates, member_node, member_link, out_queues, out_mask, nodes, dirty_down, x, n_classes):
+    """The copies of train o ask for their outputs."""
+    i = op[o, NODE]
+    c = templates[op[o, TEMPLATE], CLS]
+    n_sources = nodes.shape[0] + 1
+    for m in range(op[o, MEMBER], op[o + 1, MEMBER]):
+        j = member_node[m, 0]
+        if j == i:
+            continue
+        at = j * n_classes + c
+        fifo_push(out_queues, at * n_sources + i, member_link, 0, m)
+        out_mask[at, i >> 5] |= 1 << (i & 31)
+        nodes[j, DOWN + S_MASK] |= 1 << c
+        if nodes[j, DOWN + S_FREE] <= x[X_NOW]:
+            mark(dirty_down, x, j)

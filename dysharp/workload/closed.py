@@ -1,0 +1,70 @@
+"""Closed forms for uniform routing: traffic per token in units of one token vector on one link direction.
+
+E experts, G GPUs, E/G experts per GPU, k distinct experts per token. Summed over Dispatch and Combine and
+over both directions. Derived from the systems of DySHARP (arXiv 2605.05607).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+from dysharp.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class UniformTraffic:
+    """Expected vectors per token under uniform routing, and ratios drawn from them (dimensionless)."""
+
+    p: float
+    """Chance that a token needs a given GPU."""
+    remote_gpus: float
+    """R: distinct remote GPUs per token."""
+    remote_rows: float
+    """K: remote (token, expert) pairs per token."""
+    one_copy_per_gpu: float
+    one_copy_per_expert: float
+    multicast: float
+    allgather: float
+    redundant_share: float
+    """Share of the one-copy-per-GPU traffic that multicast and reduction save."""
+    useless_over_useful: float
+    """Useless over useful vectors on the heavy direction of an all-gather."""
+    ideal_speedup: float
+    """One copy per GPU over multicast, in time, when both operators run at once."""
+
+
+def uniform_p(n_experts: int, n_gpus: int, topk: int) -> float:
+    """Chance that a token needs a given GPU: 1 - C(E - E/G, k) / C(E, k). E must divide by G."""
+    if n_gpus < 1 or n_experts % n_gpus or not 1 <= topk <= n_experts:
+        raise ConfigError(
+            f"closed form: found {n_experts} experts, {n_gpus} GPUs, top-{topk}; "
+            "expected experts that divide by GPUs and at most top-experts"
+        )
+    return 1.0 - comb(n_experts - n_experts // n_gpus, topk) / comb(n_experts, topk)
+
+
+def uniform_R(n_experts: int, n_gpus: int, topk: int) -> float:
+    """R = (G - 1) p, the distinct remote GPUs per token."""
+    return (n_gpus - 1) * uniform_p(n_experts, n_gpus, topk)
+
+
+def uniform_traffic(n_experts: int, n_gpus: int, topk: int) -> UniformTraffic:
+    """All closed forms of one configuration. At least two GPUs."""
+    if n_gpus < 2:
+        raise ConfigError(f"closed form: found {n_gpus} GPUs, expected at least 2")
+    p = uniform_p(n_experts, n_gpus, topk)
+    r = (n_gpus - 1) * p
+    k = topk * (n_gpus - 1) / n_gpus
+    return UniformTraffic(
+        p=p,
+        remote_gpus=r,
+        remote_rows=k,
+        one_copy_per_gpu=4 * r,
+        one_copy_per_expert=4 * k,
+        multicast=2 * (r + 1),
+        allgather=2.0 * n_gpus,
+        redundant_share=(r - 1) / (2 * r),
+        useless_over_useful=(1 - p) / p,
+        ideal_speedup=2 * r / (r + 1),
+    )

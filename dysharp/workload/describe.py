@@ -1,0 +1,200 @@
+"""Imbalance and distinct GPUs of a recording, layer by layer, for any GPU counts (`dysharp routing`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.specs import Model
+from dysharp.workload.closed import uniform_p
+from dysharp.workload.counts import Counts, read_counts
+from dysharp.workload.make import make_routing
+from dysharp.workload.placement import auto, replica_slots
+from dysharp.workload.routing import (
+    Placement,
+    Routing,
+    count_ids,
+    distinct_gpus,
+    imbalance,
+    max_over_mean,
+    variation,
+)
+from dysharp.workload.spec import DISTRIBUTIONS, parse_routing
+from dysharp.workload.traces import Trace, copies_max_mean, load_trace
+
+_MAX_GPUS = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One GPU count. Figures of tokens are None where only counts per expert are known."""
+
+    n_gpus: int
+    copies_max_mean: float
+    """Largest over mean of (token, expert) pairs per GPU."""
+    tokens_max_mean: float | None
+    """The same with each token counted once per GPU."""
+    distinct_gpus: float | None
+    """Mean distinct GPUs per token, its own included."""
+    distinct_gpus_uniform: float | None
+    """The closed form of uniform routing; None when experts do not divide by GPUs."""
+    note: str
+    """Replicas used by the placement, or ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One layer of a recording."""
+
+    source: str
+    layer: int | None
+    n_experts: int
+    topk: int | None
+    n_tokens: int | None
+    max_mean: float
+    cv: float
+    cv_noise: float | None
+    """The spread uniform routing would show with as many tokens; None where tokens are not known."""
+    n_unused: int
+    gpus: tuple[GpuRow, ...]
+
+
+def describe(
+    source: str,
+    n_gpus: Sequence[int] = (8, 16, 32, 64),
+    *,
+    model: Model | None = None,
+    tokens_per_gpu: int | None = None,
+    seed: int = 0,
+) -> list[LayerRow]:
+    """Rows for a trace file, a counts CSV, a packaged trace's name, or any routing string.
+
+    A distribution (`lognormal:0.65`) needs `model`; it gives one row per GPU count, with `tokens_per_gpu`
+    tokens (the model's own by default). Raises ConfigError on files that do not read.
+    """
+    for count in n_gpus:
+        if not 1 <= count <= _MAX_GPUS:
+            raise ConfigError(f"describe: found {count} GPUs, expected 1 to {_MAX_GPUS}")
+    name = source.partition(":")[0]
+    if source.endswith(".csv"):
+        path = source.removeprefix("counts:")
+        return [row for table in read_counts(Path(path)).values() for row in _of_counts(table, None, n_gpus)]
+    if name == "counts":
+        return _of_counts_spec(source, n_gpus)
+    if name == "trace":
+        parsed = parse_routing(source)
+        return _of_trace(load_trace(parsed.source), parsed.layer, n_gpus)
+    if name not in DISTRIBUTIONS:
+        return _of_trace(load_trace(source), None, n_gpus)
+    if model is None:
+        parse_routing(source)
+        raise ConfigError(f"describe {source}: a distribution needs a model for its experts and top-k")
+    tokens = model.tokens_per_gpu if tokens_per_gpu is None else tokens_per_gpu
+    return [describe_routing(make_routing(source, model, count, tokens, seed=seed)) for count in n_gpus]
+
+
+def describe_routing(routing: Routing) -> LayerRow:
+    """The row of one placed Routing, for its own GPU count and placement."""
+    load = count_ids(routing.expert, routing.n_experts)
+    ratios, distinct = imbalance(routing), distinct_gpus(routing)
+    note = routing.placement.note
+    gpu = GpuRow(
+        routing.n_gpus,
+        ratios.copies_max_mean,
+        ratios.tokens_max_mean,
+        distinct.with_source,
+        _closed_form(routing.n_experts, routing.n_gpus, routing.topk),
+        note,
+    )
+    return _layer_row(routing.description, None, load, routing.topk, routing.n_tokens, (gpu,))
+
+
+def _of_trace(trace: Trace, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
+    rows = range(len(trace.layers)) if layer is None else [trace.row_of(layer)]
+    placements = [auto(trace.n_experts, count) for count in n_gpus]
+    found = []
+    for row in rows:
+        expert = trace.expert[row][trace.recorded(row)].astype(np.int32)
+        if not len(expert):
+            continue
+        gpus = tuple(_gpu_row(expert, placed, trace.n_experts) for placed in placements)
+        load = count_ids(expert, trace.n_experts)
+        found.append(_layer_row(trace.name, trace.layers[row], load, trace.topk, len(expert), gpus))
+    if not found:
+        raise ConfigError(f"trace {trace.name}: no layer has a complete token")
+    return found
+
+
+def _gpu_row(expert: NDArray[np.int32], placed: Placement, n_experts: int) -> GpuRow:
+    # As one source GPU with all tokens: these figures do not depend on where a token starts.
+    slot = replica_slots(expert, placed, n_experts)
+    needs = np.zeros((len(expert), placed.n_gpus), dtype=np.bool_)
+    for column in slot.T:
+        needs[np.arange(len(expert)), column // placed.slots_per_gpu] = True
+    copies = count_ids(slot, placed.n_slots).reshape(placed.n_gpus, -1).sum(axis=1)
+    return GpuRow(
+        placed.n_gpus,
+        max_over_mean(copies),
+        max_over_mean(needs.sum(axis=0)),
+        float(needs.sum()) / len(expert),
+        _closed_form(n_experts, placed.n_gpus, expert.shape[1]),
+        placed.note,
+    )
+
+
+def _of_counts_spec(source: str, n_gpus: Sequence[int]) -> list[LayerRow]:
+    parsed = parse_routing(source)
+    tables = read_counts(Path(parsed.source))
+    if parsed.model and parsed.model not in tables:
+        raise ConfigError(f"{parsed.source}: no model {parsed.model[:60]!r}")
+    chosen = [tables[parsed.model]] if parsed.model else list(tables.values())
+    return [row for table in chosen for row in _of_counts(table, parsed.layer, n_gpus)]
+
+
+def _of_counts(table: Counts, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
+    placements = [auto(table.n_experts, count) for count in n_gpus]
+    rows = range(len(table.layers)) if layer is None else [table.row(layer, placements[0])]
+    return [
+        _layer_row(
+            table.model,
+            table.layers[row],
+            table.count[row],
+            None,
+            None,
+            tuple(
+                GpuRow(p.n_gpus, copies_max_mean(table.count[row], p), None, None, None, p.note)
+                for p in placements
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _layer_row(
+    source: str,
+    layer: int | None,
+    load: NDArray[np.int64],
+    topk: int | None,
+    n_tokens: int | None,
+    gpus: tuple[GpuRow, ...],
+) -> LayerRow:
+    noise = None
+    if topk is not None and n_tokens is not None:
+        # Every token takes an expert with chance k/E: a binomial load.
+        chance = topk / load.size
+        noise = ((1.0 - chance) / (n_tokens * chance)) ** 0.5
+    unused = int((load == 0).sum())
+    return LayerRow(
+        source, layer, load.size, topk, n_tokens, max_over_mean(load), variation(load), noise, unused, gpus
+    )
+
+
+def _closed_form(n_experts: int, n_gpus: int, topk: int) -> float | None:
+    if n_experts % n_gpus:
+        return None
+    return n_gpus * uniform_p(n_experts, n_gpus, topk)

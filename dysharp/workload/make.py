@@ -1,0 +1,230 @@
+"""`make_routing`: from a routing string to a placed Routing."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.specs import Model
+from dysharp.workload import popularity, sampling
+from dysharp.workload.counts import load_counts
+from dysharp.workload.deal import deal
+from dysharp.workload.placement import auto, place, replica_slots
+from dysharp.workload.routing import Routing, count_ids
+from dysharp.workload.spec import RoutingSpec, parse_routing
+from dysharp.workload.traces import Trace, load_trace, median_layer
+
+_MAX_EXPERTS = 1 << 16
+_MAX_ROWS = (1 << 31) - 1
+_BYTES_PER_ROW = 32  # peak of sampling, placing and `pairs` together, per (token, expert)
+_FLOOR = 1e-30  # weights this far below the largest are never drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Logical expert ids of all tokens and what a header says about them."""
+
+    expert: NDArray[np.int32]
+    description: str
+    synthetic: bool
+    notes: tuple[str, ...] = ()
+
+
+def make_routing(
+    spec: str,
+    model: Model,
+    n_gpus: int,
+    tokens_per_gpu: int,
+    *,
+    seed: int = 0,
+    layer: int | None = None,
+    placement: str = "auto",
+) -> Routing:
+    """The expert choices of `n_gpus * tokens_per_gpu` tokens in one MoE layer of `model`, placed on GPUs.
+
+    `spec`: `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`,
+    `lognormal:SIGMA`, `counts:FILE[:layer=L][:model=NAME]`, each with an optional `:group-limited`, or
+    `trace:NAME_OR_FILE[:layer=L][:window=in-order|mixed]`. `layer`: the layer of a recording (its median
+    layer when absent); for a distribution another draw of the popularity. `placement`: `contiguous`, `auto`,
+    `eplb`, `eplb:slots=N` or a `.json`/`.toml` file. The same arguments give the same Routing.
+    Raises ConfigError on anything it cannot do.
+    """
+    _check_sizes(model, n_gpus, tokens_per_gpu, seed)
+    parsed = parse_routing(spec)
+    layer = _one_layer(spec, parsed.layer, layer)
+    if parsed.name == "trace":
+        choice = _from_trace(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
+    else:
+        choice = _from_weights(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
+    placed = place(placement, model.n_experts, n_gpus, count_ids(choice.expert, model.n_experts))
+    slot = replica_slots(choice.expert, placed, model.n_experts)
+    return Routing(
+        expert=choice.expert,
+        slot=slot,
+        n_gpus=n_gpus,
+        tokens_per_gpu=tokens_per_gpu,
+        n_experts=model.n_experts,
+        placement=placed,
+        description=choice.description,
+        synthetic=choice.synthetic,
+        notes=choice.notes,
+    )
+
+
+def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:
+    for name, value in (("gpus", n_gpus), ("tokens per GPU", tokens_per_gpu)):
+        if value < 1:
+            raise ConfigError(f"routing: found {value} {name}, expected at least 1")
+    if seed < 0:
+        raise ConfigError(f"routing: found seed {seed}, expected 0 or more")
+    if model.n_experts > _MAX_EXPERTS:
+        raise ConfigError(f"routing: found {model.n_experts} experts, expected at most {_MAX_EXPERTS}")
+    n_rows = n_gpus * tokens_per_gpu * model.topk
+    if n_rows > _MAX_ROWS:
+        raise ConfigError(
+            f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} = {n_rows} rows, "
+            f"expected at most {_MAX_ROWS}"
+        )
+    needed, there = n_rows * _BYTES_PER_ROW, _memory_bytes()
+    if needed > there:
+        raise ConfigError(
+            f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} need about "
+            f"{needed / 2**30:.0f} GiB, this machine has {there / 2**30:.0f} GiB"
+        )
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on every system: then only the row limit holds
+        return 1 << 62
+
+
+def _one_layer(spec: str, in_spec: int | None, argument: int | None) -> int | None:
+    if in_spec is not None and argument is not None and in_spec != argument:
+        raise ConfigError(f"routing {spec}: layer {argument} was asked for beside layer={in_spec}")
+    if argument is not None and argument < 0:
+        raise ConfigError(f"routing {spec}: found layer {argument}, expected 0 or more")
+    return argument if in_spec is None else in_spec
+
+
+def _stream(seed: int, name: str, layer: int | None = None) -> np.random.Generator:
+    """A named stream of random numbers: adding a stream leaves the others as they are."""
+    key = (zlib.crc32(name.encode()), 0 if layer is None else layer + 1)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+def _from_weights(
+    parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None
+) -> _Choice:
+    weight, description, notes = _popularity(parsed, model, n_gpus, seed, layer)
+    rng = _stream(seed, "routing.tokens", layer)
+    n_tokens = n_gpus * tokens_per_gpu
+    if parsed.group_limited:
+        _check_groups(parsed, model, weight)
+        description += f", group-limited {model.topk_group} of {model.n_group}"
+        expert = sampling.draw_group_limited(
+            rng, n_tokens, weight, model.topk, model.n_group, model.topk_group
+        )
+    elif parsed.name == "uniform":
+        expert = sampling.draw_uniform(rng, n_tokens, model.n_experts, model.topk)
+    else:
+        expert = sampling.draw_weighted(rng, n_tokens, weight, model.topk)
+    if parsed.name != "uniform":
+        description += " (synthetic)"
+    return _Choice(expert, description, True, notes)
+
+
+def _popularity(
+    parsed: RoutingSpec, model: Model, n_gpus: int, seed: int, layer: int | None
+) -> tuple[NDArray[np.float64], str, tuple[str, ...]]:
+    """Weight of every expert [n_experts] float64, description and notes."""
+    rng = _stream(seed, "routing.popularity", layer)
+    n_experts, value = model.n_experts, parsed.value
+    notes: tuple[str, ...] = ()
+    if parsed.name == "counts":
+        return _counted(parsed, model, n_gpus, layer)
+    if parsed.name == "uniform":
+        weight, description = np.ones(n_experts), "uniform"
+    elif parsed.name == "powerlaw":
+        weight = popularity.power_law_weights(rng, n_experts, value)
+        description = f"power law alpha {value:g}"
+    elif parsed.name == "lognormal":
+        weight = popularity.log_normal_weights(rng, n_experts, value)
+        description = f"lognormal sigma {value:g}"
+    else:
+        cv = {
+            "normal": popularity.published_spread(value),
+            "normal-literal": value * n_experts,
+            "normal-cv": value,
+        }[parsed.name]
+        weight = popularity.normal_weights(rng, n_experts, cv)
+        description = f"{parsed.name.replace('-', ' ')} {value:g}, spread {cv:g} of the mean"
+    weight[weight < _FLOOR * weight.max()] = 0.0
+    possible = int((weight > 0).sum())
+    if possible < model.topk:
+        raise ConfigError(
+            f"routing {parsed.name}:{value:g}: too skewed, only {possible} of {n_experts} experts "
+            f"would ever be chosen, expected at least top-{model.topk}"
+        )
+    return weight, description, notes
+
+
+def _counted(
+    parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None
+) -> tuple[NDArray[np.float64], str, tuple[str, ...]]:
+    table = load_counts(Path(parsed.source), parsed.model)
+    row = table.row(layer, auto(table.n_experts, n_gpus))
+    count = table.count[row]
+    where = f"{parsed.source}: {table.model} layer {table.layers[row]}"
+    if table.n_experts != model.n_experts:
+        raise ConfigError(f"{where}: counts of {table.n_experts} experts, the model has {model.n_experts}")
+    if int((count > 0).sum()) < model.topk:
+        raise ConfigError(
+            f"{where}: {int((count > 0).sum())} experts have a count, expected at least {model.topk}"
+        )
+    weight, capped = popularity.fit_weights(count, model.topk)
+    note = f"counts above one choice per token at top-{model.topk} were cut"
+    return weight, f"counts {table.model} layer {table.layers[row]}", (note,) if capped else ()
+
+
+def _check_groups(parsed: RoutingSpec, model: Model, weight: NDArray[np.float64]) -> None:
+    if model.n_group <= 1:
+        raise ConfigError(
+            f"routing {parsed.name}: group-limited needs expert groups, "
+            f"model {model.name} has n_group = {model.n_group}"
+        )
+    possible = np.sort((weight.reshape(model.n_group, -1) > 0).sum(axis=1))[: model.topk_group].sum()
+    if possible < model.topk:
+        raise ConfigError(
+            f"routing {parsed.name}: {model.topk_group} groups may hold only {possible} experts "
+            f"with a chance above zero, expected at least top-{model.topk}"
+        )
+
+
+def _from_trace(
+    parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None
+) -> _Choice:
+    trace = load_trace(parsed.source)
+    _check_trace(trace, model)
+    row = trace.row_of(layer) if layer is not None else median_layer(trace, auto(trace.n_experts, n_gpus))
+    rng = _stream(seed, "routing.deal")
+    expert, notes = deal(trace, row, n_gpus, tokens_per_gpu, parsed.window, rng)
+    description = f"trace {trace.name} layer {trace.layers[row]} {parsed.window}"
+    if layer is None:
+        notes = (f"layer {trace.layers[row]} has the median imbalance on {n_gpus} GPUs", *notes)
+    return _Choice(expert, description, False, notes)
+
+
+def _check_trace(trace: Trace, model: Model) -> None:
+    if (trace.n_experts, trace.topk) != (model.n_experts, model.topk):
+        raise ConfigError(
+            f"trace {trace.name}: recorded with top-{trace.topk} of {trace.n_experts} experts, "
+            f"model {model.name} has top-{model.topk} of {model.n_experts}"
+        )

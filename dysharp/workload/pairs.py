@@ -1,0 +1,47 @@
+"""`Pairs`: the distinct (token, destination GPU) pairs of a Routing, with the slots each pair fills."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.workload.routing import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Distinct (token, GPU) pairs in compressed rows, sorted by token, then GPU, then slot.
+
+    Pair `q` of token `t` has `token_ptr[t] <= q < token_ptr[t + 1]`; its physical slots are
+    `slot[slot_ptr[q] : slot_ptr[q + 1]]`. The pair with the token's own GPU is included when it exists.
+    """
+
+    token_ptr: NDArray[np.int32]  # [tokens + 1]
+    gpu: NDArray[np.int32]  # [pairs]
+    slot_ptr: NDArray[np.int32]  # [pairs + 1]
+    slot: NDArray[np.int32]  # [useful rows]
+
+    @property
+    def token(self) -> NDArray[np.int32]:
+        """The token of every pair: [pairs] int32."""
+        n_tokens = self.token_ptr.size - 1
+        return np.repeat(np.arange(n_tokens, dtype=np.int32), np.diff(self.token_ptr))
+
+
+def pairs(routing: Routing) -> Pairs:
+    """The distinct (token, destination GPU) pairs of a Routing; dropped choices (-1) appear nowhere."""
+    by_token = np.sort(routing.slot, axis=1)  # equal GPUs become neighbours, dropped ones come first
+    gpu = by_token // routing.placement.slots_per_gpu
+    kept = by_token >= 0
+    first = kept.copy()
+    first[:, 1:] &= gpu[:, 1:] != gpu[:, :-1]
+
+    slot = by_token[kept]
+    pair_gpu = gpu[first]
+    del by_token, gpu
+    slot_ptr = np.append(np.flatnonzero(first[kept]).astype(np.int32), np.int32(slot.size))
+    token_ptr = np.zeros(routing.n_tokens + 1, dtype=np.int32)
+    np.cumsum(first.sum(axis=1, dtype=np.int32), out=token_ptr[1:])
+    return Pairs(token_ptr, pair_gpu, slot_ptr, slot)

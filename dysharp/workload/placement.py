@@ -1,0 +1,239 @@
+"""Where experts live: contiguous, `auto` with replicas, EPLB's global greedy, or a file given by the user."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.reading import parse_toml, read_text
+from dysharp.workload.routing import Placement
+
+_KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "FILE.json", "FILE.toml")
+_MAX_SLOTS = 1 << 20
+
+
+def contiguous(n_experts: int, n_gpus: int) -> Placement:
+    """Expert `e` on GPU `e // (n_experts / n_gpus)`. Refuses counts that do not divide."""
+    if n_experts % n_gpus:
+        raise ConfigError(
+            f"placement contiguous: {n_experts} experts do not divide by {n_gpus} GPUs; "
+            "use placement auto (adds replicas) or eplb"
+        )
+    return Placement(n_gpus, n_experts // n_gpus, np.arange(n_experts, dtype=np.int32), "contiguous", "")
+
+
+def auto(n_experts: int, n_gpus: int) -> Placement:
+    """Contiguous when experts divide by GPUs, else the list of experts runs on into replicas of the first.
+
+    Every GPU gets `ceil(n_experts / n_gpus)` slots and slot `s` holds expert `s % n_experts`: 256 experts on
+    72 GPUs fill 288 slots, the last 32 of them second copies of experts 0 to 31; 8 experts on 32 GPUs are
+    held four times each.
+    """
+    if n_experts % n_gpus == 0:
+        even = contiguous(n_experts, n_gpus)
+        return Placement(n_gpus, even.slots_per_gpu, even.slot_expert, "auto", "")
+    per_gpu = -(-n_experts // n_gpus)
+    slot_expert = (np.arange(n_gpus * per_gpu) % n_experts).astype(np.int32)
+    return Placement(n_gpus, per_gpu, slot_expert, "auto", _note(slot_expert, n_experts, n_gpus))
+
+
+def eplb(
+    load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots: int | None = None
+) -> Placement:
+    """The global greedy of deepseek-ai/EPLB: replicate the hottest experts, pack the heaviest first.
+
+    `load`: [n_experts] non-negative load. `n_slots`: all physical slots, a multiple of `n_gpus` and at least
+    `n_experts`; by default one slot a GPU more than the experts need, DeepSeek's prefill layout (288 slots
+    for 256 experts on 32 GPUs). Ties go to the lowest id, so equal loads give equal placements.
+    """
+    n_experts = load.size
+    if n_slots is None:
+        n_slots = (-(-n_experts // n_gpus) + 1) * n_gpus
+    if n_slots < n_experts or n_slots % n_gpus or n_slots > _MAX_SLOTS:
+        raise ConfigError(
+            f"placement eplb: found slots={n_slots}, expected a multiple of {n_gpus} GPUs "
+            f"from {n_experts} (experts) to {_MAX_SLOTS}"
+        )
+    slot_expert = _pack(*_replicate(load, n_slots), n_gpus)
+    return Placement(n_gpus, n_slots // n_gpus, slot_expert, "eplb", _note(slot_expert, n_experts, n_gpus))
+
+
+def _replicate(
+    load: NDArray[np.integer] | NDArray[np.floating], n_slots: int
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Expert and load of every replica: a further replica always goes to the largest load per replica."""
+    copies = np.ones(load.size, dtype=np.int64)
+    heap = [(-float(value), expert) for expert, value in enumerate(load)]
+    heapq.heapify(heap)
+    for _ in range(n_slots - load.size):
+        expert = heap[0][1]
+        copies[expert] += 1
+        heapq.heapreplace(heap, (-float(load[expert]) / copies[expert], expert))
+    replica = np.repeat(np.arange(load.size, dtype=np.int32), copies)
+    return replica, load[replica] / copies[replica]
+
+
+def _pack(replica: NDArray[np.int32], load: NDArray[np.float64], n_gpus: int) -> NDArray[np.int32]:
+    """Replicas on GPUs: the heaviest first, each to the GPU with the least load and a free slot."""
+    per_gpu = replica.size // n_gpus
+    held: list[list[int]] = [[] for _ in range(n_gpus)]
+    heap = [(0.0, gpu) for gpu in range(n_gpus)]
+    for index in np.argsort(-load, kind="stable"):
+        total, gpu = heapq.heappop(heap)
+        held[gpu].append(int(replica[index]))
+        if len(held[gpu]) < per_gpu:
+            heapq.heappush(heap, (total + float(load[index]), gpu))
+    return np.array([expert for experts in held for expert in sorted(experts)], dtype=np.int32)
+
+
+def given(path: Path, n_experts: int, n_gpus: int) -> Placement:
+    """A placement from a file: one list of expert ids per GPU.
+
+    JSON: `[[0, 1], [2, 3]]` or `{"gpus": [[0, 1], [2, 3]]}`; TOML: `gpus = [[0, 1], [2, 3]]`. Every expert
+    must appear, replicas are allowed, shorter lists leave slots empty (-1).
+    """
+    held = _lists_of(path)
+    if len(held) != n_gpus:
+        raise ConfigError(f"{path}: found {len(held)} lists of experts, expected one per GPU ({n_gpus})")
+    for gpu, experts in enumerate(held):
+        for column, expert in enumerate(experts):
+            if not 0 <= expert < n_experts:
+                raise ConfigError(
+                    f"{path}: GPU {gpu}, entry {column}: "
+                    f"found expert {_shown(expert)}, expected 0 to {n_experts - 1}"
+                )
+    missing = sorted(set(range(n_experts)).difference(*held))
+    if missing:
+        raise ConfigError(
+            f"{path}: expert {missing[0]} is on no GPU ({len(missing)} of {n_experts} are missing)"
+        )
+    per_gpu = max(len(experts) for experts in held)
+    if per_gpu * n_gpus > _MAX_SLOTS:
+        raise ConfigError(
+            f"{path}: found {per_gpu} experts on one GPU, expected at most {_MAX_SLOTS // n_gpus}"
+        )
+    slot_expert = np.full((n_gpus, per_gpu), -1, dtype=np.int32)
+    for gpu, experts in enumerate(held):
+        slot_expert[gpu, : len(experts)] = experts
+    flat = slot_expert.reshape(-1)
+    return Placement(n_gpus, per_gpu, flat, "given", _note(flat, n_experts, n_gpus))
+
+
+def _lists_of(path: Path) -> list[list[int]]:
+    document = _parse(path)
+    if isinstance(document, dict):
+        for key in document:
+            if key != "gpus":
+                raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, ['gpus'])}")
+        document = document.get("gpus")
+    if not isinstance(document, list):
+        raise ConfigError(f"{path}: expected gpus = [[expert ids of GPU 0], [of GPU 1], ...]")
+    for gpu, experts in enumerate(document):
+        if not isinstance(experts, list):
+            raise ConfigError(
+                f"{path}: GPU {gpu}: found {type(experts).__name__}, expected a list of expert ids"
+            )
+        for column, expert in enumerate(experts):
+            if type(expert) is not int:
+                raise ConfigError(
+                    f"{path}: GPU {gpu}, entry {column}: found {_shown(expert)}, expected an expert id"
+                )
+    return document
+
+
+def _parse(path: Path) -> Any:
+    text = read_text(path)
+    if path.suffix == ".toml":
+        return parse_toml(text, str(path))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: malformed JSON: {error}") from None
+
+
+def place(
+    name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | NDArray[np.floating]
+) -> Placement:
+    """The placement a name stands for: contiguous, auto, eplb, eplb:slots=N, or a .json / .toml file.
+
+    `load`: [n_experts] rows per expert, used by eplb only. Raises ConfigError on unknown names.
+    """
+    if name.endswith((".json", ".toml")):
+        return given(Path(name.removeprefix("given:")), n_experts, n_gpus)
+    head, _, rest = name.partition(":")
+    if head == "eplb":
+        return eplb(load, n_gpus, _slots_option(rest) if rest else None)
+    if name == "contiguous":
+        return contiguous(n_experts, n_gpus)
+    if name == "auto":
+        return auto(n_experts, n_gpus)
+    raise ConfigError(f"unknown placement {name!r}{nearest(name, _KINDS)}")
+
+
+def _slots_option(text: str) -> int:
+    key, _, value = text.partition("=")
+    if key != "slots":
+        raise ConfigError(f"placement eplb: unknown option {key!r}{nearest(key, ['slots'])}")
+    if not value.isascii() or not value.isdigit() or len(value) > 9:
+        raise ConfigError(f"placement eplb: found slots={_shown(value)}, expected a whole number")
+    return int(value)
+
+
+def replica_slots(expert: NDArray[np.int32], placement: Placement, n_experts: int) -> NDArray[np.int32]:
+    """The physical slot that serves each (token, expert): [tokens, topk] int32, -1 = dropped.
+
+    Replicas take turns by token number, shifted by the expert id so that neighbouring experts do not turn in
+    step; this is deterministic and even.
+    """
+    table, copies = _replica_table(placement, n_experts)
+    if table.shape[1] == 1:
+        only = np.append(table[:, 0], np.int32(-1))  # -1 picks the last entry
+        return only[expert]
+    token = np.arange(expert.shape[0], dtype=np.int32)
+    slot = np.empty_like(expert)
+    for column in range(expert.shape[1]):
+        chosen = expert[:, column]
+        turn = (token + chosen) % copies[chosen]
+        slot[:, column] = np.where(chosen < 0, np.int32(-1), table[chosen, turn])
+    return slot
+
+
+def replica_loads(
+    load: NDArray[np.integer] | NDArray[np.floating], placement: Placement
+) -> NDArray[np.float64]:
+    """Load of every slot when replicas share their expert's load evenly. [n_slots] float64, 0 when empty."""
+    held = placement.slot_expert
+    copies = np.bincount(held[held >= 0], minlength=load.size)
+    per_replica = np.append(load / np.maximum(copies, 1), 0.0)  # -1, an empty slot, picks the last entry
+    return per_replica[held]
+
+
+def _replica_table(placement: Placement, n_experts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Slots of every expert in slot order [n_experts, most replicas], -1 padded, and how many there are."""
+    slots = np.flatnonzero(placement.slot_expert >= 0).astype(np.int32)
+    held = placement.slot_expert[slots]
+    order = np.argsort(held, kind="stable")
+    copies = np.bincount(held, minlength=n_experts).astype(np.int32)
+    rank = np.arange(held.size) - np.repeat(np.cumsum(copies) - copies, copies)
+    table = np.full((n_experts, int(copies.max())), -1, dtype=np.int32)
+    table[held[order], rank] = slots[order]
+    return table, copies
+
+
+def _note(slot_expert: NDArray[np.int32], n_experts: int, n_gpus: int) -> str:
+    if slot_expert.size == n_experts and bool((slot_expert >= 0).all()):
+        return ""
+    n_empty = int((slot_expert < 0).sum())
+    empty = f", {n_empty} empty" if n_empty else ""
+    return f"{n_experts} experts -> {slot_expert.size} slots on {n_gpus} GPUs{empty}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

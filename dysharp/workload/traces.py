@@ -1,0 +1,249 @@
+"""Recorded expert choices: two `.npz` formats, checked, and the traces that ship with the package."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.workload.npz import read_npz
+from dysharp.workload.placement import replica_loads
+from dysharp.workload.routing import Placement, count_ids, max_over_mean
+
+_DATA = Path(__file__).with_name("data")
+_TASKS = ("intent", "law", "summary", "translation")
+_PACKAGED: dict[str, tuple[str, ...]] = {
+    "deepseek-v2-lite": tuple(f"deepseek_v2_lite_{task}.npz" for task in _TASKS),
+    **{f"deepseek-v2-lite-{task}": (f"deepseek_v2_lite_{task}.npz",) for task in _TASKS},
+    "gpt-oss-20b": ("gpt_oss_20b_decode.npz",),
+}
+_OWN = ("expert", "weight", "layer_id", "token_rank", "seq_len", "meta")
+_PLAIN = ("topk", "layer_ids", "seq_len", "num_experts")
+_MAX_EXPERTS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Expert ids of real tokens. `expert`: [layers, tokens, topk] signed integers, -1 = not recorded.
+
+    `layers`: the model's own layer numbers. `seq_len`: [sequences] int64, the token axis is these sequences
+    one after another; None when the file does not tell.
+    """
+
+    name: str
+    expert: NDArray[np.signedinteger]
+    layers: tuple[int, ...]
+    seq_len: NDArray[np.int64] | None
+    n_experts: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Recorded tokens, rows with -1 included."""
+        return int(self.expert.shape[1])
+
+    @property
+    def topk(self) -> int:
+        """Experts per token."""
+        return int(self.expert.shape[2])
+
+    def row_of(self, layer: int) -> int:
+        """Index on the first axis of the model's layer number; ConfigError when it was not recorded."""
+        if layer not in self.layers:
+            raise ConfigError(f"trace {self.name}: no layer {layer}, expected one of {_ranges(self.layers)}")
+        return self.layers.index(layer)
+
+    def recorded(self, row: int) -> NDArray[np.bool_]:
+        """[tokens] bool: is the token's choice in this layer complete (no -1)."""
+        return np.asarray((self.expert[row] >= 0).all(axis=1))
+
+
+def packaged_traces() -> tuple[str, ...]:
+    """Names that `trace:NAME` knows without a file."""
+    return tuple(_PACKAGED)
+
+
+def load_trace(name: str) -> Trace:
+    """A packaged trace by name, or a file in one of two formats; raises ConfigError on damage.
+
+    Own format: `expert [layers, tokens, topk]` integers (-1 = none), optional `weight` of that shape,
+    `layer_id [layers]`, `token_rank [tokens]`, `seq_len [sequences]`, and `meta`, a JSON text with the number
+    of experts as `E`. Plain format: `topk`, `layer_ids`, `seq_len`, `num_experts`.
+    """
+    if name in _PACKAGED:
+        parts = [_read(_DATA / file, name) for file in _PACKAGED[name]]
+        return parts[0] if len(parts) == 1 else _joined(name, parts)
+    path = Path(name)
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):  # too long a name, a NUL in it
+        is_file = False
+    if not is_file:
+        raise ConfigError(f"trace {name[:200]!r}: no such file or packaged trace{nearest(name, _PACKAGED)}")
+    return _read(path, path.stem)
+
+
+def median_layer(trace: Trace, placement: Placement) -> int:
+    """Index of the layer whose copies per GPU have the median max/mean (the lower one of two)."""
+    ratio = [copies_max_mean(layer_counts(trace, row), placement) for row in range(len(trace.layers))]
+    return int(np.argsort(ratio, kind="stable")[(len(ratio) - 1) // 2])
+
+
+def layer_counts(trace: Trace, row: int) -> NDArray[np.int64]:
+    """How often each expert was chosen in one layer, incomplete tokens left out. [n_experts] int64."""
+    ids = trace.expert[row]
+    keep = trace.recorded(row)
+    return count_ids(ids if keep.all() else ids[keep], trace.n_experts)
+
+
+def copies_max_mean(count: NDArray[np.int64], placement: Placement) -> float:
+    """max/mean of (token, expert) copies per GPU, replicas sharing their expert's load evenly."""
+    per_slot = replica_loads(count, placement)
+    return max_over_mean(per_slot.reshape(placement.n_gpus, -1).sum(axis=1))
+
+
+def _joined(name: str, parts: list[Trace]) -> Trace:
+    lengths = [part.seq_len for part in parts if part.seq_len is not None]
+    expert = np.concatenate([part.expert for part in parts], axis=1)
+    return Trace(name, expert, parts[0].layers, np.concatenate(lengths), parts[0].n_experts)
+
+
+def _read(path: Path, name: str) -> Trace:
+    arrays = read_npz(path, {*_OWN, *_PLAIN})
+    if "expert" in arrays:
+        _need(path, arrays, ("expert", "meta"))
+        n_experts = _experts_of_meta(path, arrays["meta"])
+        expert, layers = arrays["expert"], arrays.get("layer_id")
+    elif "topk" in arrays:
+        _need(path, arrays, _PLAIN)
+        n_experts = _one_number(path, arrays["num_experts"])
+        expert, layers = arrays["topk"], arrays["layer_ids"]
+    else:
+        raise ConfigError(
+            f'{path}: holds neither "expert" nor "topk", expected expert ids [layers, tokens, topk]'
+        )
+    if not 1 <= n_experts <= _MAX_EXPERTS:
+        raise ConfigError(f"{path}: found {n_experts} experts, expected 1 to {_MAX_EXPERTS}")
+    if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
+        raise ConfigError(f"{path}: expert ids of {_form(expert)}, expected integers [layers, tokens, topk]")
+    numbers = _layer_numbers(path, layers, expert.shape[0])
+    ids = _checked_ids(path, expert, numbers, n_experts)
+    if "weight" in arrays:
+        _check_weights(path, arrays["weight"], expert.shape, numbers)
+    lengths = _lengths(path, arrays, expert.shape[1])
+    return Trace(name, ids, numbers, lengths, n_experts)
+
+
+def _need(path: Path, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in arrays:
+            raise ConfigError(f"{path}: array {name!r} is missing, found {', '.join(sorted(arrays))}")
+
+
+def _one_number(path: Path, value: NDArray[Any]) -> int:
+    if value.size != 1 or value.dtype.kind not in "iu":
+        raise ConfigError(f"{path}: num_experts of {_form(value)}, expected one integer")
+    return int(value.reshape(-1)[0])
+
+
+def _experts_of_meta(path: Path, value: NDArray[Any]) -> int:
+    if value.size != 1 or value.dtype.kind != "U":
+        raise ConfigError(f"{path}: meta of {_form(value)}, expected one JSON text")
+    try:
+        meta = json.loads(str(value.reshape(-1)[0]))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: meta is malformed JSON: {error}") from None
+    found = meta.get("E") if isinstance(meta, dict) else None
+    if type(found) is not int:
+        raise ConfigError(f'{path}: meta has no whole number "E", expected the number of experts')
+    return found
+
+
+def _layer_numbers(path: Path, value: NDArray[Any] | None, n_layers: int) -> tuple[int, ...]:
+    if value is None:
+        return tuple(range(n_layers))
+    if value.shape != (n_layers,) or value.dtype.kind not in "iu":
+        raise ConfigError(f"{path}: layer numbers of shape {value.shape}, expected {n_layers} integers")
+    numbers = tuple(int(number) for number in value)
+    if len(set(numbers)) != n_layers or min(numbers) < 0:
+        raise ConfigError(f"{path}: layer numbers are negative or repeat, expected each once")
+    return numbers
+
+
+def _checked_ids(
+    path: Path, expert: NDArray[Any], layers: tuple[int, ...], n_experts: int
+) -> NDArray[np.signedinteger]:
+    """The ids in a small signed type, after looking at every one of them."""
+    wrong: NDArray[np.bool_] = np.greater_equal(expert, n_experts)
+    if expert.dtype.kind == "i":
+        wrong |= np.less(expert, -1)
+    if wrong.any():
+        layer, token, column = _first(wrong)
+        raise ConfigError(
+            f"{path}: layer {layers[layer]}, row {token}, column {column}: "
+            f"found expert {expert[layer, token, column]}, expected -1 to {n_experts - 1}"
+        )
+    ids: NDArray[np.signedinteger] = expert.astype(np.int16 if n_experts <= 1 << 15 else np.int32)
+    for column in range(1, ids.shape[2]):
+        for other in range(column):
+            twice = (ids[:, :, column] == ids[:, :, other]) & (ids[:, :, column] >= 0)
+            if twice.any():
+                layer, token = _first(twice)
+                raise ConfigError(
+                    f"{path}: layer {layers[layer]}, row {token}, column {column}: "
+                    f"expert {ids[layer, token, column]} is in column {other} too, expected distinct experts"
+                )
+    return ids
+
+
+def _check_weights(path: Path, weight: NDArray[Any], shape: tuple[int, ...], layers: tuple[int, ...]) -> None:
+    if weight.shape != shape or weight.dtype.kind != "f":
+        raise ConfigError(f"{path}: weights of {_form(weight)}, expected floats {shape}")
+    wrong = ~np.isfinite(weight)
+    if wrong.any():
+        layer, token, column = _first(wrong)
+        raise ConfigError(
+            f"{path}: layer {layers[layer]}, row {token}, column {column}: "
+            f"found weight {weight[layer, token, column]}, expected a finite number"
+        )
+
+
+def _lengths(path: Path, arrays: dict[str, NDArray[Any]], n_tokens: int) -> NDArray[np.int64] | None:
+    """Sequence lengths; without them, runs of tokens of one rank; without both, None."""
+    if "seq_len" in arrays:
+        lengths = arrays["seq_len"]
+        if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not lengths.size:
+            raise ConfigError(f"{path}: seq_len of {_form(lengths)}, expected integers")
+        if (lengths < 1).any():
+            row = _first(lengths < 1)[0]
+            raise ConfigError(f"{path}: seq_len row {row}: found {lengths[row]}, expected at least 1")
+        total = sum(lengths.tolist())
+        if total != n_tokens:
+            raise ConfigError(f"{path}: seq_len adds up to {total} tokens, the expert ids have {n_tokens}")
+        return lengths.astype(np.int64)
+    rank = arrays.get("token_rank")
+    if rank is None:
+        return None
+    if rank.shape != (n_tokens,) or rank.dtype.kind not in "iu":
+        raise ConfigError(f"{path}: token_rank of {_form(rank)}, expected {n_tokens} integers")
+    starts = np.flatnonzero(np.append(True, rank[1:] != rank[:-1]))
+    return np.diff(np.append(starts, n_tokens)).astype(np.int64)
+
+
+def _form(array: NDArray[Any]) -> str:
+    return f"shape {array.shape} and type {str(array.dtype)[:40]}"
+
+
+def _first(wrong: NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    low, high = min(numbers), max(numbers)
+    if high - low + 1 == len(numbers):
+        return f"{low} to {high}"
+    return ", ".join(str(number) for number in sorted(numbers)[:20])

@@ -1,0 +1,115 @@
+"""Closed-form traffic of one Routing: payload bytes per operator and link direction, GPU by GPU.
+
+Nothing here uses `pairs`: a Program built from pairs is checked against these counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.workload.routing import Routing, needed_gpus
+
+
+class Direction(TypedDict):
+    """Payload bytes of one operator: `up` GPU to switch, `down` switch to GPU; per GPU [n_gpus] int64."""
+
+    up: int
+    down: int
+    up_per_gpu: NDArray[np.int64]
+    down_per_gpu: NDArray[np.int64]
+
+
+class Traffic(TypedDict):
+    """Both operators of one layer pass."""
+
+    dispatch: Direction
+    combine: Direction
+
+
+_Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # vectors up and down per GPU, Dispatch
+
+
+def one_copy_per_gpu(routing: Routing) -> _Rows:
+    """A token goes once to every distinct remote GPU (DeepEP)."""
+    sent = _remote_pairs(routing)
+    return sent.sum(axis=1), sent.sum(axis=0)
+
+
+def one_copy_per_expert(routing: Routing) -> _Rows:
+    """A token goes once to every remote (token, expert)."""
+    n_gpus = routing.n_gpus
+    source = np.repeat(np.arange(n_gpus), routing.tokens_per_gpu)
+    sent = np.zeros(n_gpus * n_gpus, dtype=np.int64)
+    for column in routing.slot.T:
+        kept = column >= 0
+        key = source[kept] * n_gpus + column[kept] // routing.placement.slots_per_gpu
+        sent += np.bincount(key, minlength=n_gpus * n_gpus)
+    remote = sent.reshape(n_gpus, n_gpus)
+    np.fill_diagonal(remote, 0)
+    return remote.sum(axis=1), remote.sum(axis=0)
+
+
+def multicast(routing: Routing) -> _Rows:
+    """A token with any remote GPU goes up once; the switch copies it to every remote GPU (DySHARP)."""
+    needs = _remote_needs(routing)
+    up = needs.any(axis=2).sum(axis=1, dtype=np.int64)
+    return up, needs.sum(axis=(0, 1), dtype=np.int64)
+
+
+def allgather(routing: Routing) -> _Rows:
+    """Every token goes up once and down to every other GPU, needed or not (NVLS)."""
+    up = np.full(routing.n_gpus, routing.tokens_per_gpu, dtype=np.int64)
+    return up * (routing.n_gpus > 1), up * (routing.n_gpus - 1)
+
+
+def none(routing: Routing) -> _Rows:
+    """Nothing touches the links (ideal)."""
+    return np.zeros(routing.n_gpus, dtype=np.int64), np.zeros(routing.n_gpus, dtype=np.int64)
+
+
+SCHEMES: dict[str, Callable[[Routing], _Rows]] = {
+    "one_copy_per_gpu": one_copy_per_gpu,
+    "one_copy_per_expert": one_copy_per_expert,
+    "multicast": multicast,
+    "allgather": allgather,
+    "none": none,
+}
+
+
+def traffic(routing: Routing, scheme: str, row_bytes: int) -> Traffic:
+    """Payload bytes of Dispatch and Combine under one scheme; `row_bytes` is one token vector.
+
+    Combine mirrors Dispatch: what a GPU received it sends back up, what it sent it receives. A target on the
+    source GPU never touches a link. Raises ConfigError on an unknown scheme.
+    """
+    if scheme not in SCHEMES:
+        raise ConfigError(f"unknown traffic scheme {scheme!r}{nearest(scheme, SCHEMES)}")
+    sent, received = SCHEMES[scheme](routing)
+    sent_bytes, received_bytes = sent * row_bytes, received * row_bytes
+    return Traffic(
+        dispatch=_direction(sent_bytes, received_bytes),
+        combine=_direction(received_bytes, sent_bytes),
+    )
+
+
+def _direction(up: NDArray[np.int64], down: NDArray[np.int64]) -> Direction:
+    return Direction(up=int(up.sum()), down=int(down.sum()), up_per_gpu=up, down_per_gpu=down)
+
+
+def _remote_needs(routing: Routing) -> NDArray[np.bool_]:
+    """[source GPU, token of it, GPU] bool, the source GPU itself cleared."""
+    needs = needed_gpus(routing).reshape(routing.n_gpus, routing.tokens_per_gpu, routing.n_gpus)
+    gpu = np.arange(routing.n_gpus)
+    needs[gpu, :, gpu] = False
+    return needs
+
+
+def _remote_pairs(routing: Routing) -> NDArray[np.int64]:
+    """[source GPU, destination GPU] int64: distinct (token, GPU) pairs, zero on the diagonal."""
+    rows: NDArray[np.int64] = _remote_needs(routing).sum(axis=1, dtype=np.int64)
+    return rows

@@ -1,0 +1,19 @@
+"""Shared test set-up. The thread limits come before any import of numpy or numba, which read them once."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference material beside the repository; tests that need it skip where it is absent."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip("needs the reference material in ../shared")
+    return folder

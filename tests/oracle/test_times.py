@@ -1,0 +1,221 @@
+"""Times of single ops on an idle machine, added up by hand (1 byte = 1 ps; see toy.py for the machine)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from toy import ACK, MACHINE, REQUEST, ROW, TILE_PS, WIRE, Toy
+
+from dysharp.errors import ProgramError, SimulationError
+from dysharp.oracle import run_oracle
+from dysharp.program.tables import Alloc, Discipline, Head, Kind, Tail
+
+LAT, ACK_PS, RESPOND, LOCAL = MACHINE.lat, MACHINE.ack, MACHINE.responder, MACHINE.local
+
+
+def test_put_is_one_serialisation_and_two_hops():
+    t = Toy(2)
+    t.op("put", Kind.PUT, 0, {1: []})
+    trace = run_oracle(t.build())
+    delivered = LAT + WIRE + LAT  # the down server cuts through: it starts a hop after the up server
+    assert trace.start.tolist() == [0]
+    assert trace.end.tolist() == [WIRE]
+    assert trace.member.tolist() == [delivered]
+    assert trace.done.tolist() == [delivered + ACK_PS]
+    assert trace.up_busy.tolist() == [WIRE, ACK]
+    assert trace.down_busy.tolist() == [ACK, WIRE]
+
+
+def test_put_to_its_own_node_needs_no_link():
+    t = Toy(1)
+    t.op("put", Kind.PUT, 0, {0: []})
+    trace = run_oracle(t.build())
+    assert (trace.issue[0], trace.start[0], trace.end[0], trace.done[0]) == (0, 0, 0, LOCAL)
+    assert trace.up_busy.tolist() == trace.down_busy.tolist() == [0]
+
+
+def test_set_without_members_is_done_when_issued():
+    t = Toy(1)
+    t.op("nobody", Kind.MULTICAST, 0, {})
+    t.op("nothing", Kind.PULL_REDUCE, 0, {}, after=(0,))
+    trace = run_oracle(t.build())
+    assert trace.done.tolist() == trace.start.tolist() == [0, 0]
+
+
+def test_multicast_pays_the_up_link_once():
+    t = Toy(3)
+    t.op("multicast", Kind.MULTICAST, 0, {0: [], 1: [], 2: []})
+    trace = run_oracle(t.build())
+    assert trace.member.tolist() == [LOCAL, LAT + WIRE + LAT, LAT + WIRE + LAT]
+    assert trace.up_busy.tolist() == [WIRE, ACK, ACK]
+    assert trace.done[0] == LAT + WIRE + LAT + ACK_PS
+
+
+def test_pull_reduce_is_request_response_and_one_result():
+    t = Toy(3)
+    t.op("pull", Kind.PULL_REDUCE, 0, {0: [], 1: [], 2: []})
+    trace = run_oracle(t.build())
+    responds = REQUEST + LAT + LAT + RESPOND  # the request's last byte cuts through
+    assert trace.member.tolist() == [LOCAL, responds, responds]
+    assert trace.end[0] == responds + WIRE
+    assert trace.done[0] == responds + LAT + WIRE + LAT
+    assert trace.down_busy.tolist() == [WIRE, REQUEST, REQUEST]
+
+
+def test_get_is_a_pull_of_one_member():
+    times = []
+    for kind in (Kind.GET, Kind.PULL_REDUCE):
+        t = Toy(2)
+        t.op("get", kind, 0, {1: []})
+        times.append(run_oracle(t.build()))
+    assert times[0].digest() == times[1].digest()
+    assert times[0].time_ps == REQUEST + LAT + LAT + RESPOND + LAT + WIRE + LAT
+
+
+def test_stripe_moves_the_tail_but_not_the_server():
+    t = Toy(
+        2, machine=replace(MACHINE, n_links=3)
+    )  # 8 packets on 3 links: the fullest has 3, the average 8/3
+    t.op("put", Kind.PUT, 0, {1: []})
+    t.op("put", Kind.PUT, 0, {1: []})
+    trace = run_oracle(t.build())
+    stripe = 144
+    assert trace.start.tolist() == [0, WIRE]
+    assert trace.end.tolist() == [WIRE + stripe, 2 * WIRE + stripe]
+    assert trace.member[0] == WIRE + stripe + 2 * LAT
+
+
+def test_two_sources_share_one_down_link_in_turn():
+    t = Toy(3)
+    for source in (0, 0, 1, 1):
+        t.op("put", Kind.PUT, source, {2: []})
+    trace = run_oracle(t.build())
+    first = LAT + WIRE + LAT
+    assert trace.member.tolist() == [first, first + 2 * WIRE, first + WIRE, first + 3 * WIRE]
+
+
+def test_acknowledgement_debt_delays_the_next_train():
+    t = Toy(2)
+    t.op("put", Kind.PUT, 0, {1: []})
+    # Node 1 is sending while the copy is delivered: the debt waits for the train behind.
+    for _ in range(4):
+        t.op("put", Kind.PUT, 1, {0: []})
+    trace = run_oracle(t.build())
+    assert trace.start.tolist()[1:] == [0, WIRE, 2 * WIRE, 3 * WIRE + ACK]
+
+
+def test_idle_time_forgives_debt():
+    t = Toy(2)
+    first = t.op("put", Kind.PUT, 0, {1: []})
+    t.op("put", Kind.PUT, 1, {0: []}, after=(first,))
+    trace = run_oracle(t.build())
+    assert trace.end[1] == trace.start[1] + WIRE
+
+
+@pytest.mark.parametrize("vc_bytes", [1, WIRE, 2 * WIRE - 1])
+def test_full_channel_waits_for_the_credit(vc_bytes):
+    t = Toy(2, machine=replace(MACHINE, vc_bytes=vc_bytes))
+    t.op("put", Kind.PUT, 0, {1: []})
+    t.op("put", Kind.PUT, 0, {1: []})
+    trace = run_oracle(t.build())
+    assert trace.start[1] == LAT + WIRE + LAT  # copy has left at LAT + WIRE, the credit takes a hop
+
+
+def test_second_channel_takes_the_second_train():
+    t = Toy(2, machine=replace(MACHINE, vc_bytes=WIRE, n_vcs=2))
+    t.op("put", Kind.PUT, 0, {1: []})
+    t.op("put", Kind.PUT, 0, {1: []})
+    assert run_oracle(t.build()).start.tolist() == [0, WIRE]
+
+
+def test_gang_takes_the_slots_there_are():
+    t = Toy(1, slots=2)
+    t.op("gang", Kind.COMPUTE, 0)
+    program = t.build()
+    three = replace(program, templates=(replace(program.templates[0], tasks=3),))
+    assert run_oracle(three).done.tolist() == [2 * TILE_PS]
+
+
+def test_window_of_one_serialises():
+    t = Toy(2)
+    window = t.b.semaphore(0, 1)
+    ops = [t.op("put", Kind.PUT, 0, {1: []}) for _ in range(2)]
+    for op in ops:
+        t.b.hold(window, op)
+    trace = run_oracle(t.build())
+    assert trace.issue.tolist() == [0, trace.done[0]]
+    assert trace.ready.tolist() == [0, 0]
+
+
+def test_first_touch_packs_in_order_of_arrival():
+    t = Toy(2)
+    _, row, _ = t.b.regions(1, 3, ROW, 2)
+    for r in (2, 0, 1):
+        t.op("put", Kind.PUT, 0, {1: [row + r]})
+    trace = run_oracle(t.build())
+    assert trace.row_slot.tolist() == [1, 2, 0]
+    assert trace.tile_ready.tolist() == [LAT + 2 * WIRE + LAT, LAT + 3 * WIRE + LAT]
+
+
+def test_cause_names_the_last_reason():
+    t = Toy(2)
+    row, tile = t.rows(1)
+    put = t.op("put", Kind.PUT, 0, {1: [row]})
+    gemm = t.op("tile", Kind.COMPUTE, 1, tiles=(tile,))
+    back = t.op("back", Kind.JOIN, 0)
+    t.notify(tile, gemm, {row: back})
+    trace = run_oracle(t.build())
+    assert trace.cause.tolist() == [-1, put, gemm]
+    assert trace.done[back] == LAT + WIRE + LAT + TILE_PS + MACHINE.notify
+
+
+def test_paced_issuer_leaves_an_interval():
+    t = Toy(2)
+    paced = t.b.issuer(0, Discipline.READY_FIFO, interval_ps=2500)
+    for _ in range(3):
+        t.op("put", Kind.PUT, 0, {1: []}, issuer=paced)
+    assert run_oracle(t.build()).issue.tolist() == [0, 2500, 5000]
+
+
+def test_round_robin_over_destinations_then_key():
+    t = Toy(3)
+    rr = t.b.issuer(0, Discipline.ROUND_ROBIN)
+    for destination, key in ((1, 1), (1, 0), (1, 2), (2, 0)):
+        t.op("put", Kind.PUT, 0, {destination: []}, issuer=rr, key=key)
+    assert run_oracle(t.build()).start.tolist() == [2 * WIRE, 0, 3 * WIRE, WIRE]
+
+
+def test_response_waits_for_its_edge():
+    t = Toy(2)
+    get = t.op("get", Kind.GET, 0, {1: []})
+    tile = t.op("tile", Kind.COMPUTE, 1)
+    t.b.edges(Tail.OP_DONE, tile, Head.MEMBER_RESPOND, get)
+    assert run_oracle(t.build()).member.tolist() == [TILE_PS]
+
+
+def test_deadlock_says_who_waits_for_what():
+    t = Toy(2)
+    row, tile = t.rows(1, 2, alloc=Alloc.PREFIX)
+    t.op("put", Kind.PUT, 0, {1: [row]})
+    t.op("tile", Kind.COMPUTE, 1, tiles=(tile,))
+    with pytest.raises(
+        SimulationError, match=r"deadlock at \d+ ps: 1 of 2 .*waits for tile 0 \(1 rows complete\)"
+    ):
+        run_oracle(t.build())
+
+
+def test_deadlock_of_a_window_names_the_semaphore():
+    t = Toy(2)
+    window = t.b.semaphore(0, 1, "tokens")
+    op = t.op("put", Kind.PUT, 0, {1: []})
+    t.b.hold(window, op, amount=2)
+    with pytest.raises(SimulationError, match=r"waits for semaphore node\[0\]\.tokens \(0 of 1 held\)"):
+        run_oracle(t.build())
+
+
+def test_zero_duration_is_refused():
+    t = Toy(1)
+    t.op("tile", Kind.COMPUTE, 0, ps=0)
+    with pytest.raises(ProgramError, match="duration of 0 ps, expected more than 0"):
+        run_oracle(t.build())

@@ -1,0 +1,54 @@
+"""The table of free choices: complete, sourced, in range, and refused when malformed."""
+
+import pytest
+
+from dysharp.errors import ConfigError
+from dysharp.specs import choice, choice_int, choice_str, choice_value, list_choices
+from dysharp.specs.choices import choices_from_toml
+
+GOOD = '[a.b]\nvalue = 1\nlow = 0\nhigh = 2\nunit = ""\nsource = "assumed"\nreason = "because"\n'
+
+
+def test_every_choice_is_complete() -> None:
+    assert len(list_choices()) >= 15
+    for c in list_choices():
+        assert c.reason
+        assert c.source in ("paper", "derived", "assumed")
+        assert isinstance(c.value, str) or (c.low is not None and c.high is not None)
+
+
+def test_values_that_the_design_fixes() -> None:
+    assert choice_value("machine.train_bytes") == 16384
+    assert choice("dysharp.combine_window").automatic == 0
+    assert (choice_int("machine.responder_ns"), choice_str("gemm.weight_reuse")) == (500, "layer")
+
+
+def test_names_and_types() -> None:
+    with pytest.raises(ConfigError, match=r"unknown choice 'machine.train_byte'; did you mean"):
+        choice("machine.train_byte")
+    with pytest.raises(ConfigError, match=r"choice 'gemm.weight_reuse': found 'layer', expected an integer"):
+        choice_int("gemm.weight_reuse")
+    with pytest.raises(ConfigError, match=r"choice 'gemm.tile_rows': found 128, expected a word"):
+        choice_str("gemm.tile_rows")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("value = 1", "value = 3", "choice 'a.b': value: found 3, expected 0 to 2"),
+        ("value = 1", 'value = "w"\nalternatives = ["x", "y"]', "value: found 'w', expected one of x, y"),
+        ("value = 1", "value = 0x" + "f" * 5000, "value: found a huge int, expected 0 to 2"),
+        ("low = 0\n", "", "low, high: missing"),
+        ("reason", "reasn", 'reasn: unknown key; did you mean "reason"?'),
+        ('"assumed"', '"guess"', "a.b.source: found 'guess'"),
+        ("value = 1", "value = true", "a.b.value"),
+        ("[a.b]", "a = 1\n[c.b]", "a: found 1, expected a table"),
+        ("[a.b]", "[a]", "a.value: found 1, expected a table"),
+    ],
+)
+def test_malformed_tables(old: str, new: str, message: str) -> None:
+    assert choices_from_toml(GOOD, "c.toml")["a.b"].value == 1
+    with pytest.raises(ConfigError) as caught:
+        choices_from_toml(GOOD.replace(old, new), "c.toml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("c.toml")

@@ -1,0 +1,139 @@
+"""The specs that ship: the papers' numbers, converted once, each constant with its source."""
+
+import re
+import tomllib
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+from dysharp import specs
+from dysharp.errors import ConfigError
+from dysharp.specs import load_cluster, load_model
+from dysharp.specs.catalog import DATA
+
+# name: hidden, expert_hidden, experts, topk, tokens
+PAPER = {
+    **{f"S-{k}": (2048, 512, 64, k, 2048) for k in (8, 16, 32)},
+    **{f"M-{k}": (4096, 1024, 128, k, 4096) for k in (8, 16, 32)},
+    **{f"L-{k}": (7168, 2048, 256, k, 8192) for k in (8, 16, 32)},
+    "paper-gpt-oss-120b": (2880, 2880, 64, 4, 4096),
+    "paper-qwen3-235b": (4096, 1536, 128, 8, 4096),
+}
+# name: hidden, expert_hidden, experts, topk, layers, routing
+REAL = {
+    "deepseek-v3": (7168, 2048, 256, 8, 58, "lognormal:0.65"),
+    "deepseek-v2-lite": (2048, 1408, 64, 6, 26, "trace:deepseek-v2-lite"),
+    "gpt-oss-20b": (2880, 2880, 32, 4, 24, "trace:gpt-oss-20b"),
+    "qwen3-235b": (4096, 1536, 128, 8, 94, "lognormal:0.65"),
+    "mixtral-8x7b": (4096, 14336, 8, 2, 32, "lognormal:0.2"),
+}
+TOML_FILES = sorted(DATA.rglob("*.toml"))
+
+
+def test_the_catalogue_is_complete() -> None:
+    assert set(specs.list_models()) == set(PAPER) | set(REAL)
+    assert specs.list_clusters() == [
+        "paper-dgx-h100",
+        "paper-dgx-h800",
+        "paper-dgx-h800-400",
+        "paper-gh200-nvl32",
+        "paper-gh200-nvl64",
+        "paper-nvl72",
+    ]
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_paper_models(name: str) -> None:
+    m = load_model(name)
+    assert (m.hidden, m.expert_hidden, m.n_experts, m.topk, m.tokens_per_gpu) == PAPER[name]
+    assert (m.name, m.n_matrices, m.element_bytes, m.gemm_dtype, m.routing) == (name, 2, 2, "fp8", "uniform")
+    assert m.row_bytes == 2 * m.hidden
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models(name: str) -> None:
+    m = load_model(name)
+    assert (m.hidden, m.expert_hidden, m.n_experts, m.topk, m.n_layers, m.routing) == REAL[name]
+    assert (m.n_matrices, m.tokens_per_gpu) == (3, 1024)
+
+
+def test_deepseek_v3_is_group_limited() -> None:
+    m = load_model("deepseek-v3")
+    assert (m.n_group, m.topk_group) == (8, 4)
+
+
+def test_the_papers_machine_in_engine_units() -> None:
+    c = load_cluster("paper-gh200-nvl32")
+    assert (c.n_gpus, c.n_switches, c.links_per_gpu) == (32, 9, 18)
+    assert (c.link_bytes_per_us, c.link_latency_ps, c.flit_bytes) == (450_000, 250_000, 16)
+    assert (c.n_vcs, c.vc_flits, c.reduction_buffer_bytes) == (8, 256, 65_536)
+    assert (c.multimemq_entries, c.al_tlb_entries, c.ts_entries, c.or_entries, c.tile_rows) == (
+        (32, 512, 1024, 1024, 128)
+    )
+    assert (c.peak_flops_per_us("fp8"), c.peak_flops_per_us("bf16")) == (1_979_000_000, 989_500_000)
+    assert (c.hbm_bytes_per_us, c.hbm_bytes) == (4_800_000, 141_000_000_000)
+    assert not c.software_costs
+    assert c.sm_free
+
+
+def test_other_machines() -> None:
+    assert load_cluster("paper-gh200-nvl64").n_switches == 18
+    assert load_cluster("paper-nvl72").link_bytes_per_us == 900_000
+    assert load_cluster("paper-dgx-h100").n_switches == 4
+    assert load_cluster("paper-dgx-h800").link_bytes_per_us == 200_000
+    assert load_cluster("paper-dgx-h800-400").link_bytes_per_us == 400_000
+
+
+@pytest.mark.parametrize("path", TOML_FILES, ids=lambda p: p.name)
+def test_every_constant_has_its_source(path: Path) -> None:
+    if path.name == "choices.toml":
+        return  # there the source is a field, checked when loaded
+    text = path.read_text()
+    for line in text.splitlines():
+        if line and not re.match(r"#|(name|family|source|base) =", line):
+            assert re.search(r"# (paper|derived|assumed)\b", line), f"{path.name}: {line}"
+    assert tomllib.loads(text)["name"] == path.stem
+
+
+def test_with_gpus_keeps_the_machine() -> None:
+    c = load_cluster("paper-gh200-nvl32")
+    small = c.with_gpus(8)
+    assert replace(small, n_gpus=32) == c
+    assert small.with_gpus(32) == c
+
+
+@pytest.mark.parametrize("n", [0, -1, 33, True, 4.0, "8"])
+def test_with_gpus_refuses(n: object) -> None:
+    with pytest.raises(ConfigError, match=r'cluster "paper-gh200-nvl32": found .* GPUs, expected 1 to 32'):
+        load_cluster("paper-gh200-nvl32").with_gpus(n)  # type: ignore[arg-type]
+
+
+def test_values_are_frozen_and_variants_checked() -> None:
+    m = load_model("L-8")
+    with pytest.raises(FrozenInstanceError):
+        m.topk = 4  # type: ignore[misc]
+    assert replace(m, topk=4).topk == 4
+    with pytest.raises(ConfigError, match="topk: found 257, expected at most n_experts = 256"):
+        replace(m, topk=257)
+
+
+def test_unknown_dtype() -> None:
+    with pytest.raises(ConfigError, match='no peak for dtype \'fp4\', expected "fp8" or "bf16"'):
+        load_cluster("paper-nvl72").peak_flops_per_us("fp4")
+
+
+def test_hw_clusters_are_refused_until_calibrated() -> None:
+    with pytest.raises(ConfigError, match="'hw-h100': calibrated hw clusters are not available yet"):
+        load_cluster("hw-h100")
+
+
+def test_reference_licence_is_apache() -> None:
+    assert "Apache License" in (Path(__file__).parents[2] / "LICENSE").read_text()
+
+
+def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(specs.__file__).parent / "README.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.S)[0]
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == code.rsplit("# ", 1)[1].strip()
