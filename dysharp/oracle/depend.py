@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dysharp.oracle.load import Op
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Passed, World
 from dysharp.program.tables import Head, Kind, Point, Tail
 
 
@@ -118,14 +118,20 @@ class Dependencies:
     def drain(self) -> None:
         """Apply all that follows at zero delay from the points passed so far."""
         while self.world.fired:
-            passed = self.world.fired.popleft()
-            if passed.tail is None:
-                self.notify(passed.ident, passed.cause)
-                continue
-            for edge in self.out.get((passed.tail, passed.ident), ()):
-                self._fall(edge, passed.cause)
-            if passed.tail is Tail.OP_DONE:
-                self._next_in_chain(self.world.tables.ops[passed.ident], passed.cause)
+            self.apply(self.world.fired.popleft())
+
+    def apply(self, passed: Passed) -> None:
+        """Let the edges of a point fall, in table order."""
+        if passed.tail is Tail.OP_DONE:
+            self.world.semaphores.passed(Point.OP_DONE, passed.ident)
+        self.passed(passed.tail, passed.ident, passed.cause)
+        if passed.tail is Tail.OP_DONE:
+            self._next_in_chain(self.world.tables.ops[passed.ident], passed.cause)
+
+    def passed(self, tail: Tail, ident: int, cause: int) -> None:
+        """The out-edges of a point fall at once, in table order."""
+        for edge in self.out.get((tail, ident), ()):
+            self._fall(edge, cause)
 
     def _fall(self, edge: OutEdge, cause: int) -> None:
         if edge.head is Head.OP_ISSUE:
@@ -137,7 +143,7 @@ class Dependencies:
         elif edge.head is Head.TILE_NOTIFY:
             self._notify_waits[edge.ident] -= 1
             if self._notify_waits[edge.ident] == 0:
-                self.world.fire(None, edge.ident, cause)
+                self.notify(edge.ident, cause)
         else:
             self._cancel_waits[edge.ident] -= 1
             if self._cancel_waits[edge.ident] == 0:

@@ -35,6 +35,7 @@ class Fabric:
             lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
         )
         self.tail: dict[int, int] = {}
+        self.answer_tail: dict[int, int] = {}  # of a result's last part; request copies do not wait for it
         self.copies_left: dict[int, int] = {}
         self._channel_of: dict[int, int] = {}
 
@@ -83,7 +84,8 @@ class Fabric:
         n_bytes, stripe = (op.up, op.stripe_up) if item.member < 0 else (op.response, op.stripe_response)
         end = link.server.serve(world.now, n_bytes)
         world.agenda.add(end, Event.UP_END, node, -1)
-        self.tail[op.id] = max(self.tail.get(op.id, 0), end + stripe)
+        tails = self.tail if item.member < 0 else self.answer_tail
+        tails[op.id] = max(tails.get(op.id, 0), end + stripe)
         if item.member >= 0:
             world.log.member[item.member] = world.now
             world.log.end[op.id] = max(world.log.end[op.id], end + stripe)
@@ -150,7 +152,8 @@ class Fabric:
     def _send_down(self, node: int, link: DownLink, item: Incoming) -> None:
         link.sending = item
         sent = link.server.serve(self.world.now, item.n_bytes)
-        end = link.server.end_not_before(self.tail[item.op] + self.world.machine.lat)
+        tails = self.tail if item.member >= 0 else self.answer_tail
+        end = link.server.end_not_before(tails[item.op] + self.world.machine.lat)
         self.world.counts["cut-through wait"] += end > sent
         self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
 

@@ -30,6 +30,7 @@ class Run:
         self.stores = Stores(world, self.fabric, self.dependencies)
         self.transfers = Transfers(world, self.fabric, self.stores, self.dependencies)
         world.finished = self.issuers.finished
+        world.apply = self.dependencies.apply
         self.issuers.send = self.transfers.issue
         self.fabric.expose = self.transfers.expose
         self.fabric.responded = self.transfers.responded

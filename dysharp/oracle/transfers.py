@@ -119,7 +119,7 @@ class Transfers:
             self.fabric.result_out(op, op.node, op.response_cls, op.result)
             return
         session = self._sessions[op.session]
-        session.answered, session.tail = True, self.fabric.tail[op.id]
+        session.answered, session.tail = True, self.fabric.answer_tail[op.id]
         for waiting in session.ops:
             self._answer(waiting, session)
         self._release_if_over(op.session)
@@ -153,7 +153,7 @@ class Transfers:
         session.ops.append(op)
         session.tail = max(session.tail, self.fabric.tail[op.id])
         if len(session.ops) == session.expected:
-            self.fabric.tail[op.id] = session.tail
+            self.fabric.answer_tail[op.id] = session.tail
             self.fabric.result_out(op, self._home[op.session], op.cls, op.down)
             self._sums[op.id] = session.ops
             self._sessions[op.session] = Session(session.expected)
@@ -181,7 +181,7 @@ class Transfers:
         self.fabric.leave(op)
 
     def _answer(self, op: Op, session: Session) -> None:
-        self.fabric.tail[op.id] = session.tail
+        self.fabric.answer_tail[op.id] = session.tail
         self.world.log.end[op.id] = session.tail
         if self.world.log.member[op.members[0]] < 0:
             self.world.log.member[op.members[0]] = self.world.now

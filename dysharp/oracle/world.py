@@ -45,8 +45,6 @@ class Semaphores:
         self.level = [0] * len(self.capacity)
         self._sem: list[int] = holds.sem.tolist()
         self._amount: list[int] = holds.amount.tolist()
-        self._held: set[int] = set()
-        self._over: set[int] = set()
         self._acquire: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._release: dict[tuple[int, int], list[int]] = defaultdict(list)
         points = zip(
@@ -61,21 +59,15 @@ class Semaphores:
         """The semaphores that have no room for `op` to issue."""
         need: dict[int, int] = defaultdict(int)
         for h in self._acquire.get((Point.OP_ISSUED, op.id), ()):
-            if h not in self._over:
-                need[self._sem[h]] += self._amount[h]
+            need[self._sem[h]] += self._amount[h]
         return [s for s, n in need.items() if self.level[s] + n > self.capacity[s]]
 
     def passed(self, point: Point, ident: int) -> None:
-        """Take what is held from this point on, then give back what is held until it."""
+        """Take what is held from this point on, give back what is held until it (may come first: credit)."""
         for h in self._acquire.get((point, ident), ()):
-            if h not in self._held and h not in self._over:
-                self._held.add(h)
-                self.level[self._sem[h]] += self._amount[h]
+            self.level[self._sem[h]] += self._amount[h]
         for h in self._release.get((point, ident), ()):
-            if h in self._held:
-                self._held.discard(h)
-                self.level[self._sem[h]] -= self._amount[h]
-            self._over.add(h)
+            self.level[self._sem[h]] -= self._amount[h]
 
 
 class World:
@@ -89,6 +81,7 @@ class World:
         self.semaphores = Semaphores(tables)
         self.fired: deque[Passed] = deque()
         self.finished: Callable[[Op], None]
+        self.apply: Callable[[Passed], None]
         ready, issue, start, end, done, cause = ([-1] * n_ops for _ in range(6))
         self.log = Log(ready, issue, start, end, done, cause, [-1] * n_members, [-1] * n_tiles)
         self.counts: Counter[str] = Counter()
@@ -102,8 +95,12 @@ class World:
         return self.tables.ops[self.tables.members[member].op]
 
     def fire(self, tail: Tail | None, ident: int, cause: int) -> None:
-        """Note that a point was passed; its out-edges fall in first-in-first-out order."""
-        self.fired.append(Passed(tail, ident, cause))
+        """A point was passed. Edges of rows and tiles fall at once, those of ops first in, first out."""
+        passed = Passed(tail, ident, cause)
+        if tail in (None, Tail.ROW_COMPLETE, Tail.TILE_READY):
+            self.apply(passed)
+        else:
+            self.fired.append(passed)
 
     def issued(self, op: Op) -> None:
         """`op` was taken by its issuer (or, a JOIN, fired)."""
@@ -114,6 +111,5 @@ class World:
     def complete(self, op: Op) -> None:
         """`op` is done now."""
         self.log.done[op.id] = self.now
-        self.semaphores.passed(Point.OP_DONE, op.id)
         self.finished(op)
         self.fire(Tail.OP_DONE, op.id, op.id)

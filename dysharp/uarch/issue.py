@@ -44,14 +44,16 @@ BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 
 
 @block
 def holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
-    """Take all semaphores of op o, or none of them."""
-    room = True
-    for h in range(hold_ptr[o], hold_ptr[o + 1]):
-        if sem_left[hold_sem[h]] < hold_amount[h]:
-            room = False
-    if room:
-        for h in range(hold_ptr[o], hold_ptr[o + 1]):
-            sem_left[hold_sem[h]] -= hold_amount[h]
+    """Take all semaphores of op o, or none of them (an op may hold one semaphore several times)."""
+    taken = hold_ptr[o]
+    last = hold_ptr[o + 1]
+    while taken < last and sem_left[hold_sem[taken]] >= hold_amount[taken]:
+        sem_left[hold_sem[taken]] -= hold_amount[taken]
+        taken += 1
+    room = taken == last
+    if not room:
+        for h in range(hold_ptr[o], taken):
+            sem_left[hold_sem[h]] += hold_amount[h]
     return room
 
 

@@ -8,7 +8,7 @@ TITLE = "| op | kind | at | to | issued by | waits for | notes |\n|---|---|---|-
 
 
 def op_table(program: Program) -> str:
-    """Id and name, kind, node, members (rows they fill), issuer, what it waits for, and what else its columns say."""
+    """Id and name, kind, node, members (rows they fill), issuer, what it waits for, and other columns."""
     return TITLE + "".join(f"| {' | '.join(_line(program, i))} |\n" for i in range(program.n_ops))
 
 

@@ -63,6 +63,18 @@ def test_pull_reduce_is_request_response_and_one_result():
     assert trace.down_busy.tolist() == [WIRE, REQUEST, REQUEST]
 
 
+def test_request_copy_does_not_wait_for_another_members_response():
+    t = Toy(4)
+    # Node 2's down link is busy, so node 1 has answered before the request reaches node 2.
+    for _ in range(4):
+        t.op("put", Kind.PUT, 3, {2: []})
+    t.op("pull", Kind.PULL_REDUCE, 0, {1: [], 2: []})
+    trace = run_oracle(t.build())
+    assert trace.member[4] == REQUEST + LAT + LAT + RESPOND
+    # Sources take turns: the request goes behind the first copy it finds on the link (node 0 before node 3).
+    assert trace.member[5] == LAT + WIRE + REQUEST + LAT + RESPOND
+
+
 def test_get_is_a_pull_of_one_member():
     times = []
     for kind in (Kind.GET, Kind.PULL_REDUCE):
@@ -95,14 +107,14 @@ def test_two_sources_share_one_down_link_in_turn():
     assert trace.member.tolist() == [first, first + 2 * WIRE, first + WIRE, first + 3 * WIRE]
 
 
-def test_acknowledgement_debt_delays_the_next_train():
+def test_acknowledgement_debt_is_paid_by_the_next_train():
     t = Toy(2)
     t.op("put", Kind.PUT, 0, {1: []})
-    # Node 1 is sending while the copy is delivered: the debt waits for the train behind.
+    # Node 1 is sending its third train when the copy is delivered: the fourth pays.
     for _ in range(4):
         t.op("put", Kind.PUT, 1, {0: []})
     trace = run_oracle(t.build())
-    assert trace.start.tolist()[1:] == [0, WIRE, 2 * WIRE, 3 * WIRE + ACK]
+    assert trace.end.tolist()[1:] == [WIRE, 2 * WIRE, 3 * WIRE, 4 * WIRE + ACK]
 
 
 def test_idle_time_forgives_debt():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Machine, Program, Tail, Template
@@ -27,7 +29,7 @@ CLASSES = ("data", "request", "response", "small")
 
 
 class Toy:
-    """A builder with per node: an issuer of transfers, an SM pool of one slot with an issuer, and a host thread."""
+    """A builder with per node: an issuer of transfers, an SM pool with an issuer, and a host thread."""
 
     def __init__(self, n_nodes: int, *, machine: Machine = MACHINE, slots: int = 1) -> None:
         self.b = b = ProgramBuilder(machine, n_nodes, CLASSES)
@@ -62,7 +64,7 @@ class Toy:
         ps: int = TILE_PS,
         **columns: int,
     ) -> int:
-        """One op that waits for ops `after`, tiles `tiles`, rows `rows`; `to` maps member nodes to the rows they fill."""
+        """One op that waits for ops `after`, `tiles` and `rows`; `to` maps nodes to the rows they fill."""
         timed = kind in (Kind.COMPUTE, Kind.DELAY)
         template = Template(
             name,
@@ -87,7 +89,10 @@ class Toy:
             to=None
             if to is None
             else To(
-                len(members), list(members), [len(r) for r in members.values()], sum(members.values(), [])
+                len(members),
+                list(members),
+                [len(r) for r in members.values()],
+                list(chain.from_iterable(members.values())),
             ),
             **columns,
         )

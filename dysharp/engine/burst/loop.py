@@ -119,13 +119,14 @@ def run_loop(
     finite = m[M_VC_BYTES] > 0
     stop = x[X_EVENTS] + budget
     now = x[X_NOW]
-    if x[X_WORK_HEAD] >= 0:
-        work_drain(
-            op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
-            rings, times, winner, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem,
-            release_amount, sem_left, sem_issuer_ptr, sem_issuer,
-        )  # fmt: skip
     while x[X_EVENTS] < stop:
+        # what the last grants completed at once (transfers without members)
+        if x[X_WORK_HEAD] >= 0:
+            work_drain(
+                op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
+                rings, times, winner, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem,
+                release_amount, sem_left, sem_issuer_ptr, sem_issuer,
+            )  # fmt: skip
         # ---- releases -------------------------------------------------------------------------------------------------------
         leaf = winner[1]
         while times[leaf] == now:
@@ -332,11 +333,7 @@ def run_loop(
                     ):  # fmt: skip
                         ot[o, DONE] = now
                         work_push(os, x, o)
-                        work_drain(
-                            op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times,
-                            slot_row, rows, nodes, rings, times, winner, leaf_rings, m, edge_ptr, edge_head_kind, edge_head,
-                            release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
-                        )  # fmt: skip
+                        x[X_DIRTY] = 1
         for word in range(len(dirty_up)):
             while dirty_up[word] != 0:
                 low = bit_lowest(dirty_up[word])
