@@ -124,14 +124,10 @@ class Dependencies:
         """Let the edges of a point fall, in table order."""
         if passed.tail is Tail.OP_DONE:
             self.world.semaphores.passed(Point.OP_DONE, passed.ident)
-        self.passed(passed.tail, passed.ident, passed.cause)
+        for edge in self.out.get((passed.tail, passed.ident), ()):
+            self._fall(edge, passed.cause)
         if passed.tail is Tail.OP_DONE:
             self._next_in_chain(self.world.tables.ops[passed.ident], passed.cause)
-
-    def passed(self, tail: Tail, ident: int, cause: int) -> None:
-        """The out-edges of a point fall at once, in table order."""
-        for edge in self.out.get((tail, ident), ()):
-            self._fall(edge, cause)
 
     def _fall(self, edge: OutEdge, cause: int) -> None:
         if edge.head is Head.OP_ISSUE:

@@ -64,7 +64,7 @@ class Stores:
         tile = region.tile_of(after, inside)
         if region.tile_ready(after, tile):
             world.log.tile_ready[place.first_tile + tile] = world.now
-            self.dependencies.passed(Tail.TILE_READY, place.first_tile + tile, op)
+            world.fire(Tail.TILE_READY, place.first_tile + tile, op)
 
     def notify(self, tile: int, cause: int) -> None:
         """Tile `tile` releases the ops of its rows: those on this node now, the others by messages."""

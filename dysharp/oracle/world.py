@@ -28,9 +28,9 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A point just passed; `tail` None = the tile `ident` notifies. `cause`: the op to name as the reason."""
+    """A point just passed. `cause`: the op to name as the reason for what it releases."""
 
-    tail: Tail | None
+    tail: Tail
     ident: int
     cause: int
 
@@ -94,10 +94,10 @@ class World:
         """The op that owns a member."""
         return self.tables.ops[self.tables.members[member].op]
 
-    def fire(self, tail: Tail | None, ident: int, cause: int) -> None:
+    def fire(self, tail: Tail, ident: int, cause: int) -> None:
         """A point was passed. Edges of rows and tiles fall at once, those of ops first in, first out."""
         passed = Passed(tail, ident, cause)
-        if tail in (None, Tail.ROW_COMPLETE, Tail.TILE_READY):
+        if tail in (Tail.ROW_COMPLETE, Tail.TILE_READY):
             self.apply(passed)
         else:
             self.fired.append(passed)

@@ -10,7 +10,7 @@ GOOD = '[a.b]\nvalue = 1\nlow = 0\nhigh = 2\nunit = ""\nsource = "assumed"\nreas
 
 
 def test_every_choice_is_complete() -> None:
-    assert len(list_choices()) >= 15
+    assert len(list_choices()) >= 14
     for c in list_choices():
         assert c.reason
         assert c.source in ("paper", "derived", "assumed")

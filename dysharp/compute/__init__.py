@@ -1,0 +1,5 @@
+"""Formulas of operator time."""
+
+from dysharp.compute.gemm import gemm_gang, tile_task_ps
+
+__all__ = ["gemm_gang", "tile_task_ps"]

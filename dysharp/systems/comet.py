@@ -1,0 +1,35 @@
+"""COMET, paper form: tiles start as their rows arrive, results leave as their rows finish; a barrier between the GEMMs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.program import Discipline, Program, Tail
+from dysharp.specs import Cluster, Model
+from dysharp.systems.layer import Layer
+from dysharp.systems.registry import system
+from dysharp.workload import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """No knobs in the paper form."""
+
+
+@system(
+    "comet",
+    source="COMET, MLSys'25 and bytedance/flux; spec/baselines.md section 8, design section 4 (paper form)",
+    options=Options,
+    traffic="one_copy_per_gpu",
+    drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """GEMM-1 overlaps Dispatch and GEMM-2 overlaps Combine row by row; Dispatch and Combine never overlap on one GPU."""
+    layer = Layer(model, cluster, routing, direction)
+    layer.dispatch_puts()
+    gemm1, gemm2 = layer.experts()
+    combine = layer.combine_puts(Discipline.READY_FIFO)
+    layer.tiles_start_when_ready(gemm1)
+    layer.gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
+    layer.rows_notify(gemm2, combine + layer.push_of_useful_row)
+    return layer.build("one_copy_per_gpu")

@@ -1,0 +1,36 @@
+"""DeepEP normal kernels: push, one copy per distinct GPU each way, operators one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.program import Discipline, Program, Tail
+from dysharp.specs import Cluster, Model
+from dysharp.systems.layer import Layer
+from dysharp.systems.registry import system
+from dysharp.workload import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """No knobs in the paper form."""
+
+
+@system(
+    "deepep",
+    source="https://github.com/deepseek-ai/DeepEP (V1, normal); spec/baselines.md section 1",
+    options=Options,
+    traffic="one_copy_per_gpu",
+    drops="channels of SM pairs, ring queues, notify kernels, the receiver's copy-out and the host's wait for counts",
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, then GEMM-1, GEMM-2, then Combine on each GPU; the only waits are each GPU's own."""
+    layer = Layer(model, cluster, routing, direction)
+    layer.dispatch_puts()
+    gemm1, gemm2 = layer.experts()
+    combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
+    layer.gpu_barrier(Tail.TILE_READY, 0, gemm1)
+    layer.gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
+    finished = layer.gpu_barrier(Tail.OP_DONE, gemm2)
+    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
+    return layer.build("one_copy_per_gpu")

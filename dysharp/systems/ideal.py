@@ -1,0 +1,40 @@
+"""Bound: all communication free, experts at full speed; tensors are still produced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.program import Discipline, Kind, Program, Tail, Template, To
+from dysharp.specs import Cluster, Model
+from dysharp.systems.layer import STORE, Layer
+from dysharp.systems.registry import system
+from dysharp.workload import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """No knobs."""
+
+
+@system("ideal", source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5", options=Options, traffic="none")
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """One local op per GPU stands for all of Dispatch: every row its experts need is there at once."""
+    layer = Layer(model, cluster, routing, direction)
+    gpus = np.arange(layer.n_gpus, dtype=np.int32)
+    rows = np.bincount(layer.p.slot // routing.placement.slots_per_gpu, minlength=layer.n_gpus)
+    template = layer.b.template(Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE)))
+    issuers = np.array([layer.b.issuer(g, Discipline.PROGRAM_ORDER, name="free") for g in gpus], np.int32)
+    layer.b.ops(
+        template,
+        gpus,
+        issuer=issuers,
+        bytes=model.row_bytes,
+        to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
+    )
+    gemm1, gemm2 = layer.experts()
+    layer.tiles_start_when_ready(gemm1)
+    layer.rows_follow(gemm1, gemm2)
+    layer.gpu_barrier(Tail.OP_DONE, gemm2)
+    return layer.build("none")

@@ -1,0 +1,47 @@
+"""A Cluster as the constants of the burst level, and the windows that its tables allow."""
+
+from __future__ import annotations
+
+from dysharp.program import Machine
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.units import ns_to_ps
+
+CLASSES = ("request", "dispatch", "response", "combine", "other")
+REQUEST, DISPATCH, RESPONSE, COMBINE, OTHER = range(5)
+PACKET_BYTES = 128
+
+
+def machine_of(cluster: Cluster) -> Machine:
+    """Burst-level constants. Each class has its share of the virtual channels of its group, over all ports of a GPU."""
+    hop = cluster.link_latency_ps
+    return Machine(
+        rate=cluster.link_bytes_per_us,
+        lat=hop,
+        ack=2 * hop,
+        notify=2 * hop,
+        responder=ns_to_ps(choice_int("machine.responder_ns")),
+        local=ns_to_ps(choice_int("machine.local_ns")),
+        n_vcs=min(cluster.n_vcs, choice_int("machine.vcs_per_class")),
+        vc_bytes=cluster.vc_flits * cluster.flit_bytes * cluster.links_per_gpu,
+        n_links=cluster.links_per_gpu,
+        flit=cluster.flit_bytes,
+        notify_bytes=cluster.flit_bytes,
+        train_bytes=choice_int("machine.train_bytes"),
+    )
+
+
+def sessions_that_fit(model: Model, cluster: Cluster) -> int:
+    """Tokens whose reduction sessions always fit the tables of the source's ports (at least 1).
+
+    A token of n packets takes at most ceil(n / links) sessions in one port; a session takes `dysharp.fp32_sum_entries` of its 128 B entries.
+    """
+    entry_bytes = PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")
+    packets = -(-model.row_bytes // PACKET_BYTES)
+    per_port = -(-packets // cluster.links_per_gpu)
+    return max(1, cluster.reduction_buffer_bytes // entry_bytes // per_port)
+
+
+def windows(model: Model, cluster: Cluster, dispatch: int, combine: int) -> tuple[int, int]:
+    """Tokens in flight per source GPU: 0 = automatic (largest power of two of sessions that always fit; half of it for Dispatch)."""
+    combine = combine or 1 << (sessions_that_fit(model, cluster).bit_length() - 1)
+    return dispatch or max(1, combine // 2), combine

@@ -1,0 +1,69 @@
+"""The register of systems: one file of this folder each, found by scanning it; outsiders through the entry point `dysharp.systems`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.program import Program
+from dysharp.specs import Cluster, Model
+from dysharp.workload import Routing
+
+Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system under its public name. `traffic`: the closed-form scheme of `workload.traffic`; `drops`: what its paper form leaves out."""
+
+    name: str
+    source: str
+    summary: str
+    options: type
+    traffic: str
+    plan: Plan
+    drops: str
+
+
+_REGISTRY: dict[str, System] = {}
+
+
+def system(name: str, *, source: str, options: type, traffic: str, drops: str = "") -> Callable[[Plan], Plan]:
+    """Register a plan function. Its module's docstring is the one-line summary."""
+
+    def register(plan: Plan) -> Plan:
+        module = importlib.import_module(plan.__module__)
+        summary = (module.__doc__ or "").strip().splitlines()[0]
+        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops)
+        return plan
+
+    return register
+
+
+@cache
+def _scan() -> None:
+    package = importlib.import_module("dysharp.systems")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"dysharp.systems.{module.name}")
+    for entry in entry_points(group="dysharp.systems"):
+        entry.load()
+
+
+def all_systems() -> dict[str, System]:
+    """Every registered system by name."""
+    _scan()
+    return dict(sorted(_REGISTRY.items()))
+
+
+def get_system(name: str) -> System:
+    """The system called `name`. Raises ConfigError with the nearest valid name."""
+    systems = all_systems()
+    if name not in systems:
+        raise ConfigError(f"system {name!r}: unknown{nearest(name, systems)}")
+    return systems[name]
