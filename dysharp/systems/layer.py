@@ -206,8 +206,13 @@ class Layer:
 
     @cached_property
     def push_order(self) -> I64:
-        """Pairs by the GPU that computed them, then by token."""
-        return np.argsort(self.p.gpu, kind="stable")
+        """Pairs by the GPU that computed them, then by the token's place at its source, the sources in turn from the next GPU on.
+
+        A GPU returns results to all sources at once (DeepEP's warps are split evenly over peers), not to one source after the other.
+        """
+        gpu, place = self.p.gpu.astype(np.int64), self.p.token % self.tokens
+        turn = (self.pair_source - self.p.gpu) % self.n_gpus
+        return np.argsort((gpu * self.tokens + place) * self.n_gpus + turn)
 
     def combine_pulls(self, discipline: Discipline, window: int, framing: Framing = DYMULTIMEM, *, every_gpu: bool = False) -> int:
         """The source pulls the sum over GPUs through the switch, `window` tokens in flight. Ops follow `sent` (all tokens if `every_gpu`)."""

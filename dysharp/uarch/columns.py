@@ -2,22 +2,25 @@
 
 INF = 1 << 62  # no pending time
 
-# op, static, int32 [n_ops + 1, 8]; row n_ops only closes MEMBER
+# op: one record of 128 B, int32 [n_ops + 1, 32] and the same memory as int64 [n_ops + 1, 16]; row n_ops only closes MEMBER
+# static
 TEMPLATE, NODE, WIRE, ISSUER, PRIO, KEY, MEMBER, FLAGS = range(8)
 HAS_EDGES, HAS_HOLDS, HAS_RELEASES = 1, 2, 4
+# state
+DEPS = 8  # dependencies left
+COPIES = 9  # copies still to leave the switch
+LEFT = 10  # deliveries (push), results and locals (pull) or tasks (compute) left until done
+NEXT = 11  # link: class FIFO -> ARRIVE ring -> VC FIFO -> credit list
+NEXT2 = 12  # link: RESULT ring -> reduction unit's FIFO -> RESULT_DELIVERED ring; ACK ring; worklist
+VC = 13
+CAUSE = 14
+ANSWERS = 15  # responses (pull) or tasks not started (compute) left
+# times, in the int64 view
+READY, ISSUE, START, END, DONE, TAIL, SCRATCH = range(8, 15)  # TAIL: last byte of the train; SCRATCH: due time in a ring
 
-# op, state, int32 [n_ops, 8]
-DEPS = 0  # dependencies left
-COPIES = 1  # copies still to leave the switch
-LEFT = 2  # deliveries (push), results and locals (pull) or tasks (compute) left until done
-NEXT = 3  # link: class FIFO -> ARRIVE ring -> VC FIFO -> credit list
-NEXT2 = 4  # link: RESULT ring -> reduction unit's FIFO -> RESULT_DELIVERED ring; ACK ring; worklist
-VC = 5
-CAUSE = 6
-ANSWERS = 7  # responses (pull) or tasks not started (compute) left
-
-# op, times, int64 [n_ops, 7]
-READY, ISSUE, START, END, DONE, TAIL, SCRATCH = range(7)  # TAIL: last byte of the train; SCRATCH: due time in a ring
+# member: one record of 32 B, int32 [n_members + 1, 8] and the same memory as int64 [n_members + 1, 4]
+B_NODE, B_LINK, B_OP, B_FILL, B_EXT = range(5)
+B_TIME = 3  # in the int64 view
 
 # template, int32 [n_templates, 6]
 KIND, CLS, RESPONSE_CLS, TASKS, IS_PULL, DURATION = range(6)

@@ -4,7 +4,7 @@ A ring holds entries with a due time, pushed in time order because their delay i
 (node, id) order, the semantic key of docs/design/0001.
 """
 
-from dysharp.uarch.columns import NEXT
+from dysharp.uarch.columns import B_LINK, NEXT
 from dysharp.uarch.kernel import block
 
 
@@ -28,30 +28,30 @@ def fifo_pop(ends, row, link, column):
 
 
 @block
-def hub_push(ends, row, op_state, member_link, entry):
+def hub_push(ends, row, op, mem, entry):
     """Append to a hub FIFO, which mixes trains of ops (entry = op >= 0) and responses (entry = -2 - member)."""
     if entry >= 0:
-        op_state[entry, NEXT] = -1
+        op[entry, NEXT] = -1
     else:
-        member_link[-2 - entry, 0] = -1
+        mem[-2 - entry, B_LINK] = -1
     tail = ends[row, 1]
     if ends[row, 0] == -1:
         ends[row, 0] = entry
     elif tail >= 0:
-        op_state[tail, NEXT] = entry
+        op[tail, NEXT] = entry
     else:
-        member_link[-2 - tail, 0] = entry
+        mem[-2 - tail, B_LINK] = entry
     ends[row, 1] = entry
 
 
 @block
-def hub_pop(ends, row, op_state, member_link):
+def hub_pop(ends, row, op, mem):
     """Drop the head of a non-empty hub FIFO."""
     entry = ends[row, 0]
     if entry >= 0:
-        ends[row, 0] = op_state[entry, NEXT]
+        ends[row, 0] = op[entry, NEXT]
     else:
-        ends[row, 0] = member_link[-2 - entry, 0]
+        ends[row, 0] = mem[-2 - entry, B_LINK]
 
 
 @block

@@ -2,6 +2,9 @@
 
 from dysharp.uarch.columns import (
     ANSWERS,
+    B_LINK,
+    B_NODE,
+    B_TIME,
     CLS,
     COPIES,
     DURATION,
@@ -16,12 +19,12 @@ from dysharp.uarch.columns import (
     IS_PULL,
     ISSUE,
     LEFT,
+    M_LOCAL,
     MEMBER,
-    NEXT,
     NODE,
+    P_BASE,
     P_FREE,
     P_SIZE,
-    P_BASE,
     READY,
     RING_LOCAL,
     S_FREE,
@@ -30,7 +33,6 @@ from dysharp.uarch.columns import (
     TEMPLATE,
     UP,
     WIRE,
-    M_LOCAL,
     X_NOW,
 )
 from dysharp.uarch.fifo import hub_push, ring_push
@@ -59,7 +61,7 @@ def holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
 
 @kernel
 def train_issue(
-    o, op, os, ot, templates, member_node, member_link, member_time, nodes, hub, dirty_up, rings, times, winner, leaf_rings, m, x,
+    o, op, ot, templates, mem, mem_time, nodes, hub, dirty_up, rings, times, winner, leaf_rings, m, x,
     n_classes,
 ):  # fmt: skip
     """A transfer enters the hub: members on its own node are served there, the rest queues for the link. True if it is done at once."""
@@ -70,22 +72,22 @@ def train_issue(
     last = op[o + 1, MEMBER]
     n_local = 0
     for k in range(first, last):
-        if member_node[k, 0] == node:
+        if mem[k, B_NODE] == node:
             n_local += 1
-            member_time[k, 0] = now + m[M_LOCAL]
-            if ring_push(rings, RING_LOCAL, member_link, 0, member_time, 0, member_node, 0, k):
-                tree_set(times, winner, leaf_rings + RING_LOCAL, member_time[k, 0])
+            mem_time[k, B_TIME] = now + m[M_LOCAL]
+            if ring_push(rings, RING_LOCAL, mem, B_LINK, mem_time, B_TIME, mem, B_NODE, k):
+                tree_set(times, winner, leaf_rings + RING_LOCAL, mem_time[k, B_TIME])
     n_remote = last - first - n_local
-    os[o, COPIES] = n_remote
-    os[o, ANSWERS] = n_remote
+    op[o, COPIES] = n_remote
+    op[o, ANSWERS] = n_remote
     if n_remote == 0:
         ot[o, START] = now
         ot[o, END] = now
-        os[o, LEFT] = n_local
+        op[o, LEFT] = n_local
         return last == first
-    os[o, LEFT] = n_local + 1 if templates[t, IS_PULL] else last - first
+    op[o, LEFT] = n_local + 1 if templates[t, IS_PULL] else last - first
     c = templates[t, CLS]
-    hub_push(hub, node * n_classes + c, os, member_link, o)
+    hub_push(hub, node * n_classes + c, op, mem, o)
     nodes[node, UP + S_MASK] |= 1 << c
     if nodes[node, UP + S_FREE] <= now:
         mark(dirty_up, x, node)
@@ -93,10 +95,10 @@ def train_issue(
 
 
 @kernel
-def gang_start(o, p, op, os, ot, templates, durations, pools, pool_keys, pool_ids, times, winner, x):
+def gang_start(o, p, op, ot, templates, durations, pools, pool_keys, pool_ids, times, winner, x):
     """Give op o the free slots of pool p that it can use. True when its last task has a slot."""
     now = x[X_NOW]
-    n = min(pools[p, P_FREE], os[o, ANSWERS])
+    n = min(pools[p, P_FREE], op[o, ANSWERS])
     if ot[o, START] < 0:
         ot[o, START] = now
     end = now + durations[templates[op[o, TEMPLATE], DURATION], op[o, WIRE]]
@@ -105,8 +107,8 @@ def gang_start(o, p, op, os, ot, templates, durations, pools, pool_keys, pool_id
     pools[p, P_SIZE] += 1
     pools[p, P_FREE] -= n
     tree_set(times, winner, p, pool_keys[base])
-    os[o, ANSWERS] -= n
-    return os[o, ANSWERS] == 0
+    op[o, ANSWERS] -= n
+    return op[o, ANSWERS] == 0
 
 
 @kernel

@@ -34,5 +34,8 @@ def _use_keyed_cache() -> None:
 
 _use_keyed_cache()
 
-kernel: Any = njit(cache=True)  # an entry point: called from Python
-block: Any = njit(inline="always")  # a block: part of whichever kernel uses it
+# Kernels own no memory: without `_nrt` numba would count references of every array at every call, a quarter of the run time.
+# No division in them can be by zero, so `error_model` drops the checks.
+_FLAGS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
+kernel: Any = njit(cache=True, **_FLAGS)  # an entry point, or a block too large to inline
+block: Any = njit(inline="always", **_FLAGS)  # a block: part of whichever kernel uses it

@@ -4,6 +4,7 @@ from dysharp.uarch.columns import (
     CAUSE,
     DEPS,
     DONE,
+    DOWN,
     END,
     FLAGS,
     HAS_EDGES,
@@ -16,31 +17,30 @@ from dysharp.uarch.columns import (
     ISSUER,
     KEY,
     KIND,
+    M_NOTIFY,
+    M_NOTIFY_BYTES,
     NEXT2,
     NODE,
     PRIO,
+    R_NOTIFY,
     READY,
+    RING_NOTIFY,
     START,
     T_CAUSE,
+    T_NEXT,
     T_NODE,
     T_NOTIFY_DEPS,
     T_ROWS,
     T_SLOT0,
     TEMPLATE,
     TT_NOTIFY,
-    R_NOTIFY,
-    DOWN,
     UP,
+    X_DIRTY,
     X_DONE,
+    X_EVENTS,
     X_NOW,
     X_WORK_HEAD,
     X_WORK_TAIL,
-    X_EVENTS,
-    M_NOTIFY,
-    M_NOTIFY_BYTES,
-    RING_NOTIFY,
-    T_NEXT,
-    X_DIRTY,
 )
 from dysharp.uarch.fifo import ring_push
 from dysharp.uarch.heap import heap_push
@@ -61,29 +61,29 @@ def mark(dirty, x, i):
 
 
 @block
-def work_push(os, x, o):
+def work_push(op, x, o):
     """Op o is done; what it releases waits in the worklist."""
-    os[o, NEXT2] = -1
+    op[o, NEXT2] = -1
     if x[X_WORK_HEAD] < 0:
         x[X_WORK_HEAD] = o
     else:
-        os[x[X_WORK_TAIL], NEXT2] = o
+        op[x[X_WORK_TAIL], NEXT2] = o
     x[X_WORK_TAIL] = o
 
 
 @kernel
-def op_ready(o, cause, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
+def op_ready(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
     """Op o has no dependency left: a JOIN is done, any other op joins its issuer's queue."""
     now = x[X_NOW]
     ot[o, READY] = now
-    os[o, CAUSE] = cause
+    op[o, CAUSE] = cause
     if templates[op[o, TEMPLATE], KIND] == KIND_JOIN:
         ot[o, ISSUE] = now
         ot[o, START] = now
         ot[o, END] = now
         ot[o, DONE] = now
         x[X_EVENTS] += 1
-        work_push(os, x, o)
+        work_push(op, x, o)
         return
     i = op[o, ISSUER]
     discipline = issuers[i, I_DISCIPLINE]
@@ -99,16 +99,16 @@ def op_ready(o, cause, op, os, ot, templates, issuers, heap_keys, heap_ids, dirt
 
 
 @kernel
-def op_release(o, cause, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
+def op_release(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
     """One dependency of op o falls."""
-    os[o, DEPS] -= 1
-    if os[o, DEPS] == 0:
-        op_ready(o, cause, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+    op[o, DEPS] -= 1
+    if op[o, DEPS] == 0:
+        op_ready(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
 
 
 @kernel
 def tile_notify(
-    t, cause, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+    t, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
     tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
 ):  # fmt: skip
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
@@ -127,7 +127,7 @@ def tile_notify(
             continue
         owner = op[o, NODE]
         if owner == here:
-            op_release(o, cause, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+            op_release(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
         else:
             n_remote += 1
             server_debt(nodes, here, UP, m[M_NOTIFY_BYTES])
@@ -140,14 +140,14 @@ def tile_notify(
 
 @kernel
 def work_drain(
-    op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+    op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
     tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
     edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
 ):  # fmt: skip
     """Release what waits for the ops in the worklist, first done first."""
     while x[X_WORK_HEAD] >= 0:
         o = x[X_WORK_HEAD]
-        x[X_WORK_HEAD] = os[o, NEXT2]
+        x[X_WORK_HEAD] = op[o, NEXT2]
         x[X_DONE] += 1
         flags = op[o, FLAGS]
         if flags & HAS_RELEASES:
@@ -159,9 +159,9 @@ def work_drain(
         if flags & HAS_EDGES:
             for e in range(edge_ptr[o], edge_ptr[o + 1]):
                 if edge_head_kind[e] == HEAD_OP_ISSUE:
-                    op_release(edge_head[e], o, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+                    op_release(edge_head[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
                 else:
                     tile_notify(
-                        edge_head[e], o, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+                        edge_head[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
                         tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
                     )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from dysharp.uarch.columns import (
     G_ROW0,
+    G_TILE0,
+    G_TILE_ROWS,
     G_USED,
     R_LEFT,
     R_REGION,
     R_SLOT,
-    G_TILE0,
-    G_TILE_ROWS,
     T_LEFT,
     TT_READY,
     X_NOW,

@@ -1,6 +1,8 @@
 """Switch input buffers: virtual channels with credits, exposure of trains to the outputs, and the output queues."""
 
 from dysharp.uarch.columns import (
+    B_LINK,
+    B_NODE,
     CLS,
     DOWN,
     MEMBER,
@@ -20,14 +22,13 @@ from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.ready import mark
 
 
-
 @block
-def credits_apply(row, credits, os, ot, op, wires, occupied, now):
+def credits_apply(row, credits, ot, op, wires, occupied, now):
     """Take due credits of (node, class) `row`: buffer space that has come back by `now`."""
     while credits[row, 0] >= 0 and ot[credits[row, 0], SCRATCH] <= now:
         o = credits[row, 0]
-        credits[row, 0] = os[o, NEXT]
-        occupied[row, os[o, VC]] -= wires[op[o, WIRE], W_UP]
+        credits[row, 0] = op[o, NEXT]
+        occupied[row, op[o, VC]] -= wires[op[o, WIRE], W_UP]
 
 
 @block
@@ -45,17 +46,17 @@ def vc_choose(row, occupied, wire, vc_bytes):
 
 
 @kernel
-def train_expose(o, op, templates, member_node, member_link, out_queues, out_mask, nodes, dirty_down, x, n_classes):
+def train_expose(o, op, templates, mem, out_queues, out_mask, nodes, dirty_down, x, n_classes):
     """The copies of train o ask for their outputs."""
     i = op[o, NODE]
     c = templates[op[o, TEMPLATE], CLS]
     n_sources = nodes.shape[0] + 1
     for m in range(op[o, MEMBER], op[o + 1, MEMBER]):
-        j = member_node[m, 0]
+        j = mem[m, B_NODE]
         if j == i:
             continue
         at = j * n_classes + c
-        fifo_push(out_queues, at * n_sources + i, member_link, 0, m)
+        fifo_push(out_queues, at * n_sources + i, mem, B_LINK, m)
         out_mask[at, i >> 5] |= 1 << (i & 31)
         nodes[j, DOWN + S_MASK] |= 1 << c
         if nodes[j, DOWN + S_FREE] <= x[X_NOW]:

@@ -6,8 +6,15 @@ One function, because the blocks are inlined into it and share its arrays; it ca
 from dysharp.uarch.bits import bit_after, bit_lowest, set_after
 from dysharp.uarch.columns import (
     ANSWERS,
+    B_EXT,
+    B_FILL,
+    B_LINK,
+    B_NODE,
+    B_OP,
+    B_TIME,
     CLS,
     COPIES,
+    DEPS,
     DONE,
     DOWN,
     END,
@@ -21,7 +28,7 @@ from dysharp.uarch.columns import (
     M_RATE,
     M_RESPONDER,
     M_VC_BYTES,
-    MEMBER,
+    N_RINGS,
     NEXT,
     NEXT2,
     NODE,
@@ -38,7 +45,6 @@ from dysharp.uarch.columns import (
     RING_RESPOND,
     RING_RESULT,
     RING_RESULT_DELIVERED,
-    N_RINGS,
     S_CURSOR,
     S_EXTRA,
     S_FREE,
@@ -85,17 +91,17 @@ IDLE = -(1 << 40)  # S_EXTRA of a down server that sends nothing
 
 
 @kernel
-def run_start(op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
+def run_start(op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
     """Time zero: ops without dependencies become ready, in id order."""
-    for o in range(os.shape[0]):
-        if os[o, 0] == 0:
-            op_ready(o, -1, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+    for o in range(op.shape[0] - 1):
+        if op[o, DEPS] == 0:
+            op_ready(o, -1, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
 
 
 @kernel
 def run_loop(
-    budget, op, os, ot, templates, wires, durations,
-    member_op, member_node, member_link, member_time, member_ext, fill_ptr, fill_row,
+    budget, op, ot, templates, wires, durations,
+    mem, mem_time, fill_row,
     rows, regions, slot_row, tiles, tile_times, tile_edge_ptr, tile_edge_kind, tile_edge,
     edge_ptr, edge_head_kind, edge_head,
     hold_ptr, hold_sem, hold_amount, release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
@@ -123,7 +129,7 @@ def run_loop(
         # what the last grants completed at once (transfers without members)
         if x[X_WORK_HEAD] >= 0:
             work_drain(
-                op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
+                op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
                 rings, times, winner, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem,
                 release_amount, sem_left, sem_issuer_ptr, sem_issuer,
             )  # fmt: skip
@@ -144,24 +150,24 @@ def run_loop(
                 pools[p, P_FREE] += n
                 for k in range(pool_issuer_ptr[p], pool_issuer_ptr[p + 1]):
                     mark(dirty_issuers, x, pool_issuer[k])
-                os[o, LEFT] -= n
+                op[o, LEFT] -= n
                 x[X_EVENTS] += 1
-                if os[o, LEFT] == 0:
+                if op[o, LEFT] == 0:
                     ot[o, END] = now
                     done = o
             elif leaf < leaf_arrive:
                 tree_set(times, winner, leaf, INF)
                 mark(dirty_up, x, leaf - leaf_up)
             elif leaf == leaf_arrive:
-                o = fifo_pop(rings, RING_ARRIVE, os, NEXT)
+                o = fifo_pop(rings, RING_ARRIVE, op, NEXT)
                 tree_set(times, winner, leaf, ot[rings[RING_ARRIVE, 0], SCRATCH] if rings[RING_ARRIVE, 0] >= 0 else INF)
                 expose = True
                 if finite:
-                    row = (op[o, NODE] * n_classes + templates[op[o, TEMPLATE], CLS]) * n_vcs + os[o, VC]
+                    row = (op[o, NODE] * n_classes + templates[op[o, TEMPLATE], CLS]) * n_vcs + op[o, VC]
                     expose = channels[row, 0] < 0
-                    fifo_push(channels, row, os, NEXT, o)
+                    fifo_push(channels, row, op, NEXT, o)
                 if expose:
-                    train_expose(o, op, templates, member_node, member_link, out_queues, out_mask, nodes, dirty_down, x, n_classes)
+                    train_expose(o, op, templates, mem, out_queues, out_mask, nodes, dirty_down, x, n_classes)
             elif leaf < leaf_down + n_nodes:
                 j = leaf - leaf_down
                 tree_set(times, winner, leaf, INF)
@@ -171,94 +177,94 @@ def run_loop(
                 if entry < 0:
                     o = -2 - entry
                     ot[o, DONE] = now + lat
-                    if ring_push(rings, RING_RESULT_DELIVERED, os, NEXT2, ot, DONE, op, NODE, o):
+                    if ring_push(rings, RING_RESULT_DELIVERED, op, NEXT2, ot, DONE, op, NODE, o):
                         tree_set(times, winner, leaf_rings + RING_RESULT_DELIVERED, now + lat)
                 else:
-                    o = member_op[entry]
+                    o = mem[entry, B_OP]
                     t = op[o, TEMPLATE]
-                    os[o, COPIES] -= 1
-                    if os[o, COPIES] == 0 and finite:
+                    op[o, COPIES] -= 1
+                    if op[o, COPIES] == 0 and finite:
                         i = op[o, NODE]
                         at = i * n_classes + templates[t, CLS]
-                        row = at * n_vcs + os[o, VC]
-                        fifo_pop(channels, row, os, NEXT)
+                        row = at * n_vcs + op[o, VC]
+                        fifo_pop(channels, row, op, NEXT)
                         if channels[row, 0] >= 0:
                             train_expose(
-                                channels[row, 0], op, templates, member_node, member_link, out_queues, out_mask, nodes,
+                                channels[row, 0], op, templates, mem, out_queues, out_mask, nodes,
                                 dirty_down, x, n_classes,
                             )  # fmt: skip
                         ot[o, SCRATCH] = now + lat
-                        fifo_push(credits, at, os, NEXT, o)
+                        fifo_push(credits, at, op, NEXT, o)
                         if nodes[i, UP + S_EXTRA] >= 0 and times[leaf_credit + i] > now + lat:
                             tree_set(times, winner, leaf_credit + i, now + lat)
                     if templates[t, IS_PULL]:
-                        member_time[entry, 0] = now + lat + m[M_RESPONDER]
+                        mem_time[entry, B_TIME] = now + lat + m[M_RESPONDER]
                         k = RING_RESPOND
                     else:
-                        member_time[entry, 0] = now + lat
+                        mem_time[entry, B_TIME] = now + lat
                         k = RING_DELIVER
-                    if ring_push(rings, k, member_link, 0, member_time, 0, member_node, 0, entry):
-                        tree_set(times, winner, leaf_rings + k, member_time[entry, 0])
+                    if ring_push(rings, k, mem, B_LINK, mem_time, B_TIME, mem, B_NODE, entry):
+                        tree_set(times, winner, leaf_rings + k, mem_time[entry, B_TIME])
             elif leaf == leaf_rings + RING_DELIVER:
-                filled = fifo_pop(rings, RING_DELIVER, member_link, 0)
+                filled = fifo_pop(rings, RING_DELIVER, mem, B_LINK)
                 head = rings[RING_DELIVER, 0]
-                tree_set(times, winner, leaf, member_time[head, 0] if head >= 0 else INF)
-                o = member_op[filled]
+                tree_set(times, winner, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
+                o = mem[filled, B_OP]
                 w = op[o, WIRE]
-                server_debt(nodes, member_node[filled, 0], UP, wires[w, W_ACK_UP])
-                os[o, LEFT] -= 1
-                if os[o, LEFT] == 0:
+                server_debt(nodes, mem[filled, B_NODE], UP, wires[w, W_ACK_UP])
+                op[o, LEFT] -= 1
+                if op[o, LEFT] == 0:
                     server_debt(nodes, op[o, NODE], DOWN, wires[w, W_ACK_DOWN])
                     ot[o, DONE] = now + m[M_ACK]
-                    if ring_push(rings, RING_ACK, os, NEXT2, ot, DONE, op, NODE, o):
+                    if ring_push(rings, RING_ACK, op, NEXT2, ot, DONE, op, NODE, o):
                         tree_set(times, winner, leaf_rings + RING_ACK, ot[o, DONE])
             elif leaf == leaf_rings + RING_RESPOND:
-                k = fifo_pop(rings, RING_RESPOND, member_link, 0)
+                k = fifo_pop(rings, RING_RESPOND, mem, B_LINK)
                 head = rings[RING_RESPOND, 0]
-                tree_set(times, winner, leaf, member_time[head, 0] if head >= 0 else INF)
-                j = member_node[k, 0]
-                c = templates[op[member_op[k], TEMPLATE], RESPONSE_CLS]
-                hub_push(hub, j * n_classes + c, os, member_link, -2 - k)
+                tree_set(times, winner, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
+                j = mem[k, B_NODE]
+                c = templates[op[mem[k, B_OP], TEMPLATE], RESPONSE_CLS]
+                hub_push(hub, j * n_classes + c, op, mem, -2 - k)
                 nodes[j, UP + S_MASK] |= 1 << c
                 if nodes[j, UP + S_FREE] <= now:
                     mark(dirty_up, x, j)
             elif leaf == leaf_rings + RING_RESULT:
-                o = fifo_pop(rings, RING_RESULT, os, NEXT2)
+                o = fifo_pop(rings, RING_RESULT, op, NEXT2)
                 head = rings[RING_RESULT, 0]
                 tree_set(times, winner, leaf, ot[head, DONE] if head >= 0 else INF)
                 j = op[o, NODE]
                 c = templates[op[o, TEMPLATE], RESPONSE_CLS]
                 at = j * n_classes + c
-                fifo_push(out_queues, at * n_sources + n_nodes, os, NEXT2, o)
+                fifo_push(out_queues, at * n_sources + n_nodes, op, NEXT2, o)
                 out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
                 nodes[j, DOWN + S_MASK] |= 1 << c
                 if nodes[j, DOWN + S_FREE] <= now:
                     mark(dirty_down, x, j)
             elif leaf == leaf_rings + RING_RESULT_DELIVERED:
-                o = fifo_pop(rings, RING_RESULT_DELIVERED, os, NEXT2)
+                o = fifo_pop(rings, RING_RESULT_DELIVERED, op, NEXT2)
                 head = rings[RING_RESULT_DELIVERED, 0]
                 tree_set(times, winner, leaf, ot[head, DONE] if head >= 0 else INF)
-                os[o, LEFT] -= 1
-                if os[o, LEFT] == 0:
+                op[o, LEFT] -= 1
+                if op[o, LEFT] == 0:
                     done = o
             elif leaf == leaf_rings + RING_LOCAL:
-                k = fifo_pop(rings, RING_LOCAL, member_link, 0)
+                k = fifo_pop(rings, RING_LOCAL, mem, B_LINK)
                 head = rings[RING_LOCAL, 0]
-                tree_set(times, winner, leaf, member_time[head, 0] if head >= 0 else INF)
-                o = member_op[k]
-                os[o, LEFT] -= 1
+                tree_set(times, winner, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
+                o = mem[k, B_OP]
+                op[o, LEFT] -= 1
                 if not templates[op[o, TEMPLATE], IS_PULL]:
                     filled = k
-                if os[o, LEFT] == 0:
-                    if templates[op[o, TEMPLATE], IS_PULL] or os[o, ANSWERS] == 0:
+                if op[o, LEFT] == 0:
+                    if templates[op[o, TEMPLATE], IS_PULL] or op[o, ANSWERS] == 0:
                         done = o
                     else:
                         server_debt(nodes, op[o, NODE], DOWN, wires[op[o, WIRE], W_ACK_DOWN])
                         ot[o, DONE] = now + m[M_ACK]
-                        if ring_push(rings, RING_ACK, os, NEXT2, ot, DONE, op, NODE, o):
+                        if ring_push(rings, RING_ACK, op, NEXT2, ot, DONE, op, NODE, o):
                             tree_set(times, winner, leaf_rings + RING_ACK, ot[o, DONE])
             elif leaf == leaf_rings + RING_ACK:
-                done = fifo_pop(rings, RING_ACK, os, NEXT2)
+                done = fifo_pop(rings, RING_ACK, op, NEXT2)
                 head = rings[RING_ACK, 0]
                 tree_set(times, winner, leaf, ot[head, DONE] if head >= 0 else INF)
             elif leaf == leaf_rings + RING_NOTIFY:
@@ -269,34 +275,34 @@ def run_loop(
                     k = slot_row[s]
                     if k >= 0 and rows[k, R_NOTIFY] >= 0 and op[rows[k, R_NOTIFY], NODE] != tiles[t, T_NODE]:
                         op_release(
-                            rows[k, R_NOTIFY], tiles[t, T_CAUSE], op, os, ot, templates, issuers, heap_keys, heap_ids,
+                            rows[k, R_NOTIFY], tiles[t, T_CAUSE], op, ot, templates, issuers, heap_keys, heap_ids,
                             dirty_issuers, x,
                         )  # fmt: skip
             else:
                 tree_set(times, winner, leaf, INF)
                 mark(dirty_up, x, leaf - leaf_credit)
             if filled >= 0:
-                o = member_op[filled]
+                o = mem[filled, B_OP]
                 n = wires[op[o, WIRE], W_PAYLOAD]
-                for f in range(fill_ptr[filled], fill_ptr[filled + 1]):
+                for f in range(mem[filled, B_FILL], mem[filled + 1, B_FILL]):
                     t = row_fill(fill_row[f], n, rows, regions, slot_row, tiles, tile_times, x)
                     if t >= 0:
                         for e in range(tile_edge_ptr[t], tile_edge_ptr[t + 1]):
                             if tile_edge_kind[e] == HEAD_OP_ISSUE:
                                 op_release(
-                                    tile_edge[e], o, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x
+                                    tile_edge[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x
                                 )
                             else:
                                 tile_notify(
-                                    tile_edge[e], o, op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+                                    tile_edge[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
                                     tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
                                 )  # fmt: skip
             if done >= 0:
                 ot[done, DONE] = now
-                work_push(os, x, done)
+                work_push(op, x, done)
             if x[X_WORK_HEAD] >= 0:
                 work_drain(
-                    op, os, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows,
+                    op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows,
                     nodes, rings, times, winner, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr,
                     release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
                 )  # fmt: skip
@@ -324,15 +330,15 @@ def run_loop(
                         break
                     if issuers[i, I_POOL] >= 0:
                         if gang_start(
-                            o, issuers[i, I_POOL], op, os, ot, templates, durations, pools, pool_keys, pool_ids, times, winner, x
+                            o, issuers[i, I_POOL], op, ot, templates, durations, pools, pool_keys, pool_ids, times, winner, x
                         ):
                             issuer_drop(i, issuers, heap_keys, heap_ids)
                     elif train_issue(
-                        o, op, os, ot, templates, member_node, member_link, member_time, nodes, hub, dirty_up, rings, times,
+                        o, op, ot, templates, mem, mem_time, nodes, hub, dirty_up, rings, times,
                         winner, leaf_rings, m, x, n_classes,
                     ):  # fmt: skip
                         ot[o, DONE] = now
-                        work_push(os, x, o)
+                        work_push(op, x, o)
                         x[X_DIRTY] = 1
         for word in range(len(dirty_up)):
             while dirty_up[word] != 0:
@@ -354,7 +360,7 @@ def run_loop(
                     if entry < 0 or not finite:
                         chosen = c
                         break
-                    credits_apply(at, credits, os, ot, op, wires, occupied, now)
+                    credits_apply(at, credits, ot, op, wires, occupied, now)
                     v = vc_choose(at, occupied, wires[op[entry, WIRE], W_UP], m[M_VC_BYTES])
                     if v >= 0:
                         chosen = c
@@ -372,7 +378,7 @@ def run_loop(
                     tree_set(times, winner, leaf_credit + i, INF)
                 at = i * n_classes + chosen
                 entry = hub[at, 0]
-                hub_pop(hub, at, os, member_link)
+                hub_pop(hub, at, op, mem)
                 if hub[at, 0] == -1:
                     nodes[i, UP + S_MASK] &= ~(1 << chosen)
                 nodes[i, UP + S_CURSOR] = chosen
@@ -384,25 +390,25 @@ def run_loop(
                     ot[entry, TAIL] = end + wires[w, W_STRIPE_UP]
                     ot[entry, END] = ot[entry, TAIL]
                     ot[entry, SCRATCH] = now + lat
-                    os[entry, VC] = v
+                    op[entry, VC] = v
                     if finite:
                         occupied[at, v] += wires[w, W_UP]
-                    if ring_push(rings, RING_ARRIVE, os, NEXT, ot, SCRATCH, op, NODE, entry):
+                    if ring_push(rings, RING_ARRIVE, op, NEXT, ot, SCRATCH, op, NODE, entry):
                         tree_set(times, winner, leaf_arrive, now + lat)
                 else:
                     k = -2 - entry
-                    o = member_op[k]
+                    o = mem[k, B_OP]
                     w = op[o, WIRE]
                     end = server_grant(nodes, i, UP, now, wires[w, W_RESPONSE], rate)
-                    member_time[k, 0] = now
+                    mem_time[k, B_TIME] = now
                     end_tail = end + wires[w, W_STRIPE_RESPONSE]
                     if end_tail > ot[o, END]:
                         ot[o, END] = end_tail
-                    os[o, ANSWERS] -= 1
+                    op[o, ANSWERS] -= 1
                     x[X_EVENTS] += 1
-                    if os[o, ANSWERS] == 0:
+                    if op[o, ANSWERS] == 0:
                         ot[o, DONE] = now + lat
-                        if ring_push(rings, RING_RESULT, os, NEXT2, ot, DONE, op, NODE, o):
+                        if ring_push(rings, RING_RESULT, op, NEXT2, ot, DONE, op, NODE, o):
                             tree_set(times, winner, leaf_rings + RING_RESULT, now + lat)
                 tree_set(times, winner, leaf_up + i, end)
         for word in range(len(dirty_down)):
@@ -419,16 +425,14 @@ def run_loop(
                 out_cursor[at] = s
                 x[X_EVENTS] += 1
                 if s == n_nodes:
-                    o = fifo_pop(out_queues, at * n_sources + s, os, NEXT2)
+                    o = fifo_pop(out_queues, at * n_sources + s, op, NEXT2)
                     wire = wires[op[o, WIRE], W_RESULT]
                     bound = ot[o, END] + lat
                     nodes[j, DOWN + S_EXTRA] = -2 - o
                 else:
-                    k = fifo_pop(out_queues, at * n_sources + s, member_link, 0)
-                    o = member_op[k]
-                    wire = wires[op[o, WIRE], W_DOWN]
-                    if len(member_ext) > 0:
-                        wire += member_ext[k]
+                    k = fifo_pop(out_queues, at * n_sources + s, mem, B_LINK)
+                    o = mem[k, B_OP]
+                    wire = wires[op[o, WIRE], W_DOWN] + mem[k, B_EXT]
                     bound = ot[o, TAIL] + lat
                     nodes[j, DOWN + S_EXTRA] = k
                 if out_queues[at * n_sources + s, 0] < 0:

@@ -20,17 +20,12 @@ class Lowered(NamedTuple):
     """Arguments of `run_loop` after `budget`, in its order."""
 
     op: Array
-    os: Array
     ot: Array
     templates: Array
     wires: Array
     durations: Array
-    member_op: Array
-    member_node: Array
-    member_link: Array
-    member_time: Array
-    member_ext: Array
-    fill_ptr: Array
+    mem: Array
+    mem_time: Array
     fill_row: Array
     rows: Array
     regions: Array
@@ -101,21 +96,30 @@ def _words(n: int) -> Array:
     return np.zeros((n + 31) // 32 or 1, np.int64)
 
 
-def _ops(p: Program, kinds: Array) -> tuple[Array, Array, Array]:
+def _ops(p: Program, kinds: Array) -> Array:
     n = p.n_ops
-    op = np.empty((n + 1, 8), np.int32)
+    op = np.full((n + 1, 32), -1, np.int32)
     op[:n, col.TEMPLATE], op[:n, col.NODE], op[:n, col.ISSUER] = p.ops.template, p.ops.node, p.ops.issuer
     pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
     op[:n, col.WIRE] = np.where(pooled, p.ops.rows, p.ops.wire)
     op[:n, col.PRIO], op[:n, col.KEY] = p.ops.prio, p.ops.key
     op[:, col.MEMBER] = p.members.ptr
     op[:n, col.FLAGS] = 0
-    state = np.full((n, 8), -1, np.int32)
-    state[:, col.DEPS] = dependencies(p)
+    op[:n, col.DEPS] = dependencies(p)
     tasks = np.array([t.tasks for t in p.templates], np.int32)
-    state[:, col.LEFT] = state[:, col.ANSWERS] = np.where(pooled, tasks[p.ops.template], 0)
-    state[:, col.COPIES] = 0
-    return op, state, np.full((n, 7), -1, np.int64)
+    op[:n, col.LEFT] = op[:n, col.ANSWERS] = np.where(pooled, tasks[p.ops.template], 0)
+    op[:n, col.COPIES] = 0
+    return op
+
+
+def _members(p: Program) -> Array:
+    n, ext = p.n_members, p.members.ext_bytes
+    mem = np.full((n + 1, 8), -1, np.int32)
+    mem[:n, col.B_NODE] = p.members.node
+    mem[:n, col.B_OP] = np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr))
+    mem[:, col.B_FILL] = p.members.fill_ptr
+    mem[:n, col.B_EXT] = 0 if ext is None else ext
+    return mem
 
 
 def dependencies(p: Program) -> Array:
@@ -269,20 +273,13 @@ def lower(p: Program) -> Lowered:
     if reason:
         raise ProgramError(f"burst engine: {reason}")
     kinds = p.kinds()
-    op, state, times = _ops(p, kinds)
-    n = p.n_members
-    ext = p.members.ext_bytes
+    op, mem = _ops(p, kinds), _members(p)
     arrays = _regions(p) | _edges(p, op) | _semaphores(p, op) | _issuers(p, kinds) | _fabric(p) | _constants(p, kinds)
     return Lowered(
         op=op,
-        os=state,
-        ot=times,
-        member_op=np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr)),
-        member_node=p.members.node.reshape(n, 1),
-        member_link=np.full((n, 1), -1, np.int32),
-        member_time=np.full((n, 1), -1, np.int64),
-        member_ext=np.zeros(0, np.int32) if ext is None else ext,
-        fill_ptr=p.members.fill_ptr,
+        ot=op.view(np.int64),
+        mem=mem,
+        mem_time=mem.view(np.int64),
         fill_row=p.members.fill_row,
         **arrays,
     )

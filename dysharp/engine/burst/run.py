@@ -38,11 +38,11 @@ def run_burst(program: Program, progress: Callable[[int, int], None] | None = No
     if not run_loop.signatures:
         begin = time.perf_counter()
         warm = lower(_empty(program))
-        run_start(warm.op, warm.os, warm.ot, warm.templates, warm.issuers, warm.heap_keys, warm.heap_ids, warm.dirty_issuers, warm.x)
+        run_start(warm.op, warm.ot, warm.templates, warm.issuers, warm.heap_keys, warm.heap_ids, warm.dirty_issuers, warm.x)
         run_loop(0, *warm)
         compile_s += time.perf_counter() - begin
     begin = time.perf_counter()
-    run_start(a.op, a.os, a.ot, a.templates, a.issuers, a.heap_keys, a.heap_ids, a.dirty_issuers, a.x)
+    run_start(a.op, a.ot, a.templates, a.issuers, a.heap_keys, a.heap_ids, a.dirty_issuers, a.x)
     while run_loop(SLICE_EVENTS, *a):
         if progress:
             progress(int(a.x[col.X_DONE]), program.n_ops)
@@ -64,13 +64,13 @@ def _empty(program: Program) -> Program:
 def trace_of(program: Program, a: Lowered) -> Trace:
     """The Trace of a finished run."""
     return Trace(
-        ready=a.ot[:, col.READY].copy(),
-        issue=a.ot[:, col.ISSUE].copy(),
-        start=a.ot[:, col.START].copy(),
-        end=a.ot[:, col.END].copy(),
-        done=a.ot[:, col.DONE].copy(),
-        cause=a.os[:, col.CAUSE].copy(),
-        member=a.member_time[:, 0],
+        ready=a.ot[:-1, col.READY].copy(),
+        issue=a.ot[:-1, col.ISSUE].copy(),
+        start=a.ot[:-1, col.START].copy(),
+        end=a.ot[:-1, col.END].copy(),
+        done=a.ot[:-1, col.DONE].copy(),
+        cause=a.op[:-1, col.CAUSE].copy(),
+        member=a.mem_time[:-1, col.B_TIME].copy(),
         row_slot=a.rows[:, col.R_SLOT].copy(),
         tile_ready=a.tile_times[:, col.TT_READY].copy(),
         up_busy=a.nodes[:, col.UP + col.S_WIRE].copy(),
@@ -81,14 +81,14 @@ def trace_of(program: Program, a: Lowered) -> Trace:
 
 def deadlock_text(program: Program, a: Lowered) -> str:
     """One line: how many ops are stuck and what the first of each kind waits for."""
-    stuck = np.flatnonzero(a.ot[:, col.DONE] < 0)
+    stuck = np.flatnonzero(a.ot[:-1, col.DONE] < 0)
     unready = stuck[a.ot[stuck, col.READY] < 0]
     unissued = stuck[(a.ot[stuck, col.READY] >= 0) & (a.ot[stuck, col.ISSUE] < 0)]
     parts = [f"deadlock at {int(a.x[col.X_NOW]) / 1e6:.3f} us: {len(stuck)} of {program.n_ops} ops are not done"]
     if len(unready):
         o = int(unready[0])
         name = program.templates[program.ops.template[o]].name
-        parts.append(f"op {o} ({name}, node {program.ops.node[o]}) waits for {a.os[o, col.DEPS]} dependencies")
+        parts.append(f"op {o} ({name}, node {program.ops.node[o]}) waits for {a.op[o, col.DEPS]} dependencies")
     if len(unissued):
         o = int(unissued[0])
         name = program.templates[program.ops.template[o]].name
