@@ -29,7 +29,7 @@ def start(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window)
     counts = layer.exchange(4 * model.n_experts, name="nactive")
     dispatch = layer.dispatch_multicast(dispatch_window, framing)
-    layer.all_of_gpu_wait(Tail.TILE_READY, counts, dispatch, layer.sent_source)
+    layer.all_of_gpu_wait(Tail.OP_DONE, layer.target_fetch(counts), dispatch, layer.sent_source)
     return layer, dispatch, combine_window
 
 

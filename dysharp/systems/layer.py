@@ -14,8 +14,9 @@ from dysharp.compute import gemm_gang, tile_task_ps
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.machine import CLASSES, COMBINE, DISPATCH, OTHER, REQUEST, RESPONSE, machine_of, sessions_that_fit
+from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, pairs, traffic
 
 I32 = NDArray[np.int32]
@@ -118,27 +119,40 @@ class Layer:
         """One multicast per token to the GPUs that need it, `window` tokens in flight per source. Ops follow `sent`."""
         template = self.b.template(Template("dispatch.multicast", Kind.MULTICAST, "dispatch", "copy", DISPATCH, framing=self.b.framing(framing)))
         source = self.sent_source
+        packets = framing.packets(self.model.row_bytes) + framing.packets(self.gate_bytes)
         first = self.b.ops(
             template,
             source,
             issuer=self._per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
             bytes=self.model.row_bytes,
             key=self.sent,
-            to=To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, self._replica_ext()),
+            to=To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, self._replica_ext(framing, packets)),
             targets=self.listed[self.sent],
             aux_bytes=self.gate_bytes,
         )
         self.b.hold(self._window(window, "dispatch_window")[source], first + np.arange(len(source)))
         return first
 
-    def _replica_ext(self) -> I64 | None:
-        """Wire bytes of the extension flit that a copy needs when its local experts fit neither a bitmap nor three ids (design section 4)."""
+    def _replica_ext(self, framing: Framing, packets: int) -> I64 | None:
+        """Wire bytes per copy of the extension flit that names its local experts, where they fit neither a bitmap (15 local experts) nor
+        three ids (32); `dysharp.replica_form` = "extension" puts one on every copy (design section 4).
+        """
         local = self.routing.placement.slots_per_gpu
-        if local <= 15:
+        lean = choice_str("dysharp.replica_form") == "bitmap"
+        if not framing.targets_per_ext or (lean and local <= 15):
             return None
-        needs = self.pair_rows > 3 if local <= 32 else np.ones(len(self.pair_rows), bool)
-        packets = DYMULTIMEM.packets(self.model.row_bytes) + DYMULTIMEM.packets(self.gate_bytes)
+        needs = self.pair_rows > 3 if lean and local <= 32 else np.ones(len(self.pair_rows), bool)
         return needs * packets * self.cluster.flit_bytes
+
+    def target_fetch(self, after: I32) -> I32:
+        """The LSU's first fetch of a target list on each GPU, after region tile `after[gpu]`. Returns the DELAY ops."""
+        duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
+        template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
+        pools = [self.b.pool(g, 1, "lsu") for g in range(self.n_gpus)]
+        gpus = np.arange(self.n_gpus)
+        op = self.b.ops(template, gpus, issuer=self._per_gpu(Discipline.PROGRAM_ORDER, "lsu", pools))
+        self.b.edges(Tail.TILE_READY, after, Head.OP_ISSUE, op + gpus)
+        return (op + gpus).astype(np.int32)
 
     def dispatch_allgather(self, window: int) -> int:
         """Every token to every other GPU (NVLS AllGather); GPUs keep the rows their experts need."""
@@ -220,7 +234,8 @@ class Layer:
             Template("combine.pull", Kind.PULL_REDUCE, "combine", "sum", REQUEST, RESPONSE, framing=self.b.framing(framing))
         )
         tokens = np.arange(self.routing.n_tokens) if every_gpu else self.sent
-        to = self._all_gpus() if every_gpu else To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of)
+        ext = self._replica_ext(framing, framing.packets(self.model.row_bytes))
+        to = self._all_gpus() if every_gpu else To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, ext)
         source = self.every_source if every_gpu else self.sent_source
         first = self.b.ops(
             template,

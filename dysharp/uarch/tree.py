@@ -9,10 +9,11 @@ def tree_set(times, winner, leaf, t):
     times[leaf] = t
     node = (leaf + len(times)) >> 1
     while node >= 1:
+        before = winner[node]
         a = winner[2 * node]
         b = winner[2 * node + 1]
-        if times[b] < times[a]:
-            winner[node] = b
-        else:
-            winner[node] = a
+        after = b if times[b] < times[a] else a
+        winner[node] = after
+        if before != leaf and after != leaf:
+            break  # this source neither held nor wins this match: nothing above has changed
         node >>= 1

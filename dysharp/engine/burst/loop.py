@@ -18,6 +18,7 @@ from dysharp.uarch.columns import (
     DONE,
     DOWN,
     END,
+    FLAGS,
     I_POOL,
     INF,
     IS_PULL,
@@ -73,6 +74,7 @@ from dysharp.uarch.columns import (
     WIRE,
     X_BLOCKED_PS,
     X_DIRTY,
+    X_DONE,
     X_EVENTS,
     X_NOW,
     X_WORK_HEAD,
@@ -216,7 +218,9 @@ def run_loop(
                 if op[o, LEFT] == 0:
                     server_debt(nodes, op[o, NODE], DOWN, wires[w, W_ACK_DOWN])
                     ot[o, DONE] = now + m[M_ACK]
-                    if ring_push(rings, RING_ACK, op, NEXT2, ot, DONE, op, NODE, o):
+                    if op[o, FLAGS] == 0:
+                        x[X_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
+                    elif ring_push(rings, RING_ACK, op, NEXT2, ot, DONE, op, NODE, o):
                         tree_set(times, winner, leaf_rings + RING_ACK, ot[o, DONE])
             elif leaf == leaf_rings + RING_RESPOND:
                 k = fifo_pop(rings, RING_RESPOND, mem, B_LINK)

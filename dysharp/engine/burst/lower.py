@@ -13,6 +13,7 @@ from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program
 from dysharp.uarch import columns as col
 
 Array = NDArray[Any]
+CHUNK = 1 << 14
 SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
 
 
@@ -96,29 +97,43 @@ def _words(n: int) -> Array:
     return np.zeros((n + 31) // 32 or 1, np.int64)
 
 
+def _records(rows: int, columns: int) -> Array:
+    """`[rows, columns]` int32 of -1 on a cache line, so that a record of 128 B takes two lines and not three."""
+    n = rows * columns
+    raw = np.empty(n + 32, np.int32)
+    first = -raw.ctypes.data // 4 % 32
+    out = raw[first : first + n].reshape(rows, columns)
+    out.fill(-1)
+    return out
+
+
 def _ops(p: Program, kinds: Array) -> Array:
     n = p.n_ops
-    op = np.full((n + 1, 32), -1, np.int32)
-    op[:n, col.TEMPLATE], op[:n, col.NODE], op[:n, col.ISSUER] = p.ops.template, p.ops.node, p.ops.issuer
-    pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
-    op[:n, col.WIRE] = np.where(pooled, p.ops.rows, p.ops.wire)
-    op[:n, col.PRIO], op[:n, col.KEY] = p.ops.prio, p.ops.key
-    op[:, col.MEMBER] = p.members.ptr
-    op[:n, col.FLAGS] = 0
-    op[:n, col.DEPS] = dependencies(p)
-    tasks = np.array([t.tasks for t in p.templates], np.int32)
-    op[:n, col.LEFT] = op[:n, col.ANSWERS] = np.where(pooled, tasks[p.ops.template], 0)
-    op[:n, col.COPIES] = 0
+    op = _records(n + 1, 32)
+    op[n, col.MEMBER] = p.members.ptr[n]
+    tasks = np.array([t.tasks for t in p.templates] or [0], np.int32)
+    is_pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
+    waits = dependencies(p)
+    for a in range(0, n, CHUNK):  # record by record in cache, instead of one pass over all memory per column
+        part, to = slice(a, min(a + CHUNK, n)), op[a : min(a + CHUNK, n)]
+        pooled = is_pooled[part]
+        to[:, col.TEMPLATE], to[:, col.NODE], to[:, col.ISSUER] = p.ops.template[part], p.ops.node[part], p.ops.issuer[part]
+        to[:, col.WIRE] = np.where(pooled, p.ops.rows[part], p.ops.wire[part])
+        to[:, col.PRIO], to[:, col.KEY], to[:, col.MEMBER] = p.ops.prio[part], p.ops.key[part], p.members.ptr[part]
+        to[:, col.FLAGS], to[:, col.DEPS], to[:, col.COPIES] = 0, waits[part], 0
+        to[:, col.LEFT] = to[:, col.ANSWERS] = np.where(pooled, tasks[p.ops.template[part]], 0)
     return op
 
 
 def _members(p: Program) -> Array:
     n, ext = p.n_members, p.members.ext_bytes
-    mem = np.full((n + 1, 8), -1, np.int32)
-    mem[:n, col.B_NODE] = p.members.node
-    mem[:n, col.B_OP] = np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr))
-    mem[:, col.B_FILL] = p.members.fill_ptr
-    mem[:n, col.B_EXT] = 0 if ext is None else ext
+    mem = _records(n + 1, 8)
+    mem[n, col.B_FILL] = p.members.fill_ptr[n]
+    owner = np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr))
+    for a in range(0, n, CHUNK):
+        part, to = slice(a, min(a + CHUNK, n)), mem[a : min(a + CHUNK, n)]
+        to[:, col.B_NODE], to[:, col.B_OP], to[:, col.B_FILL] = p.members.node[part], owner[part], p.members.fill_ptr[part]
+        to[:, col.B_EXT] = 0 if ext is None else ext[part]
     return mem
 
 
@@ -133,7 +148,7 @@ def _regions(p: Program) -> dict[str, Array]:
     r, n = p.regions, p.n_regions
     counts, n_tiles = np.diff(r.row_ptr), np.diff(r.tile_ptr)
     region_of_row, region_of_tile = np.repeat(np.arange(n), counts), np.repeat(np.arange(n), n_tiles)
-    rows = np.empty((p.n_rows, 4), np.int32)
+    rows = _records(p.n_rows, 4)
     rows[:, col.R_LEFT], rows[:, col.R_SLOT] = r.row_bytes[region_of_row], -1
     rows[:, col.R_NOTIFY], rows[:, col.R_REGION] = r.row_notify, region_of_row
     regions = np.zeros((n, 5), np.int32)

@@ -1,0 +1,278 @@
+"""Which ops can never start: a peel of the graph of dependencies, a whole frontier at a time (part of the verifier).
+
+An op is reached when all it waits for has been reached; what is left at the end waits in a circle or for
+something that never happens. Where the outcome depends on arrival the peel assumes the best: tile i of a
+first-touch region is ready once as many rows are complete as its slots reach, its first notification may
+concern any row, a JOIN that may be cancelled or counts announced events is let through.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program.csr import group
+from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
+
+Array = NDArray[Any]
+PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
+EMPTY = np.zeros(0, np.int64)
+
+
+def ragged(ptr: Array, ids: Array) -> Array:
+    """`[sum of lengths]` indices `ptr[i] .. ptr[i + 1]` of every i in `ids`, in order."""
+    first = ptr[ids]
+    counts = ptr[ids + 1] - first
+    total = int(counts.sum())
+    if total == 0:
+        return EMPTY
+    if len(ids) == len(ptr) - 1:
+        return np.arange(total)  # `ids` are all rows, each once: order does not matter to any caller
+    ends = np.cumsum(counts)
+    return np.repeat(first - (ends - counts), counts) + np.arange(total)
+
+
+class _Out:
+    """Edges by tail: heads of op-issue and tile-notify kind (a response's edges do not hold its op back)."""
+
+    def __init__(self, tail: Array, head_kind: Array, head: Array, n: int) -> None:
+        self.empty = len(tail) == 0
+        if not self.empty:
+            self.ptr, order = group(tail, n)
+            self.kind, self.head = head_kind[order], head[order]
+
+    def of(self, ids: Array) -> tuple[Array, Array]:
+        """Heads (ops, tiles) of the edges that leave `ids`."""
+        if self.empty or len(ids) == 0:
+            return EMPTY, EMPTY
+        at = ragged(self.ptr, ids)
+        kind, head = self.kind[at], self.head[at]
+        return head[kind == Head.OP_ISSUE], head[kind == Head.TILE_NOTIFY]
+
+
+class _Peel:
+    """Counters of what is left, and the steps that take them down."""
+
+    def __init__(self, p: Program) -> None:
+        self.p, r = p, p.regions
+        kinds = np.array([t.kind for t in p.templates], np.int8)[p.ops.template]
+        op_fill_ptr = p.members.fill_ptr[p.members.ptr]
+        pushes = np.zeros(len(Kind), bool)
+        pushes[list(PUSHES)] = True
+        self.fill_ptr = op_fill_ptr
+        self.fills = pushes[kinds] & (op_fill_ptr[1:] > op_fill_ptr[:-1])
+        filling = np.repeat(self.fills, np.diff(op_fill_ptr))
+        rows = p.members.fill_row if filling.all() else p.members.fill_row[filling]
+        self.row_left = np.bincount(rows, minlength=p.n_rows)
+        self.region_of_row = np.repeat(np.arange(p.n_regions, dtype=np.int32), np.diff(r.row_ptr))
+        self.region_of_tile = np.repeat(np.arange(p.n_regions, dtype=np.int32), np.diff(r.tile_ptr))
+        self.first_touch = r.alloc == Alloc.FIRST_TOUCH
+        self.complete_rows = np.zeros(p.n_regions, np.int64)
+        self.ready_tiles = np.zeros(p.n_regions, np.int64)
+        self.tile_left, _ = self._tile_sizes()
+        self._edges(kinds)
+        self._issue_order()
+        self.reached = np.zeros(p.n_ops, bool)
+        self.notified = np.zeros(p.n_tiles, bool)
+
+    def _tile_sizes(self) -> tuple[Array, Array]:
+        r = self.p.regions
+        index = np.arange(self.p.n_tiles) - r.tile_ptr[:-1][self.region_of_tile]
+        first = index * r.tile_rows[self.region_of_tile]
+        size = np.minimum(r.tile_rows[self.region_of_tile], np.diff(r.row_ptr)[self.region_of_tile] - first)
+        return size, r.row_ptr[:-1][self.region_of_tile] + first
+
+    def _edges(self, kinds: Array) -> None:
+        p, e = self.p, self.p.edges
+        keep = np.ones(len(e.tail), bool)
+        free = np.zeros(p.n_ops, bool)
+        free[e.head[e.head_kind == Head.JOIN_CANCEL]] = True
+        if p.ops.threshold is not None:
+            free |= (p.ops.threshold >= 0) & (kinds == Kind.JOIN)
+        if free.any():
+            keep = ~((e.head_kind == Head.OP_ISSUE) & free[np.where(e.head_kind == Head.OP_ISSUE, e.head, 0)])
+        self.row_notify = p.regions.row_notify
+        if free.any():
+            self.row_notify = np.where(free[self.row_notify] & (self.row_notify >= 0), -1, self.row_notify)
+        tail, head = e.tail, e.head
+        from_op = keep & ((e.tail_kind == Tail.OP_DONE) | (e.tail_kind == Tail.OP_ISSUED))
+        from_member = keep & (e.tail_kind == Tail.MEMBER_DELIVERED)
+        if from_member.any():
+            tail = tail.copy()
+            tail[from_member] = np.searchsorted(p.members.ptr, tail[from_member], side="right") - 1
+            from_op |= from_member
+        op_tail, op_kind, op_head = tail[from_op], e.head_kind[from_op], head[from_op]
+        before, after = self._chained()
+        if len(before):
+            op_tail, op_head = np.append(op_tail, before), np.append(op_head, after)
+            op_kind = np.append(op_kind, np.full(len(before), Head.OP_ISSUE, np.int32))
+        from_tile = keep & (e.tail_kind == Tail.TILE_READY)
+        from_row = keep & (e.tail_kind == Tail.ROW_COMPLETE)
+        self.op_out = _Out(op_tail, op_kind, op_head, p.n_ops)
+        self.tile_out = _Out(tail[from_tile], e.head_kind[from_tile], head[from_tile], p.n_tiles)
+        self.row_out = _Out(tail[from_row], e.head_kind[from_row], head[from_row], p.n_rows)
+        self.has_edges = np.zeros(p.n_ops, bool)
+        self.has_edges[op_tail] = True
+        waited = np.append(head[keep & (e.head_kind == Head.OP_ISSUE)], after)
+        told = self.row_notify[self.row_notify >= 0]
+        self.waits = np.bincount(waited, minlength=p.n_ops).astype(np.int32)
+        if len(told):
+            self.waits += np.bincount(told, minlength=p.n_ops).astype(np.int32)
+        self.notify_left = np.bincount(head[keep & (e.head_kind == Head.TILE_NOTIFY)], minlength=p.n_tiles)
+
+    def _chained(self) -> tuple[Array, Array]:
+        """(op, next op of its chain)."""
+        if self.p.ops.chain is None:
+            return np.zeros(0, np.int32), np.zeros(0, np.int32)
+        ops = np.flatnonzero(self.p.ops.chain >= 0).astype(np.int32)
+        ops = ops[np.argsort(self.p.ops.chain[ops], kind="stable")]
+        same = self.p.ops.chain[ops[1:]] == self.p.ops.chain[ops[:-1]]
+        return ops[:-1][same], ops[1:][same]
+
+    def _issue_order(self) -> None:
+        """Ops of program-order issuers by issuer and id; one in a chain is not held back by its issuer."""
+        p = self.p
+        in_order = np.append(p.issuers.discipline == Discipline.PROGRAM_ORDER, False)
+        self.ordered = in_order[p.ops.issuer]
+        if p.ops.chain is not None:
+            self.ordered &= p.ops.chain < 0
+        ops = np.flatnonzero(self.ordered)
+        self.queue_ptr, order = group(p.ops.issuer[ops], len(p.issuers.node))
+        self.queue = ops[order]
+        self.queue_at = self.queue_ptr[:-1].tolist()
+        self.free = np.zeros(p.n_ops, bool)
+
+    # ---- one step --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Peel to the end."""
+        frontier = self._issuable(np.flatnonzero(self.waits == 0))
+        while len(frontier):
+            frontier = self._issuable(self._step(frontier))
+
+    def _issuable(self, ops: Array) -> Array:
+        """Those of the dependency-free `ops` whose issuer gets to them, and what queued behind them."""
+        ordered = self.ordered[ops]
+        if not ordered.any():
+            return ops
+        mine = ops[ordered]
+        self.free[mine] = True
+        parts = [ops[~ordered]]
+        touched = np.flatnonzero(np.bincount(self.p.ops.issuer[mine], minlength=len(self.queue_at)))
+        for issuer in touched.tolist():
+            at, end = self.queue_at[issuer], int(self.queue_ptr[issuer + 1])
+            chunk, start = 64, at
+            while at < end:
+                free = self.free[self.queue[at : min(at + chunk, end)]]
+                n = len(free) if free.all() else int(free.argmin())
+                at += n
+                if n < len(free):
+                    break
+                chunk *= 2
+            self.queue_at[issuer] = at
+            parts.append(self.queue[start:at])
+        return np.concatenate(parts)
+
+    def _step(self, ops: Array) -> Array:
+        """Everything that follows from `ops` being done; returns the ops that wait for nothing more."""
+        self.reached[ops] = True
+        heads, tiles = self.op_out.of(ops[self.has_edges[ops]])
+        rows = self._completed(ops[self.fills[ops]])
+        row_heads, row_tiles = self.row_out.of(rows)
+        tile_heads, tile_tiles = self.tile_out.of(self._ready(rows))
+        told = self._notified(np.concatenate((tiles, row_tiles, tile_tiles)))
+        fallen = np.concatenate((heads, row_heads, tile_heads, told))
+        if len(fallen) == 0:
+            return EMPTY
+        return _take(self.waits, fallen)
+
+    def _completed(self, ops: Array) -> Array:
+        if len(ops) == 0:
+            return EMPTY
+        return _take(self.row_left, self.p.members.fill_row[ragged(self.fill_ptr, ops)])
+
+    def _ready(self, rows: Array) -> Array:
+        """Tiles that these complete rows make ready."""
+        if len(rows) == 0:
+            return EMPTY
+        r = self.p.regions
+        region = self.region_of_row[rows]
+        bound = ~self.first_touch[region]
+        tiles = EMPTY
+        if bound.any():
+            mine, here = rows[bound], region[bound]
+            tiles = _take(self.tile_left, r.tile_ptr[here] + (mine - r.row_ptr[here]) // r.tile_rows[here])
+            if bound.all():
+                return tiles
+        counts = np.bincount(region[~bound], minlength=self.p.n_regions)
+        regions = np.flatnonzero(counts)
+        self.complete_rows[regions] += counts[regions]
+        complete, before = self.complete_rows[regions], self.ready_tiles[regions]
+        everything = complete == r.row_ptr[regions + 1] - r.row_ptr[regions]
+        now = np.where(everything, r.tile_ptr[regions + 1] - r.tile_ptr[regions], complete // r.tile_rows[regions])
+        self.ready_tiles[regions] = now
+        n = now - before
+        ends = np.cumsum(n)
+        more = np.repeat(r.tile_ptr[regions] + before - (ends - n), n) + np.arange(int(n.sum()))
+        return np.concatenate((tiles, more))
+
+    def _notified(self, tiles: Array) -> Array:
+        """Ops released by the tiles whose last edge to their notification fell."""
+        if len(tiles) == 0:
+            return EMPTY
+        done = _take(self.notify_left, tiles)
+        region = self.region_of_tile[done]
+        firsts = self.first_touch[region]
+        seen = np.zeros(self.p.n_regions, bool)
+        seen[self.region_of_tile[self.notified]] = True
+        self.notified[done] = True
+        size, row = self._tile_sizes()
+        bound = done[~firsts]
+        ends = np.cumsum(size[bound])
+        rows = np.repeat(row[bound] - (ends - size[bound]), size[bound]) + np.arange(int(size[bound].sum()))
+        fresh = np.unique(region[firsts])
+        fresh = fresh[~seen[fresh]]
+        if len(fresh):
+            rows = np.concatenate((rows, ragged(self.p.regions.row_ptr, fresh)))
+        told = self.row_notify[rows]
+        return told[told >= 0]
+
+
+def _take(left: Array, ids: Array) -> Array:
+    """Take one off `left` for each of `ids` (repeats count); returns the distinct ids that reached zero."""
+    if len(ids) * 4 > len(left):
+        counts = np.bincount(ids, minlength=len(left))
+        left -= counts.astype(left.dtype)
+        return np.flatnonzero((counts > 0) & (left == 0))
+    np.subtract.at(left, ids, 1)
+    zero = np.sort(ids[left[ids] == 0])  # sorting beats the hash table of np.unique by far
+    return zero[np.append(True, zero[1:] > zero[:-1])] if len(zero) else zero
+
+
+def first_that_never_starts(program: Program) -> str | None:
+    """One line about the first op that can never start or tile that can never notify, None if all can.
+
+    `program`: ids in range. Semaphores are not looked at: whether they come back is a matter of time.
+    """
+    if program.n_ops == 0:
+        return None
+    peel = _Peel(program)
+    peel.run()
+    if not peel.reached.all():
+        return _stuck_text(program, peel)
+    silent = (peel.notify_left > 0) & ~peel.notified
+    if silent.any():
+        tile = int(silent.argmax())
+        return f"tile {tile}: found {peel.notify_left[tile]} edges to its notification that never fall, expected none"
+    return None
+
+
+def _stuck_text(p: Program, peel: _Peel) -> str:
+    stuck = np.flatnonzero(~peel.reached)
+    waiting = stuck[peel.waits[stuck] > 0]
+    op = int(waiting[0] if len(waiting) else stuck[0])
+    where = f"op {op} ({p.templates[p.ops.template[op]].name}, node {p.ops.node[op]})"
+    why = f"found {peel.waits[op]} dependencies that never fall"
+    return f"{where} can never start: {why}, expected none; {len(stuck)} of {p.n_ops} ops are stuck in all"
