@@ -147,8 +147,15 @@ class _Peel:
     # ---- one step --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Peel to the end."""
-        frontier = self._issuable(np.flatnonzero(self.waits == 0))
+        """Peel to the end. First without any op that fills rows: what a tile tells then, it tells too early."""
+        held = []
+        frontier = np.flatnonzero(self.waits == 0)
+        while len(frontier):
+            filling = self.fills[frontier]
+            held.append(frontier[filling])
+            frontier = self._step(self._issuable(frontier[~filling]))
+        self.too_early = self.notified & self.first_touch[self.region_of_tile]
+        frontier = self._issuable(np.concatenate(held)) if held else EMPTY
         while len(frontier):
             frontier = self._issuable(self._step(frontier))
 
@@ -262,6 +269,9 @@ def first_that_never_starts(program: Program) -> str | None:
     peel.run()
     if not peel.reached.all():
         return _stuck_text(program, peel)
+    if peel.too_early.any():
+        tile = int(peel.too_early.argmax())
+        return f"tile {tile}: found a notification that waits for none of its rows, expected first-touch rows to be there"
     silent = (peel.notify_left > 0) & ~peel.notified
     if silent.any():
         tile = int(silent.argmax())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dysharp.program import Discipline, Program, Tail
+from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
@@ -27,9 +27,6 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     """GEMM-1 overlaps Dispatch and GEMM-2 overlaps Combine row by row; Dispatch and Combine never overlap on one GPU."""
     layer = Layer(model, cluster, routing, direction)
     layer.dispatch_puts()
-    gemm1, gemm2 = layer.experts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    layer.tiles_start_when_ready(gemm1)
-    layer.gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
-    layer.rows_notify(gemm2, combine + layer.push_of_useful_row)
+    layer.experts_in_pairs(combine + layer.push_of_useful_row)
     return layer.build("one_copy_per_gpu")

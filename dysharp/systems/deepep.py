@@ -13,7 +13,9 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """No knobs in the paper form."""
+    """`compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived."""
+
+    compute: bool = True
 
 
 @system(
@@ -25,12 +27,9 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, then GEMM-1, GEMM-2, then Combine on each GPU; the only waits are each GPU's own."""
-    layer = Layer(model, cluster, routing, direction)
+    layer = Layer(model, cluster, routing, direction, compute=options.compute)
     layer.dispatch_puts()
-    gemm1, gemm2 = layer.experts()
+    finished = layer.experts_one_after_another()
     combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
-    layer.gpu_barrier(Tail.TILE_READY, 0, gemm1)
-    layer.gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
-    finished = layer.gpu_barrier(Tail.OP_DONE, gemm2)
     layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
     return layer.build("one_copy_per_gpu")

@@ -17,30 +17,28 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV; spec/dysharp.md"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py)."""
+    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py); `compute` = False: pure communication."""
 
     dispatch_window: int = choice_int("dysharp.dispatch_window")
     combine_window: int = choice_int("dysharp.combine_window")
+    compute: bool = True
 
 
-def start(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> tuple[Layer, int, int]:
-    """What all DySHARP forms share: the exchange of `nactive` before Dispatch, and Dispatch itself. (layer, first dispatch op, window)."""
-    layer = Layer(model, cluster, routing, direction)
+def start(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> tuple[Layer, int]:
+    """What all DySHARP forms share: the exchange of `nactive` before Dispatch, and Dispatch itself. (layer, combine window)."""
+    layer = Layer(model, cluster, routing, direction, compute=options.compute)
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window)
     counts = layer.exchange(4 * model.n_experts, name="nactive")
     dispatch = layer.dispatch_multicast(dispatch_window, framing)
     layer.all_of_gpu_wait(Tail.OP_DONE, layer.target_fetch(counts), dispatch, layer.sent_source)
-    return layer, dispatch, combine_window
+    return layer, combine_window
 
 
 def fused(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
     """Tiles start when their rows are in, tokens combine when all their experts have notified: everything at once."""
-    layer, _, window = start(model, cluster, routing, direction, options, framing)
-    gemm1, gemm2 = layer.experts()
+    layer, window = start(model, cluster, routing, direction, options, framing)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
-    layer.tiles_start_when_ready(gemm1)
-    layer.rows_follow(gemm1, gemm2)
-    layer.rows_notify(gemm2, pulls + layer.pull_of_useful_row)
+    layer.experts_fused(pulls + layer.pull_of_useful_row)
     return layer.build("multicast")
 
 
@@ -65,24 +63,17 @@ def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: s
 @system("dysharp-basic", source=SOURCE + " ablation (c)", options=Options, traffic="multicast", drops="as dysharp")
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
-    layer, _, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
-    gemm1, gemm2 = layer.experts()
+    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
+    finished = layer.exchange(16, name="barrier", after=layer.experts_one_after_another())
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, window)
-    layer.gpu_barrier(Tail.TILE_READY, 0, gemm1)
-    layer.gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
-    finished = layer.gpu_barrier(Tail.OP_DONE, gemm2)
-    all_finished = layer.exchange(16, name="barrier", after=finished)
-    layer.all_of_gpu_wait(Tail.TILE_READY, all_finished, pulls, layer.sent_source)
+    layer.all_of_gpu_wait(Tail.TILE_READY, finished, pulls, layer.sent_source)
     return layer.build("multicast")
 
 
 @system("dysharp-comet", source=SOURCE + " ablation (d)", options=Options, traffic="multicast", drops="as dysharp")
 def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
-    layer, _, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
-    gemm1, gemm2 = layer.experts()
+    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
-    layer.tiles_start_when_ready(gemm1)
-    layer.gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
-    layer.rows_notify(gemm2, pulls + layer.pull_of_useful_row)
+    layer.experts_in_pairs(pulls + layer.pull_of_useful_row)
     return layer.build("multicast")

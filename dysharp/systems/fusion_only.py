@@ -13,7 +13,9 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """No knobs."""
+    """`compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived."""
+
+    compute: bool = True
 
 
 @system(
@@ -25,11 +27,8 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """A token's row leaves as soon as its GPU has finished the token's experts there."""
-    layer = Layer(model, cluster, routing, direction)
+    layer = Layer(model, cluster, routing, direction, compute=options.compute)
     layer.dispatch_puts()
-    gemm1, gemm2 = layer.experts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    layer.tiles_start_when_ready(gemm1)
-    layer.rows_follow(gemm1, gemm2)
-    layer.rows_notify(gemm2, combine + layer.push_of_useful_row)
+    layer.experts_fused(combine + layer.push_of_useful_row)
     return layer.build("one_copy_per_gpu")

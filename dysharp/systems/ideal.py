@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.program import Discipline, Kind, Program, Tail, Template, To
+from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.specs import Cluster, Model
 from dysharp.systems.layer import STORE, Layer
 from dysharp.systems.registry import system
@@ -33,8 +33,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         bytes=model.row_bytes,
         to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
     )
-    gemm1, gemm2 = layer.experts()
-    layer.tiles_start_when_ready(gemm1)
-    layer.rows_follow(gemm1, gemm2)
-    layer.gpu_barrier(Tail.OP_DONE, gemm2)
+    layer.experts_fused(np.full(len(layer.row_of), -1))
     return layer.build("none")

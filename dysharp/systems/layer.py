@@ -31,10 +31,10 @@ CONTROL = Framing("control", payload_bytes=128)
 class Layer:
     """A layer under construction. `pair_*` columns are per distinct (token, GPU), `row_*` per useful (token, expert)."""
 
-    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str) -> None:
+    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True) -> None:
         if direction != "fwd":
             raise ConfigError(f"direction {direction!r}: found a backward pass, expected \"fwd\" (backward Programs come with the functional machine)")
-        self.model, self.cluster, self.routing = model, cluster, routing
+        self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.b = ProgramBuilder(machine_of(cluster), self.n_gpus, CLASSES)
         if model.row_bytes > self.b.machine.train_bytes:
@@ -57,7 +57,7 @@ class Layer:
         self.row_of = np.empty(len(order), np.int32)
         self.row_of[order] = np.arange(len(order), dtype=np.int32)
         slot_gpu = np.arange(n_slots) // slots_per_gpu
-        tile_rows = choice_int("gemm.tile_rows")
+        tile_rows = choice_int("gemm.tile_rows") if self.compute else 1  # without compute a row is ready by itself
         self.b.regions(slot_gpu, counts, self.model.row_bytes, tile_rows, key=token_of_row[order], name="expert")
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
@@ -179,7 +179,7 @@ class Layer:
 
     # ---- experts -----------------------------------------------------------------------------------------------------------
 
-    def experts(self) -> tuple[int, int]:
+    def _gemms(self) -> tuple[int, int]:
         """GEMM-1 and GEMM-2 of every row tile on the GPU's SMs, GEMM-2 first where both are ready. First op of each; ops follow tiles."""
         m, c = self.model, self.cluster
         tile_rows = choice_int("gemm.tile_rows")
@@ -196,6 +196,51 @@ class Layer:
                 self.b.ops(template, self.tile_gpu, issuer=issuer, prio=prio, rows=self.tile_rows, key=np.arange(len(self.tile_gpu)))
             )
         return first[1], first[0]
+
+    def experts_one_after_another(self) -> I32:
+        """All of a GPU's rows, then all GEMM-1, then all GEMM-2. Returns the JOIN per GPU that ends it."""
+        if not self.compute:
+            return self._gpu_barrier(Tail.TILE_READY, 0)
+        gemm1, gemm2 = self._gemms()
+        self._gpu_barrier(Tail.TILE_READY, 0, gemm1)
+        self._gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
+        return self._gpu_barrier(Tail.OP_DONE, gemm2)
+
+    def experts_in_pairs(self, op_of_useful_row: I64) -> None:
+        """COMET: GEMM-1 as tiles fill, a barrier of the GPU, GEMM-2; its finished rows release `op_of_useful_row` (token order)."""
+        gemm1, gemm2 = self._gemms()
+        self.b.edges(Tail.TILE_READY, self._tiles, Head.OP_ISSUE, gemm1 + self._tiles)
+        self._gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
+        self._rows_release(Tail.OP_DONE, gemm2, op_of_useful_row)
+
+    def experts_fused(self, op_of_useful_row: I64) -> None:
+        """GEMM-1 as tiles fill, GEMM-2 behind it, finished rows release `op_of_useful_row` (useful rows in token order)."""
+        if not self.compute:
+            self._rows_release(Tail.TILE_READY, 0, op_of_useful_row)
+            return
+        gemm1, gemm2 = self._gemms()
+        self.b.edges(Tail.TILE_READY, self._tiles, Head.OP_ISSUE, gemm1 + self._tiles)
+        self.b.edges(Tail.OP_DONE, gemm1 + self._tiles, Head.OP_ISSUE, gemm2 + self._tiles)
+        self._rows_release(Tail.OP_DONE, gemm2, op_of_useful_row)
+
+    @property
+    def _tiles(self) -> I64:
+        return np.arange(len(self.tile_gpu))
+
+    def _gpu_barrier(self, tails: Tail, first: int, heads: int | None = None) -> I32:
+        """One JOIN per GPU over its tiles' `tails`; with `heads`, that op of every tile of the GPU waits for it. Returns the JOINs."""
+        template = self.b.template(Template("barrier", Kind.JOIN, "other", "join"))
+        join = self.b.ops(template, np.arange(self.n_gpus))
+        self.b.edges(tails, first + self._tiles, Head.OP_ISSUE, join + self.tile_gpu)
+        if heads is not None:
+            self.b.edges(Tail.OP_DONE, join + self.tile_gpu, Head.OP_ISSUE, heads + self._tiles)
+        return (join + np.arange(self.n_gpus)).astype(np.int32)
+
+    def _rows_release(self, tails: Tail, first: int, op_of_useful_row: I64) -> None:
+        self.b.edges(tails, first + self._tiles, Head.TILE_NOTIFY, self._tiles)
+        order = np.empty(len(self.row_of), np.int64)
+        order[self.row_of] = op_of_useful_row
+        self.b.notify(np.arange(len(order)), order)
 
     # ---- combine -----------------------------------------------------------------------------------------------------------
 
@@ -253,26 +298,6 @@ class Layer:
 
     # ---- what waits for what -----------------------------------------------------------------------------------------------
 
-    @property
-    def tiles(self) -> I64:
-        return np.arange(len(self.tile_gpu))
-
-    def tiles_start_when_ready(self, gemm1: int) -> None:
-        self.b.edges(Tail.TILE_READY, self.tiles, Head.OP_ISSUE, gemm1 + self.tiles)
-
-    def rows_follow(self, gemm1: int, gemm2: int) -> None:
-        """GEMM-2 of a row tile follows its GEMM-1."""
-        self.b.edges(Tail.OP_DONE, gemm1 + self.tiles, Head.OP_ISSUE, gemm2 + self.tiles)
-
-    def gpu_barrier(self, tails: Tail, first: int, heads: int | None = None) -> I32:
-        """One JOIN per GPU over its tiles' `tails`; with `heads`, that op of every tile of the GPU waits for it. Returns the JOINs."""
-        template = self.b.template(Template("barrier", Kind.JOIN, "other", "join"))
-        join = self.b.ops(template, np.arange(self.n_gpus))
-        self.b.edges(tails, first + self.tiles, Head.OP_ISSUE, join + self.tile_gpu)
-        if heads is not None:
-            self.b.edges(Tail.OP_DONE, join + self.tile_gpu, Head.OP_ISSUE, heads + self.tiles)
-        return (join + np.arange(self.n_gpus)).astype(np.int32)
-
     def exchange(self, n_bytes: int, *, name: str, after: I32 | None = None) -> I32:
         """Every GPU tells all others `n_bytes` (counts, or that it is done). Returns the region tile per GPU that is ready when it knows all."""
         template = self.b.template(Template(name, Kind.MULTICAST, "other", "copy", OTHER, framing=self.b.framing(CONTROL)))
@@ -300,13 +325,6 @@ class Layer:
         """A program-order batch starts on each GPU when `per_gpu[gpu]` has happened: only its first op needs the edge."""
         ops, gpus = self.first_of_gpu(first, nodes)
         self.b.edges(tail, per_gpu[gpus], Head.OP_ISSUE, ops)
-
-    def rows_notify(self, gemm2: int, op_of_useful_row: I64) -> None:
-        """When GEMM-2 of a tile is done, its rows release `op_of_useful_row` (useful rows in token order)."""
-        self.b.edges(Tail.OP_DONE, gemm2 + self.tiles, Head.TILE_NOTIFY, self.tiles)
-        order = np.empty(len(self.row_of), np.int64)
-        order[self.row_of] = op_of_useful_row
-        self.b.notify(np.arange(len(order)), order)
 
     @cached_property
     def push_of_useful_row(self) -> I64:

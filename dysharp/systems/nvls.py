@@ -14,10 +14,11 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py)."""
+    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py); `compute` = False: pure communication."""
 
     dispatch_window: int = choice_int("nvls.dispatch_window")
     combine_window: int = choice_int("nvls.combine_window")
+    compute: bool = True
 
 
 @system(
@@ -29,14 +30,10 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """AllGather of all tokens, grouped GEMMs on the rows a GPU needs, a barrier of all GPUs, ReduceScatter of partial sums."""
-    layer = Layer(model, cluster, routing, direction)
-    dispatch, combine = windows(model, cluster, options.dispatch_window, options.combine_window)
-    layer.dispatch_allgather(dispatch)
-    gemm1, gemm2 = layer.experts()
-    pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine, STORE, every_gpu=True)
-    layer.gpu_barrier(Tail.TILE_READY, 0, gemm1)
-    layer.gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
-    finished = layer.gpu_barrier(Tail.OP_DONE, gemm2)
-    all_finished = layer.exchange(16, name="barrier", after=finished)
-    layer.all_of_gpu_wait(Tail.TILE_READY, all_finished, pulls, layer.every_source)
+    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window)
+    layer.dispatch_allgather(dispatch_window)
+    finished = layer.exchange(16, name="barrier", after=layer.experts_one_after_another())
+    pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
+    layer.all_of_gpu_wait(Tail.TILE_READY, finished, pulls, layer.every_source)
     return layer.build("allgather")

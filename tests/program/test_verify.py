@@ -1,0 +1,401 @@
+"""Every rule of the verifier: a legal Program with one thing wrong, and the line that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dysharp.errors import ProgramError
+from dysharp.isa.framing import Framing
+from dysharp.program import (
+    Alloc,
+    Declared,
+    Discipline,
+    Head,
+    Kind,
+    Machine,
+    Program,
+    ProgramBuilder,
+    Tail,
+    Template,
+    To,
+)
+from dysharp.program.verify import moved_bytes, verify
+from dysharp.testing.random_programs import random_program
+
+MACHINE = Machine(
+    rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1
+)
+ROW = 256
+# op ids of `legal`
+SENT, GEMM, PULLED, LAST = 0, 2, 4, 6
+
+
+def legal(alloc: Alloc = Alloc.FIRST_TOUCH) -> Program:
+    """Nodes 0 and 1 send one row each to both; a tile per node computes, notifies, and each token is pulled."""
+    b = ProgramBuilder(MACHINE, 2, ("data", "answer"))
+    store = b.framing(Framing("store"))
+    time = b.duration([0, 500, 700])
+    send = b.template(Template("send", Kind.MULTICAST, "dispatch", framing=store))
+    gemm = b.template(Template("gemm", Kind.COMPUTE, "gemm1", tasks=2, duration=time))
+    pull = b.template(Template("pull", Kind.PULL_REDUCE, "combine", response_cls=1, framing=store))
+    join = b.template(Template("end", Kind.JOIN, "other"))
+    nodes = np.arange(2)
+    b.regions(nodes, [2, 2], ROW, 2, alloc=alloc, key=[0, 1, 0, 1], name="expert")
+    both = To([2, 2], [0, 1, 0, 1], [1, 1, 1, 1], [0, 2, 1, 3])
+    senders = [b.issuer(n, Discipline.PROGRAM_ORDER, name="send") for n in nodes]
+    pools = [b.pool(n, 4) for n in nodes]
+    sms = [b.issuer(n, Discipline.READY_FIFO, pool=p, name="sm") for n, p in zip(nodes, pools, strict=True)]
+    pullers = [b.issuer(n, Discipline.SMALLEST_KEY, name="pull") for n in nodes]
+    window = b.semaphore(0, 2)
+    b.ops(send, nodes, issuer=senders, bytes=ROW, to=both)
+    b.ops(gemm, nodes, issuer=sms, rows=2)
+    b.ops(pull, nodes, issuer=pullers, bytes=ROW, to=both)
+    b.ops(join, 0)
+    b.edges(Tail.TILE_READY, nodes, Head.OP_ISSUE, GEMM + nodes)
+    b.edges(Tail.OP_DONE, GEMM + nodes, Head.TILE_NOTIFY, nodes)
+    b.edges(Tail.OP_DONE, PULLED + nodes, Head.OP_ISSUE, LAST)
+    b.notify(np.arange(4), PULLED + np.array([0, 1, 0, 1]))
+    b.hold(window, [SENT], amount=2)
+    return b.build(Declared(4, {d: {"dispatch": 2 * ROW, "combine": 2 * ROW} for d in ("up", "down")}))
+
+
+def put(program: Program, table: str, column: str, row: int | slice, value: Any) -> Program:
+    """`program` with one entry of one column changed."""
+    old = getattr(program, table)
+    changed = getattr(old, column).copy()
+    changed[row] = value
+    return replace(program, **{table: replace(old, **{column: changed})})
+
+
+def with_template(program: Program, i: int, **fields: Any) -> Program:
+    templates = list(program.templates)
+    templates[i] = replace(templates[i], **fields)
+    return replace(program, templates=tuple(templates))
+
+
+def without_last_member(program: Program, op: int) -> Program:
+    """`op` loses its last member with its one fill."""
+    m = program.members
+    gone = int(m.ptr[op + 1]) - 1
+    fill = int(m.fill_ptr[gone])
+    ptr = m.ptr.copy()
+    ptr[op + 1 :] -= 1
+    fill_ptr = np.delete(m.fill_ptr, gone)
+    fill_ptr[gone:] -= 1
+    node, rows = np.delete(m.node, gone), np.delete(m.fill_row, fill)
+    return replace(program, members=replace(m, ptr=ptr, node=node, fill_ptr=fill_ptr, fill_row=rows))
+
+
+def with_edge(program: Program, tail_kind: Tail, tail: int, head_kind: Head, head: int) -> Program:
+    e = program.edges
+    new = zip((e.tail_kind, e.tail, e.head_kind, e.head), (tail_kind, tail, head_kind, head), strict=True)
+    return replace(program, edges=type(e)(*(np.append(c, np.int32(v)) for c, v in new)))
+
+
+def with_hold(program: Program, sem: int, op: int, amount: int) -> Program:
+    h = program.holds
+    new = zip(
+        (h.sem, h.amount, h.acquire_kind, h.acquire, h.release_kind, h.release),
+        (sem, amount, 0, op, 1, op),
+        strict=True,
+    )
+    return replace(program, holds=type(h)(*(np.append(c, np.int32(v)) for c, v in new)))
+
+
+def declared(program: Program, rows: int | None = None, **traffic: dict[str, int]) -> Program:
+    d = program.declared
+    rows = d.useful_rows if rows is None else rows
+    return replace(program, declared=Declared(rows, d.traffic | traffic))
+
+
+BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
+    "template id": (
+        lambda p: put(p, "ops", "template", 3, 4),
+        r"op 3: template: found 4, expected 0 \.\. 3",
+    ),
+    "node id": (lambda p: put(p, "ops", "node", 6, 2), r"op 6: node: found 2, expected 0 \.\. 1"),
+    "issuer id": (lambda p: put(p, "ops", "issuer", 0, 6), r"op 0: issuer: found 6, expected -1 \.\. 5"),
+    "prio": (
+        lambda p: put(p, "ops", "prio", 1, 1 << 20),
+        r"op 1: prio: found 1048576, expected 0 \.\. 1048575",
+    ),
+    "negative prio": (lambda p: put(p, "ops", "prio", 1, -1), r"op 1: prio: found -1, expected 0 \.\."),
+    "key": (lambda p: put(p, "ops", "key", 1, -2), r"op 1: key: found -2, expected -1 \.\."),
+    "bytes": (
+        lambda p: put(p, "ops", "bytes", 4, 16385),
+        r"op 4: bytes of one train: found 16385, expected 0 \.\. 16384",
+    ),
+    "wire": (lambda p: put(p, "ops", "wire", 4, 2), r"op 4: wire: found 2, expected -1 \.\. 1"),
+    "no wire": (
+        lambda p: put(p, "ops", "wire", 4, -1),
+        r"op 4 \(pull, node 0\): found wire -1, expected a row for transfers only",
+    ),
+    "two sizes on a wire": (
+        lambda p: put(p, "ops", "bytes", 0, 128),
+        r"op 0 \(send, node 0\): found 128 B on a wire row of 256 B, expected one size per row",
+    ),
+    "no issuer": (
+        lambda p: put(p, "ops", "issuer", 2, -1),
+        r"op 2 \(gemm\): found no issuer, expected one on its node",
+    ),
+    "issuer elsewhere": (
+        lambda p: put(p, "ops", "issuer", 2, 3),
+        r"op 2: found issuer 3 of another node, expected one of node 0",
+    ),
+    "compute without pool": (
+        lambda p: put(p, "ops", "issuer", 2, 0),
+        r"op 2 \(gemm\): found an issuer without a pool, expected one with slots",
+    ),
+    "transfer on slots": (
+        lambda p: put(p, "ops", "issuer", 0, 2),
+        r"op 0 \(send\): found an issuer of a pool, expected one without",
+    ),
+    "rows": (lambda p: put(p, "ops", "rows", 3, 3), r"op 3 \(gemm\): found 3 rows, expected 0 \.\. 2"),
+    "no duration": (
+        lambda p: put(p, "ops", "rows", 3, 0),
+        r"op 3 \(gemm\): found a task of 0 ps, expected 1 or more",
+    ),
+    "tasks": (
+        lambda p: with_template(p, 1, tasks=4096),
+        r"template 1 \(gemm\): found 4096 tasks, expected 1 \.\. 4095",
+    ),
+    "no tasks": (
+        lambda p: with_template(p, 1, tasks=0),
+        r"template 1 \(gemm\): found 0 tasks, expected 1 \.\. 4095",
+    ),
+    "duration id": (
+        lambda p: with_template(p, 1, duration=1),
+        r"template 1 \(gemm\): found duration 1, expected 0 \.\. 0",
+    ),
+    "class": (
+        lambda p: with_template(p, 0, cls=2),
+        r"template 0 \(send\): found cls 2, expected 0 \.\. 1",
+    ),
+    "response class": (
+        lambda p: with_template(p, 2, response_cls=-1),
+        r"template 2 \(pull\): found response_cls -1, expected 0 \.\. 1",
+    ),
+    "framing": (
+        lambda p: with_template(p, 2, framing=1),
+        r"template 2 \(pull\): found framing 1, expected 0 \.\. 0",
+    ),
+    "machine": (
+        lambda p: replace(p, machine=replace(MACHINE, rate=0)),
+        r"machine\.rate: found 0, expected 1 or more",
+    ),
+    "classes": (
+        lambda p: replace(p, classes=("c",) * 33),
+        r"program: found 33 classes, expected 1 \.\. 32",
+    ),
+    "pool of another node": (
+        lambda p: put(p, "issuers", "pool", 2, 1),
+        r"issuer 2: found a pool of another node, expected one of its own",
+    ),
+    "pool slots": (lambda p: put(p, "pools", "slots", 1, 0), r"pool 1: slots: found 0, expected 1 \.\."),
+    "semaphore capacity": (
+        lambda p: put(p, "semaphores", "capacity", 0, 0),
+        r"semaphore 0: capacity: found 0, expected 1 \.\.",
+    ),
+    "single destination": (
+        lambda p: with_template(p, 0, kind=Kind.PUT),
+        r"op 0 \(send, node 0\): found 2 members, expected exactly 1",
+    ),
+    "members of a JOIN": (
+        lambda p: put(p, "ops", "template", 4, 3),
+        r"op 4 \(end, node 0\): found wire 1, expected a row for transfers only",
+    ),
+    "member id": (lambda p: put(p, "members", "node", 3, 2), r"member 3: node: found 2, expected 0 \.\. 1"),
+    "member twice": (
+        lambda p: put(p, "members", "node", 3, 0),
+        r"op 1 \(send, node 1\): found node 0 twice, expected distinct members",
+    ),
+    "fill id": (lambda p: put(p, "members", "fill_row", 1, 4), r"fill 1: row: found 4, expected 0 \.\. 3"),
+    "row of another node": (
+        lambda p: put(p, "members", "fill_row", 1, 1),
+        r"op 0 \(send, node 0\): found row 1 of node 0, expected a row of its member's node 1",
+    ),
+    "fill twice": (
+        lambda p: put(p, "members", "fill_row", 1, 3),
+        r"row 2 of region 1 \(node 1\): found 0 B filled, expected exactly 256 B",
+    ),
+    "row bytes": (
+        lambda p: put(p, "regions", "row_bytes", 1, 255),
+        r"row 2 of region 1 \(node 1\): found 256 B filled, expected exactly 255 B",
+    ),
+    "member missing": (
+        lambda p: without_last_member(p, SENT),
+        r"row 2 of region 1 \(node 1\): found 0 B filled, expected exactly 256 B",
+    ),
+    "member of a pull missing": (
+        lambda p: without_last_member(p, PULLED),
+        r"row 2 of region 1 \(node 1\): found 0 reads by the Combine, expected exactly 1",
+    ),
+    "tile rows": (
+        lambda p: put(p, "regions", "tile_rows", 0, 1),
+        r"region 0: found 1 tiles, expected 2",
+    ),
+    "region node": (lambda p: put(p, "regions", "node", 0, 5), r"region 0: node: found 5, expected 0 \.\. 1"),
+    "notified op": (
+        lambda p: put(p, "regions", "row_notify", 3, 7),
+        r"row 3: notified op: found 7, expected -1 \.\. 6",
+    ),
+    "edge tail": (
+        lambda p: with_edge(p, Tail.TILE_READY, 2, Head.OP_ISSUE, 0),
+        r"edge 6: found tail TILE_READY 2, expected 0 \.\. 1",
+    ),
+    "edge head": (
+        lambda p: with_edge(p, Tail.OP_DONE, 2, Head.MEMBER_RESPOND, 8),
+        r"edge 6: found head MEMBER_RESPOND 8, expected 0 \.\. 7",
+    ),
+    "edge kind": (
+        lambda p: put(p, "edges", "head_kind", 2, 4),
+        r"edge 2: head kind: found 4, expected 0 \.\. 3",
+    ),
+    "response of a push": (
+        lambda p: with_edge(p, Tail.OP_DONE, 2, Head.MEMBER_RESPOND, 0),
+        r"member 0: found an edge to its response, expected a member of a pull",
+    ),
+    "cancelled compute": (
+        lambda p: with_edge(p, Tail.OP_DONE, 0, Head.JOIN_CANCEL, GEMM),
+        r"op 2 \(gemm, node 0\): found it cancelled, expected a JOIN",
+    ),
+    "hold id": (lambda p: put(p, "holds", "sem", 0, 1), r"hold 0: semaphore: found 1, expected 0 \.\. 0"),
+    "hold op": (
+        lambda p: put(p, "holds", "release", 0, 7),
+        r"hold 0: found release at OP_DONE 7, expected 0 \.\. 6",
+    ),
+    "hold amount": (
+        lambda p: put(p, "holds", "amount", 0, 3),
+        r"op 0: found 3 held of node\[0\]\.window, expected at most its capacity 2",
+    ),
+    "holds together": (
+        lambda p: with_hold(p, 0, SENT, 1),
+        r"op 0: found 3 held of node\[0\]\.window, expected at most its capacity 2",
+    ),
+    "members pointer": (
+        lambda p: put(p, "members", "ptr", 1, 9),
+        r"members\.ptr: found 8 entries from 0 to 8, expected 8 rising entries from 0 to 8",
+    ),
+    "column length": (
+        lambda p: replace(p, ops=replace(p.ops, key=p.ops.key[:-1])),
+        r"ops\.key: found 6 entries, expected 7",
+    ),
+    "circle of JOINs": (
+        lambda p: with_edge(p, Tail.OP_DONE, LAST, Head.OP_ISSUE, LAST),
+        r"op 6 \(end, node 0\) can never start: found 1 dependencies that never fall, expected none; 1 of 7 ops",
+    ),
+    "tile behind its reader": (
+        lambda p: with_edge(p, Tail.OP_DONE, GEMM, Head.OP_ISSUE, SENT),
+        r"op 0 \(send, node 0\) can never start: found 1 dependencies that never fall.*; 6 of 7 ops",
+    ),
+    "notification behind its reader": (
+        lambda p: with_edge(p, Tail.OP_DONE, LAST, Head.TILE_NOTIFY, 1),
+        r"op 4 \(pull, node 0\) can never start|tile 1: found 1 edges to its notification that never fall",
+    ),
+    "silent tile": (
+        lambda p: replace(p, edges=type(p.edges)(*(np.delete(c, 3) for c in _columns(p.edges)))),
+        r"row 2: found an op to notify in a tile without edges to its notification, expected at least one",
+    ),
+    "useful rows": (
+        lambda p: declared(p, 5),
+        r'regions "expert": found 4 rows, expected the declared 5 useful rows',
+    ),
+    "traffic up": (
+        lambda p: declared(p, up={"dispatch": 511, "combine": 512}),
+        r"traffic up of dispatch: found 512 B in the ops, expected the declared 511 B",
+    ),
+    "traffic down": (
+        lambda p: declared(p, down={"dispatch": 512}),
+        r"traffic down of combine: found 512 B in the ops, expected the declared 0 B",
+    ),
+}
+
+
+def _columns(table: Any) -> list[Any]:
+    return [getattr(table, name) for name in table.__slots__]
+
+
+@pytest.mark.parametrize("alloc", list(Alloc))
+def test_legal_program_passes(alloc):
+    verify(legal(alloc))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_program_is_refused(name):
+    change, text = BAD[name]
+    with pytest.raises(ProgramError, match=text) as caught:
+        verify(change(legal()))
+    assert "\n" not in str(caught.value)
+
+
+def test_program_order_can_block_for_ever():
+    """Op 0 waits for op 1, which stands behind it in the same issuer."""
+    b = ProgramBuilder(MACHINE, 2)
+    t = b.template(Template("put", Kind.PUT, "other", framing=b.framing(Framing("store"))))
+    for discipline, blocks in ((Discipline.READY_FIFO, False), (Discipline.PROGRAM_ORDER, True)):
+        b.ops(t, [0, 0], issuer=b.issuer(0, discipline), bytes=16, to=To([1, 1], [1, 1]))
+        first = 2 * blocks
+        b.edges(Tail.OP_DONE, first + 1, Head.OP_ISSUE, first)
+    with pytest.raises(ProgramError, match=r"op 2 \(put, node 0\) can never start: .*; 2 of 4 ops are stuck"):
+        verify(b.build())
+
+
+def test_a_first_touch_tile_cannot_tell_before_it_has_rows():
+    """With bound rows a notification may come first: there is something to tell."""
+    for alloc in Alloc:
+        program = put(legal(alloc), "edges", "head_kind", slice(0, 2), Head.TILE_NOTIFY)
+        program = put(program, "edges", "tail_kind", slice(0, 2), Tail.OP_DONE)
+        program = put(put(program, "edges", "tail", slice(0, 2), [2, 3]), "edges", "head", slice(0, 2), [0, 1])
+        if alloc is Alloc.PREFIX:
+            verify(program)
+        else:
+            with pytest.raises(ProgramError, match="tile 0: found a notification that waits for none of its rows"):
+                verify(program)
+
+
+def test_first_touch_tiles_fill_in_any_order():
+    """Row 1 is sent only when tile 0 is ready: fine where row 0 takes slot 0, and also where slots are bound."""
+    for alloc, order, legal_order in (
+        (Alloc.FIRST_TOUCH, (0, 1), True),
+        (Alloc.FIRST_TOUCH, (1, 0), True),
+        (Alloc.PREFIX, (0, 1), True),
+        (Alloc.PREFIX, (1, 0), False),
+    ):
+        b = ProgramBuilder(MACHINE, 2)
+        t = b.template(Template("put", Kind.PUT, "other", framing=b.framing(Framing("store"))))
+        b.regions(1, 2, 16, 1, alloc=alloc)
+        send = b.issuer(0, Discipline.READY_FIFO)
+        b.ops(t, [0, 0], issuer=send, bytes=16, to=To([1, 1], [1, 1], [1, 1], order))
+        b.edges(Tail.TILE_READY, 0, Head.OP_ISSUE, 1)
+        if legal_order:
+            verify(b.build())
+        else:
+            with pytest.raises(ProgramError, match=r"op 1 \(put, node 0\) can never start"):
+                verify(b.build())
+
+
+def test_empty_program_passes():
+    verify(ProgramBuilder(MACHINE, 1).build())
+
+
+def test_moved_bytes_counts_links_only():
+    moved = moved_bytes(legal())
+    assert moved == {d: {"dispatch": 2 * ROW, "combine": 2 * ROW} for d in ("up", "down")}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_random_programs_are_legal(seed):
+    verify(random_program(seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_larger_random_programs_are_legal(seed):
+    verify(random_program(seed, size="small"))
