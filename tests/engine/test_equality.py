@@ -12,11 +12,11 @@ from dysharp.engine.burst import run as burst
 from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
-from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To, Trace
+from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To, Trace
 from dysharp.program.verify import moved_bytes, verify
 from dysharp.testing.random_programs import coverage, random_program
 
-CHUNKS, PER_CHUNK = 6, 90  # 540 tiny Programs
+CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
 LARGER = range(9000, 9012)
 COLUMNS = [f.name for f in fields(Trace) if f.name != "n_events"]
 MUST_OCCUR = (
@@ -61,6 +61,35 @@ def test_engine_equals_oracle(chunk):
 @pytest.mark.parametrize("seed", LARGER)
 def test_engine_equals_oracle_on_larger_programs(seed):
     assert_same(random_program(seed, size="small"), f"seed {seed}")
+
+
+def wide_program(n_nodes: int, seed: int) -> Program:
+    """Transfers of four kinds on many nodes: bit sets of more than one word, the reduction unit in any of them."""
+    rng = np.random.default_rng(seed)
+    b = ProgramBuilder(random_program(seed).machine, n_nodes, ("data", "request", "answer"))
+    store = b.framing(Framing("store", targets_per_ext=8))
+    kinds = (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
+    templates = [b.template(Template(k.name, k, "other", int(k > Kind.MULTICAST), 2, store)) for k in kinds]
+    send = [[b.issuer(n, Discipline(d), name=f"send{d}") for d in range(3)] for n in range(n_nodes)]
+    hot = rng.integers(0, n_nodes, 3)
+    for op in range(2 * n_nodes):
+        which, node = int(rng.integers(0, 4)), int(rng.integers(0, n_nodes))
+        n = int(rng.integers(1, n_nodes + 1)) if kinds[which] in (Kind.MULTICAST, Kind.PULL_REDUCE) else 1
+        to = rng.permutation(n_nodes)[:n] if n > 1 or rng.random() < 0.5 else rng.choice(hot, 1)
+        issuer = send[node][int(rng.integers(0, 3))]
+        size = int(rng.choice((16, 1536)))
+        b.ops(templates[which], node, issuer=issuer, bytes=size, key=op % 5, prio=op % 2, to=To(n, to))
+        if op and rng.random() < 0.3:
+            b.edges(Tail.OP_DONE, int(rng.integers(0, op)), Head.OP_ISSUE, op)
+    return b.build()
+
+
+@pytest.mark.parametrize("n_nodes", [31, 32, 33, 64, 72])
+def test_engine_equals_oracle_on_many_nodes(n_nodes):
+    for seed in (1, 2):
+        program = wide_program(n_nodes, seed)
+        verify(program)
+        assert_same(program, f"{n_nodes} nodes, seed {seed}")
 
 
 @pytest.mark.parametrize("seed", range(20, 26))

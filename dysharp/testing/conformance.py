@@ -1,0 +1,285 @@
+"""One suite for every system, ours or from outside: is its Program legal, complete, honest about its bytes, and does its run keep to bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.errors import ProgramError, SimulationError
+from dysharp.oracle import run_oracle
+from dysharp.program import Kind, Program, Trace
+from dysharp.program.builder import PULLS, PUSHES
+from dysharp.program.verify import verify
+from dysharp.specs import Cluster, Model
+from dysharp.systems import System, get_system
+from dysharp.workload import Routing, traffic
+
+Array = NDArray[Any]
+SAMPLES = 10  # ops that are broken on purpose
+ORACLE_OPS = 20_000  # above this the oracle takes minutes
+OPERATORS = ("dispatch", "combine")
+
+
+def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routing) -> list[str]:
+    """What `system_name` does wrong on this layer (forward, default Options), one line each; [] = it conforms.
+
+    Checked: the Program verifies; payload counted from the Trace equals the closed form of the system's traffic
+    scheme per operator, direction and GPU; every useful row exists once and is computed once by each GEMM on its
+    GPU; the run takes no less than the busiest link or pool; two runs give one digest; engine and oracle return
+    the same Trace (up to 20 000 ops); and 10 ops with a member or row deleted, doubled or redirected are caught by
+    the verifier or by the watchdog of the run. Raises ConfigError for an unknown system.
+    """
+    system = get_system(system_name)
+    program = system.plan(model, cluster, routing, "fwd", system.options())
+    try:
+        verify(program)
+        trace, _ = run_burst(program)
+    except (ProgramError, SimulationError) as error:
+        return [f"{system_name}: {error}"]
+    failed = _wrong_traffic(system, program, trace, routing, model.row_bytes)
+    failed += _wrong_rows(program, trace, routing)
+    failed += _below_bound(program, trace)
+    failed += _not_repeatable(program, trace)
+    failed += [text for seed in range(SAMPLES) if (text := _unnoticed(program, seed))]
+    return [f"{system_name}: {text}" for text in failed]
+
+
+# ---- bytes and rows --------------------------------------------------------------------------------------
+
+
+def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array]]:
+    """Payload bytes that crossed links in this run: {operator: {"up": `[n_nodes]`, "down": `[n_nodes]`}} int64."""
+    p, n = program, program.n_nodes
+    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    crossed = (p.members.node != p.ops.node[owner]) & (trace.member >= 0)
+    sent = np.bincount(owner[crossed], minlength=p.n_ops) > 0
+    out: dict[str, dict[str, Array]] = {}
+    for i, t in enumerate(p.templates):
+        if t.kind not in PUSHES + PULLS:
+            continue
+        ops = np.flatnonzero((p.ops.template == i) & sent & (trace.done >= 0))
+        members = np.flatnonzero(crossed & (p.ops.template[owner] == i))
+        at_source = np.bincount(p.ops.node[ops], weights=p.ops.bytes[ops], minlength=n).astype(np.int64)
+        far = p.members.node[members], p.ops.bytes[owner[members]]
+        at_members = np.bincount(far[0], weights=far[1], minlength=n).astype(np.int64)
+        up, down = (at_members, at_source) if t.kind in PULLS else (at_source, at_members)
+        total = out.setdefault(t.operator, {"up": np.zeros(n, np.int64), "down": np.zeros(n, np.int64)})
+        total["up"] += up
+        total["down"] += down
+    return out
+
+
+def _wrong_traffic(system: System, program: Program, trace: Trace, routing: Routing, row_bytes: int) -> list[str]:
+    closed = traffic(routing, system.traffic, row_bytes)
+    counted = counted_traffic(program, trace)
+    zero = np.zeros(program.n_nodes, np.int64)
+    failed = []
+    for operator in OPERATORS:
+        expected = closed["dispatch"] if operator == "dispatch" else closed["combine"]
+        for side, per_gpu in (("up", expected["up_per_gpu"]), ("down", expected["down_per_gpu"])):
+            found = counted.get(operator, {}).get(side, zero)
+            if (found != per_gpu).any():
+                g = int((found != per_gpu).argmax())
+                failed.append(f"traffic {side} of {operator} at GPU {g}: found {found[g]} B, expected {per_gpu[g]} B")
+    return failed
+
+
+def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
+    """Useful (token, expert) rows: those of the Routing, each in one slot, each computed once per GEMM."""
+    r, failed = program.regions, []
+    region = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr))
+    expert = np.array([name == "expert" for name in r.name], bool)[region]
+    kept = routing.slot >= 0
+    token = np.broadcast_to(np.arange(routing.n_tokens)[:, None], routing.slot.shape)[kept]
+    gpu = routing.slot[kept] // routing.placement.slots_per_gpu
+    pairs = [np.stack((r.node[region[expert]], r.row_key[expert])), np.stack((gpu, token))]
+    found, expected = (a[:, np.lexsort(a)] for a in pairs)
+    if found.shape != expected.shape or (found != expected).any():
+        failed.append(f"useful rows: found {found.shape[1]}, expected the Routing's {expected.shape[1]} (GPU, token) rows")
+    slots = np.sort(trace.row_slot + r.row_ptr[region])
+    if (slots != np.arange(program.n_rows)).any():
+        failed.append("slots: found a slot taken twice or never, expected one per row")
+    if (trace.tile_ready < 0).any():
+        failed.append(f"tiles: found {int((trace.tile_ready < 0).sum())} never ready, expected none")
+    per_gpu = np.bincount(gpu, minlength=program.n_nodes)
+    for operator in ("gemm1", "gemm2"):
+        mine = [i for i, t in enumerate(program.templates) if t.operator == operator and t.kind is Kind.COMPUTE]
+        ops = np.flatnonzero(np.isin(program.ops.template, mine) & (trace.done >= 0))
+        rows = np.bincount(program.ops.node[ops], weights=program.ops.rows[ops], minlength=program.n_nodes)
+        if (rows != per_gpu).any():
+            g = int((rows != per_gpu).argmax())
+            failed.append(f"{operator} on GPU {g}: found {int(rows[g])} rows computed, expected {per_gpu[g]}")
+    return failed
+
+
+# ---- times -----------------------------------------------------------------------------------------------
+
+
+def busy_floor_ps(program: Program) -> int:
+    """Time (ps) that the busiest link direction or pool needs for its trains or tasks, without any latency or acknowledgement."""
+    p, w, n = program, program.wires, program.n_nodes
+    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    remote = p.members.node != p.ops.node[owner]
+    wire = p.ops.wire[owner[remote]]
+    at_member = p.members.node[remote]
+    sources = np.unique(owner[remote])
+    at_source, of_source = p.ops.node[sources], p.ops.wire[sources]
+    up = np.bincount(at_source, weights=w.up[of_source], minlength=n)
+    up += np.bincount(at_member, weights=w.response[wire], minlength=n)
+    down = np.bincount(at_member, weights=w.down[wire], minlength=n)
+    down += np.bincount(at_source, weights=w.result[of_source], minlength=n)
+    busiest = int(max(up.max(initial=0), down.max(initial=0)))
+    floor = busiest * 1_000_000 // p.machine.rate
+    tasks = np.array([t.tasks for t in p.templates], np.int64)
+    duration = np.array([t.duration for t in p.templates], np.int64)
+    computing = np.flatnonzero(np.isin(p.kinds(), (Kind.COMPUTE, Kind.DELAY)))
+    t = p.ops.template[computing]
+    if len(computing):
+        work = tasks[t] * p.durations[duration[t], p.ops.rows[computing]]
+        pool = p.issuers.pool[p.ops.issuer[computing]]
+        per_pool = np.bincount(pool, weights=work, minlength=len(p.pools.slots))
+        floor = max(floor, int((per_pool // p.pools.slots).max()))
+    return floor
+
+
+def _below_bound(program: Program, trace: Trace) -> list[str]:
+    bound = busy_floor_ps(program)
+    if trace.time_ps < bound:
+        return [f"time: found {trace.time_ps} ps, expected at least {bound} ps of the busiest link or pool"]
+    return []
+
+
+def _not_repeatable(program: Program, trace: Trace) -> list[str]:
+    failed = []
+    if run_burst(program)[0].digest() != trace.digest():
+        failed.append("digest: found two, expected one from two runs")
+    if program.n_ops > ORACLE_OPS:
+        return failed
+    try:
+        second = run_oracle(program)
+    except SimulationError as error:
+        return [*failed, f"oracle: {error}"]
+    for f in fields(Trace):
+        if f.name != "n_events" and not np.array_equal(getattr(trace, f.name), getattr(second, f.name)):
+            failed.append(f"oracle: found another column {f.name}, expected the engine's")
+    return failed
+
+
+# ---- broken on purpose -----------------------------------------------------------------------------------
+
+
+def _unnoticed(program: Program, seed: int) -> str | None:
+    """Break one op; None when the verifier or the watchdog notices (or there is nothing to break)."""
+    rng = np.random.default_rng(seed)
+    change = CHANGES[seed % len(CHANGES)]
+    member = _sample_member(program, rng, needs_rows=change in (delete_fill, double_fill, redirect_fill))
+    if member is None or (change is redirect_member and program.n_nodes == 1):
+        return None
+    broken = change(program, member)
+    if broken is None:
+        return None
+    try:
+        verify(broken)
+        run_burst(broken)
+    except (ProgramError, SimulationError):
+        return None
+    op = int(np.searchsorted(program.members.ptr, member, side="right")) - 1
+    name = program.templates[program.ops.template[op]].name
+    return f"{change.__name__} of op {op} ({name}), member {member}: found nothing wrong, expected an error"
+
+
+def _sample_member(program: Program, rng: np.random.Generator, needs_rows: bool) -> int | None:
+    """A member that means something (it is remote or has rows), of a template drawn first: rare templates count too."""
+    m = program.members
+    owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr))
+    has_rows = np.diff(m.fill_ptr) > 0
+    candidates = np.flatnonzero(has_rows if needs_rows else has_rows | (m.node != program.ops.node[owner]))
+    if len(candidates) == 0:
+        return None
+    template = program.ops.template[owner[candidates]]
+    return int(rng.choice(candidates[template == rng.choice(np.unique(template))]))
+
+
+def _with_members(program: Program, order: Array, node: Array | None = None) -> Program:
+    """Members `order` (indices into the old ones, ascending, repeats allowed) with their rows."""
+    m = program.members
+    owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr))[order]
+    fills = np.diff(m.fill_ptr)[order]
+    ptr = np.append(0, np.cumsum(np.bincount(owner, minlength=program.n_ops)))
+    rows = [m.fill_row[m.fill_ptr[i] : m.fill_ptr[i + 1]] for i in order]
+    changed = replace(
+        m,
+        ptr=ptr.astype(np.int32),
+        node=(m.node if node is None else node)[order],
+        fill_ptr=np.append(0, np.cumsum(fills)).astype(np.int32),
+        fill_row=np.concatenate(rows) if rows else m.fill_row[:0],
+        ext_bytes=None if m.ext_bytes is None else m.ext_bytes[order],
+    )
+    return replace(program, members=changed)
+
+
+def _with_fills(program: Program, member: int, rows: Array) -> Program:
+    """`member` fills (or reads) `rows` instead."""
+    m = program.members
+    first, last = int(m.fill_ptr[member]), int(m.fill_ptr[member + 1])
+    fill_ptr = m.fill_ptr.copy()
+    fill_ptr[member + 1 :] += np.int32(len(rows) - (last - first))
+    fill_row = np.concatenate((m.fill_row[:first], rows, m.fill_row[last:])).astype(np.int32)
+    return replace(program, members=replace(m, fill_ptr=fill_ptr, fill_row=fill_row))
+
+
+def _rows_of(program: Program, member: int) -> Array:
+    m = program.members
+    return m.fill_row[m.fill_ptr[member] : m.fill_ptr[member + 1]]
+
+
+def delete_member(program: Program, member: int) -> Program:
+    """Without one member."""
+    return _with_members(program, np.delete(np.arange(program.n_members), member))
+
+
+def double_member(program: Program, member: int) -> Program:
+    """One member twice."""
+    return _with_members(program, np.insert(np.arange(program.n_members), member, member))
+
+
+def redirect_member(program: Program, member: int) -> Program:
+    """One member on the next node."""
+    node = program.members.node.copy()
+    node[member] = (node[member] + 1) % program.n_nodes
+    return _with_members(program, np.arange(program.n_members), node)
+
+
+def delete_fill(program: Program, member: int) -> Program:
+    """Without the first row of a member."""
+    return _with_fills(program, member, _rows_of(program, member)[1:])
+
+
+def double_fill(program: Program, member: int) -> Program:
+    """The first row of a member twice."""
+    rows = _rows_of(program, member)
+    return _with_fills(program, member, np.append(rows, rows[0]))
+
+
+def redirect_fill(program: Program, member: int) -> Program | None:
+    """The first row of a member becomes the next row; None when there is only one."""
+    rows = _rows_of(program, member).copy()
+    if program.n_rows < 2:
+        return None
+    rows[0] = (rows[0] + 1) % program.n_rows
+    return _with_fills(program, member, rows)
+
+
+CHANGES: tuple[Callable[[Program, int], Program | None], ...] = (
+    delete_member,
+    double_member,
+    redirect_member,
+    delete_fill,
+    double_fill,
+    redirect_fill,
+)

@@ -1,0 +1,114 @@
+"""The paper's traffic numbers for L-8 on 32 GPUs, from Routings and Programs; no run is needed to count bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from layers import cluster
+
+from dysharp.program import Kind, Program
+from dysharp.program.verify import moved_bytes, verify
+from dysharp.specs import load_model
+from dysharp.systems import get_system
+from dysharp.workload import distinct_gpus, make_routing, uniform_traffic
+
+GPUS, TOKENS, SEEDS = 32, 512, 4
+CHUNKS = 112  # packets of 128 B in a row of L-8
+FLIT = 16
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, list[Program]]:
+    """Forward Programs of L-8 with 512 tokens per GPU, one per seed of uniform routing."""
+    model = load_model("L-8")
+    out: dict[str, list[Program]] = {}
+    for name in ("deepep", "nvls", "dysharp", "explicit"):
+        system = get_system(name)
+        for seed in range(SEEDS):
+            routing = make_routing("uniform", model, GPUS, TOKENS, seed=seed)
+            program = system.plan(model, cluster(GPUS), routing, "fwd", system.options())
+            verify(program)
+            out.setdefault(name, []).append(program)
+    return out
+
+
+def vectors(programs: list[Program], *, side: str = "", operator: str = "") -> float:
+    """Token vectors per token on links (both directions and operators unless named)."""
+    total = 0
+    for program in programs:
+        moved = moved_bytes(program)
+        for direction in [side] if side else ["up", "down"]:
+            total += sum(moved[direction][o] for o in ([operator] if operator else ["dispatch", "combine"]))
+    return total / (SEEDS * GPUS * TOKENS * CHUNKS * 128)
+
+
+def test_distinct_remote_gpus_per_token():
+    model = load_model("L-8")
+    counted = [
+        distinct_gpus(make_routing("uniform", model, GPUS, 2048, seed=s)).without_source for s in range(8)
+    ]
+    assert f"{np.mean(counted):.2f}" == "7.04"
+    assert f"{uniform_traffic(256, 32, 8).remote_gpus:.2f}" == "7.04"
+
+
+def test_payload_ratios(programs):
+    deepep, nvls, dysharp = (vectors(programs[name]) for name in ("deepep", "nvls", "dysharp"))
+    assert nvls == 64.0
+    assert f"{1 - dysharp / deepep:.1%}" == "42.9%"
+    assert f"{deepep / dysharp:.3f}" == "1.751"
+    needed = vectors(programs["deepep"], side="down", operator="dispatch")
+    gathered = vectors(programs["nvls"], side="down", operator="dispatch")
+    assert f"{(gathered - needed) / needed:.2f}" == "3.40"
+
+
+def flits(program: Program, operator: str) -> tuple[float, float]:
+    """(up, down) flits of one operator per token and 128 B chunk, headers, requests and acknowledgements included.
+
+    Gate weights ride in packets of their own behind a row (class *other*) and are left out.
+    """
+    p, w = program, program.wires
+    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    mine = np.array([t.operator == operator for t in p.templates])[p.ops.template]
+    remote = (p.members.node != p.ops.node[owner]) & mine[owner]
+    ops = np.unique(owner[remote])
+    of_member, of_op = p.ops.wire[owner[remote]], p.ops.wire[ops]
+    kind = next(t.kind for t in p.templates if t.operator == operator)
+    if kind is Kind.PULL_REDUCE:
+        up = w.up[of_op].sum() + w.response[of_member].sum()
+        down = w.down[of_member].sum() + w.result[of_op].sum()
+    else:
+        up = without_aux(p, w.up)[of_op].sum() + without_aux(p, w.ack_up, data=False)[of_member].sum()
+        down = without_aux(p, w.down)[of_member].sum() + without_aux(p, w.ack_down, data=False)[of_op].sum()
+    per_token = FLIT * CHUNKS * GPUS * TOKENS
+    return up / per_token, down / per_token
+
+
+def without_aux(p: Program, column: np.ndarray, *, data: bool = True) -> np.ndarray:
+    """A column of Wires less the aux packets: headers and acknowledgements per packet, data flits by size."""
+    aux_packets = -(-p.wires.aux // 128)
+    aux_data = p.wires.aux if data else 0 * p.wires.aux
+    row_data = CHUNKS * 128 if data else 0
+    per_packet, rest = np.divmod(column - aux_data - row_data, CHUNKS + aux_packets)
+    large = column > 20 * row_data // 19 if data else column > CHUNKS  # rows of L-8, not control messages
+    assert (rest[large] == 0).all()
+    return CHUNKS * per_packet + row_data
+
+
+def mean_flits(programs: list[Program], operator: str) -> tuple[float, float]:
+    up, down = zip(*(flits(p, operator) for p in programs), strict=True)
+    return float(np.mean(up)), float(np.mean(down))
+
+
+def test_wire_flits_per_chunk(programs):
+    """Spec table 1.3: 20R for DeepEP, 280 + 280 for NVLS, 1.71x lean and 1.49x explicit over DeepEP."""
+    both = {name: (mean_flits(programs[name], "dispatch"), mean_flits(programs[name], "combine")) for name in programs}
+    (up_d, down_d), (up_c, down_c) = both["deepep"]
+    assert up_d + up_c == down_d + down_c
+    deepep = up_d + up_c
+    assert f"{deepep:.1f}" == "140.8"
+    assert both["nvls"] == ((40.0, 280.0), (280.0, 40.0))
+    ratio = {}
+    for name in ("dysharp", "explicit"):
+        (up_d, down_d), (up_c, down_c) = both[name]
+        ratio[name] = deepep / max(up_d + up_c, down_d + down_c)
+    assert {name: f"{r:.2f}" for name, r in ratio.items()} == {"dysharp": "1.71", "explicit": "1.49"}
