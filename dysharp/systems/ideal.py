@@ -33,5 +33,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         bytes=model.row_bytes,
         to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
     )
-    layer.experts_fused(np.full(len(layer.row_of), -1))
+    layer.experts_fused(np.full(len(layer.row_of), -1), gemm2_first=False)
     return layer.build("none")

@@ -179,8 +179,11 @@ class Layer:
 
     # ---- experts -----------------------------------------------------------------------------------------------------------
 
-    def _gemms(self) -> tuple[int, int]:
-        """GEMM-1 and GEMM-2 of every row tile on the GPU's SMs, GEMM-2 first where both are ready. First op of each; ops follow tiles."""
+    def _gemms(self, gemm2_first: bool = True) -> tuple[int, int]:
+        """GEMM-1 and GEMM-2 of every row tile on the GPU's SMs, one before the other where both are ready. First op of each, in tile order.
+
+        GEMM-2 first lets results leave early (spec/dysharp.md decision 23); GEMM-1 first packs the SMs best when nothing has to leave.
+        """
         m, c = self.model, self.cluster
         tile_rows = choice_int("gemm.tile_rows")
         pools = [self.b.pool(g, c.n_sms) for g in range(self.n_gpus)]
@@ -189,13 +192,16 @@ class Layer:
         per_expert = len(self.p.slot) / occupied
         up_columns = m.expert_hidden * (m.n_matrices - 1)
         first = []
-        for prio, (name, columns, depth) in enumerate((("gemm2", m.hidden, m.expert_hidden), ("gemm1", up_columns, m.hidden))):
+        for name, columns, depth, prio in (
+            ("gemm1", up_columns, m.hidden, int(gemm2_first)),
+            ("gemm2", m.hidden, m.expert_hidden, int(not gemm2_first)),
+        ):
             duration = self.b.duration(tile_task_ps(c, m.gemm_dtype, columns, depth, tile_rows, per_expert))
             template = self.b.template(Template(name, Kind.COMPUTE, name, name, tasks=gemm_gang(columns), duration=duration))
             first.append(
                 self.b.ops(template, self.tile_gpu, issuer=issuer, prio=prio, rows=self.tile_rows, key=np.arange(len(self.tile_gpu)))
             )
-        return first[1], first[0]
+        return first[0], first[1]
 
     def experts_one_after_another(self) -> I32:
         """All of a GPU's rows, then all GEMM-1, then all GEMM-2. Returns the JOIN per GPU that ends it."""
@@ -213,12 +219,12 @@ class Layer:
         self._gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
         self._rows_release(Tail.OP_DONE, gemm2, op_of_useful_row)
 
-    def experts_fused(self, op_of_useful_row: I64) -> None:
+    def experts_fused(self, op_of_useful_row: I64, *, gemm2_first: bool = True) -> None:
         """GEMM-1 as tiles fill, GEMM-2 behind it, finished rows release `op_of_useful_row` (useful rows in token order)."""
         if not self.compute:
             self._rows_release(Tail.TILE_READY, 0, op_of_useful_row)
             return
-        gemm1, gemm2 = self._gemms()
+        gemm1, gemm2 = self._gemms(gemm2_first)
         self.b.edges(Tail.TILE_READY, self._tiles, Head.OP_ISSUE, gemm1 + self._tiles)
         self.b.edges(Tail.OP_DONE, gemm1 + self._tiles, Head.OP_ISSUE, gemm2 + self._tiles)
         self._rows_release(Tail.OP_DONE, gemm2, op_of_useful_row)

@@ -1,0 +1,22 @@
+"""From a Program and its Trace to a Row: counting, bounds, attribution of time. See README.md in this folder."""
+
+from dysharp.analysis.attribution import CAUSES, attribute
+from dysharp.analysis.bound import Bound, program_bound, workload_bound_us
+from dysharp.analysis.count import WireTable, traffic_bytes, wire_table
+from dysharp.analysis.row import MODEL_VERSION, Point, Row, WallTimes, make_row
+
+__all__ = [
+    "CAUSES",
+    "MODEL_VERSION",
+    "Bound",
+    "Point",
+    "Row",
+    "WallTimes",
+    "WireTable",
+    "attribute",
+    "make_row",
+    "program_bound",
+    "traffic_bytes",
+    "wire_table",
+    "workload_bound_us",
+]

@@ -1,0 +1,205 @@
+"""Why a layer takes as long as it does: its time split along the critical path.
+
+The walk starts at the op that finishes last and goes back in time, one op after the other, until time zero. Every picosecond on the way
+goes to one cause, so the parts sum to the time exactly:
+
+| part of an op | goes to |
+|---|---|
+| COMPUTE, ready to start (all slots taken) and start to end | `sm` |
+| DELAY, ready to end | `host` |
+| transfer, issue to start: waiting in the hub for the up link | `link_up` while that link was sending, else `link_down` (its buffers in the switch were full: a hot receiver held it back) |
+| push, start to end: serialisation on the up link | `link_up` |
+| pull, start to end: two hops and the responder's memory | `latency`; the rest (requests and responses in queues) `link_up` |
+| end to the point that mattered (delivered, acknowledged, result there) | hops, acknowledgement and local memory `latency`; the rest `link_down` |
+| from the point that mattered to the successor's ready | up to one notification `latency`; more `link_down` |
+
+What made an op wait *between ready and issue* decides where the walk goes on. In program order an op issues with or after its predecessor:
+the walk goes to the first op that issued at that instant. If a semaphore was full until then, the walk goes on at the op that gave it
+back, and the *constant* part of that op's round trip (hops, responder, acknowledgement) goes to `window` instead of `latency`, because a
+wider window would have hidden it; its time on links stays with the links. A wait whose end has no such op (a paced issuer) goes to `window`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.analysis.count import remote_members
+from dysharp.program.builder import PULLS
+from dysharp.program.csr import group
+from dysharp.program.tables import Discipline, Kind, Point, Program
+from dysharp.program.trace import Trace
+
+I64 = NDArray[np.int64]
+CAUSES = ("link_up", "link_down", "sm", "latency", "window", "host")
+
+
+def attribute(program: Program, trace: Trace) -> dict[str, int]:
+    """Picoseconds of `trace.time_ps` by cause (keys `CAUSES`, sum exact). The Trace must be of a complete run."""
+    walk = _Walk(program, trace)
+    if program.n_ops == 0:
+        return walk.parts
+    op, at, exposed = int(trace.done.argmax()), trace.time_ps, False
+    for _ in range(4 * program.n_ops):
+        if at <= 0:
+            break
+        op, at, exposed = walk.back(op, at, exposed)
+        if op < 0:
+            break
+    walk.spend("latency", at)  # nothing is before time zero: only a malformed Trace leaves something here
+    return walk.parts
+
+
+@dataclass
+class _Walk:
+    """State of one walk; `parts` grows while `at` falls. Indices are built when the path first needs them."""
+
+    program: Program
+    trace: Trace
+    parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+
+    def __post_init__(self) -> None:
+        p = self.program
+        self.kind = [t.kind for t in p.templates]
+        self._issuer_ops: dict[int, I64] = {}
+        self._releases: dict[int, tuple[I64, I64]] = {}
+        self._uplinks: dict[int, tuple[I64, I64]] = {}
+        self._remote: NDArray[np.bool_] | None = None
+        self._sem_rows: tuple[I64, I64] | None = None
+        self._op_holds: tuple[I64, I64] | None = None
+
+    def spend(self, cause: str, ps: int) -> None:
+        self.parts[cause] += ps
+
+    def back(self, o: int, at: int, exposed: bool) -> tuple[int, int, bool]:
+        """Charge what op `o` did before time `at`, return where the path comes from: (op, time, through a semaphore). Op -1 = time zero."""
+        kind, t = self.kind[self.program.ops.template[o]], self.trace
+        done = int(t.done[o])
+        if at > done:  # a notification on its way
+            known = min(at - done, self.program.machine.notify)
+            self.spend("latency", known)
+            self.spend("link_down", at - done - known)
+            at = done
+        if kind in (Kind.COMPUTE, Kind.DELAY):
+            ready = int(t.ready[o])
+            self.spend("sm" if kind is Kind.COMPUTE else "host", at - ready)
+            return int(t.cause[o]), ready, False
+        if kind is Kind.JOIN:
+            return int(t.cause[o]), at, False
+        self._transfer(o, at, exposed, kind in PULLS)
+        return self._before_issue(o)
+
+    def _transfer(self, o: int, at: int, exposed: bool, pull: bool) -> None:
+        """Charge [issue, at] of a transfer."""
+        m, t = self.program.machine, self.trace
+        issue, start, end, done = (int(c[o]) for c in (t.issue, t.start, t.end, t.done))
+        constant = "window" if exposed else "latency"
+        if at <= end or end <= issue or start < issue:  # only members on its own node, or a point before the train had left
+            self.spend(constant, at - issue)
+            return
+        arrival = 2 * m.lat + (m.ack if not pull and at == done else 0)
+        known = min(at - end, arrival)
+        self.spend(constant, known)
+        self.spend("link_down", at - end - known)
+        known = min(end - start, 2 * m.lat + m.responder) if pull else 0
+        self.spend(constant, known)
+        self.spend("link_up", end - start - known)
+        self._hub_wait(o, issue, start)
+
+    def _hub_wait(self, o: int, issue: int, start: int) -> None:
+        """[issue, start): the link was busy with others, or its buffers in the switch were full."""
+        m, wait = self.program.machine, start - issue
+        if wait <= 0:
+            return
+        busy = wait
+        if m.vc_bytes:
+            times, total = self._uplink(int(self.program.ops.node[o]))
+            first, last = np.searchsorted(times, (issue, start))
+            # The train in service at `issue` was granted before: one more than what was granted in between.
+            sent = int(total[last] - total[max(first - 1, 0)])
+            busy = min(wait, -(-sent * 1_000_000 // m.rate))
+        self.spend("link_up", busy)
+        self.spend("link_down", wait - busy)
+
+    def _before_issue(self, o: int) -> tuple[int, int, bool]:
+        """From the issue of transfer `o` to what it waited for."""
+        t, ops = self.trace, self.program.ops
+        issuer, at = int(ops.issuer[o]), int(t.issue[o])
+        if self.program.issuers.discipline[issuer] == Discipline.PROGRAM_ORDER:
+            mine = self._ops_of(issuer)
+            o = int(mine[np.searchsorted(t.issue[mine], at, side="left")])
+        ready = int(t.ready[o])
+        if at > ready:
+            giver = self._gave_back(o, at)
+            if giver >= 0:
+                return giver, at, True
+            self.spend("window", at - ready)
+        return int(t.cause[o]), ready, False
+
+    # ---- indices ---------------------------------------------------------------------------------------------
+
+    def _ops_of(self, issuer: int) -> I64:
+        """Ops of an issuer by id; their issue times rise, in program order."""
+        return _cached(self._issuer_ops, issuer, lambda: np.flatnonzero(self.program.ops.issuer == issuer))
+
+    def _gave_back(self, o: int, at: int) -> int:
+        """The op that released, at time `at`, a semaphore that op `o` takes when it issues; -1 if none did."""
+        holds = self.program.holds
+        if self._op_holds is None:
+            takes = np.where(holds.acquire_kind == Point.OP_ISSUED, holds.acquire, self.program.n_ops).astype(np.int32)
+            self._op_holds = group(takes, self.program.n_ops + 1)
+        ptr, order = self._op_holds
+        for row in order[ptr[o] : ptr[o + 1]].tolist():
+            times, ops = self._released(int(holds.sem[row]))
+            k = int(np.searchsorted(times, at))
+            while k < len(times) and times[k] == at:
+                if self.trace.issue[ops[k]] < at:
+                    return int(ops[k])
+                k += 1
+        return -1
+
+    def _released(self, sem: int) -> tuple[I64, I64]:
+        """(times, ops) of the releases of a semaphore at done or issue of an op, by time."""
+
+        def build() -> tuple[I64, I64]:
+            holds, t = self.program.holds, self.trace
+            if self._sem_rows is None:
+                self._sem_rows = group(holds.sem, len(self.program.semaphores.capacity))
+            ptr, order = self._sem_rows
+            rows = order[ptr[sem] : ptr[sem + 1]]
+            rows = rows[(holds.release_kind[rows] == Point.OP_DONE) | (holds.release_kind[rows] == Point.OP_ISSUED)]
+            ops = holds.release[rows]
+            times = np.where(holds.release_kind[rows] == Point.OP_DONE, t.done[ops], t.issue[ops])
+            by_time = np.lexsort((ops, times))
+            return times[by_time], ops[by_time]
+
+        return _cached(self._releases, sem, build)
+
+    def _uplink(self, node: int) -> tuple[I64, I64]:
+        """Of a node's up server: times of grants and of debt, rising, and the wire bytes before each, `[n + 1]`."""
+        return _cached(self._uplinks, node, lambda: self._uplink_of(node))
+
+    def _uplink_of(self, node: int) -> tuple[I64, I64]:
+        p, t = self.program, self.trace
+        if self._remote is None:
+            self._remote = remote_members(p)
+        own = np.flatnonzero((p.ops.node == node) & (p.ops.wire >= 0))
+        own = own[t.end[own] > t.issue[own]]  # served by their own node alone: nothing on the link
+        here = np.flatnonzero((p.members.node == node) & self._remote)
+        wire = p.ops.wire[np.searchsorted(p.members.ptr, here, side="right") - 1]
+        times = np.concatenate([t.start[own], t.member[here]])
+        answers = p.wires.response[wire] + p.wires.ack_up[wire]  # a response of a pull, an acknowledgement of a push
+        sizes = np.concatenate([p.wires.up[p.ops.wire[own]], answers])
+        order = np.argsort(times, kind="stable")
+        total = np.zeros(len(order) + 1, np.int64)
+        np.cumsum(sizes[order], out=total[1:])
+        return times[order], total
+
+
+def _cached[T](table: dict[int, T], key: int, build: Callable[[], T]) -> T:
+    if key not in table:
+        table[key] = build()
+    return table[key]

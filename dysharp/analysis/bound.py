@@ -1,0 +1,113 @@
+"""Lower bounds of a layer's time: of one Program on its machine, and of any system on one workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.analysis.count import TERMS, WireTable, wire_table
+from dysharp.program.tables import Head, Kind, Program, Tail
+from dysharp.specs import Cluster, Model
+from dysharp.units import PS_PER_US
+from dysharp.workload import Routing, rows_per_slot, traffic
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A lower bound in microseconds. `terms` sums to `us`; `resource` is the one that gives it, such as "gpu[3].down"."""
+
+    us: float
+    resource: str
+    terms: dict[str, float]
+
+
+def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
+    """The largest busy time of any one resource of `program`, plus the head and tail latency that no order of its ops avoids.
+
+    A link direction is busy for all its wire bytes (payload, headers, requests, acks, notifications): acknowledgements drain in idle
+    gaps at line rate, so they need that time whoever goes first. Before the first byte of a down link lies one hop; after the last byte
+    of any link direction another one. (A push has two hops and its acknowledgement before it, but the last bytes of a direction may be
+    acknowledgements, which nothing waits for beyond `Machine.ack`; one hop is what always holds.) An SM pool is busy for its tasks times
+    their duration over its slots; where all GEMMs wait for transfers (or are waited for), one local or remote delivery comes before
+    (or after). Terms: payload, headers, requests, acks, notifications or compute; head_latency, tail_latency. Zero terms are left out.
+    """
+    table = wire_table(program) if wires is None else wires
+    m = program.machine
+    candidates = []
+    for side, by_node, head in (("up", table.up, 0), ("down", table.down, m.lat)):
+        total = by_node.sum(axis=1)
+        node = int(total.argmax())
+        if total[node]:
+            ps = by_node[node] * PS_PER_US / m.rate
+            terms = {name: float(ps[i]) for i, name in enumerate(TERMS)}
+            terms |= {"head_latency": float(head), "tail_latency": float(m.lat)}
+            candidates.append((f"gpu[{node}].{side}", terms))
+    busy = pool_busy_ps(program)
+    if busy.any():
+        share = busy / program.pools.slots
+        pool = int(share.argmax())
+        head, tail = _compute_ends(program)
+        terms = {"compute": float(share[pool]), "head_latency": float(head), "tail_latency": float(tail)}
+        candidates.append((program.pools.name[pool].replace("node[", "gpu["), terms))
+    if not candidates:
+        return Bound(0.0, "none", {})
+    resource, terms = max(candidates, key=lambda c: sum(c[1].values()))
+    in_us = {name: ps / PS_PER_US for name, ps in terms.items() if ps > 0}
+    return Bound(sum(in_us.values()), resource, in_us)
+
+
+def pool_busy_ps(program: Program) -> I64:
+    """`[n_pools]` int64: slot-picoseconds of all COMPUTE and DELAY ops of each pool."""
+    n = len(program.pools.node)
+    tasks, duration, timed = _template_columns(program)
+    ops = np.flatnonzero(timed[program.ops.template])
+    template = program.ops.template[ops]
+    took = tasks[template] * program.durations[duration[template], program.ops.rows[ops]]
+    pool = program.issuers.pool[program.ops.issuer[ops]]
+    return np.bincount(pool, weights=took, minlength=n).astype(np.int64)
+
+
+def _template_columns(program: Program) -> tuple[I64, I64, NDArray[np.bool_]]:
+    """Tasks, duration row and "has a duration", per template."""
+    t = program.templates
+    timed = np.array([x.kind in (Kind.COMPUTE, Kind.DELAY) for x in t], np.bool_)
+    return np.array([x.tasks for x in t], np.int64), np.array([x.duration for x in t], np.int64), timed
+
+
+def _compute_ends(program: Program) -> tuple[int, int]:
+    """Picoseconds before the first and after the last GEMM of any pool that cannot be avoided."""
+    m, edges = program.machine, program.edges
+    delivery = min(m.local, 2 * m.lat)
+    kinds = np.array([t.kind for t in program.templates], np.int8)[program.ops.template]
+    computes = np.isin(kinds, (Kind.COMPUTE, Kind.DELAY, Kind.JOIN))
+    waits, leads = np.zeros((2, program.n_ops), np.bool_)
+    waits[edges.head[edges.head_kind == Head.OP_ISSUE]] = True
+    waits[program.regions.row_notify[program.regions.row_notify >= 0]] = True
+    leads[edges.tail[(edges.tail_kind == Tail.OP_DONE) | (edges.tail_kind == Tail.OP_ISSUED)]] = True
+    head = 0 if (computes & ~waits).any() else delivery
+    tail = 0 if (computes & ~leads).any() else delivery
+    return head, tail
+
+
+def workload_bound_us(model: Model, cluster: Cluster, routing: Routing, *, free_links: bool = False) -> float:
+    """The least time any system can need for this workload on this machine, in microseconds.
+
+    Payload of the hottest GPU and direction when a token with a remote GPU goes up once, every needed remote token comes down once,
+    every remote (token, GPU) pair's partial sum goes up once and one sum per token comes down; or the floating-point operations of the
+    busiest GPU at the peak of the GEMM type; whichever is larger. `free_links`: for a system whose links are free by declaration
+    ("ideal"), the GEMMs alone.
+    """
+    rows = rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1)
+    flops = 2 * int(rows.max(initial=0)) * model.hidden * model.expert_hidden * model.n_matrices
+    gemm_us = flops / cluster.peak_flops_per_us(model.gemm_dtype)
+    if free_links:
+        return gemm_us
+    least = traffic(routing, "multicast", model.row_bytes)
+    up = least["dispatch"]["up_per_gpu"] + least["combine"]["up_per_gpu"]
+    down = least["dispatch"]["down_per_gpu"] + least["combine"]["down_per_gpu"]
+    link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / cluster.link_bytes_per_us
+    return max(gemm_us, link_us)

@@ -1,0 +1,169 @@
+"""Bytes on the links: payload counted from what a Trace says has happened, wire bytes from the Program's tables.
+
+Both group the ops by (node, template, wire row): a layer has a few dozen such groups however many million ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program.builder import PULLS
+from dysharp.program.tables import Program
+from dysharp.program.trace import Trace
+
+I64 = NDArray[np.int64]
+OPERATORS = ("dispatch", "combine", "other")
+TERMS = ("payload", "headers", "requests", "acks", "notifications")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Transfers grouped by (template, wire row); the columns below have one entry per group.
+
+    `sent` `[n_nodes, n_groups]` int64: ops of this source node with a member on another node. `copies`
+    `[n_nodes, n_groups]`: their members on this node. `ext` `[n_nodes, n_groups]`: extra wire bytes of those
+    copies (`Members.ext_bytes`).
+    """
+
+    template: I64
+    wire: I64
+    payload: I64  # bytes of one copy, aux excluded
+    is_pull: NDArray[np.bool_]
+    sent: I64
+    copies: I64
+    ext: I64
+
+
+def remote_members(program: Program) -> NDArray[np.bool_]:
+    """`[n_members]`: is the member on another node than its op's source (so that its copy uses links)."""
+    source = np.repeat(program.ops.node, np.diff(program.members.ptr))
+    remote: NDArray[np.bool_] = source != program.members.node
+    return remote
+
+
+def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None) -> Groups:
+    """Group the transfers of `program`; `happened` `[n_members]` leaves out members that did not."""
+    ops, members, n_nodes = program.ops, program.members, program.n_nodes
+    n_wires = max(1, len(program.wires.up))
+    code = ops.template * np.int32(n_wires) + ops.wire
+    wired = ops.wire >= 0
+    present = np.flatnonzero(np.bincount(code[wired], minlength=1))
+    index = np.zeros(len(program.templates) * n_wires + 1, np.int32)
+    index[present] = np.arange(len(present), dtype=np.int32)
+    group = index[np.where(wired, code, -1)]  # ops without a wire have no members and are never counted
+    n = max(1, len(present))
+
+    remote = remote_members(program)
+    if happened is not None:
+        remote &= happened
+    per_op = np.diff(members.ptr)
+    cell = np.repeat(group, per_op) + members.node * np.int32(n)
+    copies = np.bincount(cell[remote], minlength=n_nodes * n)
+    running = np.zeros(len(remote) + 1, np.int32)
+    np.cumsum(remote, out=running[1:])
+    leaves = (running[members.ptr[1:]] > running[members.ptr[:-1]]) & wired
+    sent = np.bincount((group + ops.node * np.int32(n))[leaves], minlength=n_nodes * n)
+    ext = np.zeros(n_nodes * n)
+    if members.ext_bytes is not None:
+        ext = np.bincount(cell[remote], weights=members.ext_bytes[remote], minlength=n_nodes * n)
+
+    payload = np.zeros(n, np.int64)
+    payload[group[wired]] = ops.bytes[wired]  # one size per wire row (the verifier holds this)
+    template, wire = np.divmod(present, n_wires)
+    pulls = np.array([program.templates[t].kind in PULLS for t in template], np.bool_)
+    k = len(present)
+    shape = (n_nodes, n)
+    return Groups(
+        template.astype(np.int64),
+        wire.astype(np.int64),
+        payload[:k],
+        pulls,
+        sent.reshape(shape)[:, :k].astype(np.int64),
+        copies.reshape(shape)[:, :k].astype(np.int64),
+        ext.reshape(shape)[:, :k].astype(np.int64),
+    )
+
+
+def traffic_bytes(program: Program, trace: Trace) -> dict[str, dict[str, int]]:
+    """Payload bytes that crossed links: `{"up": {"dispatch", "combine", "other"}, "down": {...}}`, summed over nodes.
+
+    Counted from the members that happened in `trace`. A push counts once up and once per copy down, a pull's
+    responses up and its result once down; members on the source's own node use no link. Gate weights that ride
+    along (`Wires.aux`) and control templates count as "other" (design section 6).
+    """
+    happened = None if trace.member.min(initial=0) >= 0 else trace.member >= 0
+    return _traffic(program, group_transfers(program, happened))
+
+
+def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
+    out = {side: dict.fromkeys(OPERATORS, 0) for side in ("up", "down")}
+    for g in range(len(groups.template)):
+        name = program.templates[groups.template[g]].operator
+        name = name if name in OPERATORS else "other"
+        once, each = int(groups.sent[:, g].sum()), int(groups.copies[:, g].sum())
+        up, down = (each, once) if groups.is_pull[g] else (once, each)
+        aux = int(program.wires.aux[groups.wire[g]])
+        out["up"][name] += up * int(groups.payload[g])
+        out["down"][name] += down * int(groups.payload[g])
+        out["up"]["other"] += up * aux
+        out["down"]["other"] += down * aux
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class WireTable:
+    """Wire bytes of a complete run, `[n_nodes, len(TERMS)]` int64 per direction, columns in the order of `TERMS`.
+
+    Payload includes what rides along; headers include extension flits and the padding of the last flit.
+    Equals `Trace.up_busy` and `Trace.down_busy` when summed over terms.
+    """
+
+    up: I64
+    down: I64
+
+    def flits(self, flit_bytes: int) -> dict[str, int]:
+        """All flits on the wires: `{"up", "down"}`, summed over nodes."""
+        return {"up": int(self.up.sum()) // flit_bytes, "down": int(self.down.sum()) // flit_bytes}
+
+
+def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
+    """The wire bytes that `program` puts on every link direction, by term, without running it."""
+    g = group_transfers(program) if groups is None else groups
+    w, pull = program.wires, g.is_pull
+    body = g.payload + np.where(pull, 0, w.aux[g.wire])
+    up, down = np.zeros((2, program.n_nodes, len(TERMS)), np.int64)
+
+    def add(table: I64, term: str, counts: I64, size: I64) -> None:
+        table[:, TERMS.index(term)] += counts @ size
+
+    add(up, "payload", g.sent, np.where(pull, 0, body))
+    add(up, "headers", g.sent, np.where(pull, 0, w.up[g.wire] - body))
+    add(up, "requests", g.sent, np.where(pull, w.up[g.wire], 0))
+    add(up, "payload", g.copies, np.where(pull, body, 0))
+    add(up, "headers", g.copies, np.where(pull, w.response[g.wire] - body, 0))
+    add(up, "acks", g.copies, np.where(pull, 0, w.ack_up[g.wire]))
+    add(down, "payload", g.copies, np.where(pull, 0, body))
+    add(down, "headers", g.copies, np.where(pull, 0, w.down[g.wire] - body))
+    add(down, "headers", g.ext, np.where(pull, 0, 1))
+    add(down, "requests", g.copies, np.where(pull, w.down[g.wire], 0))
+    add(down, "requests", g.ext, np.where(pull, 1, 0))
+    add(down, "payload", g.sent, np.where(pull, body, 0))
+    add(down, "headers", g.sent, np.where(pull, w.result[g.wire] - body, 0))
+    add(down, "acks", g.sent, np.where(pull, 0, w.ack_down[g.wire]))
+    _add_notifications(program, up, down)
+    return WireTable(up, down)
+
+
+def _add_notifications(program: Program, up: I64, down: I64) -> None:
+    """Every row that notifies an op on another node costs one packet on both ends."""
+    regions, column = program.regions, TERMS.index("notifications")
+    if not (regions.row_notify >= 0).any():
+        return
+    here = np.repeat(regions.node, np.diff(regions.row_ptr))
+    owner = np.where(regions.row_notify >= 0, program.ops.node[regions.row_notify], here)
+    remote = owner != here
+    for table, node in ((up, here), (down, owner)):
+        table[:, column] += np.bincount(node[remote], minlength=program.n_nodes) * program.machine.notify_bytes

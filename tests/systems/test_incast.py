@@ -1,0 +1,73 @@
+"""Head-of-line blocking: an incast slows a flow that only shares its source, if and only if buffers are finite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.isa.framing import Framing
+from dysharp.oracle import run_oracle
+from dysharp.program import (
+    Discipline,
+    Kind,
+    Machine,
+    Program,
+    ProgramBuilder,
+    Template,
+    To,
+    with_machine,
+)
+from dysharp.program.verify import verify
+
+MACHINE = Machine(
+    rate=450_000,
+    lat=250_000,
+    ack=500_000,
+    notify=500_000,
+    responder=500_000,
+    local=500_000,
+    n_vcs=2,
+    vc_bytes=16_384,
+    n_links=18,
+)
+HOT, SHARED, VICTIM, N = 0, 1, 7, 8  # node 1 sends to the hot node 0 and to node 7, in turn
+TRAINS, ROW = 64, 4096
+
+
+def incast(crowd: bool, machine: Machine) -> tuple[Program, np.ndarray]:
+    """The Program and its victim ops; `crowd`: nodes 2 to 6 send to the hot node as well."""
+    b = ProgramBuilder(machine, N)
+    put = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
+    issuers = [b.issuer(n, Discipline.PROGRAM_ORDER) for n in range(N)]
+    to = np.tile([HOT, VICTIM], TRAINS)
+    first = b.ops(put, np.full(2 * TRAINS, SHARED), issuer=issuers[SHARED], bytes=ROW, to=To(np.ones(2 * TRAINS, int), to))
+    for node in range(2, 7) if crowd else ():
+        b.ops(put, np.full(TRAINS, node), issuer=issuers[node], bytes=ROW, to=To(np.ones(TRAINS, int), np.full(TRAINS, HOT)))
+    program = b.build()
+    verify(program)
+    return program, first + np.flatnonzero(to == VICTIM)
+
+
+@pytest.mark.parametrize("run", [lambda p: run_burst(p)[0], run_oracle], ids=["engine", "oracle"])
+def test_incast_slows_the_victim_only_with_finite_buffers(run):
+    def arrivals(crowd: bool, machine: Machine) -> np.ndarray:
+        program, victim = incast(crowd, machine)
+        return run(program).member[program.members.ptr[victim]]
+
+    infinite = replace(MACHINE, vc_bytes=0)
+    assert arrivals(True, infinite).tolist() == arrivals(False, infinite).tolist()
+    slow, alone = arrivals(True, MACHINE), arrivals(False, MACHINE)
+    assert (slow >= alone).all()
+    # Six flows share the hot link: once the buffers are full the victim moves at the pace of its source's sixth of it.
+    assert slow[-1] - slow[0] > 4 * (alone[-1] - alone[0])
+    assert alone.tolist() == arrivals(False, infinite).tolist()
+
+
+def test_engine_and_oracle_agree_on_the_incast():
+    program, _ = incast(True, MACHINE)
+    for machine in (MACHINE, replace(MACHINE, vc_bytes=0)):
+        other = with_machine(program, machine)
+        assert run_burst(other)[0].digest() == run_oracle(other).digest()
