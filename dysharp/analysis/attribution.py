@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from dysharp.program.tables import Discipline, Kind, Point, Program
 from dysharp.program.trace import Trace
 
 I64 = NDArray[np.int64]
+Index = TypeVar("Index")
 CAUSES = ("link_up", "link_down", "sm", "latency", "window", "host")
 
 
@@ -97,17 +99,26 @@ class _Walk:
         m, t = self.program.machine, self.trace
         issue, start, end, done = (int(c[o]) for c in (t.issue, t.start, t.end, t.done))
         constant = "window" if exposed else "latency"
-        if at <= end or end <= issue or start < issue:  # only members on its own node, or a point before the train had left
+        if end <= issue or self._served_here(o, at):  # its own node's memory, no link
             self.spend(constant, at - issue)
             return
-        arrival = 2 * m.lat + (m.ack if not pull and at == done else 0)
-        known = min(at - end, arrival)
+        # `at` may lie before the train has left (waits for the issue, or for one responder of a pull).
+        sent, went = max(at, end), max(start, issue)
+        known = min(sent - end, 2 * m.lat + (m.ack if not pull and at == done else 0))
         self.spend(constant, known)
-        self.spend("link_down", at - end - known)
-        known = min(end - start, 2 * m.lat + m.responder) if pull else 0
+        self.spend("link_down", sent - end - known)
+        on_way = max(0, min(at, end) - went)
+        known = min(on_way, 2 * m.lat + m.responder) if pull else 0
         self.spend(constant, known)
-        self.spend("link_up", end - start - known)
-        self._hub_wait(o, issue, start)
+        self.spend("link_up", on_way - known)
+        self._hub_wait(o, issue, min(went, at))
+
+    def _served_here(self, o: int, at: int) -> bool:
+        """Is `at` when the op's member on its own node was served."""
+        members = self.program.members
+        mine = slice(int(members.ptr[o]), int(members.ptr[o + 1]))
+        local = members.node[mine] == self.program.ops.node[o]
+        return bool((self.trace.member[mine][local] == at).any())
 
     def _hub_wait(self, o: int, issue: int, start: int) -> None:
         """[issue, start): the link was busy with others, or its buffers in the switch were full."""
@@ -199,7 +210,7 @@ class _Walk:
         return times[order], total
 
 
-def _cached[T](table: dict[int, T], key: int, build: Callable[[], T]) -> T:
+def _cached(table: dict[int, Index], key: int, build: Callable[[], Index]) -> Index:
     if key not in table:
         table[key] = build()
     return table[key]

@@ -87,15 +87,16 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None)
     )
 
 
-def traffic_bytes(program: Program, trace: Trace) -> dict[str, dict[str, int]]:
+def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) -> dict[str, dict[str, int]]:
     """Payload bytes that crossed links: `{"up": {"dispatch", "combine", "other"}, "down": {...}}`, summed over nodes.
 
     Counted from the members that happened in `trace`. A push counts once up and once per copy down, a pull's
     responses up and its result once down; members on the source's own node use no link. Gate weights that ride
-    along (`Wires.aux`) and control templates count as "other" (design section 6).
+    along (`Wires.aux`) and control templates count as "other" (design section 6). `groups`: of all members, if at hand.
     """
-    happened = None if trace.member.min(initial=0) >= 0 else trace.member >= 0
-    return _traffic(program, group_transfers(program, happened))
+    if trace.member.min(initial=0) < 0:
+        groups = group_transfers(program, trace.member >= 0)
+    return _traffic(program, group_transfers(program) if groups is None else groups)
 
 
 def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:

@@ -18,6 +18,8 @@ ANSWERS = 15  # responses (pull) or tasks not started (compute) left
 # times, in the int64 view
 READY, ISSUE, START, END, DONE, TAIL, SCRATCH = range(8, 15)  # TAIL: last byte of the train; SCRATCH: due time in a ring
 
+TOUCH_LINE_2 = 16  # any int32 column of the record's second cache line
+
 # member: one record of 32 B, int32 [n_members + 1, 8] and the same memory as int64 [n_members + 1, 4]
 B_NODE, B_LINK, B_OP, B_FILL, B_EXT = range(5)
 B_TIME = 3  # in the int64 view
@@ -55,7 +57,7 @@ P_FREE, P_SIZE, P_BASE = range(3)  # free slots; batches running and where their
 M_RATE, M_LAT, M_ACK, M_NOTIFY, M_RESPONDER, M_LOCAL, M_VCS, M_VC_BYTES, M_NOTIFY_BYTES, M_CLASSES = range(10)
 
 # run state, int64 [8]
-X_NOW, X_DIRTY, X_EVENTS, X_WORK_HEAD, X_WORK_TAIL, X_DONE, X_BLOCKED_PS, X_STATUS = range(8)
+X_NOW, X_DIRTY, X_EVENTS, X_WORK_HEAD, X_WORK_TAIL, X_DONE, X_BLOCKED_PS, X_TOUCHED = range(8)  # X_TOUCHED: sink of tile_touch
 
 # rings of pending events with a constant delay; one leaf of the tree each
 RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY = range(8)

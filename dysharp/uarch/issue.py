@@ -61,7 +61,7 @@ def holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
 
 @kernel
 def train_issue(
-    o, op, ot, templates, mem, mem_time, nodes, hub, dirty_up, rings, times, winner, leaf_rings, m, x,
+    o, op, ot, templates, mem, mem_time, nodes, hub, dirty_up, rings, tree, leaf_rings, m, x,
     n_classes,
 ):  # fmt: skip
     """A transfer enters the hub: members on its own node are served there, the rest queues for the link. True if it is done at once."""
@@ -76,7 +76,7 @@ def train_issue(
             n_local += 1
             mem_time[k, B_TIME] = now + m[M_LOCAL]
             if ring_push(rings, RING_LOCAL, mem, B_LINK, mem_time, B_TIME, mem, B_NODE, k):
-                tree_set(times, winner, leaf_rings + RING_LOCAL, mem_time[k, B_TIME])
+                tree_set(tree, leaf_rings + RING_LOCAL, mem_time[k, B_TIME])
     n_remote = last - first - n_local
     op[o, COPIES] = n_remote
     op[o, ANSWERS] = n_remote
@@ -95,7 +95,7 @@ def train_issue(
 
 
 @kernel
-def gang_start(o, p, op, ot, templates, durations, pools, pool_keys, pool_ids, times, winner, x):
+def gang_start(o, p, op, ot, templates, durations, pools, pool_keys, pool_ids, tree, x):
     """Give op o the free slots of pool p that it can use. True when its last task has a slot."""
     now = x[X_NOW]
     n = min(pools[p, P_FREE], op[o, ANSWERS])
@@ -106,7 +106,7 @@ def gang_start(o, p, op, ot, templates, durations, pools, pool_keys, pool_ids, t
     heap_push(pool_keys, pool_ids, base, pools[p, P_SIZE], end, (o << BATCH_BITS) | n)
     pools[p, P_SIZE] += 1
     pools[p, P_FREE] -= n
-    tree_set(times, winner, p, pool_keys[base])
+    tree_set(tree, p, pool_keys[base])
     op[o, ANSWERS] -= n
     return op[o, ANSWERS] == 0
 

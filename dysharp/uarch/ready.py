@@ -33,12 +33,14 @@ from dysharp.uarch.columns import (
     T_ROWS,
     T_SLOT0,
     TEMPLATE,
+    TOUCH_LINE_2,
     TT_NOTIFY,
     UP,
     X_DIRTY,
     X_DONE,
     X_EVENTS,
     X_NOW,
+    X_TOUCHED,
     X_WORK_HEAD,
     X_WORK_TAIL,
 )
@@ -106,10 +108,23 @@ def op_release(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_
         op_ready(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
 
 
+@block
+def tile_touch(t, op, tiles, slot_row, rows, x):
+    """Read the records that tile t's notifications will change. The reads do not depend on each other, so their cache misses overlap;
+    in the loop that follows they would come one after the other. Changes nothing.
+    """
+    total = 0
+    for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
+        row = slot_row[s]
+        if row >= 0 and rows[row, R_NOTIFY] >= 0:
+            total += op[rows[row, R_NOTIFY], DEPS] + op[rows[row, R_NOTIFY], TOUCH_LINE_2]
+    x[X_TOUCHED] = total
+
+
 @kernel
 def tile_notify(
     t, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
-    tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
+    tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
 ):  # fmt: skip
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
     tiles[t, T_NOTIFY_DEPS] -= 1
@@ -118,6 +133,7 @@ def tile_notify(
     tiles[t, T_CAUSE] = cause
     here = tiles[t, T_NODE]
     n_remote = 0
+    tile_touch(t, op, tiles, slot_row, rows, x)
     for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
         row = slot_row[s]
         if row < 0:
@@ -135,13 +151,13 @@ def tile_notify(
     if n_remote > 0:
         tile_times[t, TT_NOTIFY] = x[X_NOW] + m[M_NOTIFY]
         if ring_push(rings, RING_NOTIFY, tiles, T_NEXT, tile_times, TT_NOTIFY, tiles, T_NODE, t):
-            tree_set(times, winner, leaf_rings + RING_NOTIFY, tile_times[t, TT_NOTIFY])
+            tree_set(tree, leaf_rings + RING_NOTIFY, tile_times[t, TT_NOTIFY])
 
 
 @kernel
 def work_drain(
     op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
-    tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
+    tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
     edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
 ):  # fmt: skip
     """Release what waits for the ops in the worklist, first done first."""
@@ -163,5 +179,5 @@ def work_drain(
                 else:
                     tile_notify(
                         edge_head[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
-                        tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
+                        tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
                     )  # fmt: skip

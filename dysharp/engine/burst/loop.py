@@ -84,10 +84,10 @@ from dysharp.uarch.heap import heap_pop
 from dysharp.uarch.issue import BATCH_BITS, gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.link import server_debt, server_grant, server_hold
-from dysharp.uarch.ready import HEAD_OP_ISSUE, mark, op_ready, op_release, tile_notify, work_drain, work_push
+from dysharp.uarch.ready import HEAD_OP_ISSUE, mark, op_ready, op_release, tile_notify, tile_touch, work_drain, work_push
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.switch import credits_apply, train_expose, vc_choose
-from dysharp.uarch.tree import tree_set
+from dysharp.uarch.tree import tree_first, tree_set
 
 IDLE = -(1 << 40)  # S_EXTRA of a down server that sends nothing
 
@@ -109,7 +109,7 @@ def run_loop(
     hold_ptr, hold_sem, hold_amount, release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
     issuers, issuer_ops, heap_keys, heap_ids, pools, pool_keys, pool_ids, pool_issuer_ptr, pool_issuer,
     nodes, hub, occupied, channels, credits, out_queues, out_mask, out_cursor,
-    rings, times, winner, dirty_issuers, dirty_up, dirty_down, m, x,
+    rings, tree, dirty_issuers, dirty_up, dirty_down, m, x,
 ):  # fmt: skip
     """Run until `budget` more events have been counted or nothing is pending. Returns True while there is more to do."""
     n_nodes = nodes.shape[0]
@@ -132,12 +132,12 @@ def run_loop(
         if x[X_WORK_HEAD] >= 0:
             work_drain(
                 op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
-                rings, times, winner, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem,
+                rings, tree, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem,
                 release_amount, sem_left, sem_issuer_ptr, sem_issuer,
             )  # fmt: skip
         # ---- releases -------------------------------------------------------------------------------------------------------
-        leaf = winner[1]
-        while times[leaf] == now:
+        while tree[1] == now:
+            leaf = tree_first(tree)
             done = -1  # an op that this event completes
             filled = -1  # a member whose rows this event fills
             if leaf < leaf_up:
@@ -146,7 +146,7 @@ def run_loop(
                 batch = pool_ids[base]
                 heap_pop(pool_keys, pool_ids, base, pools[p, P_SIZE])
                 pools[p, P_SIZE] -= 1
-                tree_set(times, winner, leaf, pool_keys[base] if pools[p, P_SIZE] > 0 else INF)
+                tree_set(tree, leaf, pool_keys[base] if pools[p, P_SIZE] > 0 else INF)
                 o = batch >> BATCH_BITS
                 n = batch & ((1 << BATCH_BITS) - 1)
                 pools[p, P_FREE] += n
@@ -158,11 +158,11 @@ def run_loop(
                     ot[o, END] = now
                     done = o
             elif leaf < leaf_arrive:
-                tree_set(times, winner, leaf, INF)
+                tree_set(tree, leaf, INF)
                 mark(dirty_up, x, leaf - leaf_up)
             elif leaf == leaf_arrive:
                 o = fifo_pop(rings, RING_ARRIVE, op, NEXT)
-                tree_set(times, winner, leaf, ot[rings[RING_ARRIVE, 0], SCRATCH] if rings[RING_ARRIVE, 0] >= 0 else INF)
+                tree_set(tree, leaf, ot[rings[RING_ARRIVE, 0], SCRATCH] if rings[RING_ARRIVE, 0] >= 0 else INF)
                 expose = True
                 if finite:
                     row = (op[o, NODE] * n_classes + templates[op[o, TEMPLATE], CLS]) * n_vcs + op[o, VC]
@@ -172,7 +172,7 @@ def run_loop(
                     train_expose(o, op, templates, mem, out_queues, out_mask, nodes, dirty_down, x, n_classes)
             elif leaf < leaf_down + n_nodes:
                 j = leaf - leaf_down
-                tree_set(times, winner, leaf, INF)
+                tree_set(tree, leaf, INF)
                 mark(dirty_down, x, j)
                 entry = nodes[j, DOWN + S_EXTRA]
                 nodes[j, DOWN + S_EXTRA] = IDLE
@@ -180,7 +180,7 @@ def run_loop(
                     o = -2 - entry
                     ot[o, DONE] = now + lat
                     if ring_push(rings, RING_RESULT_DELIVERED, op, NEXT2, ot, DONE, op, NODE, o):
-                        tree_set(times, winner, leaf_rings + RING_RESULT_DELIVERED, now + lat)
+                        tree_set(tree, leaf_rings + RING_RESULT_DELIVERED, now + lat)
                 else:
                     o = mem[entry, B_OP]
                     t = op[o, TEMPLATE]
@@ -197,8 +197,8 @@ def run_loop(
                             )  # fmt: skip
                         ot[o, SCRATCH] = now + lat
                         fifo_push(credits, at, op, NEXT, o)
-                        if nodes[i, UP + S_EXTRA] >= 0 and times[leaf_credit + i] > now + lat:
-                            tree_set(times, winner, leaf_credit + i, now + lat)
+                        if nodes[i, UP + S_EXTRA] >= 0 and tree[(len(tree) >> 1) + leaf_credit + i] > now + lat:
+                            tree_set(tree, leaf_credit + i, now + lat)
                     if templates[t, IS_PULL]:
                         mem_time[entry, B_TIME] = now + lat + m[M_RESPONDER]
                         k = RING_RESPOND
@@ -206,11 +206,11 @@ def run_loop(
                         mem_time[entry, B_TIME] = now + lat
                         k = RING_DELIVER
                     if ring_push(rings, k, mem, B_LINK, mem_time, B_TIME, mem, B_NODE, entry):
-                        tree_set(times, winner, leaf_rings + k, mem_time[entry, B_TIME])
+                        tree_set(tree, leaf_rings + k, mem_time[entry, B_TIME])
             elif leaf == leaf_rings + RING_DELIVER:
                 filled = fifo_pop(rings, RING_DELIVER, mem, B_LINK)
                 head = rings[RING_DELIVER, 0]
-                tree_set(times, winner, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
+                tree_set(tree, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
                 o = mem[filled, B_OP]
                 w = op[o, WIRE]
                 server_debt(nodes, mem[filled, B_NODE], UP, wires[w, W_ACK_UP])
@@ -221,11 +221,11 @@ def run_loop(
                     if op[o, FLAGS] == 0:
                         x[X_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
                     elif ring_push(rings, RING_ACK, op, NEXT2, ot, DONE, op, NODE, o):
-                        tree_set(times, winner, leaf_rings + RING_ACK, ot[o, DONE])
+                        tree_set(tree, leaf_rings + RING_ACK, ot[o, DONE])
             elif leaf == leaf_rings + RING_RESPOND:
                 k = fifo_pop(rings, RING_RESPOND, mem, B_LINK)
                 head = rings[RING_RESPOND, 0]
-                tree_set(times, winner, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
+                tree_set(tree, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
                 j = mem[k, B_NODE]
                 c = templates[op[mem[k, B_OP], TEMPLATE], RESPONSE_CLS]
                 hub_push(hub, j * n_classes + c, op, mem, -2 - k)
@@ -235,7 +235,7 @@ def run_loop(
             elif leaf == leaf_rings + RING_RESULT:
                 o = fifo_pop(rings, RING_RESULT, op, NEXT2)
                 head = rings[RING_RESULT, 0]
-                tree_set(times, winner, leaf, ot[head, DONE] if head >= 0 else INF)
+                tree_set(tree, leaf, ot[head, DONE] if head >= 0 else INF)
                 j = op[o, NODE]
                 c = templates[op[o, TEMPLATE], RESPONSE_CLS]
                 at = j * n_classes + c
@@ -247,14 +247,14 @@ def run_loop(
             elif leaf == leaf_rings + RING_RESULT_DELIVERED:
                 o = fifo_pop(rings, RING_RESULT_DELIVERED, op, NEXT2)
                 head = rings[RING_RESULT_DELIVERED, 0]
-                tree_set(times, winner, leaf, ot[head, DONE] if head >= 0 else INF)
+                tree_set(tree, leaf, ot[head, DONE] if head >= 0 else INF)
                 op[o, LEFT] -= 1
                 if op[o, LEFT] == 0:
                     done = o
             elif leaf == leaf_rings + RING_LOCAL:
                 k = fifo_pop(rings, RING_LOCAL, mem, B_LINK)
                 head = rings[RING_LOCAL, 0]
-                tree_set(times, winner, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
+                tree_set(tree, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
                 o = mem[k, B_OP]
                 op[o, LEFT] -= 1
                 if not templates[op[o, TEMPLATE], IS_PULL]:
@@ -266,15 +266,16 @@ def run_loop(
                         server_debt(nodes, op[o, NODE], DOWN, wires[op[o, WIRE], W_ACK_DOWN])
                         ot[o, DONE] = now + m[M_ACK]
                         if ring_push(rings, RING_ACK, op, NEXT2, ot, DONE, op, NODE, o):
-                            tree_set(times, winner, leaf_rings + RING_ACK, ot[o, DONE])
+                            tree_set(tree, leaf_rings + RING_ACK, ot[o, DONE])
             elif leaf == leaf_rings + RING_ACK:
                 done = fifo_pop(rings, RING_ACK, op, NEXT2)
                 head = rings[RING_ACK, 0]
-                tree_set(times, winner, leaf, ot[head, DONE] if head >= 0 else INF)
+                tree_set(tree, leaf, ot[head, DONE] if head >= 0 else INF)
             elif leaf == leaf_rings + RING_NOTIFY:
                 t = fifo_pop(rings, RING_NOTIFY, tiles, T_NEXT)
                 head = rings[RING_NOTIFY, 0]
-                tree_set(times, winner, leaf, tile_times[head, TT_NOTIFY] if head >= 0 else INF)
+                tree_set(tree, leaf, tile_times[head, TT_NOTIFY] if head >= 0 else INF)
+                tile_touch(t, op, tiles, slot_row, rows, x)
                 for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
                     k = slot_row[s]
                     if k >= 0 and rows[k, R_NOTIFY] >= 0 and op[rows[k, R_NOTIFY], NODE] != tiles[t, T_NODE]:
@@ -283,7 +284,7 @@ def run_loop(
                             dirty_issuers, x,
                         )  # fmt: skip
             else:
-                tree_set(times, winner, leaf, INF)
+                tree_set(tree, leaf, INF)
                 mark(dirty_up, x, leaf - leaf_credit)
             if filled >= 0:
                 o = mem[filled, B_OP]
@@ -299,7 +300,7 @@ def run_loop(
                             else:
                                 tile_notify(
                                     tile_edge[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
-                                    tiles, tile_times, slot_row, rows, nodes, rings, times, winner, leaf_rings, m,
+                                    tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
                                 )  # fmt: skip
             if done >= 0:
                 ot[done, DONE] = now
@@ -307,15 +308,14 @@ def run_loop(
             if x[X_WORK_HEAD] >= 0:
                 work_drain(
                     op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows,
-                    nodes, rings, times, winner, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr,
+                    nodes, rings, tree, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr,
                     release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
                 )  # fmt: skip
-            leaf = winner[1]
         # ---- grants ---------------------------------------------------------------------------------------------------------
         if x[X_DIRTY] == 0:
-            if times[leaf] == INF:
+            if tree[1] == INF:
                 return False
-            now = times[leaf]
+            now = tree[1]
             x[X_NOW] = now
             continue
         x[X_DIRTY] = 0
@@ -334,12 +334,12 @@ def run_loop(
                         break
                     if issuers[i, I_POOL] >= 0:
                         if gang_start(
-                            o, issuers[i, I_POOL], op, ot, templates, durations, pools, pool_keys, pool_ids, times, winner, x
+                            o, issuers[i, I_POOL], op, ot, templates, durations, pools, pool_keys, pool_ids, tree, x
                         ):
                             issuer_drop(i, issuers, heap_keys, heap_ids)
                     elif train_issue(
-                        o, op, ot, templates, mem, mem_time, nodes, hub, dirty_up, rings, times,
-                        winner, leaf_rings, m, x, n_classes,
+                        o, op, ot, templates, mem, mem_time, nodes, hub, dirty_up, rings, tree,
+                        leaf_rings, m, x, n_classes,
                     ):  # fmt: skip
                         ot[o, DONE] = now
                         work_push(op, x, o)
@@ -374,12 +374,12 @@ def run_loop(
                 if chosen < 0:
                     if nodes[i, UP + S_EXTRA] < 0:
                         nodes[i, UP + S_EXTRA] = now
-                    tree_set(times, winner, leaf_credit + i, wake)
+                    tree_set(tree, leaf_credit + i, wake)
                     continue
                 if nodes[i, UP + S_EXTRA] >= 0:
                     x[X_BLOCKED_PS] += now - nodes[i, UP + S_EXTRA]
                     nodes[i, UP + S_EXTRA] = -1
-                    tree_set(times, winner, leaf_credit + i, INF)
+                    tree_set(tree, leaf_credit + i, INF)
                 at = i * n_classes + chosen
                 entry = hub[at, 0]
                 hub_pop(hub, at, op, mem)
@@ -398,7 +398,7 @@ def run_loop(
                     if finite:
                         occupied[at, v] += wires[w, W_UP]
                     if ring_push(rings, RING_ARRIVE, op, NEXT, ot, SCRATCH, op, NODE, entry):
-                        tree_set(times, winner, leaf_arrive, now + lat)
+                        tree_set(tree, leaf_arrive, now + lat)
                 else:
                     k = -2 - entry
                     o = mem[k, B_OP]
@@ -413,8 +413,8 @@ def run_loop(
                     if op[o, ANSWERS] == 0:
                         ot[o, DONE] = now + lat
                         if ring_push(rings, RING_RESULT, op, NEXT2, ot, DONE, op, NODE, o):
-                            tree_set(times, winner, leaf_rings + RING_RESULT, now + lat)
-                tree_set(times, winner, leaf_up + i, end)
+                            tree_set(tree, leaf_rings + RING_RESULT, now + lat)
+                tree_set(tree, leaf_up + i, end)
         for word in range(len(dirty_down)):
             while dirty_down[word] != 0:
                 low = bit_lowest(dirty_down[word])
@@ -449,7 +449,7 @@ def run_loop(
                         nodes[j, DOWN + S_MASK] &= ~(1 << c)
                 end = server_grant(nodes, j, DOWN, now, wire, rate)
                 end = server_hold(nodes, j, DOWN, end, bound)
-                tree_set(times, winner, leaf_down + j, end)
+                tree_set(tree, leaf_down + j, end)
     return True
 
 

@@ -66,8 +66,7 @@ class Lowered(NamedTuple):
     out_mask: Array
     out_cursor: Array
     rings: Array
-    times: Array
-    winner: Array
+    tree: Array
     dirty_issuers: Array
     dirty_up: Array
     dirty_down: Array
@@ -239,10 +238,6 @@ def _fabric(p: Program) -> dict[str, Array]:
     n_vcs = m.n_vcs if m.vc_bytes else 1
     n_leaves = len(p.pools.node) + 3 * n + col.N_RINGS
     size = 1 << max(1, (n_leaves - 1).bit_length())
-    winner = np.zeros(2 * size, np.int32)
-    winner[size:] = np.arange(size)
-    for i in range(size - 1, 0, -1):
-        winner[i] = winner[2 * i]
     return {
         "nodes": nodes,
         "hub": np.full((n * c, 2), -1, np.int32),
@@ -253,8 +248,7 @@ def _fabric(p: Program) -> dict[str, Array]:
         "out_mask": np.zeros((n * c, n // 32 + 1), np.int64),
         "out_cursor": np.full(n * c, -1, np.int64),
         "rings": np.full((col.N_RINGS, 2), -1, np.int32),
-        "times": np.full(size, col.INF, np.int64),
-        "winner": winner,
+        "tree": np.full(2 * size, col.INF, np.int64),
         "dirty_issuers": _words(len(p.issuers.node)),
         "dirty_up": _words(n),
         "dirty_down": _words(n),

@@ -1,0 +1,103 @@
+"""What the GPU that finishes last did when, and how busy links and SMs were."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.analysis.intervals import union_ps
+from dysharp.program.builder import WIRED
+from dysharp.program.tables import Discipline, Kind, Point, Program
+from dysharp.program.trace import Trace
+from dysharp.units import PS_PER_US, ps_to_us
+
+I64 = NDArray[np.int64]
+PHASES = ("dispatch", "gemm1", "gemm2", "combine", "other")
+
+
+class LastGpu:
+    """The ops of the GPU that finishes last (smallest op id on a tie), selected once; `ops` `[n]` int64 ids."""
+
+    def __init__(self, program: Program, trace: Trace) -> None:
+        self.program, self.trace = program, trace
+        self.node = int(program.ops.node[int(trace.done.argmax())]) if program.n_ops else 0
+        self.ops: I64 = np.flatnonzero(program.ops.node == self.node)
+        self.template = program.ops.template[self.ops]
+        kinds = np.array([t.kind for t in program.templates], np.int32)[self.template]
+        self.computes = self.ops[kinds == Kind.COMPUTE]
+        self.transfers = self.ops[np.isin(kinds, WIRED)]
+        self.timed = kinds != Kind.JOIN
+
+    def phases_us(self) -> dict[str, dict[str, float]]:
+        """{operator: {start, end, busy}} in microseconds; busy is the union of its ops from issue to completion. Zeros if it has none."""
+        out = {}
+        operator = np.array([PHASES.index(t.operator) if t.operator in PHASES else 4 for t in self.program.templates])
+        phase = np.where(self.timed, operator[self.template], -1)
+        for i, name in enumerate(PHASES):
+            ops = self.ops[phase == i]
+            start, end = self.trace.issue[ops], self.trace.done[ops]
+            first = int(start.min()) if len(ops) else 0
+            ps = {"start": first, "end": int(end.max(initial=0)), "busy": union_ps(start, end)}
+            out[name] = {key: ps_to_us(value) for key, value in ps.items()}
+        return out
+
+    def exposed_ps(self) -> int:
+        """Picoseconds with a transfer in flight and no COMPUTE running.
+
+        In flight: transfers of this GPU over links, from issue to completion, and copies and requests of others for it, from their
+        start to their delivery (or answer) here.
+        """
+        p, t = self.program, self.trace
+        own = self.transfers[t.end[self.transfers] > t.issue[self.transfers]]
+        here = np.flatnonzero(p.members.node == self.node)
+        sender = np.searchsorted(p.members.ptr, here, side="right") - 1
+        other = p.ops.node[sender] != self.node
+        busy_start, busy_end = t.issue[self.computes], t.done[self.computes]
+        start = np.concatenate([t.issue[own], t.start[sender[other]], busy_start])
+        end = np.concatenate([t.done[own], t.member[here[other]], busy_end])
+        return union_ps(start, end) - union_ps(busy_start, busy_end)
+
+    def stalls_us(self) -> dict[str, float]:
+        """Microseconds this GPU had something waiting: for room in a window, for the up link, for an SM slot (they overlap)."""
+        t = self.trace
+        window = union_ps(*self._window_waits())
+        link = union_ps(t.issue[self.transfers], t.start[self.transfers])
+        slots = union_ps(t.ready[self.computes], t.start[self.computes])
+        return {"window_us": ps_to_us(window), "link_us": ps_to_us(link), "sm_us": ps_to_us(slots)}
+
+    def _window_waits(self) -> tuple[I64, I64]:
+        """From when an op with semaphores could have gone (ready; in program order also: its predecessor gone) to its issue."""
+        p, t, holds = self.program, self.trace, self.program.holds
+        takes = np.zeros(p.n_ops, np.bool_)
+        takes[holds.acquire[holds.acquire_kind == Point.OP_ISSUED]] = True
+        ops = self.transfers[takes[self.transfers]]
+        issuer = p.ops.issuer[ops]
+        order = np.argsort(issuer, kind="stable")
+        ops, issuer = ops[order], issuer[order]
+        start = t.ready[ops]
+        follows = np.zeros(len(ops), np.bool_)
+        follows[1:] = issuer[1:] == issuer[:-1]
+        follows &= p.issuers.discipline[issuer] == Discipline.PROGRAM_ORDER
+        start[follows] = np.maximum(start[follows], t.issue[ops][np.flatnonzero(follows) - 1])
+        return start, t.issue[ops]
+
+
+def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, float]:
+    """Wire time over total time per link direction and GEMM slot time per SM pool: mean over GPUs, and `_max`.
+
+    `pool_busy` `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools that run no GEMM (hosts, load/store units) do not count.
+    """
+    out = dict.fromkeys(("up", "down", "sm", "up_max", "down_max", "sm_max"), 0.0)
+    if trace.time_ps == 0:
+        return out
+    capacity = trace.time_ps * program.machine.rate / PS_PER_US
+    for side, busy in (("up", trace.up_busy), ("down", trace.down_busy)):
+        out[side], out[f"{side}_max"] = float(busy.mean() / capacity), float(busy.max() / capacity)
+    computes = np.array([t.kind == Kind.COMPUTE for t in program.templates], np.bool_)
+    issuers = np.unique(program.ops.issuer[computes[program.ops.template]])
+    pools = np.unique(program.issuers.pool[issuers])
+    if len(pools):
+        shares = np.zeros(program.n_nodes)
+        shares[program.pools.node[pools]] = pool_busy[pools] / program.pools.slots[pools] / trace.time_ps
+        out["sm"], out["sm_max"] = float(shares.mean()), float(shares.max())
+    return out

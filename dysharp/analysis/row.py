@@ -1,0 +1,138 @@
+"""`Row`: one simulated point, exactly the fields of `dysharp run --json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.analysis.attribution import attribute
+from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_us
+from dysharp.analysis.count import group_transfers, traffic_bytes, wire_table
+from dysharp.analysis.phases import LastGpu, utilization
+from dysharp.program.tables import Program
+from dysharp.program.trace import Trace
+from dysharp.specs import Cluster, Model
+from dysharp.units import ps_to_us
+from dysharp.workload import Routing
+
+MODEL_VERSION = "1"
+"""Raised by every change that moves a simulated number; the changelog says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was asked for: the inputs of one run, as they appear in its Row."""
+
+    system: str
+    model: Model
+    cluster: Cluster
+    routing: Routing
+    layer: int | None  # layer of a recording, or the draw of a distribution; None = the default draw
+    direction: str
+    fidelity: str
+    seed: int
+    options: dict[str, Any]
+    free_links: bool = False  # links cost nothing by declaration ("ideal")
+
+
+@dataclass(frozen=True, slots=True)
+class WallTimes:
+    """Wall seconds of the steps; `plan` includes the verifier and lowering, `total` leaves `compile_s` out."""
+
+    routing: float
+    plan: float
+    engine: float
+    analysis: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One system on one workload. Times in microseconds, sizes in bytes, shares between 0 and 1.
+
+    `phases_us`: {operator: {start, end, busy}} on the GPU that finishes last; phases overlap. `exposed_comm_us`: part of that GPU's
+    time with a transfer in flight and no GEMM running. `traffic_bytes`: payload {up, down: {dispatch, combine, other}}, all GPUs.
+    `wire_flits`: {up, down}, everything. `utilization`: {up, down, sm} mean over GPUs, {up_max, down_max, sm_max}. `bound_us`,
+    `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
+    host_us}, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes last.
+    """
+
+    system: str
+    form: str
+    model: str
+    cluster: str
+    gpus: int
+    tokens_per_gpu: int
+    topk: int
+    layer: int | None
+    routing: str
+    direction: str
+    fidelity: str
+    seed: int
+    options: dict[str, Any]
+    time_us: float
+    phases_us: dict[str, dict[str, float]]
+    exposed_comm_us: float
+    traffic_bytes: dict[str, dict[str, int]]
+    wire_flits: dict[str, int]
+    utilization: dict[str, float]
+    bound_us: float
+    bound_resource: str
+    bound_terms: dict[str, float]
+    workload_bound_us: float
+    attribution: dict[str, float]
+    stalls: dict[str, float]
+    n_ops: int
+    n_events: int
+    wall_s: dict[str, float]
+    compile_s: float
+    peak_rss_mb: float
+    digest: str
+    model_version: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values for JSON, in the order of their declaration."""
+        return dataclasses.asdict(self)
+
+
+def make_row(point: Point, program: Program, trace: Trace) -> Row:
+    """Measure a finished run. What the caller alone knows (wall times, memory) is zero: add it with `dataclasses.replace`."""
+    groups = group_transfers(program)
+    wires = wire_table(program, groups)
+    bound = program_bound(program, wires)
+    last = LastGpu(program, trace)
+    return Row(
+        system=point.system,
+        form=point.cluster.family,
+        model=point.model.name,
+        cluster=point.cluster.name,
+        gpus=point.routing.n_gpus,
+        tokens_per_gpu=point.routing.tokens_per_gpu,
+        topk=point.model.topk,
+        layer=point.layer,
+        routing=point.routing.description,
+        direction=point.direction,
+        fidelity=point.fidelity,
+        seed=point.seed,
+        options=point.options,
+        time_us=ps_to_us(trace.time_ps),
+        phases_us=last.phases_us(),
+        exposed_comm_us=ps_to_us(last.exposed_ps()),
+        traffic_bytes=traffic_bytes(program, trace, groups),
+        wire_flits=wires.flits(program.machine.flit),
+        utilization=utilization(program, trace, pool_busy_ps(program)),
+        bound_us=bound.us,
+        bound_resource=bound.resource,
+        bound_terms=bound.terms,
+        workload_bound_us=workload_bound_us(point.model, point.cluster, point.routing, free_links=point.free_links),
+        attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in attribute(program, trace).items()},
+        stalls=last.stalls_us(),
+        n_ops=program.n_ops,
+        n_events=trace.n_events,
+        wall_s=dataclasses.asdict(WallTimes(0.0, 0.0, 0.0, 0.0, 0.0)),
+        compile_s=0.0,
+        peak_rss_mb=0.0,
+        digest=trace.digest(),
+        model_version=MODEL_VERSION,
+    )

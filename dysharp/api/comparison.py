@@ -1,0 +1,121 @@
+"""`compare`: several systems on one workload, and what limits the best of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.analysis import Row
+from dysharp.api.memory import check_memory
+from dysharp.api.options import Value, options_of, split_options
+from dysharp.api.point import run_point
+from dysharp.api.progress import Progress, Step
+from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, header_of, make_request, make_workload
+from dysharp.errors import ConfigError
+from dysharp.specs import Cluster, Model
+from dysharp.systems import get_system
+
+DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
+BOUNDS = ("ideal",)  # no system one could build
+
+_LIMITS = {
+    "link_up_us": "waiting for and sending on up links",
+    "link_down_us": "waiting for down links",
+    "sm_us": "the expert GEMMs on the SMs",
+    "latency_us": "fixed latencies of hops, memory and acknowledgements",
+    "window_us": "round trips that full windows expose",
+    "host_us": "software costs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rows in the order asked for, `speedup[system]` = time of `baseline` over its time, `header` lines, and `sentence`: what limits the best."""
+
+    rows: tuple[Row, ...]
+    baseline: str
+    speedup: dict[str, float]
+    header: tuple[str, ...]
+    sentence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "baseline": self.baseline,
+            "speedup": self.speedup,
+            "header": list(self.header),
+            "sentence": self.sentence,
+        }
+
+
+def compare(
+    systems: Iterable[str] | None = None,
+    baseline: str = "deepep",
+    *,
+    model: str | os.PathLike[str] | Model = DEFAULT_MODEL,
+    cluster: str | os.PathLike[str] | Cluster = DEFAULT_CLUSTER,
+    gpus: int | None = None,
+    tokens: int | None = None,
+    layer: int | None = None,
+    routing: str | None = None,
+    direction: str = "fwd",
+    seed: int = 0,
+    fidelity: str = "burst",
+    options: Mapping[str, Value] | None = None,
+    placement: str = "auto",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run several systems on one workload, drawn once. Arguments as for `run`; keys of `options` are "system.option".
+
+    `systems` None: deepep, nvls, comet, dysharp, ideal. `baseline` must be one of them. Raises ConfigError for wrong input.
+    """
+    names = list(DEFAULT_SYSTEMS if systems is None else systems)
+    chosen = {name: get_system(name) for name in names}
+    if not names or len(chosen) < len(names):
+        raise ConfigError(f"systems: found {', '.join(names) or 'none'}, expected at least one and each once")
+    if baseline not in chosen:
+        get_system(baseline)
+        raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
+    given = split_options(options, chosen)
+    values = {name: options_of(system, given[name]) for name, system in chosen.items()}
+    request = make_request(
+        model=model,
+        cluster=cluster,
+        gpus=gpus,
+        tokens=tokens,
+        layer=layer,
+        routing=routing,
+        placement=placement,
+        direction=direction,
+        seed=seed,
+        fidelity=fidelity,
+    )
+    for system in chosen.values():
+        check_memory(system, request)
+    if progress:
+        progress(Step(names[0], 1, len(names), "routing"))
+    workload = make_workload(request)
+    rows = tuple(
+        run_point(system, values[name], workload, progress, i, len(names)) for i, (name, system) in enumerate(chosen.items(), 1)
+    )
+    base = next(row.time_us for row in rows if row.system == baseline)
+    speedup = {row.system: base / row.time_us for row in rows}
+    return Comparison(rows, baseline, speedup, header_of(workload), limits_sentence(rows, baseline))
+
+
+def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
+    """One sentence: the fastest system that one could build, where its time goes, and how far it is from what is possible."""
+    real = [row for row in rows if row.system not in BOUNDS] or list(rows)
+    best = min(real, key=lambda row: row.time_us)
+    causes = sorted(best.attribution, key=lambda cause: -best.attribution[cause])
+    shares = [f"{_LIMITS[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
+    base = next(row for row in rows if row.system == baseline)
+    versus = f", {base.time_us / best.time_us:.2f}x {baseline}" if best.system != baseline else ""
+    return (
+        f"Fastest is {best.system} ({best.time_us:.1f} us{versus}): its critical path is {' and '.join(shares)}; "
+        f"its busiest resource, {best.bound_resource}, alone needs {best.bound_us:.1f} us, "
+        f"and no system can do this workload in less than {best.workload_bound_us:.1f} us."
+    )

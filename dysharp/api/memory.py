@@ -1,0 +1,51 @@
+"""How much memory a point will take, estimated before anything large is made."""
+
+from __future__ import annotations
+
+import os
+
+from dysharp.api.workload import Request
+from dysharp.errors import ConfigError
+from dysharp.systems import System
+from dysharp.units import GiB
+
+BASE_BYTES = 250 << 20  # interpreter, libraries, compiled kernels
+# Peak while planning, verifying, running or analysing, measured with all systems on L-8; per element of a Program.
+BYTES_PER_OP = 260
+BYTES_PER_MEMBER = 130
+BYTES_PER_ROW = 130  # a useful (token, expert) row, routing included
+
+
+def estimate_bytes(system: System, r: Request) -> int:
+    """Peak resident bytes of one run, from the closed form of its traffic scheme under uniform routing."""
+    n_tokens = r.cluster.n_gpus * r.tokens
+    n_rows = n_tokens * r.model.topk
+    gpus = r.cluster.n_gpus
+    # Every token's distinct GPUs if its experts were drawn GPU by GPU; real placements spread no wider.
+    pairs = int(n_tokens * gpus * (1 - (1 - 1 / gpus) ** r.model.topk)) if gpus > 1 else n_tokens
+    ops, members = {
+        "one_copy_per_gpu": (2 * pairs, 2 * pairs),
+        "one_copy_per_expert": (2 * n_rows, 2 * n_rows),
+        "multicast": (2 * n_tokens, 2 * pairs),
+        "allgather": (2 * n_tokens, 2 * n_tokens * gpus),
+        "none": (0, 0),
+    }.get(system.traffic, (2 * n_rows, 2 * n_rows))
+    return BASE_BYTES + BYTES_PER_OP * ops + BYTES_PER_MEMBER * members + BYTES_PER_ROW * n_rows
+
+
+def machine_bytes() -> int:
+    """Physical memory of this machine; a huge number where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 1 << 62
+
+
+def check_memory(system: System, r: Request) -> None:
+    """Raise ConfigError when a run would need more memory than the machine has."""
+    needed, there = estimate_bytes(system, r), machine_bytes()
+    if needed > there:
+        raise ConfigError(
+            f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {r.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
+            f"this machine has {there / GiB:.1f} GiB; take fewer tokens or GPUs"
+        )

@@ -1,0 +1,90 @@
+"""`--set system.option=value`: from text to the Options of a system, checked against choices.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs import Choice, choice, list_choices
+from dysharp.systems import System
+
+Value = int | float | str
+
+
+def option_choices(system: System) -> dict[str, Choice | None]:
+    """The options of a system and the choice each takes its default and range from (None = no such choice)."""
+    stem = system.options.__module__.rpartition(".")[2]
+    known = {c.name for c in list_choices()}
+    names = {f.name: f"{stem}.{f.name}" for f in dataclasses.fields(system.options)}
+    return {field: choice(name) if name in known else None for field, name in names.items()}
+
+
+def options_of(system: System, given: Mapping[str, Value | str]) -> Any:
+    """The Options of `system` with `given` {option: value or text} put in.
+
+    Raises ConfigError for an unknown option (with the nearest one), a value of the wrong type, or one outside the range of its choice.
+    """
+    fields = option_choices(system)
+    values = {}
+    for name, value in given.items():
+        if name not in fields:
+            raise ConfigError(f"option {system.name}.{name}: unknown{nearest(name, fields)}")
+        values[name] = _checked(f"option {system.name}.{name}", value, fields[name])
+    return system.options(**values)
+
+
+def _checked(where: str, value: Value, rule: Choice | None) -> Value:
+    if rule is None:
+        return value
+    if isinstance(rule.value, str):
+        if value not in rule.alternatives:
+            raise ConfigError(f"{where}: found {value!r}, expected one of {', '.join(rule.alternatives)}")
+        return value
+    number = _number(where, value, type(rule.value))
+    low, high = rule.low, rule.high
+    assert not isinstance(low, str) and not isinstance(high, str) and low is not None and high is not None
+    if number != rule.automatic and not low <= number <= high:
+        automatic = "" if rule.automatic is None else f", or {rule.automatic} for automatic"
+        raise ConfigError(f"{where}: found {number}, expected {low} to {high} {rule.unit}{automatic}")
+    return number
+
+
+def _number(where: str, value: Value, kind: type) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (kind is int and isinstance(value, float)):
+        raise ConfigError(f"{where}: found {value!r}, expected a {'whole ' if kind is int else ''}number")
+    try:
+        return int(str(value)) if kind is int else float(value)
+    except ValueError:
+        raise ConfigError(f"{where}: found {str(value)[:60]!r}, expected a {'whole ' if kind is int else ''}number") from None
+
+
+def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, System]) -> dict[str, dict[str, Value]]:
+    """Options by system. Keys are `system.option`, or `option` alone when there is one system.
+
+    Raises ConfigError for a system that does not run and for a key without a system among several.
+    """
+    out: dict[str, dict[str, Value]] = {name: {} for name in systems}
+    for key, value in (given or {}).items():
+        name, dot, option = key.rpartition(".")
+        if not dot and len(systems) == 1:
+            name = next(iter(systems))
+        if name not in out:
+            expected = nearest(name, systems) if dot else '; expected "system.option"'
+            raise ConfigError(f"option {key[:80]!r}: no system {name[:60]!r} in this run{expected}")
+        out[name][option] = value
+    return out
+
+
+def parse_set(texts: tuple[str, ...]) -> dict[str, str]:
+    """`("dysharp.combine_window=64",)` as a mapping; raises ConfigError for text without "=" and for a key given twice."""
+    out: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set: found {text[:80]!r}, expected system.option=value")
+        if key in out:
+            raise ConfigError(f"--set: found {key[:80]!r} twice, expected it once")
+        out[key] = value
+    return out

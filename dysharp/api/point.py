@@ -1,0 +1,121 @@
+"""`run`: one system on one workload."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.analysis import Point, Row, WallTimes, make_row
+from dysharp.api.memory import check_memory
+from dysharp.api.options import Value, options_of, split_options
+from dysharp.api.progress import Progress, Step
+from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Workload, make_request, make_workload
+from dysharp.specs import Cluster, Model
+from dysharp.systems import System, get_system
+
+
+def run(
+    system: str,
+    *,
+    model: str | os.PathLike[str] | Model = DEFAULT_MODEL,
+    cluster: str | os.PathLike[str] | Cluster = DEFAULT_CLUSTER,
+    gpus: int | None = None,
+    tokens: int | None = None,
+    layer: int | None = None,
+    routing: str | None = None,
+    direction: str = "fwd",
+    seed: int = 0,
+    fidelity: str = "burst",
+    options: Mapping[str, Value] | None = None,
+    placement: str = "auto",
+    progress: Progress | None = None,
+) -> Row:
+    """Simulate one MoE layer under one EP system and measure it.
+
+    `model`, `cluster`: a packaged name, a file (TOML, Hugging Face `config.json`) or a loaded spec; `gpus`: GPUs in use (default: all
+    of the cluster); `tokens`: per GPU (default: the model's own); `layer`: of a recording (default: the one of median imbalance);
+    `routing`: a routing string (default: the model's own, see `workload`); `options`: {option: value} of the system; `placement`:
+    contiguous, auto, eplb or a file. The same arguments give the same Row but for wall times and memory.
+    Raises ConfigError for wrong input, SimulationError for a deadlock.
+    """
+    chosen = get_system(system)
+    given = split_options(options, {chosen.name: chosen})[chosen.name]
+    values = options_of(chosen, given)
+    request = make_request(
+        model=model,
+        cluster=cluster,
+        gpus=gpus,
+        tokens=tokens,
+        layer=layer,
+        routing=routing,
+        placement=placement,
+        direction=direction,
+        seed=seed,
+        fidelity=fidelity,
+    )
+    check_memory(chosen, request)
+    if progress:
+        progress(Step(chosen.name, 1, 1, "routing"))
+    return run_point(chosen, values, make_workload(request), progress)
+
+
+def run_point(system: System, options: Any, w: Workload, progress: Progress | None, index: int = 1, count: int = 1) -> Row:
+    """Plan, verify, run and measure one system on a shared workload."""
+    begin = time.perf_counter()
+    request = w.request
+
+    def tell(stage: str, done: int = 0, total: int = 0) -> None:
+        if progress:
+            progress(Step(system.name, index, count, stage, done, total))
+
+    tell("plan")
+    from dysharp.program.verify import verify
+
+    program = system.plan(request.model, request.cluster, w.routing, request.direction, options)
+    verify(program)
+    plan_s = time.perf_counter() - begin
+    tell("engine", 0, program.n_ops)
+    importing = time.perf_counter()
+    from dysharp.engine.burst.run import run_burst  # numba loads here and nowhere earlier
+
+    import_s = time.perf_counter() - importing
+    trace, timing = run_burst(program, lambda done, total: tell("engine", done, total))
+    tell("analysis")
+    analysing = time.perf_counter()
+    point = Point(
+        system=system.name,
+        model=request.model,
+        cluster=request.cluster,
+        routing=w.routing,
+        layer=w.layer,
+        direction=request.direction,
+        fidelity=request.fidelity,
+        seed=request.seed,
+        options=dataclasses.asdict(options),
+        free_links=system.traffic == "none",
+    )
+    row = make_row(point, program, trace)
+    end = time.perf_counter()
+    compile_s = import_s + timing.compile_s
+    wall = WallTimes(
+        routing=w.routing_s,
+        plan=plan_s + timing.lower_s,
+        engine=timing.engine_s,
+        analysis=end - analysing,
+        total=w.routing_s + end - begin - compile_s,
+    )
+    return dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb())
+
+
+def peak_rss_mb() -> float:
+    """Largest resident memory of this process so far, in MB (1e6 bytes); 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0.0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -1,0 +1,125 @@
+"""From the arguments of a call to a checked (model, cluster, routing)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs import Cluster, Model, load_cluster, load_model
+from dysharp.workload import Routing, make_routing
+
+DEFAULT_MODEL = "deepseek-v2-lite"
+DEFAULT_CLUSTER = "paper-gh200-nvl32"
+FIDELITIES = ("burst", "packet")
+DIRECTIONS = ("fwd", "bwd", "both")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments that `run` and `compare` share, after loading and checking."""
+
+    model: Model
+    cluster: Cluster
+    tokens: int
+    routing: str
+    layer: int | None
+    placement: str
+    direction: str
+    seed: int
+    fidelity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Request with its Routing, shared by all systems of a comparison; `routing_s` wall seconds it took."""
+
+    request: Request
+    routing: Routing
+    layer: int | None
+    routing_s: float
+
+
+def make_request(
+    *,
+    model: str | os.PathLike[str] | Model,
+    cluster: str | os.PathLike[str] | Cluster,
+    gpus: int | None,
+    tokens: int | None,
+    layer: int | None,
+    routing: str | None,
+    placement: str,
+    direction: str,
+    seed: int,
+    fidelity: str,
+) -> Request:
+    """Load and check; raises ConfigError for anything unknown, out of range or not available yet."""
+    _check_word("direction", direction, DIRECTIONS)
+    _check_word("fidelity", fidelity, FIDELITIES)
+    if fidelity == "packet":
+        raise ConfigError('fidelity: found "packet", expected "burst" (it comes with the packet level)')
+    if direction != "fwd":
+        raise ConfigError(f'direction: found "{direction}", expected "fwd" (backward passes come with the functional machine)')
+    loaded = model if isinstance(model, Model) else load_model(model)
+    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    if machine.family != "paper":
+        raise ConfigError(f'cluster "{machine.name}": calibrated hw clusters are not available yet, expected a paper-* cluster')
+    for name, value in (("gpus", gpus), ("tokens", tokens)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}: found {value}, expected at least 1")
+    if gpus is not None:
+        machine = machine.with_gpus(gpus)
+    return Request(
+        loaded,
+        machine,
+        loaded.tokens_per_gpu if tokens is None else tokens,
+        loaded.routing if routing is None else routing,
+        layer,
+        placement,
+        direction,
+        seed,
+        fidelity,
+    )
+
+
+def _check_word(what: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ConfigError(f"{what}: found {value!r}{nearest(str(value), words)}")
+
+
+def make_workload(r: Request) -> Workload:
+    """Draw or replay the routing of a Request, once."""
+    begin = time.perf_counter()
+    routing = make_routing(
+        r.routing, r.model, r.cluster.n_gpus, r.tokens, seed=r.seed, layer=r.layer, placement=r.placement
+    )
+    recorded = re.search(r" layer (\d+)", routing.description)  # a recording says which layer it took
+    layer = int(recorded[1]) if recorded else r.layer
+    return Workload(r, routing, layer, time.perf_counter() - begin)
+
+
+def header_of(w: Workload) -> tuple[str, ...]:
+    """Lines that say what a result rests on: workload, machine and its assumptions, notes, where it has been validated."""
+    r, c = w.request, w.request.cluster
+    costs = "software costs are charged" if c.software_costs else "no software cost is charged"
+    synthetic = ", synthetic routing" if w.routing.synthetic else ", recorded routing"
+    lines = [
+        f"{r.model.name}: hidden {r.model.hidden}, {r.model.n_experts} experts, top-{r.model.topk}; "
+        f"{c.n_gpus} GPUs x {r.tokens} tokens; forward",
+        f"routing: {w.routing.description.removesuffix(' (synthetic)')}{synthetic}",
+        f"cluster {c.name} ({c.family} family: the papers' assumptions, {costs})",
+        *(f"note: {note}" for note in w.routing.notes),
+    ]
+    if w.routing.placement.note:
+        lines.append(f"placement {w.routing.placement.kind}: {w.routing.placement.note}")
+    if c.family == "paper":
+        lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
+    return tuple(lines)
+
+
+def describe_options(options: Any) -> dict[str, Any]:
+    """The fields of a system's Options as plain values."""
+    return {name: getattr(options, name) for name in options.__slots__} if options.__slots__ else {}

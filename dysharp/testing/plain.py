@@ -1,0 +1,131 @@
+"""The engine's own sources as plain Python: no numba, one line of them changed if wanted, every loop counted so that none runs for ever."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import dysharp
+from dysharp.engine.burst.run import trace_of
+from dysharp.errors import SimulationError
+from dysharp.program import Program, Trace
+
+ROOT = Path(next(iter(dysharp.__path__)))
+PREFIX = "dysharp."
+MODULES = (
+    *(f"uarch.{p.stem}" for p in sorted((ROOT / "uarch").glob("*.py")) if p.stem not in ("__init__", "kernel")),
+    *("engine.burst.loop", "engine.burst.lower"),
+)
+EVENTS = 1 << 40  # one call of the loop does it all; steps bound it
+
+
+class TooManySteps(Exception):
+    """A run passed more loop iterations than it was allowed."""
+
+
+class _Plain(ast.NodeTransformer):
+    """Counts loop iterations, and gives `<<` the result compiled code relies on where Python refuses (by -1)."""
+
+    def _loop(self, node: Any) -> Any:
+        self.generic_visit(node)
+        node.body.insert(0, ast.Expr(ast.Call(ast.Name("__step__", ast.Load()), [], [])))
+        return node
+
+    visit_For = _loop
+    visit_While = _loop
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.LShift):
+            return ast.Call(ast.Name("__shift__", ast.Load()), [node.left, node.right], [])
+        return node
+
+
+def source(module: str) -> str:
+    """Text of an engine module such as "uarch.link"."""
+    return (ROOT / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+
+
+def _code(module: str, text: str) -> CodeType:
+    tree = _Plain().visit(ast.parse(text))
+    return compile(ast.fix_missing_locations(tree), f"<plain {module}>", "exec")
+
+
+@cache
+def _unchanged(module: str) -> CodeType:
+    return _code(module, source(module))
+
+
+def _shift(value: int, by: int) -> int:
+    return value << by if by >= 0 else 0
+
+
+def _identity(function: Any) -> Any:
+    return function
+
+
+class PlainEngine:
+    """The burst engine in private modules. `changed`: other texts for some modules, by name such as "uarch.link"."""
+
+    def __init__(self, changed: Mapping[str, str] | None = None, max_steps: int = 2_000_000) -> None:
+        self._changed = dict(changed or {})
+        self._max_steps = max_steps
+        self._steps = 0
+        self._modules: dict[str, ModuleType] = {}
+        decorators = ModuleType("kernel")
+        vars(decorators).update(kernel=_identity, block=_identity)
+        self._modules["uarch.kernel"] = decorators
+        self._builtins = vars(builtins) | {
+            "__import__": self._import,
+            "__step__": self._step,
+            "__shift__": _shift,
+        }
+        self._loop = self._load("engine.burst.loop")
+
+    def run(self, program: Program) -> Trace:
+        """The Trace of `program`. Raises SimulationError (deadlock) or TooManySteps; a changed engine may raise anything."""
+        lowered = self._load("engine.burst.lower").lower(program)
+        # A memoryview hands out Python integers: no int32 of NumPy that overflows where compiled code has 64 bits.
+        views = {name: memoryview(getattr(lowered, name)) for name in lowered._fields}
+        self._steps = 0
+        self._call(self._loop.run_start, views)
+        self._call(self._loop.run_loop, views | {"budget": EVENTS})
+        n_done = int(lowered.x[self._load("uarch.columns").X_DONE])
+        if n_done != program.n_ops:
+            raise SimulationError(f"plain engine: found {n_done} ops done, expected {program.n_ops}")
+        return trace_of(program, lowered)
+
+    def _call(self, function: Callable[..., Any], values: dict[str, Any]) -> None:
+        function(**{name: values[name] for name in inspect.signature(function).parameters})
+
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps > self._max_steps:
+            raise TooManySteps(f"plain engine: found more than {self._max_steps} loop iterations")
+
+    def _load(self, name: str) -> ModuleType:
+        if name not in self._modules:
+            module = self._modules[name] = ModuleType(PREFIX + name)
+            vars(module)["__builtins__"] = self._builtins
+            code = _code(name, self._changed[name]) if name in self._changed else _unchanged(name)
+            exec(code, vars(module))  # our own source text, never input
+        return self._modules[name]
+
+    def _import(
+        self, name: str, scope: Any = None, local: Any = None, fromlist: tuple[str, ...] = (), level: int = 0
+    ) -> Any:
+        """Engine modules come from here, all others as usual."""
+        inner = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and (inner in MODULES or inner in self._modules):
+            return self._load(inner)
+        if name == PREFIX + "uarch":
+            package = ModuleType(name)
+            vars(package).update({n: self._load(f"uarch.{n}") for n in fromlist})
+            return package
+        return builtins.__import__(name, scope, local, fromlist, level)
