@@ -10,7 +10,7 @@ from dysharp.analysis.attribution import attribute
 from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_us
 from dysharp.analysis.count import group_transfers, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
-from dysharp.program.tables import Program
+from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.units import ps_to_us
@@ -125,7 +125,13 @@ def make_row(point: Point, program: Program, trace: Trace) -> Row:
         bound_us=bound.us,
         bound_resource=bound.resource,
         bound_terms=bound.terms,
-        workload_bound_us=workload_bound_us(point.model, point.cluster, point.routing, free_links=point.free_links),
+        workload_bound_us=workload_bound_us(
+            point.model,
+            point.cluster,
+            point.routing,
+            free_links=point.free_links,
+            free_gemms=not any(t.kind is Kind.COMPUTE for t in program.templates),
+        ),
         attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in attribute(program, trace).items()},
         stalls=last.stalls_us(),
         n_ops=program.n_ops,

@@ -10,7 +10,7 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Choice, choice, list_choices
 from dysharp.systems import System
 
-Value = int | float | str
+Value = bool | int | float | str
 
 
 def option_choices(system: System) -> dict[str, Choice | None]:
@@ -21,23 +21,33 @@ def option_choices(system: System) -> dict[str, Choice | None]:
     return {field: choice(name) if name in known else None for field, name in names.items()}
 
 
-def options_of(system: System, given: Mapping[str, Value | str]) -> Any:
+def options_of(system: System, given: Mapping[str, Value]) -> Any:
     """The Options of `system` with `given` {option: value or text} put in.
 
     Raises ConfigError for an unknown option (with the nearest one), a value of the wrong type, or one outside the range of its choice.
     """
     fields = option_choices(system)
-    values = {}
+    defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
+    values: dict[str, Value] = {}
     for name, value in given.items():
         if name not in fields:
             raise ConfigError(f"option {system.name}.{name}: unknown{nearest(name, fields)}")
-        values[name] = _checked(f"option {system.name}.{name}", value, fields[name])
+        where, rule = f"option {system.name}.{name}", fields[name]
+        values[name] = _of_type(where, value, defaults[name]) if rule is None else _in_range(where, value, rule)
     return system.options(**values)
 
 
-def _checked(where: str, value: Value, rule: Choice | None) -> Value:
-    if rule is None:
-        return value
+def _of_type(where: str, value: Value, default: object) -> Value:
+    """A value without a choice in choices.toml: only its type can be checked."""
+    if isinstance(default, bool):
+        text = str(value).lower()
+        if text not in ("true", "false"):
+            raise ConfigError(f"{where}: found {str(value)[:60]!r}, expected true or false")
+        return text == "true"
+    return _number(where, value, type(default)) if isinstance(default, (int, float)) else str(value)
+
+
+def _in_range(where: str, value: Value, rule: Choice) -> Value:
     if isinstance(rule.value, str):
         if value not in rule.alternatives:
             raise ConfigError(f"{where}: found {value!r}, expected one of {', '.join(rule.alternatives)}")

@@ -6,7 +6,6 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Cluster, Model, load_cluster, load_model
@@ -119,7 +118,3 @@ def header_of(w: Workload) -> tuple[str, ...]:
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)
 
-
-def describe_options(options: Any) -> dict[str, Any]:
-    """The fields of a system's Options as plain values."""
-    return {name: getattr(options, name) for name in options.__slots__} if options.__slots__ else {}

@@ -1,4 +1,4 @@
-"""Which ops can never start: a peel of the graph of dependencies, a whole frontier at a time (part of the verifier).
+"""Which ops can never start: a peel of the graph of dependencies, a frontier at a time (for the verifier).
 
 An op is reached when all it waits for has been reached; what is left at the end waits in a circle or for
 something that never happens. Where the outcome depends on arrival the peel assumes the best: tile i of a
@@ -144,10 +144,10 @@ class _Peel:
         self.queue_at = self.queue_ptr[:-1].tolist()
         self.free = np.zeros(p.n_ops, bool)
 
-    # ---- one step --------------------------------------------------------------------------------------------
+    # ---- one step ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Peel to the end. First without any op that fills rows: what a tile tells then, it tells too early."""
+        """Peel to the end. First without ops that fill rows: what a tile tells then, it tells too early."""
         held = []
         frontier = np.flatnonzero(self.waits == 0)
         while len(frontier):
@@ -218,7 +218,9 @@ class _Peel:
         self.complete_rows[regions] += counts[regions]
         complete, before = self.complete_rows[regions], self.ready_tiles[regions]
         everything = complete == r.row_ptr[regions + 1] - r.row_ptr[regions]
-        now = np.where(everything, r.tile_ptr[regions + 1] - r.tile_ptr[regions], complete // r.tile_rows[regions])
+        now = np.where(
+            everything, r.tile_ptr[regions + 1] - r.tile_ptr[regions], complete // r.tile_rows[regions]
+        )
         self.ready_tiles[regions] = now
         n = now - before
         ends = np.cumsum(n)
@@ -271,11 +273,13 @@ def first_that_never_starts(program: Program) -> str | None:
         return _stuck_text(program, peel)
     if peel.too_early.any():
         tile = int(peel.too_early.argmax())
-        return f"tile {tile}: found a notification that waits for none of its rows, expected first-touch rows to be there"
+        found = "found a notification that waits for none of its rows"
+        return f"tile {tile}: {found}, expected its first-touch rows to be there"
     silent = (peel.notify_left > 0) & ~peel.notified
     if silent.any():
         tile = int(silent.argmax())
-        return f"tile {tile}: found {peel.notify_left[tile]} edges to its notification that never fall, expected none"
+        left = peel.notify_left[tile]
+        return f"tile {tile}: found {left} edges to its notification that never fall, expected none"
     return None
 
 

@@ -1,4 +1,4 @@
-"""One suite for every system, ours or from outside: is its Program legal, complete, honest about its bytes, and does its run keep to bounds."""
+"""One suite for every system, ours or not: a legal, complete, honest Program whose run keeps to bounds."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ OPERATORS = ("dispatch", "combine")
 
 
 def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routing) -> list[str]:
-    """What `system_name` does wrong on this layer (forward, default Options), one line each; [] = it conforms.
+    """What `system_name` does wrong on this layer (forward, default Options), one line each; [] = nothing.
 
-    Checked: the Program verifies; payload counted from the Trace equals the closed form of the system's traffic
-    scheme per operator, direction and GPU; every useful row exists once and is computed once by each GEMM on its
-    GPU; the run takes no less than the busiest link or pool; two runs give one digest; engine and oracle return
-    the same Trace (up to 20 000 ops); and 10 ops with a member or row deleted, doubled or redirected are caught by
-    the verifier or by the watchdog of the run. Raises ConfigError for an unknown system.
+    Checked: the Program verifies; payload counted from the Trace equals the closed form of the system's
+    traffic scheme per operator, direction and GPU; every useful row exists once and is computed once by each
+    GEMM on its GPU; the run takes no less than the busiest link or pool; two runs give one digest; engine and
+    oracle return the same Trace (up to 20 000 ops); and 10 ops with a member or row deleted, doubled or
+    redirected are caught by the verifier or by the watchdog of the run. Raises ConfigError for an unknown
+    system.
     """
     system = get_system(system_name)
     program = system.plan(model, cluster, routing, "fwd", system.options())
@@ -53,7 +54,7 @@ def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routi
 
 
 def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array]]:
-    """Payload bytes that crossed links in this run: {operator: {"up": `[n_nodes]`, "down": `[n_nodes]`}} int64."""
+    """Payload bytes that crossed links: {operator: {"up": `[n_nodes]`, "down": `[n_nodes]`}} int64."""
     p, n = program, program.n_nodes
     owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
     crossed = (p.members.node != p.ops.node[owner]) & (trace.member >= 0)
@@ -74,7 +75,9 @@ def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array
     return out
 
 
-def _wrong_traffic(system: System, program: Program, trace: Trace, routing: Routing, row_bytes: int) -> list[str]:
+def _wrong_traffic(
+    system: System, program: Program, trace: Trace, routing: Routing, row_bytes: int
+) -> list[str]:
     closed = traffic(routing, system.traffic, row_bytes)
     counted = counted_traffic(program, trace)
     zero = np.zeros(program.n_nodes, np.int64)
@@ -85,7 +88,9 @@ def _wrong_traffic(system: System, program: Program, trace: Trace, routing: Rout
             found = counted.get(operator, {}).get(side, zero)
             if (found != per_gpu).any():
                 g = int((found != per_gpu).argmax())
-                failed.append(f"traffic {side} of {operator} at GPU {g}: found {found[g]} B, expected {per_gpu[g]} B")
+                failed.append(
+                    f"traffic {side} of {operator} at GPU {g}: found {found[g]} B, expected {per_gpu[g]} B"
+                )
     return failed
 
 
@@ -100,7 +105,10 @@ def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
     pairs = [np.stack((r.node[region[expert]], r.row_key[expert])), np.stack((gpu, token))]
     found, expected = (a[:, np.lexsort(a)] for a in pairs)
     if found.shape != expected.shape or (found != expected).any():
-        failed.append(f"useful rows: found {found.shape[1]}, expected the Routing's {expected.shape[1]} (GPU, token) rows")
+        failed.append(
+            f"useful rows: found {found.shape[1]}, "
+            f"expected the Routing's {expected.shape[1]} (GPU, token) rows"
+        )
     slots = np.sort(trace.row_slot + r.row_ptr[region])
     if (slots != np.arange(program.n_rows)).any():
         failed.append("slots: found a slot taken twice or never, expected one per row")
@@ -108,7 +116,9 @@ def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
         failed.append(f"tiles: found {int((trace.tile_ready < 0).sum())} never ready, expected none")
     per_gpu = np.bincount(gpu, minlength=program.n_nodes)
     for operator in ("gemm1", "gemm2"):
-        mine = [i for i, t in enumerate(program.templates) if t.operator == operator and t.kind is Kind.COMPUTE]
+        mine = [
+            i for i, t in enumerate(program.templates) if t.operator == operator and t.kind is Kind.COMPUTE
+        ]
         ops = np.flatnonzero(np.isin(program.ops.template, mine) & (trace.done >= 0))
         rows = np.bincount(program.ops.node[ops], weights=program.ops.rows[ops], minlength=program.n_nodes)
         if (rows != per_gpu).any():
@@ -121,7 +131,7 @@ def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
 
 
 def busy_floor_ps(program: Program) -> int:
-    """Time (ps) that the busiest link direction or pool needs for its trains or tasks, without any latency or acknowledgement."""
+    """Time (ps) of the busiest link direction or pool with its trains or tasks, no latency, no acknowledgement."""
     p, w, n = program, program.wires, program.n_nodes
     owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
     remote = p.members.node != p.ops.node[owner]
@@ -194,7 +204,7 @@ def _unnoticed(program: Program, seed: int) -> str | None:
 
 
 def _sample_member(program: Program, rng: np.random.Generator, needs_rows: bool) -> int | None:
-    """A member that means something (it is remote or has rows), of a template drawn first: rare templates count too."""
+    """A member that is remote or has rows, of a template drawn first: rare templates count too."""
     m = program.members
     owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr))
     has_rows = np.diff(m.fill_ptr) > 0

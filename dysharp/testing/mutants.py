@@ -1,4 +1,4 @@
-"""Mutants: the engine with one thing wrong. A test that compares engine and oracle is worth what it catches of these."""
+"""Mutants: the engine with one thing wrong. Comparing engine and oracle is worth what it catches of these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mutant:
     new: str
 
     def text(self) -> str:
-        """The changed source. Raises DysharpError unless `old` occurs exactly once: a stale mutant tests nothing."""
+        """The changed source. Raises DysharpError unless `old` occurs exactly once."""
         text = source(self.module)
         if text.count(self.old) != 1:
             found = f"found {text.count(self.old)} times {self.old!r}"
@@ -41,12 +41,12 @@ def engine(mutant: Mutant | None = None) -> PlainEngine:
 
 
 def difference(plain: PlainEngine, program: Program, expected: Trace) -> str | None:
-    """How `plain` departs from the oracle's Trace on `program` (first column, exception or deadlock), None if it does not."""
+    """How `plain` departs from `expected` on `program`: a column, an exception, a deadlock; None if it does not."""
     try:
         found = plain.run(program)
     except TooManySteps:
         return "runs for ever"
-    except Exception as error:  # noqa: BLE001  a mutant may break in any way
+    except Exception as error:  # a mutant may break in any way
         return f"{type(error).__name__}: {error}"
     for f in fields(Trace):
         if f.name != "n_events" and not np.array_equal(getattr(found, f.name), getattr(expected, f.name)):
@@ -78,11 +78,23 @@ MUTANTS = (
     # links
     Mutant("debt is never paid", LINK, "S_BUSY_BYTES] += debt + wire", "S_BUSY_BYTES] += wire"),
     Mutant("floor instead of ceil", LINK, "* 1_000_000 + rate - 1) // rate", "* 1_000_000) // rate"),
-    Mutant("idle time forgives no debt", LINK, "debt = debt - drained if drained < debt else 0", "debt = debt"),
-    Mutant("drained debt rounded up", LINK, "drained = gap * rate // 1_000_000", "drained = -(-gap * rate // 1_000_000)"),
+    Mutant(
+        "idle time forgives no debt", LINK, "debt = debt - drained if drained < debt else 0", "debt = debt"
+    ),
+    Mutant(
+        "drained debt rounded up",
+        LINK,
+        "drained = gap * rate // 1_000_000",
+        "drained = -(-gap * rate // 1_000_000)",
+    ),
     Mutant("each train its own busy period", LINK, "if gap > 0:", "if gap >= 0:"),
     Mutant("no cut-through wait", LINK, "if end < until:", "if False:"),
-    Mutant("cut-through wait keeps the busy period", LINK, "BUSY_BYTES] = 0\n        nodes[i, side + S_FREE]", "BUSY_BYTES] += 0\n        nodes[i, side + S_FREE]"),
+    Mutant(
+        "cut-through wait keeps the busy period",
+        LINK,
+        "BUSY_BYTES] = 0\n        nodes[i, side + S_FREE]",
+        "BUSY_BYTES] += 0\n        nodes[i, side + S_FREE]",
+    ),
     # buffers and credits
     Mutant("credit skipped", SWITCH, "occupied[row, op[o, VC]] -= wires[op[o, WIRE], W_UP]", "pass"),
     Mutant("credit one instant late", SWITCH, "SCRATCH] <= now:", "SCRATCH] < now:"),
@@ -90,29 +102,67 @@ MUTANTS = (
     Mutant("one byte less room", SWITCH, "least + wire > vc_bytes", "least + wire >= vc_bytes"),
     Mutant("one train more room", SWITCH, "least + wire > vc_bytes", "least > vc_bytes"),
     Mutant("no large train in an empty channel", SWITCH, "if least > 0 and least", "if least"),
-    Mutant("last channel on a tie", SWITCH, "occupied[row, v] < least", "occupied[row, v] <= least"),
+    Mutant("always the first channel", SWITCH, "occupied[row, v] < least", "occupied[row, v] < 0"),
+    Mutant("the fullest channel", SWITCH, "occupied[row, v] < least", "occupied[row, v] > least"),
     Mutant("all trains exposed", LOOP, "expose = channels[row, 0] < 0", "expose = True"),
     Mutant("next train never exposed", LOOP, "if channels[row, 0] >= 0:", "if False:"),
     Mutant("store and forward", LOOP, "ot[entry, SCRATCH] = now + lat", "ot[entry, SCRATCH] = end + lat"),
     # classes and arbitration
     Mutant("another class at the outputs", SWITCH, "TEMPLATE], CLS]", "TEMPLATE], CLS] + 1 - n_classes"),
-    Mutant("response in the class of requests", LOOP, "op[mem[k, B_OP], TEMPLATE], RESPONSE_CLS]", "op[mem[k, B_OP], TEMPLATE], CLS]"),
-    Mutant("result in the class of requests", LOOP, "op[o, TEMPLATE], RESPONSE_CLS]", "op[o, TEMPLATE], CLS]"),
+    Mutant(
+        "response in the class of requests",
+        LOOP,
+        "op[mem[k, B_OP], TEMPLATE], RESPONSE_CLS]",
+        "op[mem[k, B_OP], TEMPLATE], CLS]",
+    ),
+    Mutant(
+        "result in the class of requests", LOOP, "op[o, TEMPLATE], RESPONSE_CLS]", "op[o, TEMPLATE], CLS]"
+    ),
     Mutant("class cursor of up servers stands", LOOP, "nodes[i, UP + S_CURSOR] = chosen", "pass"),
     Mutant("class cursor of down servers stands", LOOP, "nodes[j, DOWN + S_CURSOR] = c", "pass"),
     Mutant("source cursor stands", LOOP, "out_cursor[at] = s", "pass"),
     Mutant("round robin stays at its cursor", BITS, "~((2 << cursor) - 1)", "~((1 << cursor) - 1)"),
-    Mutant("sources from the lowest", BITS, "words[row, start] & ~((1 << ((cursor + 1) & 31)) - 1)", "words[row, start]"),
+    Mutant(
+        "sources from the lowest",
+        BITS,
+        "words[row, start] & ~((1 << ((cursor + 1) & 31)) - 1)",
+        "words[row, start]",
+    ),
     # queues and order of events
-    Mutant("switch queues are stacks", FIFO, "        link[ends[row, 1], column] = entry\n    ends", "        link[entry, column] = ends[row, 0]\n        ends[row, 0] = entry\n        return\n    ends"),
-    Mutant("worklist is a stack", READY, "        op[x[X_WORK_TAIL], NEXT2] = o\n", "        op[o, NEXT2] = x[X_WORK_HEAD]\n        x[X_WORK_HEAD] = o\n        return\n"),
-    Mutant("ring ties by node backwards", FIFO, "node[tail, node_column] < node[entry, node_column]", "node[tail, node_column] > node[entry, node_column]"),
+    Mutant(
+        "switch queues are stacks",
+        FIFO,
+        "        link[ends[row, 1], column] = entry\n    ends",
+        "        link[entry, column] = ends[row, 0]\n        ends[row, 0] = entry\n        return\n    ends",
+    ),
+    Mutant(
+        "worklist is a stack",
+        READY,
+        "        op[x[X_WORK_TAIL], NEXT2] = o\n",
+        "        op[o, NEXT2] = x[X_WORK_HEAD]\n        x[X_WORK_HEAD] = o\n        return\n",
+    ),
+    Mutant(
+        "ring ties by node backwards",
+        FIFO,
+        "node[tail, node_column] < node[entry, node_column]",
+        "node[tail, node_column] > node[entry, node_column]",
+    ),
     Mutant("ring ties by id backwards", FIFO, "and tail < entry)", "and tail > entry)"),
     Mutant("heap ties in any order", HEAP, "(pk == key and ids[base + parent] < entry)", "pk == key"),
-    Mutant("heap takes the larger child", HEAP, "keys[base + right] < keys[base + child]\n", "keys[base + right] > keys[base + child]\n"),
-    Mutant("event ties to the later kind", TREE, "times[b] < times[a]", "times[b] <= times[a]"),
-    Mutant("tree stops too early", TREE, "if before != leaf and after != leaf:", "if after != leaf:"),
-    Mutant("time zero in descending order", LOOP, "in range(op.shape[0] - 1):", "in range(op.shape[0] - 2, -1, -1):"),
+    Mutant(
+        "heap takes the larger child",
+        HEAP,
+        "keys[base + right] < keys[base + child]\n",
+        "keys[base + right] > keys[base + child]\n",
+    ),
+    Mutant("event ties to the later kind", TREE, "if tree[node] != t:", "if tree[node + 1] == t:"),
+    Mutant("tree stops too early", TREE, "if tree[node] == t:", "if tree[node] <= t:"),
+    Mutant(
+        "time zero in descending order",
+        LOOP,
+        "in range(op.shape[0] - 1):",
+        "in range(op.shape[0] - 2, -1, -1):",
+    ),
     # issuers, windows, slots
     Mutant("window one too small", ISSUE, ">= hold_amount[taken]", "> hold_amount[taken]"),
     Mutant("window one too large", ISSUE, ">= hold_amount[taken]", ">= hold_amount[taken] - 1"),
@@ -120,16 +170,36 @@ MUTANTS = (
     Mutant("hold is free", ISSUE, "sem_left[hold_sem[taken]] -= hold_amount[taken]", "pass"),
     Mutant("hold never given back", READY, "sem_left[s] += release_amount[h]", "pass"),
     Mutant("nobody told of a hold given back", READY, "mark(dirty_issuers, x, sem_issuer[k])", "pass"),
-    Mutant("gang takes a slot too many", ISSUE, "min(pools[p, P_FREE], op[o, ANSWERS])", "min(pools[p, P_FREE] + 1, op[o, ANSWERS])"),
+    Mutant(
+        "gang takes a slot too many",
+        ISSUE,
+        "min(pools[p, P_FREE], op[o, ANSWERS])",
+        "min(pools[p, P_FREE] + 1, op[o, ANSWERS])",
+    ),
     Mutant("gang starts when its last task does", ISSUE, "if ot[o, START] < 0:", "if True:"),
     Mutant("ready queue is a stack", READY, "order = issuers[i, I_SEQ]", "order = -issuers[i, I_SEQ]"),
     Mutant("no priorities", READY, "(op[o, PRIO] << 40) + order", "order"),
     Mutant("no keys", READY, "order = op[o, KEY] + 1", "order = 0"),
     Mutant("program order does not wait", ISSUE, " and ot[issuer_ops[at], READY] >= 0:", ":"),
     # delivery, answers, acknowledgements
-    Mutant("acknowledgement dropped at the member", LOOP, "server_debt(nodes, mem[filled, B_NODE], UP, wires[w, W_ACK_UP])", "pass"),
-    Mutant("acknowledgement dropped at the source", LOOP, "server_debt(nodes, op[o, NODE], DOWN, wires[w, W_ACK_DOWN])", "pass"),
-    Mutant("acknowledgement dropped after a local end", LOOP, "server_debt(nodes, op[o, NODE], DOWN, wires[op[o, WIRE], W_ACK_DOWN])", "pass"),
+    Mutant(
+        "acknowledgement dropped at the member",
+        LOOP,
+        "server_debt(nodes, mem[filled, B_NODE], UP, wires[w, W_ACK_UP])",
+        "pass",
+    ),
+    Mutant(
+        "acknowledgement dropped at the source",
+        LOOP,
+        "server_debt(nodes, op[o, NODE], DOWN, wires[w, W_ACK_DOWN])",
+        "pass",
+    ),
+    Mutant(
+        "acknowledgement dropped after a local end",
+        LOOP,
+        "server_debt(nodes, op[o, NODE], DOWN, wires[op[o, WIRE], W_ACK_DOWN])",
+        "pass",
+    ),
     Mutant("no responder latency", LOOP, "now + lat + m[M_RESPONDER]", "now + lat"),
     Mutant("local members at once", ISSUE, "now + m[M_LOCAL]", "now"),
     Mutant("result behind the request's tail", LOOP, "bound = ot[o, END] + lat", "bound = ot[o, TAIL] + lat"),
@@ -141,15 +211,45 @@ MUTANTS = (
     Mutant("no stripe of answers", LOOP, "end + wires[w, W_STRIPE_RESPONSE]", "end"),
     Mutant("extra bytes of a copy are free", LOOP, " + mem[k, B_EXT]", ""),
     # rows, tiles, notifications
-    Mutant("slot taken by the last byte", REGION, "if rows[row, R_SLOT] < 0:", "if rows[row, R_SLOT] < 0 and rows[row, R_LEFT] == n_bytes:"),
-    Mutant("row belongs to the next tile", REGION, "rows[row, R_SLOT] // regions[r", "(rows[row, R_SLOT] + 1) // regions[r"),
+    Mutant(
+        "slot taken by the last byte",
+        REGION,
+        "if rows[row, R_SLOT] < 0:",
+        "if rows[row, R_SLOT] < 0 and rows[row, R_LEFT] == n_bytes:",
+    ),
+    Mutant(
+        "row belongs to the next tile",
+        REGION,
+        "rows[row, R_SLOT] // regions[r",
+        "(rows[row, R_SLOT] + 1) // regions[r",
+    ),
     Mutant("row complete too early", REGION, "if rows[row, R_LEFT] == 0:", "if rows[row, R_LEFT] <= 1000:"),
-    Mutant("last tile is a whole one", LOWER, "np.minimum(r.tile_rows[region_of_tile], counts[region_of_tile] - first)", "r.tile_rows[region_of_tile]"),
-    Mutant("bound rows are first-touch rows", LOWER, "r.alloc[region_of_row] == Alloc.PREFIX", "r.alloc[region_of_row] == -1"),
+    Mutant(
+        "last tile is a whole one",
+        LOWER,
+        "np.minimum(r.tile_rows[region_of_tile], counts[region_of_tile] - first)",
+        "r.tile_rows[region_of_tile]",
+    ),
+    Mutant(
+        "bound rows are first-touch rows",
+        LOWER,
+        "r.alloc[region_of_row] == Alloc.PREFIX",
+        "r.alloc[region_of_row] == -1",
+    ),
     Mutant("all rows told at once", READY, "if owner == here:", "if True:"),
     Mutant("local rows told with the others", READY, "if owner == here:", "if False:"),
     Mutant("tile tells at its first edge", READY, "if tiles[t, T_NOTIFY_DEPS] != 0:", "if False:"),
-    Mutant("notification costs the owner nothing", READY, "server_debt(nodes, owner, DOWN, m[M_NOTIFY_BYTES])", "pass"),
-    Mutant("notification costs the teller nothing", READY, "server_debt(nodes, here, UP, m[M_NOTIFY_BYTES])", "pass"),
+    Mutant(
+        "notification costs the owner nothing",
+        READY,
+        "server_debt(nodes, owner, DOWN, m[M_NOTIFY_BYTES])",
+        "pass",
+    ),
+    Mutant(
+        "notification costs the teller nothing",
+        READY,
+        "server_debt(nodes, here, UP, m[M_NOTIFY_BYTES])",
+        "pass",
+    ),
     Mutant("no cause", READY, "op[o, CAUSE] = cause", "op[o, CAUSE] = -1"),
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""The engine's own sources as plain Python: no numba, one line of them changed if wanted, every loop counted so that none runs for ever."""
+"""The engine's own sources as plain Python: no numba, any text of them changed, no loop without a limit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-import dysharp
 from dysharp.engine.burst.run import trace_of
 from dysharp.errors import SimulationError
 from dysharp.program import Program, Trace
 
-ROOT = Path(next(iter(dysharp.__path__)))
+ROOT = Path(__file__).resolve().parents[1]
 PREFIX = "dysharp."
 MODULES = (
-    *(f"uarch.{p.stem}" for p in sorted((ROOT / "uarch").glob("*.py")) if p.stem not in ("__init__", "kernel")),
+    *(
+        f"uarch.{p.stem}"
+        for p in sorted((ROOT / "uarch").glob("*.py"))
+        if p.stem not in ("__init__", "kernel")
+    ),
     *("engine.burst.loop", "engine.burst.lower"),
 )
 EVENTS = 1 << 40  # one call of the loop does it all; steps bound it
@@ -30,7 +33,7 @@ class TooManySteps(Exception):
 
 
 class _Plain(ast.NodeTransformer):
-    """Counts loop iterations, and gives `<<` the result compiled code relies on where Python refuses (by -1)."""
+    """Counts loop iterations; shifts by a negative number give 0 (compiled code relies on no error there)."""
 
     def _loop(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -71,7 +74,7 @@ def _identity(function: Any) -> Any:
 
 
 class PlainEngine:
-    """The burst engine in private modules. `changed`: other texts for some modules, by name such as "uarch.link"."""
+    """The burst engine in private modules. `changed`: other texts for some, by name such as "uarch.link"."""
 
     def __init__(self, changed: Mapping[str, str] | None = None, max_steps: int = 2_000_000) -> None:
         self._changed = dict(changed or {})
@@ -89,9 +92,12 @@ class PlainEngine:
         self._loop = self._load("engine.burst.loop")
 
     def run(self, program: Program) -> Trace:
-        """The Trace of `program`. Raises SimulationError (deadlock) or TooManySteps; a changed engine may raise anything."""
+        """The Trace of `program`. Raises SimulationError (deadlock) or TooManySteps.
+
+        A changed engine may raise anything.
+        """
         lowered = self._load("engine.burst.lower").lower(program)
-        # A memoryview hands out Python integers: no int32 of NumPy that overflows where compiled code has 64 bits.
+        # A memoryview hands out Python integers, not int32 of NumPy that overflow where compiled code does not.
         views = {name: memoryview(getattr(lowered, name)) for name in lowered._fields}
         self._steps = 0
         self._call(self._loop.run_start, views)

@@ -2,10 +2,11 @@
 
 INF = 1 << 62  # no pending time
 
-# op: one record of 128 B, int32 [n_ops + 1, 32] and the same memory as int64 [n_ops + 1, 16]; row n_ops only closes MEMBER
+# op: one record of 128 B, int32 [n_ops + 1, 32] and the same memory as int64 [n_ops + 1, 16]; row n_ops is spare
 # static
 TEMPLATE, NODE, WIRE, ISSUER, PRIO, KEY, MEMBER, FLAGS = range(8)
-HAS_EDGES, HAS_HOLDS, HAS_RELEASES = 1, 2, 4
+HAS_EDGES, HAS_HOLDS, HAS_RELEASES = 1, 2, 4  # bits of FLAGS
+ANY_FLAG, MEMBERS_SHIFT = 7, 3  # the bits above count the op's members
 # state
 DEPS = 8  # dependencies left
 COPIES = 9  # copies still to leave the switch

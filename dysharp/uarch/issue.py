@@ -21,6 +21,7 @@ from dysharp.uarch.columns import (
     LEFT,
     M_LOCAL,
     MEMBER,
+    MEMBERS_SHIFT,
     NODE,
     P_BASE,
     P_FREE,
@@ -69,7 +70,7 @@ def train_issue(
     node = op[o, NODE]
     t = op[o, TEMPLATE]
     first = op[o, MEMBER]
-    last = op[o + 1, MEMBER]
+    last = first + (op[o, FLAGS] >> MEMBERS_SHIFT)
     n_local = 0
     for k in range(first, last):
         if mem[k, B_NODE] == node:

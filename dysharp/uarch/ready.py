@@ -1,6 +1,7 @@
 """Dependencies: what becomes ready or done, and everything that follows from it at zero delay."""
 
 from dysharp.uarch.columns import (
+    B_NODE,
     CAUSE,
     DEPS,
     DONE,
@@ -19,6 +20,7 @@ from dysharp.uarch.columns import (
     KIND,
     M_NOTIFY,
     M_NOTIFY_BYTES,
+    MEMBER,
     NEXT2,
     NODE,
     PRIO,
@@ -109,7 +111,7 @@ def op_release(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_
 
 
 @block
-def tile_touch(t, op, tiles, slot_row, rows, x):
+def tile_touch(t, op, mem, tiles, slot_row, rows, x):
     """Read the records that tile t's notifications will change. The reads do not depend on each other, so their cache misses overlap;
     in the loop that follows they would come one after the other. Changes nothing.
     """
@@ -117,13 +119,14 @@ def tile_touch(t, op, tiles, slot_row, rows, x):
     for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
         row = slot_row[s]
         if row >= 0 and rows[row, R_NOTIFY] >= 0:
-            total += op[rows[row, R_NOTIFY], DEPS] + op[rows[row, R_NOTIFY], TOUCH_LINE_2]
+            o = rows[row, R_NOTIFY]
+            total += op[o, DEPS] + op[o, TOUCH_LINE_2] + mem[op[o, MEMBER], B_NODE]
     x[X_TOUCHED] = total
 
 
 @kernel
 def tile_notify(
-    t, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+    t, cause, op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
     tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
 ):  # fmt: skip
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
@@ -133,7 +136,7 @@ def tile_notify(
     tiles[t, T_CAUSE] = cause
     here = tiles[t, T_NODE]
     n_remote = 0
-    tile_touch(t, op, tiles, slot_row, rows, x)
+    tile_touch(t, op, mem, tiles, slot_row, rows, x)
     for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
         row = slot_row[s]
         if row < 0:
@@ -156,7 +159,7 @@ def tile_notify(
 
 @kernel
 def work_drain(
-    op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+    op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
     tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
     edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
 ):  # fmt: skip
@@ -178,6 +181,6 @@ def work_drain(
                     op_release(edge_head[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
                 else:
                     tile_notify(
-                        edge_head[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+                        edge_head[e], o, op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
                         tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
                     )  # fmt: skip

@@ -5,7 +5,9 @@ from dysharp.uarch.columns import (
     B_NODE,
     CLS,
     DOWN,
+    FLAGS,
     MEMBER,
+    MEMBERS_SHIFT,
     NEXT,
     NODE,
     S_FREE,
@@ -51,7 +53,8 @@ def train_expose(o, op, templates, mem, out_queues, out_mask, nodes, dirty_down,
     i = op[o, NODE]
     c = templates[op[o, TEMPLATE], CLS]
     n_sources = nodes.shape[0] + 1
-    for m in range(op[o, MEMBER], op[o + 1, MEMBER]):
+    first = op[o, MEMBER]
+    for m in range(first, first + (op[o, FLAGS] >> MEMBERS_SHIFT)):
         j = mem[m, B_NODE]
         if j == i:
             continue

@@ -1,4 +1,4 @@
-"""Engine and oracle, written from one page and sharing no code, return the same Trace to the last picosecond."""
+"""Engine and oracle, written from one page and sharing no code, return the same Trace to the picosecond."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To, Trace
-from dysharp.program.verify import moved_bytes, verify
+from dysharp.program.payload import moved_bytes
+from dysharp.program.verify import verify
 from dysharp.testing.random_programs import coverage, random_program
 
 CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
@@ -64,7 +65,7 @@ def test_engine_equals_oracle_on_larger_programs(seed):
 
 
 def wide_program(n_nodes: int, seed: int) -> Program:
-    """Transfers of four kinds on many nodes: bit sets of more than one word, the reduction unit in any of them."""
+    """Transfers of four kinds on many nodes: bit sets of several words, the reduction unit in any."""
     rng = np.random.default_rng(seed)
     b = ProgramBuilder(random_program(seed).machine, n_nodes, ("data", "request", "answer"))
     store = b.framing(Framing("store", targets_per_ext=8))

@@ -26,7 +26,8 @@ from dysharp.program import (
     Template,
     To,
 )
-from dysharp.program.verify import moved_bytes, verify
+from dysharp.program.payload import moved_bytes
+from dysharp.program.verify import verify
 from dysharp.testing.random_programs import random_program
 
 MACHINE = Machine(
@@ -38,7 +39,7 @@ SENT, GEMM, PULLED, LAST = 0, 2, 4, 6
 
 
 def legal(alloc: Alloc = Alloc.FIRST_TOUCH) -> Program:
-    """Nodes 0 and 1 send one row each to both; a tile per node computes, notifies, and each token is pulled."""
+    """Nodes 0 and 1 send one row each to both; tiles compute and notify, each token is pulled."""
     b = ProgramBuilder(MACHINE, 2, ("data", "answer"))
     store = b.framing(Framing("store"))
     time = b.duration([0, 500, 700])
@@ -289,7 +290,7 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
     ),
     "circle of JOINs": (
         lambda p: with_edge(p, Tail.OP_DONE, LAST, Head.OP_ISSUE, LAST),
-        r"op 6 \(end, node 0\) can never start: found 1 dependencies that never fall, expected none; 1 of 7 ops",
+        r"op 6 \(end, node 0\) can never start: found 1 dependencies that never fall, .*; 1 of 7 ops",
     ),
     "tile behind its reader": (
         lambda p: with_edge(p, Tail.OP_DONE, GEMM, Head.OP_ISSUE, SENT),
@@ -352,16 +353,20 @@ def test_a_first_touch_tile_cannot_tell_before_it_has_rows():
     for alloc in Alloc:
         program = put(legal(alloc), "edges", "head_kind", slice(0, 2), Head.TILE_NOTIFY)
         program = put(program, "edges", "tail_kind", slice(0, 2), Tail.OP_DONE)
-        program = put(put(program, "edges", "tail", slice(0, 2), [2, 3]), "edges", "head", slice(0, 2), [0, 1])
+        program = put(
+            put(program, "edges", "tail", slice(0, 2), [2, 3]), "edges", "head", slice(0, 2), [0, 1]
+        )
         if alloc is Alloc.PREFIX:
             verify(program)
         else:
-            with pytest.raises(ProgramError, match="tile 0: found a notification that waits for none of its rows"):
+            with pytest.raises(
+                ProgramError, match="tile 0: found a notification that waits for none of its rows"
+            ):
                 verify(program)
 
 
 def test_first_touch_tiles_fill_in_any_order():
-    """Row 1 is sent only when tile 0 is ready: fine where row 0 takes slot 0, and also where slots are bound."""
+    """The second row is sent only when tile 0 is ready: fatal where it is bound to tile 0 itself."""
     for alloc, order, legal_order in (
         (Alloc.FIRST_TOUCH, (0, 1), True),
         (Alloc.FIRST_TOUCH, (1, 0), True),

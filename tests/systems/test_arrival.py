@@ -10,7 +10,8 @@ from layers import cluster
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Alloc, Program, Trace
-from dysharp.program.verify import moved_bytes, verify
+from dysharp.program.payload import moved_bytes
+from dysharp.program.verify import verify
 from dysharp.specs import Model
 from dysharp.systems import get_system
 from dysharp.workload import Routing, make_routing

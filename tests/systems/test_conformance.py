@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_a_cheating_system_fails(change, text, monkeypatch):
     plan = system.plan
     cheat = replace(system, plan=lambda *a: change(plan(*a)))
     monkeypatch.setitem(_REGISTRY, "deepep", cheat)
-    assert any(__import__("re").match(text, line) for line in conformance("deepep", *LAYERS["uniform"]))
+    assert any(re.match(text, line) for line in conformance("deepep", *LAYERS["uniform"]))
 
 
 def test_an_illegal_program_is_one_line(monkeypatch):

@@ -1,4 +1,4 @@
-"""Head-of-line blocking: an incast slows a flow that only shares its source, if and only if buffers are finite."""
+"""Head-of-line blocking: an incast slows a flow that only shares its source, but only in finite buffers."""
 
 from __future__ import annotations
 
@@ -43,9 +43,21 @@ def incast(crowd: bool, machine: Machine) -> tuple[Program, np.ndarray]:
     put = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
     issuers = [b.issuer(n, Discipline.PROGRAM_ORDER) for n in range(N)]
     to = np.tile([HOT, VICTIM], TRAINS)
-    first = b.ops(put, np.full(2 * TRAINS, SHARED), issuer=issuers[SHARED], bytes=ROW, to=To(np.ones(2 * TRAINS, int), to))
+    first = b.ops(
+        put,
+        np.full(2 * TRAINS, SHARED),
+        issuer=issuers[SHARED],
+        bytes=ROW,
+        to=To(np.ones(2 * TRAINS, int), to),
+    )
     for node in range(2, 7) if crowd else ():
-        b.ops(put, np.full(TRAINS, node), issuer=issuers[node], bytes=ROW, to=To(np.ones(TRAINS, int), np.full(TRAINS, HOT)))
+        b.ops(
+            put,
+            np.full(TRAINS, node),
+            issuer=issuers[node],
+            bytes=ROW,
+            to=To(np.ones(TRAINS, int), np.full(TRAINS, HOT)),
+        )
     program = b.build()
     verify(program)
     return program, first + np.flatnonzero(to == VICTIM)
@@ -61,7 +73,7 @@ def test_incast_slows_the_victim_only_with_finite_buffers(run):
     assert arrivals(True, infinite).tolist() == arrivals(False, infinite).tolist()
     slow, alone = arrivals(True, MACHINE), arrivals(False, MACHINE)
     assert (slow >= alone).all()
-    # Alone the source sends 128 trains; behind the incast its last one waits for 6 x 64 trains to the hot node.
+    # Alone the source sends 128 trains; in the incast its last one waits for 6 x 64 trains to the hot node.
     assert slow[-1] > 2.9 * alone[-1]
     assert alone.tolist() == arrivals(False, infinite).tolist()
 

@@ -1,4 +1,4 @@
-"""The paper's traffic numbers for L-8 on 32 GPUs, from Routings and Programs; no run is needed to count bytes."""
+"""The paper's traffic numbers for L-8 on 32 GPUs, counted in Routings and Programs without a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from layers import cluster
 
 from dysharp.program import Kind, Program
-from dysharp.program.verify import moved_bytes, verify
+from dysharp.program.payload import moved_bytes
+from dysharp.program.verify import verify
 from dysharp.specs import load_model
 from dysharp.systems import get_system
 from dysharp.workload import distinct_gpus, make_routing, uniform_traffic
@@ -62,7 +63,7 @@ def test_payload_ratios(programs):
 
 
 def flits(program: Program, operator: str) -> tuple[float, float]:
-    """(up, down) flits of one operator per token and 128 B chunk, headers, requests and acknowledgements included.
+    """(up, down) flits of one operator per token and 128 B chunk with headers, requests, acknowledgements.
 
     Gate weights ride in packets of their own behind a row (class *other*) and are left out.
     """
@@ -84,7 +85,7 @@ def flits(program: Program, operator: str) -> tuple[float, float]:
 
 
 def without_aux(p: Program, column: np.ndarray, wire: np.ndarray, *, data: bool = True) -> np.ndarray:
-    """Entries `wire` of a column of Wires less the aux packets: what remains per packet is the same in all."""
+    """Entries `wire` of a column of Wires less the aux packets: overhead per packet is the same in all."""
     aux = p.wires.aux[wire]
     row_data = CHUNKS * 128 if data else 0
     per_packet, rest = np.divmod(column[wire] - row_data - aux * data, CHUNKS - (-aux // 128))
@@ -100,10 +101,12 @@ def mean_flits(programs: list[Program], operator: str) -> tuple[float, float]:
 def test_wire_flits_per_chunk(programs):
     """20R for DeepEP, 280 + 280 for NVLS, DySHARP 1.71x of it (lean replicas), explicit addressing 1.49x.
 
-    The closed form 24 + 10R of explicit addressing lists all eight targets; a Program lists only those on other
-    GPUs, 7.75 of 8, which is worth 0.25 flits in the request and 0.25 in the acknowledgement or response.
+    The closed form 24 + 10R of explicit addressing lists all eight targets; a Program lists only those on
+    other GPUs, 7.75 of 8, worth 0.25 flits in the request of Dispatch and 0.25 in that of Combine.
     """
-    both = {name: (mean_flits(runs, "dispatch"), mean_flits(runs, "combine")) for name, runs in programs.items()}
+    both = {
+        name: (mean_flits(runs, "dispatch"), mean_flits(runs, "combine")) for name, runs in programs.items()
+    }
     (up_d, down_d), (up_c, down_c) = both["deepep"]
     assert up_d + up_c == down_d + down_c
     deepep = up_d + up_c

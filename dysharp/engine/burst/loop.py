@@ -6,6 +6,7 @@ One function, because the blocks are inlined into it and share its arrays; it ca
 from dysharp.uarch.bits import bit_after, bit_lowest, set_after
 from dysharp.uarch.columns import (
     ANSWERS,
+    ANY_FLAG,
     B_EXT,
     B_FILL,
     B_LINK,
@@ -29,6 +30,7 @@ from dysharp.uarch.columns import (
     M_RATE,
     M_RESPONDER,
     M_VC_BYTES,
+    MEMBER,
     N_RINGS,
     NEXT,
     NEXT2,
@@ -36,6 +38,7 @@ from dysharp.uarch.columns import (
     P_BASE,
     P_FREE,
     P_SIZE,
+    R_LEFT,
     R_NOTIFY,
     RESPONSE_CLS,
     RING_ACK,
@@ -59,6 +62,7 @@ from dysharp.uarch.columns import (
     T_SLOT0,
     TAIL,
     TEMPLATE,
+    TOUCH_LINE_2,
     TT_NOTIFY,
     UP,
     VC,
@@ -77,6 +81,7 @@ from dysharp.uarch.columns import (
     X_DONE,
     X_EVENTS,
     X_NOW,
+    X_TOUCHED,
     X_WORK_HEAD,
 )
 from dysharp.uarch.fifo import fifo_pop, fifo_push, hub_pop, hub_push, ring_push
@@ -84,7 +89,16 @@ from dysharp.uarch.heap import heap_pop
 from dysharp.uarch.issue import BATCH_BITS, gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.link import server_debt, server_grant, server_hold
-from dysharp.uarch.ready import HEAD_OP_ISSUE, mark, op_ready, op_release, tile_notify, tile_touch, work_drain, work_push
+from dysharp.uarch.ready import (
+    HEAD_OP_ISSUE,
+    mark,
+    op_ready,
+    op_release,
+    tile_notify,
+    tile_touch,
+    work_drain,
+    work_push,
+)
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.switch import credits_apply, train_expose, vc_choose
 from dysharp.uarch.tree import tree_first, tree_set
@@ -131,7 +145,7 @@ def run_loop(
         # what the last grants completed at once (transfers without members)
         if x[X_WORK_HEAD] >= 0:
             work_drain(
-                op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
+                op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
                 rings, tree, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem,
                 release_amount, sem_left, sem_issuer_ptr, sem_issuer,
             )  # fmt: skip
@@ -205,6 +219,8 @@ def run_loop(
                     else:
                         mem_time[entry, B_TIME] = now + lat
                         k = RING_DELIVER
+                        if mem[entry, B_FILL] < mem[entry + 1, B_FILL]:  # read ahead: DELIVER will fill this row
+                            x[X_TOUCHED] = rows[fill_row[mem[entry, B_FILL]], R_LEFT]
                     if ring_push(rings, k, mem, B_LINK, mem_time, B_TIME, mem, B_NODE, entry):
                         tree_set(tree, leaf_rings + k, mem_time[entry, B_TIME])
             elif leaf == leaf_rings + RING_DELIVER:
@@ -218,7 +234,7 @@ def run_loop(
                 if op[o, LEFT] == 0:
                     server_debt(nodes, op[o, NODE], DOWN, wires[w, W_ACK_DOWN])
                     ot[o, DONE] = now + m[M_ACK]
-                    if op[o, FLAGS] == 0:
+                    if op[o, FLAGS] & ANY_FLAG == 0:
                         x[X_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
                     elif ring_push(rings, RING_ACK, op, NEXT2, ot, DONE, op, NODE, o):
                         tree_set(tree, leaf_rings + RING_ACK, ot[o, DONE])
@@ -275,7 +291,7 @@ def run_loop(
                 t = fifo_pop(rings, RING_NOTIFY, tiles, T_NEXT)
                 head = rings[RING_NOTIFY, 0]
                 tree_set(tree, leaf, tile_times[head, TT_NOTIFY] if head >= 0 else INF)
-                tile_touch(t, op, tiles, slot_row, rows, x)
+                tile_touch(t, op, mem, tiles, slot_row, rows, x)
                 for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
                     k = slot_row[s]
                     if k >= 0 and rows[k, R_NOTIFY] >= 0 and op[rows[k, R_NOTIFY], NODE] != tiles[t, T_NODE]:
@@ -299,7 +315,7 @@ def run_loop(
                                 )
                             else:
                                 tile_notify(
-                                    tile_edge[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
+                                    tile_edge[e], o, op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
                                     tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
                                 )  # fmt: skip
             if done >= 0:
@@ -307,7 +323,7 @@ def run_loop(
                 work_push(op, x, done)
             if x[X_WORK_HEAD] >= 0:
                 work_drain(
-                    op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows,
+                    op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows,
                     nodes, rings, tree, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr,
                     release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
                 )  # fmt: skip
@@ -383,6 +399,8 @@ def run_loop(
                 at = i * n_classes + chosen
                 entry = hub[at, 0]
                 hub_pop(hub, at, op, mem)
+                if hub[at, 0] >= 0:  # read ahead: the next train's record has been out of cache since its issue
+                    x[X_TOUCHED] = op[hub[at, 0], DEPS] + op[hub[at, 0], TOUCH_LINE_2] + mem[op[hub[at, 0], MEMBER], B_NODE]
                 if hub[at, 0] == -1:
                     nodes[i, UP + S_MASK] &= ~(1 << chosen)
                 nodes[i, UP + S_CURSOR] = chosen

@@ -97,29 +97,29 @@ def _words(n: int) -> Array:
 
 
 def _records(rows: int, columns: int) -> Array:
-    """`[rows, columns]` int32 of -1 on a cache line, so that a record of 128 B takes two lines and not three."""
+    """`[rows, columns]` int32, unset, on a cache line, so that a record of 128 B takes two lines and not three."""
     n = rows * columns
     raw = np.empty(n + 32, np.int32)
     first = -raw.ctypes.data // 4 % 32
-    out = raw[first : first + n].reshape(rows, columns)
-    out.fill(-1)
-    return out
+    return raw[first : first + n].reshape(rows, columns)
 
 
-def _ops(p: Program, kinds: Array) -> Array:
+def _ops(p: Program, kinds: Array, flags: Array) -> Array:
     n = p.n_ops
     op = _records(n + 1, 32)
-    op[n, col.MEMBER] = p.members.ptr[n]
+    op[n] = -1
     tasks = np.array([t.tasks for t in p.templates] or [0], np.int32)
     is_pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
     waits = dependencies(p)
     for a in range(0, n, CHUNK):  # record by record in cache, instead of one pass over all memory per column
         part, to = slice(a, min(a + CHUNK, n)), op[a : min(a + CHUNK, n)]
+        to[...] = -1
         pooled = is_pooled[part]
         to[:, col.TEMPLATE], to[:, col.NODE], to[:, col.ISSUER] = p.ops.template[part], p.ops.node[part], p.ops.issuer[part]
         to[:, col.WIRE] = np.where(pooled, p.ops.rows[part], p.ops.wire[part])
         to[:, col.PRIO], to[:, col.KEY], to[:, col.MEMBER] = p.ops.prio[part], p.ops.key[part], p.members.ptr[part]
-        to[:, col.FLAGS], to[:, col.DEPS], to[:, col.COPIES] = 0, waits[part], 0
+        to[:, col.FLAGS] = np.diff(p.members.ptr[a : to.shape[0] + a + 1]) << col.MEMBERS_SHIFT | flags[part]
+        to[:, col.DEPS], to[:, col.COPIES] = waits[part], 0
         to[:, col.LEFT] = to[:, col.ANSWERS] = np.where(pooled, tasks[p.ops.template[part]], 0)
     return op
 
@@ -127,10 +127,12 @@ def _ops(p: Program, kinds: Array) -> Array:
 def _members(p: Program) -> Array:
     n, ext = p.n_members, p.members.ext_bytes
     mem = _records(n + 1, 8)
+    mem[n] = -1
     mem[n, col.B_FILL] = p.members.fill_ptr[n]
     owner = np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr))
     for a in range(0, n, CHUNK):
         part, to = slice(a, min(a + CHUNK, n)), mem[a : min(a + CHUNK, n)]
+        to[...] = -1
         to[:, col.B_NODE], to[:, col.B_OP], to[:, col.B_FILL] = p.members.node[part], owner[part], p.members.fill_ptr[part]
         to[:, col.B_EXT] = 0 if ext is None else ext[part]
     return mem
@@ -176,18 +178,17 @@ def _regions(p: Program) -> dict[str, Array]:
     }
 
 
-def _edges(p: Program, op: Array) -> dict[str, Array]:
+def _edges(p: Program) -> dict[str, Array]:
     e, out = p.edges, {}
     from_op, from_tile = e.tail_kind == Tail.OP_DONE, e.tail_kind == Tail.TILE_READY
     out["edge_ptr"], order = group(e.tail[from_op], p.n_ops)
     out["edge_head_kind"], out["edge_head"] = e.head_kind[from_op][order], e.head[from_op][order]
     out["tile_edge_ptr"], order = group(e.tail[from_tile], p.n_tiles)
     out["tile_edge_kind"], out["tile_edge"] = e.head_kind[from_tile][order], e.head[from_tile][order]
-    op[:-1, col.FLAGS] |= np.where(np.diff(out["edge_ptr"]) > 0, col.HAS_EDGES, 0).astype(np.int32)
     return out
 
 
-def _semaphores(p: Program, op: Array) -> dict[str, Array]:
+def _semaphores(p: Program) -> dict[str, Array]:
     h, out = p.holds, {}
     out["hold_ptr"], order = group(h.acquire, p.n_ops)
     out["hold_sem"], out["hold_amount"] = h.sem[order], h.amount[order]
@@ -197,8 +198,6 @@ def _semaphores(p: Program, op: Array) -> dict[str, Array]:
     out["sem_issuer_ptr"], order = group((pairs >> 32).astype(np.int32), len(p.semaphores.capacity))
     out["sem_issuer"] = (pairs & 0xFFFFFFFF).astype(np.int32)[order]
     out["sem_left"] = p.semaphores.capacity.astype(np.int32).copy()
-    op[:-1, col.FLAGS] |= np.where(np.diff(out["hold_ptr"]) > 0, col.HAS_HOLDS, 0).astype(np.int32)
-    op[:-1, col.FLAGS] |= np.where(np.diff(out["release_ptr"]) > 0, col.HAS_RELEASES, 0).astype(np.int32)
     return out
 
 
@@ -255,7 +254,7 @@ def _fabric(p: Program) -> dict[str, Array]:
     }
 
 
-def _constants(p: Program, kinds: Array) -> dict[str, Array]:
+def _constants(p: Program) -> dict[str, Array]:
     m, w = p.machine, p.wires
     templates = np.zeros((max(1, len(p.templates)), 6), np.int32)
     for i, t in enumerate(p.templates):
@@ -282,8 +281,11 @@ def lower(p: Program) -> Lowered:
     if reason:
         raise ProgramError(f"burst engine: {reason}")
     kinds = p.kinds()
-    op, mem = _ops(p, kinds), _members(p)
-    arrays = _regions(p) | _edges(p, op) | _semaphores(p, op) | _issuers(p, kinds) | _fabric(p) | _constants(p, kinds)
+    arrays = _regions(p) | _edges(p) | _semaphores(p) | _issuers(p, kinds) | _fabric(p) | _constants(p)
+    flags = np.zeros(p.n_ops, np.int32)
+    for name, bit in (("edge_ptr", col.HAS_EDGES), ("hold_ptr", col.HAS_HOLDS), ("release_ptr", col.HAS_RELEASES)):
+        flags |= (np.diff(arrays[name]) > 0) * np.int32(bit)
+    op, mem = _ops(p, kinds, flags), _members(p)
     return Lowered(
         op=op,
         ot=op.view(np.int64),

@@ -1,0 +1,134 @@
+"""The commands. Heavy modules are imported inside them, so that `--help` stays fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dysharp import __version__
+from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.errors import ConfigError, nearest
+
+LISTS = ("systems", "models", "clusters", "options", "figures", "blocks")
+SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+
+
+class Commands(click.Group):
+    """A group that names the nearest command when it does not know one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise click.UsageError(f"command {args[0][:60]!r}: unknown{nearest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, invoke_without_command=True, context_settings=SETTINGS)
+@click.version_option(__version__, prog_name="dysharp", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Compare expert-parallel communication systems on real models and real routing.
+
+    stdout is data, stderr is progress and warnings. Exit codes: 0 done, 1 the thing checked does not hold, 2 wrong input,
+    130 interrupted.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@cli.command()
+@click.argument("system", shell_complete=complete_systems)
+@workload_flags
+@json_flag
+def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
+    """Simulate one layer under SYSTEM."""
+    from dysharp.api import compare as compare_systems
+    from dysharp.api.options import parse_set
+    from dysharp.cli.output import print_header, print_json, print_row
+    from dysharp.cli.progress import progress_bar
+
+    with progress_bar() as progress:
+        # A comparison of one: it has the header lines besides the Row.
+        done = compare_systems([system], system, options=parse_set(settings), progress=progress, **workload)
+    print_header(done.header)
+    row = done.rows[0]
+    print_json(row.to_dict()) if as_json else print_row(row)
+
+
+@cli.command()
+@click.option(
+    "--systems",
+    metavar="A,B,...",
+    shell_complete=complete_systems,
+    help="Systems to compare.  [default: deepep,nvls,comet,dysharp,ideal]",
+)
+@click.option(
+    "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="What speed-ups refer to.  [default: deepep, else the first]"
+)
+@click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
+@workload_flags
+@json_flag
+def compare(
+    systems: str | None, baseline: str | None, plot: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any
+) -> None:
+    """Several systems on one workload, and what limits the best."""
+    from dysharp.api import DEFAULT_SYSTEMS
+    from dysharp.api import compare as compare_systems
+    from dysharp.api.options import parse_set
+    from dysharp.cli.output import print_comparison, print_header, print_json
+    from dysharp.cli.progress import progress_bar
+
+    if plot is not None:  # before minutes of work, not after
+        from dysharp.reports.plots import check_format
+
+        check_format(plot)
+    names = list(DEFAULT_SYSTEMS) if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
+    if baseline is None:
+        baseline = "deepep" if "deepep" in names or not names else names[0]
+    with progress_bar() as progress:
+        done = compare_systems(names, baseline, options=parse_set(settings), progress=progress, **workload)
+    if plot is not None:
+        from dysharp.reports.plots import plot_compare, save_figure
+
+        save_figure(plot_compare(done.rows).figure, plot)
+    print_header(done.header)
+    print_json(done.to_dict()) if as_json else print_comparison(done)
+
+
+@cli.command("list")
+@click.argument("what", metavar="|".join(LISTS), shell_complete=lambda ctx, param, text: [w for w in LISTS if w.startswith(text)])
+@json_flag
+def list_(what: str, as_json: bool) -> None:
+    """What there is: systems, models, clusters, options, figures or blocks."""
+    if what not in LISTS:
+        raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
+    from dysharp.cli.listing import listing
+    from dysharp.cli.output import print_json, print_list
+
+    rows = listing(what)
+    print_json(rows) if as_json else print_list(what, rows)
+
+
+@cli.command()
+@click.argument("source", metavar="FILE_OR_NAME")
+@click.option("--gpus", default="8,16,32,64", show_default=True, metavar="G,G,...", help="GPU counts to place the experts on.")
+@click.option("--model", metavar="NAME|FILE", help="Experts and top-k for a distribution such as lognormal:0.65.")
+@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU for a distribution.  [default: the model's own]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of a distribution.")
+@json_flag
+def routing(source: str, gpus: str, model: str | None, tokens: int | None, seed: int, as_json: bool) -> None:
+    """Describe recorded or drawn routing: load imbalance and distinct GPUs.
+
+    FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
+    """
+    from dysharp.cli.output import print_json, print_layers
+    from dysharp.cli.routing import counts_of, routing_dict
+    from dysharp.specs import load_model
+    from dysharp.workload import describe
+
+    if tokens is not None and tokens < 1:
+        raise ConfigError(f"--tokens: found {tokens}, expected at least 1")
+    if seed < 0:
+        raise ConfigError(f"--seed: found {seed}, expected 0 or more")
+    rows = describe(source, counts_of(gpus), model=load_model(model) if model else None, tokens_per_gpu=tokens, seed=seed)
+    print_json(routing_dict(source, rows)) if as_json else print_layers(rows)

@@ -1,0 +1,69 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+
+def _complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        from dysharp.cli.listing import names
+
+        begun, comma, last = incomplete.rpartition(",")
+        return [begun + comma + name for name in names(what) if name.startswith(last)]
+
+    return complete
+
+
+complete_systems = _complete("systems")
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+_WORKLOAD = (
+    click.option(
+        "--model",
+        default="deepseek-v2-lite",
+        show_default=True,
+        metavar="NAME|FILE",
+        shell_complete=_complete("models"),
+        help="Packaged model, a TOML file, or a Hugging Face config.json.",
+    ),
+    click.option(
+        "--cluster",
+        default="paper-gh200-nvl32",
+        show_default=True,
+        metavar="NAME|FILE",
+        shell_complete=_complete("clusters"),
+        help="Packaged cluster or a TOML file.",
+    ),
+    click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all of the cluster]"),
+    click.option("--tokens", type=int, metavar="T", help="Tokens per GPU.  [default: the model's own]"),
+    click.option("--layer", type=int, metavar="L", help="Layer of a recording.  [default: the one of median imbalance]"),
+    click.option(
+        "--routing",
+        metavar="R",
+        help="Where experts come from: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, counts:FILE, trace:NAME|FILE.  "
+        "[default: the model's own]",
+    ),
+    click.option(
+        "--placement", default="auto", show_default=True, metavar="P", help="contiguous, auto, eplb[:slots=N], or a JSON or TOML file."
+    ),
+    click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass of the layer."),
+    click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn."),
+    click.option("--fidelity", default="burst", show_default=True, metavar="burst|packet", help="Level of the simulation."),
+    click.option(
+        "--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", help="Set an option of a system; see `dysharp list options`."
+    ),
+)
+
+
+def workload_flags(command: Command) -> Command:
+    """What to simulate: the flags that `run` and `compare` share."""
+    for flag in reversed(_WORKLOAD):
+        command = flag(command)
+    return command

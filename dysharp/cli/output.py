@@ -1,0 +1,216 @@
+"""Tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+
+from dysharp.analysis import Row
+from dysharp.api import Comparison
+from dysharp.workload import GpuRow, LayerRow
+
+WIDTH = 100
+UNKNOWN = "-"
+
+
+def console() -> Console:
+    """stdout: the terminal's width, 100 columns into a file; colour only on a terminal and without NO_COLOR (rich reads it)."""
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document; text of any script as it is, numbers always finite."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_header(lines: Iterable[str]) -> None:
+    """What the numbers rest on, to stderr."""
+    for line in lines:
+        click.echo(line, err=True)
+
+
+def _table(*, show_header: bool = True, padding: tuple[int, int, int, int] = (0, 2, 0, 0)) -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold", show_header=show_header, padding=padding)
+
+
+def _bytes_unit(rows: Sequence[Row]) -> tuple[float, str]:
+    """One unit for a whole column: GB from one on, else MB (decimal)."""
+    largest = max((sum(row.traffic_bytes[side].values()) for row in rows for side in ("up", "down")), default=0)
+    return (1e9, "GB") if largest >= 1e9 else (1e6, "MB")
+
+
+def _percent(row: Row, side: str) -> str:
+    return f"{100 * row.utilization[side]:.0f} / {100 * row.utilization[f'{side}_max']:.0f}"
+
+
+def print_comparison(done: Comparison) -> None:
+    """One row per system, then the sentence."""
+    divisor, unit = _bytes_unit(done.rows)
+    table = _table()
+    table.add_column("\nsystem", no_wrap=True)
+    table.add_column("\nform")
+    for heading in (
+        "layer\ntime us",
+        "exposed\ncomm us",
+        f"bytes\nup {unit}",
+        f"bytes\ndown {unit}",
+        "link up %\nmean / max",
+        "down %\nmean / max",
+        "speed-up\nx",
+        "x own\nbound",
+        "x least\nof any",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in done.rows:
+        table.add_row(
+            row.system,
+            row.form,
+            f"{row.time_us:.1f}",
+            f"{row.exposed_comm_us:.1f}",
+            f"{sum(row.traffic_bytes['up'].values()) / divisor:.2f}",
+            f"{sum(row.traffic_bytes['down'].values()) / divisor:.2f}",
+            _percent(row, "up"),
+            _percent(row, "down"),
+            f"{done.speedup[row.system]:.2f}",
+            f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
+            f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
+        )
+    out = console()
+    out.print(table)
+    out.print(
+        f"\nspeed-up over {done.baseline}; x own bound: time over the busiest resource of this system's program; "
+        "x least of any: over the least that any system needs (ideal: its GEMMs)"
+    )
+    out.print(done.sentence, markup=False)
+
+
+def print_row(row: Row) -> None:
+    """One point as name, value, unit."""
+    table = _table(show_header=False)
+    for name, text in _lines_of(row):
+        table.add_row(name, text)
+    console().print(table, markup=False)
+
+
+def _lines_of(row: Row) -> list[tuple[str, str]]:
+    divisor, unit = _bytes_unit([row])
+
+    def sizes(side: str) -> str:
+        return ", ".join(f"{name} {value / divisor:.3f} {unit}" for name, value in row.traffic_bytes[side].items())
+
+    def times(parts: dict[str, float]) -> str:
+        return ", ".join(f"{name.removesuffix('_us')} {value:.1f} us" for name, value in parts.items())
+
+    phases = [
+        (f"  {name}", f"{p['start']:.1f} to {p['end']:.1f} us, busy {p['busy']:.1f} us")
+        for name, p in row.phases_us.items()
+        if p["end"] > 0
+    ]
+    return [
+        ("system", f"{row.system} ({row.form} form)"),
+        ("layer time", f"{row.time_us:.2f} us"),
+        ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
+        ("bound of this system", f"{row.bound_us:.2f} us by {row.bound_resource}: {times(row.bound_terms)}"),
+        ("bound of any system", f"{row.workload_bound_us:.2f} us"),
+        ("critical path", times(row.attribution)),
+        ("phases (last GPU)", ""),
+        *phases,
+        ("bytes up", sizes("up")),
+        ("bytes down", sizes("down")),
+        ("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down"),
+        ("link up, mean / max", f"{_percent(row, 'up')} %"),
+        ("link down, mean / max", f"{_percent(row, 'down')} %"),
+        ("SMs, mean / max", f"{_percent(row, 'sm')} %"),
+        ("waits (last GPU)", times(row.stalls)),
+        ("simulated", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
+    ]
+
+
+# Columns of a list that people read; everything is in --json.
+_SHOWN = {
+    "systems": ("name", "summary", "options"),
+    "models": ("name", "hidden", "expert_hidden", "experts", "topk", "tokens_per_gpu", "routing"),
+    "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps"),
+    "figures": ("name",),
+    "blocks": ("name", "summary"),
+}
+_HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "hop ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}
+
+
+def print_list(what: str, rows: list[dict[str, Any]]) -> None:
+    """The columns of a list that matter to people."""
+    out = console()
+    if what == "options":
+        for row in rows:
+            out.print(_option_text(row), markup=False)
+        return
+    table = _table()
+    for key in _SHOWN[what]:
+        table.add_column(_HEADINGS.get(key, key.replace("_", " ")), overflow="fold", no_wrap=key == "name")
+    for row in rows:
+        table.add_row(*(_cell(row[key]) for key in _SHOWN[what]))
+    out.print(table if rows else f"no {what} yet")
+
+
+def _option_text(row: dict[str, Any]) -> Group:
+    """`name = value unit (range; source)`, and the reason below."""
+    notes = [" | ".join(row["alternatives"]), "" if row["low"] is None else f"{row['low']} to {row['high']}", row["source"]]
+    bracket = "; ".join(note for note in notes if note)
+    head = f"{row['name']} = {row['value']} {row['unit']}".rstrip() + (f" ({bracket})" if bracket else "")
+    setters = f"--set {', '.join(row['set_by'])}" if row["set_by"] else ""
+    return Group(head, Padding(Group(*(text for text in (row["reason"], setters) if text)), (0, 0, 0, 4)))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def print_layers(rows: Sequence[LayerRow]) -> None:
+    """One line per layer; per GPU count: largest over mean copies per GPU, and mean distinct GPUs per token. Last, what uniform routing shows."""
+    table = _table(padding=(0, 1, 0, 0))
+    for heading in ("\nlayer", "experts\nmax/mean", "\nspread"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    counts = list(dict.fromkeys(gpu.n_gpus for row in rows for gpu in row.gpus))
+    for n in counts:
+        table.add_column(f"{n} GPUs\nmax/mean", justify="right", no_wrap=True)
+        table.add_column("distinct\nGPUs", justify="right", no_wrap=True)
+    for row in rows:
+        by_count = {gpu.n_gpus: gpu for gpu in row.gpus}
+        cells = [cell for n in counts for cell in _gpu_cells(by_count.get(n))]
+        table.add_row(UNKNOWN if row.layer is None else str(row.layer), f"{row.max_mean:.2f}", f"{row.cv:.3f}", *cells)
+    closed = {gpu.n_gpus: gpu.distinct_gpus_uniform for row in rows for gpu in row.gpus}
+    noise = {row.cv_noise for row in rows}
+    expected = [cell for n in counts for cell in ("", _number(closed[n], 2))]
+    table.add_row("uniform", "", _number(noise.pop() if len(noise) == 1 else None, 3), *expected)
+    out = console()
+    for source in dict.fromkeys(_source_line(row) for row in rows):
+        out.print(source, markup=False)
+    out.print(table)
+    out.print("max/mean: (token, expert) copies of the busiest GPU over the mean; distinct GPUs of a token, its own included")
+    for note in dict.fromkeys(gpu.note for row in rows for gpu in row.gpus if gpu.note):
+        out.print(f"placement: {note}", markup=False)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def _source_line(row: LayerRow) -> str:
+    topk = "" if row.topk is None else f", top-{row.topk}"
+    tokens = "" if row.n_tokens is None else f", {row.n_tokens} tokens"
+    return f"{row.source}: {row.n_experts} experts{topk}{tokens}"
+
+
+def _gpu_cells(gpu: GpuRow | None) -> tuple[str, str]:
+    if gpu is None:
+        return UNKNOWN, UNKNOWN
+    return f"{gpu.copies_max_mean:.2f}", _number(gpu.distinct_gpus, 2)

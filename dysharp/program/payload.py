@@ -1,0 +1,146 @@
+"""What the ops of a Program move: bytes into rows and bytes over links (the verifier counts them here)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.program.builder import PULLS, PUSHES, WIRED
+from dysharp.program.refuse import fail_where
+from dysharp.program.tables import Kind, Program
+
+Array = NDArray[Any]
+
+
+class Columns:
+    """Columns that several checks need, computed once."""
+
+    def __init__(self, program: Program) -> None:
+        self.p = program
+        self.kinds = np.array([t.kind for t in program.templates], np.int8)[program.ops.template]
+        self._is_kind: dict[tuple[Kind, ...], Array] = {}
+        self.per_op: Array = np.diff(program.members.ptr)
+        self.op_fill_ptr: Array = program.members.fill_ptr[program.members.ptr]
+
+    def is_kind(self, kinds: tuple[Kind, ...]) -> Array:
+        """`[n_ops]` bool."""
+        if kinds not in self._is_kind:
+            by_template = np.array([t.kind in kinds for t in self.p.templates], bool)
+            self._is_kind[kinds] = by_template[self.p.ops.template]
+        return self._is_kind[kinds]
+
+    def name(self, op: int) -> str:
+        return f"op {op} ({self.p.templates[self.p.ops.template[op]].name}, node {self.p.ops.node[op]})"
+
+    @cached_property
+    def owner(self) -> Array:
+        """`[n_members]` op."""
+        return np.repeat(np.arange(self.p.n_ops, dtype=np.int32), self.per_op)
+
+    @cached_property
+    def n_remote(self) -> Array:
+        """`[n_ops]` members on other nodes."""
+        m, node = self.p.members, self.p.ops.node
+        remote = m.node != np.repeat(node, self.per_op)
+        total = np.zeros(self.p.n_members + 1, np.int32)
+        np.cumsum(remote, out=total[1:])
+        counts: Array = np.diff(total[m.ptr])
+        return counts
+
+    @cached_property
+    def leads(self) -> Array:
+        """`[n_ops]` False for the later members of an in-switch session: what they cause happens once."""
+        leads = np.ones(self.p.n_ops, bool)
+        if self.p.sessions is not None and self.p.ops.session is not None:
+            ops = np.flatnonzero((self.p.ops.session >= 0) & (self.n_remote > 0))
+            session = self.p.ops.session[ops]
+            order = np.argsort(session, kind="stable")
+            size = np.bincount(session, minlength=len(self.p.sessions.home))
+            rank = np.arange(len(ops)) - np.repeat(np.cumsum(size) - size, size)
+            leads[ops[order]] = rank % self.p.sessions.expected[session[order]] == 0
+        return leads
+
+
+def check_rows(c: Columns) -> None:
+    p, r = c.p, c.p.regions
+    per_op = np.diff(c.op_fill_ptr)
+    pushed = np.where(c.is_kind(PUSHES) & c.leads, p.ops.bytes, 0)
+    found = np.bincount(p.members.fill_row, weights=np.repeat(pushed, per_op), minlength=p.n_rows)
+    expected = np.repeat(r.row_bytes, np.diff(r.row_ptr))
+    fail_where(
+        found != expected,
+        lambda i: (
+            f"row {i} of {_region_text(p, i)}: found {int(found[i])} B filled, "
+            f"expected exactly {expected[i]} B"
+        ),
+    )
+    expert = np.array([name == "expert" for name in r.name], bool)
+    if p.n_regions != len(expert) or not (expert.any() or p.declared.useful_rows):
+        return
+    useful = np.repeat(expert, np.diff(r.row_ptr))
+    if useful.sum() != p.declared.useful_rows:
+        raise ProgramError(
+            f'regions "expert": found {useful.sum()} rows, '
+            f"expected the declared {p.declared.useful_rows} useful rows"
+        )
+    combines = np.array([t.kind is Kind.PULL_REDUCE and t.operator == "combine" for t in p.templates], bool)
+    if combines.any():  # a Combine that pushes says which rows it sums by what notifies it
+        reads = np.bincount(
+            p.members.fill_row, weights=np.repeat(combines[p.ops.template], per_op), minlength=p.n_rows
+        )
+        fail_where(
+            useful & (reads != reads[useful].any()),
+            lambda i: (
+                f"row {i} of {_region_text(p, i)}: found {int(reads[i])} reads by the Combine, "
+                "expected exactly 1"
+            ),
+        )
+
+
+def _region_text(p: Program, row: int) -> str:
+    region = int(np.searchsorted(p.regions.row_ptr, row, side="right")) - 1
+    return f"region {region} (node {p.regions.node[region]})"
+
+
+def moved_bytes(program: Program) -> dict[str, dict[str, int]]:
+    """Payload bytes by direction ("up", "down") and operator that the ops of a legal Program put on links.
+
+    A push goes up once if any member is remote and down once per remote member; of a pull the responses go up
+    and one result comes down. What a session merges in the switch travels beyond it once.
+    """
+    return _moved(Columns(program))
+
+
+def _moved(c: Columns) -> dict[str, dict[str, int]]:
+    program = c.p
+    n = len(program.templates)
+    once = np.where(c.n_remote > 0, program.ops.bytes, 0)
+    each = np.where(c.leads, program.ops.bytes, 0) * c.n_remote.astype(np.int64)
+    # Sums stay below 2**53, where doubles are exact.
+    near, far = (np.bincount(program.ops.template, weights=w, minlength=n) for w in (once, each))
+    out: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+    for i, t in enumerate(program.templates):
+        if t.kind in WIRED:
+            up, down = (far, near) if t.kind in PULLS else (near, far)
+            out["up"][t.operator] = out["up"].get(t.operator, 0) + int(up[i])
+            out["down"][t.operator] = out["down"].get(t.operator, 0) + int(down[i])
+    return out
+
+
+def check_traffic(c: Columns) -> None:
+    declared = c.p.declared.traffic
+    if not declared:
+        return
+    for side, by_operator in _moved(c).items():
+        expected = declared.get(side, {})
+        for operator in sorted({*by_operator, *expected} - {"other"}):
+            found, promised = by_operator.get(operator, 0), expected.get(operator, 0)
+            if found != promised:
+                raise ProgramError(
+                    f"traffic {side} of {operator}: found {found} B in the ops, "
+                    f"expected the declared {promised} B"
+                )

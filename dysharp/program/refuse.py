@@ -1,0 +1,26 @@
+"""How the verifier refuses: the first bad row of a column, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from dysharp.errors import ProgramError
+
+Array = NDArray[Any]
+
+
+def fail_where(bad: Array, message: Callable[[int], str]) -> None:
+    """Raise for the first True of `bad`."""
+    if bad.any():
+        raise ProgramError(message(int(bad.argmax())))
+
+
+def check_range(column: Array, low: int, high: int, what: str) -> None:
+    """All of `low <= column < high`; `what` may hold "{i}" for the row."""
+    if len(column) and (column.min() < low or column.max() >= high):
+        i = int(((column < low) | (column >= high)).argmax())
+        expected = f"{low} .. {high - 1}" if high > low else "no entries at all"
+        raise ProgramError(f"{what.format(i=i)}: found {column[i]}, expected {expected}")

@@ -1,0 +1,1 @@
+"""Plots of Rows. See README.md in this folder."""

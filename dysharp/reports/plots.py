@@ -1,0 +1,100 @@
+"""Figures: `plot_x(rows, *, ax=None) -> Axes`; nothing is shown, and only `save_figure` writes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from dysharp.analysis import Row
+from dysharp.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe-Ito, distinguishable under the common forms of colour blindness. A system keeps its colour in every figure.
+COLOURS = {
+    "deepep": "#0072B2",
+    "nvls": "#E69F00",
+    "comet": "#CC79A7",
+    "dysharp": "#009E73",
+    "ideal": "#999999",
+    "fusion-only": "#56B4E9",
+    "dysharp-basic": "#D55E00",
+    "dysharp-comet": "#F0E442",
+    "explicit": "#332288",
+}
+OTHER_COLOUR = "#44AA99"
+STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "dysharp"}
+FORMATS = ("svg", "png")
+
+
+def colour_of(system: str) -> str:
+    """The fixed colour of a system, one shared colour for systems from outside."""
+    return COLOURS.get(system, OTHER_COLOUR)
+
+
+def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
+    """Layer time (us) per system as bars; a black mark is the system's own bound, a dashed line the bound of any system."""
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            ax = Figure(figsize=(6.4, 0.8 + 0.4 * len(rows)), layout="constrained").subplots()
+        place = range(len(rows))
+        times = [row.time_us for row in rows]
+        bars = ax.barh(place, times, color=[colour_of(row.system) for row in rows], height=0.7)
+        ax.bar_label(bars, fmt="%.1f", padding=3)
+        ax.plot([row.bound_us for row in rows], place, "k|", markersize=14, label="bound of this system")
+        least = max((row.workload_bound_us for row in rows), default=0.0)
+        ax.axvline(least, color="black", linestyle="--", linewidth=1, label="bound of any system")
+        ax.set_yticks(place, [row.system for row in rows])
+        ax.invert_yaxis()
+        ax.margins(x=0.12)
+        ax.set_xlim(left=0)
+        ax.set_xlabel("time of one MoE layer, forward (us)")
+        if rows:
+            first = rows[0]
+            ax.set_title(f"{first.model}, {first.gpus} GPUs x {first.tokens_per_gpu} tokens, {first.cluster}\n{first.routing}", loc="left")
+        ax.legend(loc="lower right", frameon=False)
+    return ax
+
+
+def check_format(path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError unless `save_figure` can write to `path`: a known ending, an existing folder."""
+    file = Path(path)
+    ending = file.suffix.removeprefix(".").lower()
+    if ending not in FORMATS:
+        raise ConfigError(f"{file}: found ending {file.suffix!r}, expected .svg or .png{nearest(ending, FORMATS) if ending else ''}")
+    if not file.resolve().parent.is_dir():
+        raise ConfigError(f"{file}: found no folder {str(file.parent)!r}, expected an existing one")
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write `figure` as .svg or .png: to a temporary name first, then renamed. Raises ConfigError for what `check_format` refuses."""
+    check_format(path)
+    file = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
+        os.close(handle)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
+    try:
+        with matplotlib.rc_context(STYLE):
+            figure.savefig(temporary, format=file.suffix.removeprefix(".").lower(), dpi=150, metadata=_undated(file))
+        mode = os.umask(0)
+        os.umask(mode)
+        os.chmod(temporary, 0o666 & ~mode)  # mkstemp gives 0600
+        os.replace(temporary, file)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return file
+
+
+def _undated(file: Path) -> dict[str, str | None]:
+    """No date in the file: the same rows give the same bytes."""
+    return {"Date": None} if file.suffix.lower() == ".svg" else {}

@@ -1,0 +1,56 @@
+"""Comparing engine and oracle on random Programs notices every mutant, and passes the engine itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.errors import DysharpError
+from dysharp.testing.mutants import MUTANTS, Mutant, caught, difference, engine
+from dysharp.testing.random_programs import random_program
+
+SEEDS = range(120)
+
+
+def test_plain_engine_is_the_engine():
+    plain = engine()
+    for seed in range(30):
+        program = random_program(seed)
+        compiled = run_burst(program)[0]
+        assert difference(plain, program, compiled) is None
+        assert plain.run(program).n_events == compiled.n_events
+
+
+def test_unchanged_engine_is_not_caught():
+    harmless = Mutant("harmless", "uarch.link", "if end < until:", "if until > end:")
+    assert caught(harmless, range(30)) is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_is_caught(mutant):
+    found = caught(mutant, SEEDS)
+    assert found, f"no Program of {len(SEEDS)} told {mutant.name!r} from the oracle"
+    print(f"{mutant.name}: seed {found[0]}, {found[1]}")
+
+
+def test_mutants_are_many_and_distinct():
+    assert len(MUTANTS) >= 20
+    assert len({m.name for m in MUTANTS}) == len({(m.module, m.old, m.new) for m in MUTANTS}) == len(MUTANTS)
+
+
+def test_stale_mutant_fails_loudly():
+    stale = replace(MUTANTS[0], old="no such text")
+    with pytest.raises(DysharpError, match=r"found 0 times 'no such text', expected once in uarch\.link"):
+        caught(stale, SEEDS)
+    vague = replace(MUTANTS[0], old="nodes")
+    with pytest.raises(DysharpError, match=r"found \d\d times 'nodes', expected once in uarch.link"):
+        caught(vague, SEEDS)
+
+
+def test_endless_loop_is_caught():
+    endless = Mutant("endless", "uarch.heap", "i = parent\n", "i = size\n")
+    found = caught(endless, range(10))
+    assert found
+    assert found[1] == "runs for ever"
