@@ -24,7 +24,11 @@ RESULTS = Path(__file__).with_name("results.json")
 HEADLINE = [(s, "L-8", "paper-gh200-nvl32", 32, 8192) for s in ("dysharp", "deepep", "comet", "fusion-only", "nvls", "ideal")]
 TOKENS = [("dysharp", "L-8", "paper-gh200-nvl32", 32, t) for t in (1024, 2048, 4096, 8192)]
 GPUS = [("dysharp", "L-8", "paper-nvl72", g, 4096) for g in (8, 16, 32, 64, 72)]
-LARGE = [("dysharp", "L-8", "paper-gh200-nvl64", 64, 16384), ("deepep", "L-8", "paper-gh200-nvl64", 64, 16384), ("dysharp", "L-8", "paper-nvl72", 72, 8192)]
+LARGE = [
+    ("dysharp", "L-8", "paper-gh200-nvl64", 64, 16384),
+    ("deepep", "L-8", "paper-gh200-nvl64", 64, 16384),
+    ("dysharp", "L-8", "paper-nvl72", 72, 8192),
+]
 QUICK = [(s, "S-8", "paper-gh200-nvl32", 32, 1024) for s in ("dysharp", "deepep")]
 
 POINT = """
@@ -32,7 +36,8 @@ import json, sys
 import dysharp
 system, model, cluster, gpus, tokens = sys.argv[1:]
 row = dysharp.run(system, model=model, cluster=cluster, gpus=int(gpus), tokens=int(tokens), routing="uniform").to_dict()
-print(json.dumps({k: row[k] for k in ("system", "model", "cluster", "gpus", "tokens_per_gpu", "time_us", "n_ops", "n_events", "wall_s", "compile_s", "peak_rss_mb", "digest")}))
+fields = "system model cluster gpus tokens_per_gpu time_us n_ops n_events wall_s compile_s peak_rss_mb digest"
+print(json.dumps({k: row[k] for k in fields.split()}))
 """
 
 
@@ -56,13 +61,14 @@ def first_compare() -> dict[str, float]:
         seconds = []
         for _ in range(2):
             begin = time.perf_counter()
-            subprocess.run([sys.executable, "-m", "dysharp.cli", "compare", "--json"], env=env, check=True, capture_output=True)
+            subprocess.run([sys.executable, "-c", "from dysharp.cli import main; main()", "compare", "--json"], env=env, check=True, capture_output=True)
             seconds.append(time.perf_counter() - begin)
     return {"first_s": seconds[0], "later_s": seconds[1]}
 
 
 def show(title: str, rows: list[dict[str, Any]]) -> None:
-    print(f"\n{title}\n{'system':14s} {'model':5s} {'GPUs':>4s} {'tokens':>6s} {'events':>10s} {'engine s':>9s} {'total s':>8s} {'peak MB':>8s} {'Mevents/s':>9s}")
+    print(f"\n{title}\n{'system':14s} {'model':5s} {'GPUs':>4s} {'tokens':>6s} {'events':>10s}", end="")
+    print(f" {'engine s':>9s} {'total s':>8s} {'peak MB':>8s} {'Mevents/s':>9s}")
     for r in rows:
         w = r["wall_s"]
         print(
@@ -75,15 +81,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     groups = {"quick": QUICK} if parser.parse_args().quick else {"headline": HEADLINE, "tokens": TOKENS, "gpus": GPUS, "large": LARGE}
-    result: dict[str, Any] = {"machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}}
+    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    result: dict[str, Any] = {"machine": machine}
     result["compare"] = first_compare()
     print(f"default compare: first {result['compare']['first_s']:.1f} s (compilation included), later {result['compare']['later_s']:.1f} s")
     for name, points in groups.items():
         result[name] = [measure(p) for p in points]
         show(name, result[name])
     if "tokens" in groups:
-        result["growth"] = {"tokens": exponent(result["tokens"], "tokens_per_gpu", "engine"), "gpus": exponent(result["gpus"], "gpus", "engine")}
-        print(f"\nengine time grows as tokens^{result['growth']['tokens']:.2f} and GPUs^{result['growth']['gpus']:.2f}")
+        by_tokens, by_gpus = exponent(result["tokens"], "tokens_per_gpu", "engine"), exponent(result["gpus"], "gpus", "engine")
+        result["growth"] = {"tokens": by_tokens, "gpus": by_gpus}
+        print(f"\nengine time grows as tokens^{by_tokens:.2f} and GPUs^{by_gpus:.2f}")
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -15,8 +15,9 @@ goes to one cause, so the parts sum to the time exactly:
 
 What made an op wait *between ready and issue* decides where the walk goes on. In program order an op issues with or after its predecessor:
 the walk goes to the first op that issued at that instant. If a semaphore was full until then, the walk goes on at the op that gave it
-back, and the *constant* part of that op's round trip (hops, responder, acknowledgement) goes to `window` instead of `latency`, because a
-wider window would have hidden it; its time on links stays with the links. A wait whose end has no such op (a paced issuer) goes to `window`.
+back. Of the *constant* part of that op's round trip (hops, responder, acknowledgement), as much goes to `window` as both links of its node
+were idle during the round trip: a wider window could have used that; the rest goes to the busier link. A wait whose end has no such op (a
+paced issuer) goes to `window`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
 from dysharp.program.tables import Discipline, Kind, Point, Program
 from dysharp.program.trace import Trace
+from dysharp.units import PS_PER_US
 
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Index = TypeVar("Index")
+UP, DOWN = 0, 1
 CAUSES = ("link_up", "link_down", "sm", "latency", "window", "host")
 
 
@@ -68,10 +72,10 @@ class _Walk:
         self.kind = [t.kind for t in p.templates]
         self._issuer_ops: dict[int, I64] = {}
         self._releases: dict[int, tuple[I64, I64]] = {}
-        self._uplinks: dict[int, tuple[I64, I64]] = {}
+        self._servers: dict[int, tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
         self._remote: NDArray[np.bool_] | None = None
-        self._sem_rows: tuple[I64, I64] | None = None
-        self._op_holds: tuple[I64, I64] | None = None
+        self._sem_rows: tuple[I32, I64] | None = None
+        self._op_holds: tuple[I32, I64] | None = None
 
     def spend(self, cause: str, ps: int) -> None:
         self.parts[cause] += ps
@@ -98,20 +102,29 @@ class _Walk:
         """Charge [issue, at] of a transfer."""
         m, t = self.program.machine, self.trace
         issue, start, end, done = (int(c[o]) for c in (t.issue, t.start, t.end, t.done))
-        constant = "window" if exposed else "latency"
         if end <= issue or self._served_here(o, at):  # its own node's memory, no link
-            self.spend(constant, at - issue)
+            self._constant(o, issue, at, at - issue, exposed)
             return
         # `at` may lie before the train has left (waits for the issue, or for one responder of a pull).
         sent, went = max(at, end), max(start, issue)
-        known = min(sent - end, 2 * m.lat + (m.ack if not pull and at == done else 0))
-        self.spend(constant, known)
-        self.spend("link_down", sent - end - known)
+        hops = min(sent - end, 2 * m.lat + (m.ack if not pull and at == done else 0))
+        self.spend("link_down", sent - end - hops)
         on_way = max(0, min(at, end) - went)
-        known = min(on_way, 2 * m.lat + m.responder) if pull else 0
-        self.spend(constant, known)
-        self.spend("link_up", on_way - known)
+        answer = min(on_way, 2 * m.lat + m.responder) if pull else 0
+        self.spend("link_up", on_way - answer)
+        self._constant(o, issue, at, hops + answer, exposed)
         self._hub_wait(o, issue, min(went, at))
+
+    def _constant(self, o: int, issue: int, at: int, ps: int, exposed: bool) -> None:
+        """Fixed latencies of the round trip [issue, at]; `exposed`: the next op had to wait for its end."""
+        if not exposed:
+            self.spend("latency", ps)
+            return
+        node = int(self.program.ops.node[o])
+        up, down = (self._busy_ps(self._links(node, side), issue, at) for side in (UP, DOWN))
+        idle = min(ps, max(0, at - issue - max(up, down)))
+        self.spend("window", idle)
+        self.spend("link_up" if up >= down else "link_down", ps - idle)
 
     def _served_here(self, o: int, at: int) -> bool:
         """Is `at` when the op's member on its own node was served."""
@@ -127,13 +140,16 @@ class _Walk:
             return
         busy = wait
         if m.vc_bytes:
-            times, total = self._uplink(int(self.program.ops.node[o]))
-            first, last = np.searchsorted(times, (issue, start))
-            # The train in service at `issue` was granted before: one more than what was granted in between.
-            sent = int(total[last] - total[max(first - 1, 0)])
-            busy = min(wait, -(-sent * 1_000_000 // m.rate))
+            busy = min(wait, self._busy_ps(self._links(int(self.program.ops.node[o]), UP), issue, start))
         self.spend("link_up", busy)
         self.spend("link_down", wait - busy)
+
+    def _busy_ps(self, link: tuple[I64, I64], begin: int, end: int) -> int:
+        """How long a link needs for what it was given in [begin, end), and for the train before that, still in service at `begin`."""
+        times, total = link
+        first, last = np.searchsorted(times, (begin, end))
+        sent = int(total[last] - total[max(first - 1, 0)])
+        return -(-sent * PS_PER_US // self.program.machine.rate)
 
     def _before_issue(self, o: int) -> tuple[int, int, bool]:
         """From the issue of transfer `o` to what it waited for."""
@@ -189,25 +205,35 @@ class _Walk:
 
         return _cached(self._releases, sem, build)
 
-    def _uplink(self, node: int) -> tuple[I64, I64]:
-        """Of a node's up server: times of grants and of debt, rising, and the wire bytes before each, `[n + 1]`."""
-        return _cached(self._uplinks, node, lambda: self._uplink_of(node))
+    def _links(self, node: int, side: int) -> tuple[I64, I64]:
+        """Of a node's up or down server: times of trains and of debt, rising, and the wire bytes before each, `[n + 1]`.
 
-    def _uplink_of(self, node: int) -> tuple[I64, I64]:
-        p, t = self.program, self.trace
+        Up: when a train was granted, a response was granted, a copy was acknowledged. Down: when a copy was delivered, a request
+        answered, a result or the last acknowledgement was there.
+        """
+        return _cached(self._servers, node, lambda: self._links_of(node))[side]
+
+    def _links_of(self, node: int) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
+        p, t, w = self.program, self.trace, self.program.wires
         if self._remote is None:
             self._remote = remote_members(p)
         own = np.flatnonzero((p.ops.node == node) & (p.ops.wire >= 0))
-        own = own[t.end[own] > t.issue[own]]  # served by their own node alone: nothing on the link
+        own = own[t.end[own] > t.issue[own]]  # the rest was served by its own node: nothing on the link
         here = np.flatnonzero((p.members.node == node) & self._remote)
-        wire = p.ops.wire[np.searchsorted(p.members.ptr, here, side="right") - 1]
-        times = np.concatenate([t.start[own], t.member[here]])
-        answers = p.wires.response[wire] + p.wires.ack_up[wire]  # a response of a pull, an acknowledgement of a push
-        sizes = np.concatenate([p.wires.up[p.ops.wire[own]], answers])
-        order = np.argsort(times, kind="stable")
-        total = np.zeros(len(order) + 1, np.int64)
-        np.cumsum(sizes[order], out=total[1:])
-        return times[order], total
+        mine = p.ops.wire[own]
+        others = p.ops.wire[np.searchsorted(p.members.ptr, here, side="right") - 1]
+        # Columns that do not apply are zero: a push has no response or result, a pull no acknowledgement.
+        up = _server([t.start[own], t.member[here]], [w.up[mine], w.response[others] + w.ack_up[others]])
+        down = _server([t.done[own], t.member[here]], [w.result[mine] + w.ack_down[mine], w.down[others]])
+        return up, down
+
+
+def _server(times: list[I64], sizes: list[I64]) -> tuple[I64, I64]:
+    when = np.concatenate(times)
+    order = np.argsort(when, kind="stable")
+    total = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(np.concatenate(sizes)[order], out=total[1:])
+    return when[order], total
 
 
 def _cached(table: dict[int, Index], key: int, build: Callable[[], Index]) -> Index:

@@ -66,9 +66,9 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None)
     np.cumsum(remote, out=running[1:])
     leaves = (running[members.ptr[1:]] > running[members.ptr[:-1]]) & wired
     sent = np.bincount((group + ops.node * np.int32(n))[leaves], minlength=n_nodes * n)
-    ext = np.zeros(n_nodes * n)
+    ext = np.zeros(n_nodes * n, np.int64)
     if members.ext_bytes is not None:
-        ext = np.bincount(cell[remote], weights=members.ext_bytes[remote], minlength=n_nodes * n)
+        ext += np.bincount(cell[remote], weights=members.ext_bytes[remote], minlength=n_nodes * n).astype(np.int64)
 
     payload = np.zeros(n, np.int64)
     payload[group[wired]] = ops.bytes[wired]  # one size per wire row (the verifier holds this)
@@ -83,7 +83,7 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None)
         pulls,
         sent.reshape(shape)[:, :k].astype(np.int64),
         copies.reshape(shape)[:, :k].astype(np.int64),
-        ext.reshape(shape)[:, :k].astype(np.int64),
+        ext.reshape(shape)[:, :k],
     )
 
 

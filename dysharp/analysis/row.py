@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,14 @@ class Row:
 
 def make_row(point: Point, program: Program, trace: Trace) -> Row:
     """Measure a finished run. What the caller alone knows (wall times, memory) is zero: add it with `dataclasses.replace`."""
+    # Hashing a large Trace takes as long as all the rest and leaves the interpreter free meanwhile.
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(trace.digest)
+        row = _measure(point, program, trace)
+    return dataclasses.replace(row, digest=digest.result())
+
+
+def _measure(point: Point, program: Program, trace: Trace) -> Row:
     groups = group_transfers(program)
     wires = wire_table(program, groups)
     bound = program_bound(program, wires)
@@ -139,6 +148,6 @@ def make_row(point: Point, program: Program, trace: Trace) -> Row:
         wall_s=dataclasses.asdict(WallTimes(0.0, 0.0, 0.0, 0.0, 0.0)),
         compile_s=0.0,
         peak_rss_mb=0.0,
-        digest=trace.digest(),
+        digest="",
         model_version=MODEL_VERSION,
     )

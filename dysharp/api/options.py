@@ -54,7 +54,8 @@ def _in_range(where: str, value: Value, rule: Choice) -> Value:
         return value
     number = _number(where, value, type(rule.value))
     low, high = rule.low, rule.high
-    assert not isinstance(low, str) and not isinstance(high, str) and low is not None and high is not None
+    assert isinstance(low, (int, float))  # `Choice` holds this for numbers
+    assert isinstance(high, (int, float))
     if number != rule.automatic and not low <= number <= high:
         automatic = "" if rule.automatic is None else f", or {rule.automatic} for automatic"
         raise ConfigError(f"{where}: found {number}, expected {low} to {high} {rule.unit}{automatic}")

@@ -96,7 +96,7 @@ def print_row(row: Row) -> None:
     table = _table(show_header=False)
     for name, text in _lines_of(row):
         table.add_row(name, text)
-    console().print(table, markup=False)
+    console().print(table)
 
 
 def _lines_of(row: Row) -> list[tuple[str, str]]:

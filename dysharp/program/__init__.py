@@ -1,12 +1,12 @@
 """The Program: what a system plans and every interpreter reads."""
 
+from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_machine
 from dysharp.program.tables import (
     Alloc,
     Chaining,
     Declared,
     Discipline,
-    Framing,
     Head,
     Kind,
     Machine,

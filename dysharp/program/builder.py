@@ -68,6 +68,10 @@ def _cat(parts: list[Any], dtype: Any = np.int32) -> NDArray[Any]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
+def _column(rows: list[Any], i: int) -> I32:
+    return np.array([row[i] for row in rows], np.int32)
+
+
 def csr_ptr(counts: ArrayLike) -> I32:
     """Row pointer `[n + 1]` int32 of `counts` `[n]`."""
     counts = np.asarray(counts)
@@ -322,26 +326,26 @@ class ProgramBuilder:
             edges=Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
             holds=self._build_holds(),
             semaphores=Semaphores(
-                np.array([s[0] for s in self._semaphores], np.int32),
-                np.array([s[1] for s in self._semaphores], np.int32),
+                _column(self._semaphores, 0),
+                _column(self._semaphores, 1),
                 tuple(s[2] for s in self._semaphores),
                 tuple(s[3] for s in self._semaphores),
             ),
             issuers=Issuers(
-                *(np.array([s[i] for s in self._issuers], np.int32) for i in range(3)),
-                np.array([s[3] for s in self._issuers], np.int64),
-                tuple(s[4] for s in self._issuers),
+                node=_column(self._issuers, 0),
+                pool=_column(self._issuers, 1),
+                discipline=_column(self._issuers, 2),
+                interval_ps=np.array([s[3] for s in self._issuers], np.int64),
+                name=tuple(s[4] for s in self._issuers),
             ),
             pools=Pools(
-                np.array([p[0] for p in self._pools], np.int32),
-                np.array([p[1] for p in self._pools], np.int32),
+                _column(self._pools, 0),
+                _column(self._pools, 1),
                 tuple(p[2] for p in self._pools),
             ),
             declared=declared or Declared(0),
-            chains=Chains(*(np.array([c[i] for c in self._chains], np.int32) for i in range(2))) if self._chains else None,
-            sessions=Sessions(*(np.array([c[i] for c in self._sessions], np.int32) for i in range(2)))
-            if self._sessions
-            else None,
+            chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
+            sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1)) if self._sessions else None,
         )
         return program
 

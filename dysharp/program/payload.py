@@ -17,20 +17,35 @@ Array = NDArray[Any]
 
 
 class Columns:
-    """Columns that several checks need, computed once."""
+    """Columns that several checks need, computed once. Ops come in long runs of one template; many columns use that."""
 
     def __init__(self, program: Program) -> None:
         self.p = program
-        self.kinds = np.array([t.kind for t in program.templates], np.int8)[program.ops.template]
+        template = program.ops.template
+        new = np.flatnonzero(template[1:] != template[:-1]) + 1
+        self.run_start: Array = np.append(0, new)[: program.n_ops]
+        self.run_length: Array = np.diff(np.append(self.run_start, program.n_ops))
+        self.run_template: Array = template[self.run_start]
+        self.kinds: Array = self.by_template(np.array([t.kind for t in program.templates], np.int8))
         self._is_kind: dict[tuple[Kind, ...], Array] = {}
         self.per_op: Array = np.diff(program.members.ptr)
         self.op_fill_ptr: Array = program.members.fill_ptr[program.members.ptr]
 
+    def by_template(self, values: Array) -> Array:
+        """`[n_ops]` value of every op's template."""
+        return np.repeat(values[self.run_template], self.run_length)
+
+    def sum_by_template(self, column: Array) -> Array:
+        """`[n_templates]` int64 sums of an op column."""
+        out = np.zeros(len(self.p.templates), np.int64)
+        if self.p.n_ops:
+            np.add.at(out, self.run_template, np.add.reduceat(column, self.run_start, dtype=np.int64))
+        return out
+
     def is_kind(self, kinds: tuple[Kind, ...]) -> Array:
         """`[n_ops]` bool."""
         if kinds not in self._is_kind:
-            by_template = np.array([t.kind in kinds for t in self.p.templates], bool)
-            self._is_kind[kinds] = by_template[self.p.ops.template]
+            self._is_kind[kinds] = self.by_template(np.array([t.kind in kinds for t in self.p.templates], bool))
         return self._is_kind[kinds]
 
     def name(self, op: int) -> str:
@@ -90,7 +105,7 @@ def check_rows(c: Columns) -> None:
     combines = np.array([t.kind is Kind.PULL_REDUCE and t.operator == "combine" for t in p.templates], bool)
     if combines.any():  # a Combine that pushes says which rows it sums by what notifies it
         reads = np.bincount(
-            p.members.fill_row, weights=np.repeat(combines[p.ops.template], per_op), minlength=p.n_rows
+            p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows
         )
         fail_where(
             useful & (reads != reads[useful].any()),
@@ -117,11 +132,9 @@ def moved_bytes(program: Program) -> dict[str, dict[str, int]]:
 
 def _moved(c: Columns) -> dict[str, dict[str, int]]:
     program = c.p
-    n = len(program.templates)
     once = np.where(c.n_remote > 0, program.ops.bytes, 0)
     each = np.where(c.leads, program.ops.bytes, 0) * c.n_remote.astype(np.int64)
-    # Sums stay below 2**53, where doubles are exact.
-    near, far = (np.bincount(program.ops.template, weights=w, minlength=n) for w in (once, each))
+    near, far = c.sum_by_template(once), c.sum_by_template(each)
     out: dict[str, dict[str, int]] = {"up": {}, "down": {}}
     for i, t in enumerate(program.templates):
         if t.kind in WIRED:

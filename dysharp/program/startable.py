@@ -34,6 +34,83 @@ def ragged(ptr: Array, ids: Array) -> Array:
     return np.repeat(first - (ends - counts), counts) + np.arange(total)
 
 
+def starts_by_kind(p: Program) -> bool:
+    """Whether a glance suffices: templates and kinds of region wait for each other without a circle.
+
+    False says nothing: ops of one template that wait for each other, issuers with a fixed order over several
+    templates, chains, cancelling, and edges of members and rows are left to the peel.
+    """
+    e, r = p.edges, p.regions
+    if p.ops.chain is not None or p.ops.threshold is not None or len(r.name) != p.n_regions:
+        return False
+    from_tile = e.tail_kind == Tail.TILE_READY
+    if (e.tail_kind > Tail.OP_ISSUED).sum() > from_tile.sum() or (e.head_kind == Head.JOIN_CANCEL).any():
+        return False
+    if not _one_template_in_order(p):
+        return False
+    names = sorted(set(r.name))
+    kind = np.array([names.index(name) for name in r.name], np.int64)
+    n_t, n_k = len(p.templates), len(names)
+    kind_of_tile = np.repeat(kind, np.diff(r.tile_ptr))
+    kind_of_row = np.repeat(kind.astype(np.uint8), np.diff(r.row_ptr))
+    # Nodes: templates, then per kind of region its readiness, then its notification.
+    waits = np.zeros((n_t + 2 * n_k,) * 2, bool)
+    to_op, to_tile = e.head_kind == Head.OP_ISSUE, e.head_kind == Head.TILE_NOTIFY
+    tail, head = np.zeros((2, len(e.tail)), np.int64)
+    tail[from_tile] = n_t + kind_of_tile[e.tail[from_tile]]
+    tail[~from_tile] = p.ops.template[e.tail[~from_tile]]
+    head[to_op] = p.ops.template[e.head[to_op]]
+    head[to_tile] = n_t + n_k + kind_of_tile[e.head[to_tile]]
+    waits[head[to_op | to_tile], tail[to_op | to_tile]] = True
+    told = np.flatnonzero(r.row_notify >= 0)
+    waits[p.ops.template[r.row_notify[told]], n_t + n_k + kind_of_row[told]] = True
+    op_fill_ptr = p.members.fill_ptr[p.members.ptr]
+    fills = np.array([t.kind in PUSHES for t in p.templates], bool)[p.ops.template]
+    filling = np.repeat(np.where(fills, p.ops.template, n_t), np.diff(op_fill_ptr))
+    used = np.bincount(filling * np.int64(n_k) + kind_of_row[p.members.fill_row], minlength=(n_t + 1) * n_k)
+    by, into = np.nonzero(used.reshape(n_t + 1, n_k)[:n_t])
+    waits[n_t + into, by] = True
+    return _no_circle(waits) and _told_after_ready(p)
+
+
+def _one_template_in_order(p: Program) -> bool:
+    """Every program-order issuer has ops of one template only."""
+    one = np.full(len(p.issuers.node) + 1, -1, np.int32)
+    one[p.ops.issuer] = p.ops.template
+    several = np.unique(p.ops.issuer[one[p.ops.issuer] != p.ops.template])
+    return not (p.issuers.discipline[several[several >= 0]] == Discipline.PROGRAM_ORDER).any()
+
+
+def _no_circle(waits: Array) -> bool:
+    """`waits` [n, n] bool: row waits for column."""
+    left = np.ones(len(waits), bool)
+    while left.any():
+        free = left & ~(waits & left).any(axis=1)
+        if not free.any():
+            return False
+        left &= ~free
+    return True
+
+
+def _told_after_ready(p: Program) -> bool:
+    """Every notification of a first-touch tile visibly waits for some tile: at once, or over one or two ops."""
+    e, r = p.edges, p.regions
+    first_touch = np.repeat(r.alloc == Alloc.FIRST_TOUCH, np.diff(r.tile_ptr))
+    from_tile, from_op = e.tail_kind == Tail.TILE_READY, e.tail_kind <= Tail.OP_ISSUED
+    after = np.zeros(p.n_ops, bool)
+    after[e.head[from_tile & (e.head_kind == Head.OP_ISSUE)]] = True
+    step = from_op & (e.head_kind == Head.OP_ISSUE)
+    for _ in range(2):
+        after[e.head[step][after[e.tail[step]]]] = True
+    into = e.head_kind == Head.TILE_NOTIFY
+    sound = np.zeros(p.n_tiles, bool)
+    sound[e.head[into & from_tile]] = True
+    sound[e.head[into & from_op][after[e.tail[into & from_op]]]] = True
+    waiting = np.zeros(p.n_tiles, bool)
+    waiting[e.head[into]] = True
+    return bool((sound | ~waiting | ~first_touch).all())
+
+
 class _Out:
     """Edges by tail: heads of op-issue and tile-notify kind (a response's edges do not hold its op back)."""
 
@@ -265,7 +342,7 @@ def first_that_never_starts(program: Program) -> str | None:
 
     `program`: ids in range. Semaphores are not looked at: whether they come back is a matter of time.
     """
-    if program.n_ops == 0:
+    if program.n_ops == 0 or starts_by_kind(program):
         return None
     peel = _Peel(program)
     peel.run()

@@ -24,6 +24,7 @@ Array = NDArray[Any]
 MAX_PRIO = 1 << 20  # issuers order by prio and key in one 64-bit word
 MAX_TASKS = 1 << 12  # a batch of a gang is one word as well
 MAX_CLASSES = 32  # one bit each
+NO_ISSUER, NO_POOL, POOL = 1, 2, 4
 SINGLE = (Kind.PUT, Kind.SIGNAL, Kind.GET, Kind.PUSH_REDUCE, Kind.MERGED_LOAD)
 SESSION_KINDS = (Kind.PUSH_REDUCE, Kind.MERGED_LOAD)
 
@@ -43,6 +44,7 @@ def verify(program: Program) -> None:
     _check_ops(program)
     _check_regions(program)
     table = Columns(program)
+    _check_issuers(table)
     _check_members(table)
     _check_sessions(table)
     _check_edges(table)
@@ -175,14 +177,6 @@ def _check_ops(p: Program) -> None:
     check_range(o.wire, -1, len(p.wires.up), "op {i}: wire")
     if o.chain is not None:
         check_range(o.chain, -1, 0 if p.chains is None else len(p.chains.pool), "op {i}: chain")
-    # Rules per (template, issuer) pair: few pairs stand for millions of ops.
-    n_issuers = len(p.issuers.node) + 1
-    pair = o.template * np.int64(n_issuers) + (o.issuer + 1)
-    seen = np.bincount(pair, minlength=1)
-    for code in np.flatnonzero(seen).tolist():
-        wrong = _issued_wrongly(p, p.templates[code // n_issuers], code % n_issuers - 1)
-        if wrong:
-            raise ProgramError(f"op {int((pair == code).argmax())} {wrong}")
     if len(p.issuers.node):
         wrong = (p.issuers.node[o.issuer] != o.node) & (o.issuer >= 0)
         fail_where(
@@ -192,16 +186,24 @@ def _check_ops(p: Program) -> None:
     _check_tasks(p)
 
 
-def _issued_wrongly(p: Program, t: Template, issuer: int) -> str | None:
-    """Why ops of template `t` may not have `issuer` (-1 = none)."""
-    if issuer < 0:
-        return None if t.kind is Kind.JOIN else f"({t.name}): found no issuer, expected one on its node"
-    pooled = p.issuers.pool[issuer] >= 0
-    if t.kind in (Kind.COMPUTE, Kind.DELAY) and not pooled:
-        return f"({t.name}): found an issuer without a pool, expected one with slots"
-    if t.kind in WIRED and pooled and p.chains is None:
-        return f"({t.name}): found an issuer of a pool, expected one without (or a chain)"
-    return None
+def _check_issuers(c: Columns) -> None:
+    """Transfers have an issuer without a pool (unless there are chains), tasks one with a pool, JOINs any or none."""
+    p = c.p
+    free = NO_POOL | POOL if p.chains is not None else NO_POOL
+    allowed = {Kind.COMPUTE: POOL, Kind.DELAY: POOL, Kind.JOIN: NO_ISSUER | NO_POOL | POOL}
+    may = c.by_template(np.array([allowed.get(t.kind, free) for t in p.templates], np.uint8))
+    what = np.append(np.where(p.issuers.pool >= 0, POOL, NO_POOL), NO_ISSUER).astype(np.uint8)
+    has = what[p.ops.issuer]
+
+    def text(o: int) -> str:
+        where = f"op {o} ({p.templates[p.ops.template[o]].name})"
+        if has[o] == NO_ISSUER:
+            return f"{where}: found no issuer, expected one on its node"
+        if has[o] == NO_POOL:
+            return f"{where}: found an issuer without a pool, expected one with slots"
+        return f"{where}: found an issuer of a pool, expected one without (or a chain)"
+
+    fail_where(may & has == 0, text)
 
 
 def _check_tasks(p: Program) -> None:

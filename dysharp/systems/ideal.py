@@ -25,7 +25,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     gpus = np.arange(layer.n_gpus, dtype=np.int32)
     rows = np.bincount(layer.p.slot // routing.placement.slots_per_gpu, minlength=layer.n_gpus)
     template = layer.b.template(Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE)))
-    issuers = np.array([layer.b.issuer(g, Discipline.PROGRAM_ORDER, name="free") for g in gpus], np.int32)
+    issuers = np.array([layer.b.issuer(g, Discipline.PROGRAM_ORDER, name="free") for g in range(layer.n_gpus)], np.int32)
     layer.b.ops(
         template,
         gpus,

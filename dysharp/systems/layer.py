@@ -33,7 +33,7 @@ class Layer:
 
     def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True) -> None:
         if direction != "fwd":
-            raise ConfigError(f"direction {direction!r}: found a backward pass, expected \"fwd\" (backward Programs come with the functional machine)")
+            raise ConfigError(f"direction {direction!r}: found a backward pass, expected 'fwd' (backward Programs come later)")
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.b = ProgramBuilder(machine_of(cluster), self.n_gpus, CLASSES)
@@ -142,7 +142,7 @@ class Layer:
         if not framing.targets_per_ext or (lean and local <= 15):
             return None
         needs = self.pair_rows > 3 if lean and local <= 32 else np.ones(len(self.pair_rows), bool)
-        return needs * packets * self.cluster.flit_bytes
+        return needs.astype(np.int64) * (packets * self.cluster.flit_bytes)
 
     def target_fetch(self, after: I32) -> I32:
         """The LSU's first fetch of a target list on each GPU, after region tile `after[gpu]`. Returns the DELAY ops."""
@@ -255,8 +255,9 @@ class Layer:
         template = self.b.template(Template("combine.put", Kind.PUT, "combine", "sum", COMBINE, framing=self.b.framing(STORE)))
         order = self.push_order
         owned = np.bincount(self.pair_source, minlength=self.n_gpus)
+        one_tile = int(max(1, owned.max(initial=1)))  # nothing waits for a part of them
         _, first_row, _ = self.b.regions(
-            np.arange(self.n_gpus), owned, self.model.row_bytes, int(max(1, owned.max(initial=1))), alloc=Alloc.PREFIX, key=self.p.token, name="partial"
+            np.arange(self.n_gpus), owned, self.model.row_bytes, one_tile, alloc=Alloc.PREFIX, key=self.p.token, name="partial"
         )
         node = self.p.gpu[order]
         return self.b.ops(
@@ -325,7 +326,7 @@ class Layer:
     def first_of_gpu(self, first: int, nodes: I32) -> tuple[I64, I64]:
         """First op of each GPU that has one, of a batch beginning at `first` whose nodes are `nodes`: (ops, gpus)."""
         gpus, index = np.unique(nodes, return_index=True)
-        return first + index, gpus
+        return first + index, gpus.astype(np.int64)
 
     def all_of_gpu_wait(self, tail: Tail, per_gpu: I32, first: int, nodes: I32) -> None:
         """A program-order batch starts on each GPU when `per_gpu[gpu]` has happened: only its first op needs the edge."""

@@ -131,7 +131,7 @@ def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
 
 
 def busy_floor_ps(program: Program) -> int:
-    """Time (ps) of the busiest link direction or pool with its trains or tasks, no latency, no acknowledgement."""
+    """Time (ps) of the busiest link direction or pool with its trains or tasks alone, without latencies."""
     p, w, n = program, program.wires, program.n_nodes
     owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
     remote = p.members.node != p.ops.node[owner]

@@ -41,7 +41,7 @@ def engine(mutant: Mutant | None = None) -> PlainEngine:
 
 
 def difference(plain: PlainEngine, program: Program, expected: Trace) -> str | None:
-    """How `plain` departs from `expected` on `program`: a column, an exception, a deadlock; None if it does not."""
+    """How `plain` departs from `expected` on `program`: column, exception or deadlock; None if not."""
     try:
         found = plain.run(program)
     except TooManySteps:

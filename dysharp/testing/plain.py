@@ -97,7 +97,7 @@ class PlainEngine:
         A changed engine may raise anything.
         """
         lowered = self._load("engine.burst.lower").lower(program)
-        # A memoryview hands out Python integers, not int32 of NumPy that overflow where compiled code does not.
+        # A memoryview hands out Python integers, not int32 that overflow where compiled code does not.
         views = {name: memoryview(getattr(lowered, name)) for name in lowered._fields}
         self._steps = 0
         self._call(self._loop.run_start, views)

@@ -12,4 +12,5 @@ PAGES = sorted(p for p in [*ROOT.glob("dysharp/*/README.md"), *ROOT.glob("docs/*
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_examples(page: Path) -> None:
     result = doctest.testfile(str(page), module_relative=False)
-    assert result.attempted > 0 and result.failed == 0
+    assert result.attempted > 0
+    assert result.failed == 0

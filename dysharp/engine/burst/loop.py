@@ -424,8 +424,7 @@ def run_loop(
                     end = server_grant(nodes, i, UP, now, wires[w, W_RESPONSE], rate)
                     mem_time[k, B_TIME] = now
                     end_tail = end + wires[w, W_STRIPE_RESPONSE]
-                    if end_tail > ot[o, END]:
-                        ot[o, END] = end_tail
+                    ot[o, END] = max(ot[o, END], end_tail)
                     op[o, ANSWERS] -= 1
                     x[X_EVENTS] += 1
                     if op[o, ANSWERS] == 0:
