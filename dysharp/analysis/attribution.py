@@ -7,7 +7,7 @@ goes to one cause, so the parts sum to the time exactly:
 |---|---|
 | COMPUTE, ready to start (all slots taken) and start to end | `sm` |
 | DELAY, ready to end | `host` |
-| transfer, issue to start: waiting in the hub for the up link | `link_up` while that link was sending, else `link_down` (its buffers in the switch were full: a hot receiver held it back) |
+| transfer, issue to start: waiting in the hub | `link_up` while the up link was sending, else `link_down` (its buffers were full: a hot receiver) |
 | push, start to end: serialisation on the up link | `link_up` |
 | pull, start to end: two hops and the responder's memory | `latency`; the rest (requests and responses in queues) `link_up` |
 | end to the point that mattered (delivered, acknowledged, result there) | hops, acknowledgement and local memory `latency`; the rest `link_down` |

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Cluster, Model, load_cluster, load_model
-from dysharp.workload import Routing, make_routing
+from dysharp.workload import Routing, make_routing, packaged_traces
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
@@ -75,7 +75,7 @@ def make_request(
         loaded,
         machine,
         loaded.tokens_per_gpu if tokens is None else tokens,
-        loaded.routing if routing is None else routing,
+        loaded.routing if routing is None else routing_string(routing),
         layer,
         placement,
         direction,
@@ -87,6 +87,13 @@ def make_request(
 def _check_word(what: str, value: str, words: tuple[str, ...]) -> None:
     if value not in words:
         raise ConfigError(f"{what}: found {value!r}{nearest(str(value), words)}")
+
+
+def routing_string(text: str) -> str:
+    """A routing string of `workload`; a bare trace (name or .npz) or counts (.csv) file becomes one."""
+    if text in packaged_traces() or (text.endswith(".npz") and not text.startswith("trace:")):
+        return f"trace:{text}"
+    return f"counts:{text}" if text.endswith(".csv") and not text.startswith("counts:") else text
 
 
 def make_workload(r: Request) -> Workload:

@@ -11,7 +11,7 @@ from dysharp.cli.flags import complete_systems, json_flag, workload_flags
 from dysharp.errors import ConfigError, nearest
 
 LISTS = ("systems", "models", "clusters", "options", "figures", "blocks")
-SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
 class Commands(click.Group):
@@ -90,7 +90,7 @@ def compare(
     if plot is not None:
         from dysharp.reports.plots import plot_compare, save_figure
 
-        save_figure(plot_compare(done.rows).figure, plot)
+        save_figure(plot_compare(done.rows), plot)
     print_header(done.header)
     print_json(done.to_dict()) if as_json else print_comparison(done)
 

@@ -47,7 +47,7 @@ _WORKLOAD = (
     click.option(
         "--routing",
         metavar="R",
-        help="Where experts come from: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, counts:FILE, trace:NAME|FILE.  "
+        help="Where experts come from: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or counts (.csv).  "
         "[default: the model's own]",
     ),
     click.option(

@@ -131,7 +131,7 @@ def _options() -> Rows:
         }
         for c in list_choices()
     ]
-    empty = {"unit": "", "low": None, "high": None, "automatic": None, "alternatives": [], "source": "", "reason": ""}
+    empty: dict[str, Any] = {"unit": "", "low": None, "high": None, "automatic": None, "alternatives": [], "source": "", "reason": ""}
     return rows + [{**empty, **row} for row in bare]
 
 

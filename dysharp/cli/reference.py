@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dysharp.cli.app import cli
+from dysharp.cli.app import SETTINGS, cli
 
 _HEAD = """# Command line
 
@@ -16,18 +16,19 @@ _HEAD = """# Command line
 
 def reference() -> str:
     """`docs/cli.md`: the help text of every command."""
-    group = click.Context(cli, info_name="dysharp", **_WIDE)
+    group = _context("dysharp", cli)
     parts = [_section("dysharp", cli, group)]
     for name in cli.list_commands(group):
         command = cli.get_command(group, name)
         assert command is not None
-        context = click.Context(command, info_name=name, parent=group, **_WIDE)
-        parts.append(_section(f"dysharp {name}", command, context))
+        parts.append(_section(f"dysharp {name}", command, _context(name, command, group)))
     return _HEAD + "\n".join(parts)
 
 
-# Fixed, so that the page does not depend on the terminal it was made in.
-_WIDE = {"terminal_width": 100, "max_content_width": 100}
+def _context(name: str, command: click.Command, parent: click.Context | None = None) -> click.Context:
+    """Of fixed width, so that the page does not depend on the terminal it was made in."""
+    names = SETTINGS["help_option_names"]
+    return click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100, help_option_names=names)
 
 
 def _section(title: str, command: click.Command, context: click.Context) -> str:

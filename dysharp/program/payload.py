@@ -88,31 +88,20 @@ def check_rows(c: Columns) -> None:
     expected = np.repeat(r.row_bytes, np.diff(r.row_ptr))
     fail_where(
         found != expected,
-        lambda i: (
-            f"row {i} of {_region_text(p, i)}: found {int(found[i])} B filled, "
-            f"expected exactly {expected[i]} B"
-        ),
+        lambda i: f"row {i} of {_region_text(p, i)}: found {int(found[i])} B filled, expected exactly {expected[i]} B",
     )
     expert = np.array([name == "expert" for name in r.name], bool)
     if p.n_regions != len(expert) or not (expert.any() or p.declared.useful_rows):
         return
     useful = np.repeat(expert, np.diff(r.row_ptr))
     if useful.sum() != p.declared.useful_rows:
-        raise ProgramError(
-            f'regions "expert": found {useful.sum()} rows, '
-            f"expected the declared {p.declared.useful_rows} useful rows"
-        )
+        raise ProgramError(f'regions "expert": found {useful.sum()} rows, expected the declared {p.declared.useful_rows} useful rows')
     combines = np.array([t.kind is Kind.PULL_REDUCE and t.operator == "combine" for t in p.templates], bool)
     if combines.any():  # a Combine that pushes says which rows it sums by what notifies it
-        reads = np.bincount(
-            p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows
-        )
+        reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows)
         fail_where(
             useful & (reads != reads[useful].any()),
-            lambda i: (
-                f"row {i} of {_region_text(p, i)}: found {int(reads[i])} reads by the Combine, "
-                "expected exactly 1"
-            ),
+            lambda i: f"row {i} of {_region_text(p, i)}: found {int(reads[i])} reads by the Combine, expected exactly 1",
         )
 
 
@@ -153,7 +142,4 @@ def check_traffic(c: Columns) -> None:
         for operator in sorted({*by_operator, *expected} - {"other"}):
             found, promised = by_operator.get(operator, 0), expected.get(operator, 0)
             if found != promised:
-                raise ProgramError(
-                    f"traffic {side} of {operator}: found {found} B in the ops, "
-                    f"expected the declared {promised} B"
-                )
+                raise ProgramError(f"traffic {side} of {operator}: found {found} B in the ops, expected the declared {promised} B")

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.program.builder import PUSHES
 from dysharp.program.csr import group
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
 
 Array = NDArray[Any]
-PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 EMPTY = np.zeros(0, np.int64)
 
 
@@ -49,6 +49,8 @@ def starts_by_kind(p: Program) -> bool:
     if not _one_template_in_order(p):
         return False
     names = sorted(set(r.name))
+    if len(names) > 255:
+        return False
     kind = np.array([names.index(name) for name in r.name], np.int64)
     n_t, n_k = len(p.templates), len(names)
     kind_of_tile = np.repeat(kind, np.diff(r.tile_ptr))
@@ -295,9 +297,7 @@ class _Peel:
         self.complete_rows[regions] += counts[regions]
         complete, before = self.complete_rows[regions], self.ready_tiles[regions]
         everything = complete == r.row_ptr[regions + 1] - r.row_ptr[regions]
-        now = np.where(
-            everything, r.tile_ptr[regions + 1] - r.tile_ptr[regions], complete // r.tile_rows[regions]
-        )
+        now = np.where(everything, r.tile_ptr[regions + 1] - r.tile_ptr[regions], complete // r.tile_rows[regions])
         self.ready_tiles[regions] = now
         n = now - before
         ends = np.cumsum(n)

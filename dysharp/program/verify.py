@@ -18,7 +18,7 @@ from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
 from dysharp.program.startable import first_that_never_starts
-from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail, Template
+from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
 Array = NDArray[Any]
 MAX_PRIO = 1 << 20  # issuers order by prio and key in one 64-bit word
@@ -74,9 +74,7 @@ def _check_lengths(table: Any, names: tuple[str, ...], n: int, what: str) -> Non
 
 def _check_shapes(p: Program) -> None:
     optional = ("chain", "session", "threshold", "value")
-    _check_lengths(
-        p.ops, ("node", "bytes", "key", "prio", "issuer", "rows", "wire", *optional), p.n_ops, "ops"
-    )
+    _check_lengths(p.ops, ("node", "bytes", "key", "prio", "issuer", "rows", "wire", *optional), p.n_ops, "ops")
     _check_ptr(p.members.ptr, p.n_ops, p.n_members, "members.ptr")
     _check_ptr(p.members.fill_ptr, p.n_members, len(p.members.fill_row), "members.fill_ptr")
     _check_lengths(p.members, ("ext_bytes",), p.n_members, "members")
@@ -105,9 +103,7 @@ def _check_machine(p: Program) -> None:
         "flit",
     ):
         if getattr(m, name) < least.get(name, 0):
-            raise ProgramError(
-                f"machine.{name}: found {getattr(m, name)}, expected {least.get(name, 0)} or more"
-            )
+            raise ProgramError(f"machine.{name}: found {getattr(m, name)}, expected {least.get(name, 0)} or more")
     if p.n_nodes < 1:
         raise ProgramError(f"program: found {p.n_nodes} nodes, expected 1 or more")
     if not 1 <= len(p.classes) <= MAX_CLASSES:
@@ -125,9 +121,7 @@ def _check_templates(p: Program) -> None:
             if not 1 <= t.tasks < MAX_TASKS:
                 raise ProgramError(f"{where}: found {t.tasks} tasks, expected 1 .. {MAX_TASKS - 1}")
             if not 0 <= t.duration < len(p.durations):
-                raise ProgramError(
-                    f"{where}: found duration {t.duration}, expected 0 .. {len(p.durations) - 1}"
-                )
+                raise ProgramError(f"{where}: found duration {t.duration}, expected 0 .. {len(p.durations) - 1}")
 
 
 def _check_who(p: Program) -> None:
@@ -140,9 +134,7 @@ def _check_who(p: Program) -> None:
     check_range(p.issuers.interval_ps, 0, 1 << 62, "issuer {i}: interval_ps")
     pooled = np.flatnonzero(p.issuers.pool >= 0)
     elsewhere = p.pools.node[p.issuers.pool[pooled]] != p.issuers.node[pooled]
-    fail_where(
-        elsewhere, lambda i: f"issuer {pooled[i]}: found a pool of another node, expected one of its own"
-    )
+    fail_where(elsewhere, lambda i: f"issuer {pooled[i]}: found a pool of another node, expected one of its own")
     check_range(p.semaphores.node, 0, p.n_nodes, "semaphore {i}: node")
     check_range(p.semaphores.capacity, 1, 1 << 31, "semaphore {i}: capacity")
     if p.chains is not None:
@@ -216,9 +208,7 @@ def _check_tasks(p: Program) -> None:
 def _check_durations(p: Program, name: str, ops: Array, took: Array) -> None:
     rows = p.ops.rows[ops]
     outside = (rows < 0) | (rows >= len(took))
-    fail_where(
-        outside, lambda k: f"op {ops[k]} ({name}): found {rows[k]} rows, expected 0 .. {len(took) - 1}"
-    )
+    fail_where(outside, lambda k: f"op {ops[k]} ({name}): found {rows[k]} rows, expected 0 .. {len(took) - 1}")
     too_short = took[rows] < 1
     fail_where(
         too_short,
@@ -241,15 +231,10 @@ def _check_members(c: Columns) -> None:
     payload[p.ops.wire] = np.where(wired, p.ops.bytes, 0)
     fail_where(
         wired & (payload[p.ops.wire] != p.ops.bytes),
-        lambda o: (
-            f"{c.name(o)}: found {p.ops.bytes[o]} B on a wire row of {payload[p.ops.wire[o]]} B, "
-            "expected one size per row"
-        ),
+        lambda o: f"{c.name(o)}: found {p.ops.bytes[o]} B on a wire row of {payload[p.ops.wire[o]]} B, expected one size per row",
     )
     single = c.is_kind(SINGLE)
-    fail_where(
-        single & (c.per_op != 1), lambda o: f"{c.name(o)}: found {c.per_op[o]} members, expected exactly 1"
-    )
+    fail_where(single & (c.per_op != 1), lambda o: f"{c.name(o)}: found {c.per_op[o]} members, expected exactly 1")
     fail_where(~wired & (c.per_op != 0), lambda o: f"{c.name(o)}: found {c.per_op[o]} members, expected none")
     if p.n_members > p.n_ops or not (single | ~wired).all():
         _check_distinct(c)
@@ -274,10 +259,7 @@ def _check_distinct(c: Columns) -> None:
     twice = key[order[1:]] == key[order[:-1]]
     fail_where(
         twice,
-        lambda i: (
-            f"{c.name(int(c.owner[order[i]]))}: found node {c.p.members.node[order[i]]} twice, "
-            "expected distinct members"
-        ),
+        lambda i: f"{c.name(int(c.owner[order[i]]))}: found node {c.p.members.node[order[i]]} twice, expected distinct members",
     )
 
 
@@ -341,10 +323,7 @@ def _check_edges(c: Columns) -> None:
         silent |= (r.alloc[region] == Alloc.FIRST_TOUCH) & (n_silent[region] > 0)
     fail_where(
         silent,
-        lambda i: (
-            f"row {told[i]}: found an op to notify in a tile without edges to its notification, "
-            "expected at least one"
-        ),
+        lambda i: f"row {told[i]}: found an op to notify in a tile without edges to its notification, expected at least one",
     )
 
 
@@ -379,9 +358,7 @@ def _check_holds(p: Program) -> None:
     _check_points(p, "release", h.release_kind, h.release)
     at_issue = np.flatnonzero(h.acquire_kind == Point.OP_ISSUED)
     ops, sems, amounts = h.acquire[at_issue].astype(np.int64), h.sem[at_issue], h.amount[at_issue]
-    _, index, inverse = np.unique(
-        ops * len(p.semaphores.capacity) + sems, return_index=True, return_inverse=True
-    )
+    _, index, inverse = np.unique(ops * len(p.semaphores.capacity) + sems, return_index=True, return_inverse=True)
     total = np.bincount(inverse, weights=amounts)
     over = total > p.semaphores.capacity[sems[index]]
 

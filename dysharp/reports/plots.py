@@ -73,10 +73,14 @@ def check_format(path: str | os.PathLike[str]) -> None:
         raise ConfigError(f"{file}: found no folder {str(file.parent)!r}, expected an existing one")
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write `figure` as .svg or .png: to a temporary name first, then renamed. Raises ConfigError for what `check_format` refuses."""
+def save_figure(axes: Axes, path: str | os.PathLike[str]) -> Path:
+    """Write the figure of `axes` as .svg or .png: to a temporary name first, then renamed.
+
+    Raises ConfigError for what `check_format` refuses and for a folder that cannot be written to.
+    """
     check_format(path)
-    file = Path(path)
+    file, figure = Path(path), axes.figure
+    assert isinstance(figure, Figure), "axes of a subfigure"
     try:
         handle, temporary = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
         os.close(handle)

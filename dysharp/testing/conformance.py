@@ -75,9 +75,7 @@ def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array
     return out
 
 
-def _wrong_traffic(
-    system: System, program: Program, trace: Trace, routing: Routing, row_bytes: int
-) -> list[str]:
+def _wrong_traffic(system: System, program: Program, trace: Trace, routing: Routing, row_bytes: int) -> list[str]:
     closed = traffic(routing, system.traffic, row_bytes)
     counted = counted_traffic(program, trace)
     zero = np.zeros(program.n_nodes, np.int64)
@@ -88,9 +86,7 @@ def _wrong_traffic(
             found = counted.get(operator, {}).get(side, zero)
             if (found != per_gpu).any():
                 g = int((found != per_gpu).argmax())
-                failed.append(
-                    f"traffic {side} of {operator} at GPU {g}: found {found[g]} B, expected {per_gpu[g]} B"
-                )
+                failed.append(f"traffic {side} of {operator} at GPU {g}: found {found[g]} B, expected {per_gpu[g]} B")
     return failed
 
 
@@ -105,10 +101,7 @@ def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
     pairs = [np.stack((r.node[region[expert]], r.row_key[expert])), np.stack((gpu, token))]
     found, expected = (a[:, np.lexsort(a)] for a in pairs)
     if found.shape != expected.shape or (found != expected).any():
-        failed.append(
-            f"useful rows: found {found.shape[1]}, "
-            f"expected the Routing's {expected.shape[1]} (GPU, token) rows"
-        )
+        failed.append(f"useful rows: found {found.shape[1]}, expected the Routing's {expected.shape[1]} (GPU, token) rows")
     slots = np.sort(trace.row_slot + r.row_ptr[region])
     if (slots != np.arange(program.n_rows)).any():
         failed.append("slots: found a slot taken twice or never, expected one per row")
@@ -116,9 +109,7 @@ def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
         failed.append(f"tiles: found {int((trace.tile_ready < 0).sum())} never ready, expected none")
     per_gpu = np.bincount(gpu, minlength=program.n_nodes)
     for operator in ("gemm1", "gemm2"):
-        mine = [
-            i for i, t in enumerate(program.templates) if t.operator == operator and t.kind is Kind.COMPUTE
-        ]
+        mine = [i for i, t in enumerate(program.templates) if t.operator == operator and t.kind is Kind.COMPUTE]
         ops = np.flatnonzero(np.isin(program.ops.template, mine) & (trace.done >= 0))
         rows = np.bincount(program.ops.node[ops], weights=program.ops.rows[ops], minlength=program.n_nodes)
         if (rows != per_gpu).any():

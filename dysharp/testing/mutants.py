@@ -78,9 +78,7 @@ MUTANTS = (
     # links
     Mutant("debt is never paid", LINK, "S_BUSY_BYTES] += debt + wire", "S_BUSY_BYTES] += wire"),
     Mutant("floor instead of ceil", LINK, "* 1_000_000 + rate - 1) // rate", "* 1_000_000) // rate"),
-    Mutant(
-        "idle time forgives no debt", LINK, "debt = debt - drained if drained < debt else 0", "debt = debt"
-    ),
+    Mutant("idle time forgives no debt", LINK, "debt = debt - drained if drained < debt else 0", "debt = debt"),
     Mutant(
         "drained debt rounded up",
         LINK,
@@ -115,9 +113,7 @@ MUTANTS = (
         "op[mem[k, B_OP], TEMPLATE], RESPONSE_CLS]",
         "op[mem[k, B_OP], TEMPLATE], CLS]",
     ),
-    Mutant(
-        "result in the class of requests", LOOP, "op[o, TEMPLATE], RESPONSE_CLS]", "op[o, TEMPLATE], CLS]"
-    ),
+    Mutant("result in the class of requests", LOOP, "op[o, TEMPLATE], RESPONSE_CLS]", "op[o, TEMPLATE], CLS]"),
     Mutant("class cursor of up servers stands", LOOP, "nodes[i, UP + S_CURSOR] = chosen", "pass"),
     Mutant("class cursor of down servers stands", LOOP, "nodes[j, DOWN + S_CURSOR] = c", "pass"),
     Mutant("source cursor stands", LOOP, "out_cursor[at] = s", "pass"),

@@ -18,11 +18,7 @@ from dysharp.program import Program, Trace
 ROOT = Path(__file__).resolve().parents[1]
 PREFIX = "dysharp."
 MODULES = (
-    *(
-        f"uarch.{p.stem}"
-        for p in sorted((ROOT / "uarch").glob("*.py"))
-        if p.stem not in ("__init__", "kernel")
-    ),
+    *(f"uarch.{p.stem}" for p in sorted((ROOT / "uarch").glob("*.py")) if p.stem not in ("__init__", "kernel")),
     *("engine.burst.loop", "engine.burst.lower"),
 )
 EVENTS = 1 << 40  # one call of the loop does it all; steps bound it
@@ -123,9 +119,7 @@ class PlainEngine:
             exec(code, vars(module))  # our own source text, never input
         return self._modules[name]
 
-    def _import(
-        self, name: str, scope: Any = None, local: Any = None, fromlist: tuple[str, ...] = (), level: int = 0
-    ) -> Any:
+    def _import(self, name: str, scope: Any = None, local: Any = None, fromlist: tuple[str, ...] = (), level: int = 0) -> Any:
         """Engine modules come from here, all others as usual."""
         inner = name.removeprefix(PREFIX)
         if name.startswith(PREFIX) and (inner in MODULES or inner in self._modules):

@@ -25,14 +25,13 @@ from dysharp.program import (
     Tail,
     Template,
     To,
+    startable,
 )
 from dysharp.program.payload import moved_bytes
 from dysharp.program.verify import verify
 from dysharp.testing.random_programs import random_program
 
-MACHINE = Machine(
-    rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1
-)
+MACHINE = Machine(rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1)
 ROW = 256
 # op ids of `legal`
 SENT, GEMM, PULLED, LAST = 0, 2, 4, 6
@@ -353,15 +352,11 @@ def test_a_first_touch_tile_cannot_tell_before_it_has_rows():
     for alloc in Alloc:
         program = put(legal(alloc), "edges", "head_kind", slice(0, 2), Head.TILE_NOTIFY)
         program = put(program, "edges", "tail_kind", slice(0, 2), Tail.OP_DONE)
-        program = put(
-            put(program, "edges", "tail", slice(0, 2), [2, 3]), "edges", "head", slice(0, 2), [0, 1]
-        )
+        program = put(put(program, "edges", "tail", slice(0, 2), [2, 3]), "edges", "head", slice(0, 2), [0, 1])
         if alloc is Alloc.PREFIX:
             verify(program)
         else:
-            with pytest.raises(
-                ProgramError, match="tile 0: found a notification that waits for none of its rows"
-            ):
+            with pytest.raises(ProgramError, match="tile 0: found a notification that waits for none of its rows"):
                 verify(program)
 
 
@@ -384,6 +379,20 @@ def test_first_touch_tiles_fill_in_any_order():
         else:
             with pytest.raises(ProgramError, match=r"op 1 \(put, node 0\) can never start"):
                 verify(b.build())
+
+
+def test_the_glance_at_kinds_agrees_with_the_peel(monkeypatch):
+    """It says yes to nothing that the peel refuses, and does say yes to a plain layer."""
+    glance, said = startable.starts_by_kind, []
+    monkeypatch.setattr(startable, "starts_by_kind", lambda program: False)
+    changes = ["circle of JOINs", "tile behind its reader", "notification behind its reader"]
+    programs = [legal(alloc) for alloc in Alloc] + [random_program(seed) for seed in range(20)]
+    programs += [BAD[name][0](legal()) for name in changes]
+    for program in programs:
+        said.append(glance(program))
+        assert not said[-1] or startable.first_that_never_starts(program) is None
+    assert said[:2] == [True, True]
+    assert said[-3:] == [False, False, False]
 
 
 def test_empty_program_passes():

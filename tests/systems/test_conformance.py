@@ -10,7 +10,7 @@ import pytest
 from layers import layers
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.program import Program
+from dysharp.program import Program, startable
 from dysharp.systems import all_systems
 from dysharp.systems.registry import _REGISTRY
 from dysharp.testing import conformance as suite
@@ -23,6 +23,19 @@ LAYERS = layers()
 @pytest.mark.parametrize("system", all_systems())
 def test_system_conforms(system, layer):
     assert conformance(system, *LAYERS[layer]) == []
+
+
+@pytest.mark.parametrize("system", all_systems())
+def test_the_verifier_takes_the_short_way(system):
+    """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees."""
+    model, cluster, routing = LAYERS["lognormal"]
+    known = all_systems()[system]
+    program = known.plan(model, cluster, routing, "fwd", known.options())
+    assert startable.starts_by_kind(program)
+    peel = startable._Peel(program)
+    peel.run()
+    assert peel.reached.all()
+    assert not peel.too_early.any()
 
 
 def forgetful(program: Program) -> Program:

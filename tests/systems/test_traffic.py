@@ -45,9 +45,7 @@ def vectors(programs: list[Program], *, side: str = "", operator: str = "") -> f
 
 def test_distinct_remote_gpus_per_token():
     model = load_model("L-8")
-    counted = [
-        distinct_gpus(make_routing("uniform", model, GPUS, 2048, seed=s)).without_source for s in range(8)
-    ]
+    counted = [distinct_gpus(make_routing("uniform", model, GPUS, 2048, seed=s)).without_source for s in range(8)]
     assert f"{np.mean(counted):.2f}" == "7.04"
     assert f"{uniform_traffic(256, 32, 8).remote_gpus:.2f}" == "7.04"
 
@@ -104,9 +102,7 @@ def test_wire_flits_per_chunk(programs):
     The closed form 24 + 10R of explicit addressing lists all eight targets; a Program lists only those on
     other GPUs, 7.75 of 8, worth 0.25 flits in the request of Dispatch and 0.25 in that of Combine.
     """
-    both = {
-        name: (mean_flits(runs, "dispatch"), mean_flits(runs, "combine")) for name, runs in programs.items()
-    }
+    both = {name: (mean_flits(runs, "dispatch"), mean_flits(runs, "combine")) for name, runs in programs.items()}
     (up_d, down_d), (up_c, down_c) = both["deepep"]
     assert up_d + up_c == down_d + down_c
     deepep = up_d + up_c

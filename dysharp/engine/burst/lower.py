@@ -13,7 +13,7 @@ from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program
 from dysharp.uarch import columns as col
 
 Array = NDArray[Any]
-CHUNK = 1 << 14
+CHUNK = 1 << 11
 SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
 
 
