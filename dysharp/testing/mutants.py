@@ -200,7 +200,7 @@ MUTANTS = (
     Mutant("local members at once", ISSUE, "now + m[M_LOCAL]", "now"),
     Mutant("result behind the request's tail", LOOP, "bound = ot[o, END] + lat", "bound = ot[o, TAIL] + lat"),
     Mutant("copies behind the answers' tail", LOOP, "bound = ot[o, TAIL] + lat", "bound = ot[o, END] + lat"),
-    Mutant("tail of the last answer, not the latest", LOOP, "if end_tail > ot[o, END]:", "if True:"),
+    Mutant("tail of the last answer, not the latest", LOOP, "max(ot[o, END], end_tail)", "end_tail"),
     Mutant("first answer makes the result", LOOP, "op[o, ANSWERS] -= 1", "op[o, ANSWERS] = 0"),
     Mutant("pull done without its locals", ISSUE, "n_local + 1 if", "1 if"),
     Mutant("no stripe of trains", LOOP, "end + wires[w, W_STRIPE_UP]", "end"),

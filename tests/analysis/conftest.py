@@ -1,0 +1,74 @@
+"""Tiny layers and their finished runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dysharp.analysis import Point, Row, make_row
+from dysharp.engine.burst.run import run_burst
+from dysharp.program import Program, Trace
+from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.systems import get_system
+from dysharp.workload import Routing, make_routing
+
+MODEL = Model(
+    name="tiny",
+    hidden=1000,
+    expert_hidden=256,
+    n_experts=16,
+    topk=4,
+    tokens_per_gpu=40,
+    n_matrices=3,
+    element_bytes=2,
+    gemm_dtype="fp8",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run and all it came from."""
+
+    point: Point
+    program: Program
+    trace: Trace
+
+    @property
+    def row(self) -> Row:
+        return make_row(self.point, self.program, self.trace)
+
+
+def _routing(name: str) -> Routing:
+    if name == "one GPU":
+        return make_routing("uniform", MODEL, 1, 40)
+    routing = make_routing("uniform" if name == "dropped" else name, MODEL, 4, 40, seed=3)
+    if name != "dropped":
+        return routing
+    gone = np.arange(routing.slot.size).reshape(routing.slot.shape) % 3 == 0
+    gone[1] = True
+    cut = {column: np.where(gone, np.int32(-1), getattr(routing, column)) for column in ("expert", "slot")}
+    return replace(routing, **cut)
+
+
+@cache
+def _run(system: str, routing: str, options: tuple[tuple[str, Any], ...]) -> Run:
+    drawn, chosen = _routing(routing), get_system(system)
+    cluster: Cluster = load_cluster("paper-gh200-nvl32").with_gpus(drawn.n_gpus)
+    values = chosen.options(**dict(options))
+    program = chosen.plan(MODEL, cluster, drawn, "fwd", values)
+    trace, _ = run_burst(program)
+    point = Point(system, MODEL, cluster, drawn, None, "fwd", "burst", 3, dict(options), chosen.traffic == "none")
+    return Run(point, program, trace)
+
+
+@pytest.fixture(scope="session")
+def finished() -> Callable[..., Run]:
+    """`finished(system, routing="uniform", **options)`; routing: a distribution, "dropped" or "one GPU"."""
+
+    def make(system: str, routing: str = "uniform", **options: Any) -> Run:
+        return _run(system, routing, tuple(sorted(options.items())))
+
+    return make

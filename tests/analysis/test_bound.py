@@ -1,0 +1,49 @@
+"""Bounds are at or below every time, and are made of what they say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dysharp.analysis import program_bound
+from dysharp.systems import all_systems
+
+WITH_COMPUTE = ("deepep", "dysharp", "nvls", "fusion-only")
+
+
+@pytest.mark.parametrize("routing", ["uniform", "lognormal:0.8", "dropped", "one GPU"])
+@pytest.mark.parametrize("system", all_systems())
+def test_no_time_is_below_a_bound(finished: Callable[..., Any], system: str, routing: str) -> None:
+    row = finished(system, routing).row
+    assert 0 < row.bound_us <= row.time_us
+    assert 0 < row.workload_bound_us <= row.time_us
+
+
+@pytest.mark.parametrize("system", WITH_COMPUTE)
+def test_no_time_of_pure_communication_is_below_a_bound(finished: Callable[..., Any], system: str) -> None:
+    row = finished(system, "lognormal:0.8", compute=False).row
+    assert row.bound_resource.rpartition(".")[2] in ("up", "down")
+    assert row.bound_us <= row.time_us
+    assert row.workload_bound_us <= row.time_us
+
+
+@pytest.mark.parametrize("system", all_systems())
+def test_every_summand_counts(finished: Callable[..., Any], system: str) -> None:
+    bound = program_bound(finished(system).program)
+    assert sum(bound.terms.values()) == pytest.approx(bound.us)
+    assert all(us > 0 for us in bound.terms.values())
+
+
+def test_link_bound_is_the_wire_time_of_the_hottest_direction(finished: Callable[..., Any]) -> None:
+    run = finished("dysharp", "lognormal:0.8", compute=False)
+    hottest = max(run.trace.up_busy.max(), run.trace.down_busy.max()) / run.program.machine.rate
+    terms = run.row.bound_terms
+    assert {"payload", "headers", "requests", "acks", "notifications"} <= set(terms)
+    latency = sum(us for name, us in terms.items() if name.endswith("latency"))
+    assert run.row.bound_us - latency == pytest.approx(hottest)
+
+
+def test_sm_bound_of_ideal(finished: Callable[..., Any]) -> None:
+    row = finished("ideal").row
+    assert row.bound_resource.endswith(".sm")
+    assert row.bound_terms["compute"] == pytest.approx(row.utilization["sm_max"] * row.time_us)
