@@ -20,6 +20,8 @@ from dysharp.systems import get_system
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 BOUNDS = ("ideal",)  # no system one could build
 
+_SATURATED = 0.8  # a resource busy for this share of the time is called the limit
+
 _LIMITS = {
     "link_up_us": "waiting for and sending on up links",
     "link_down_us": "waiting for down links",
@@ -114,8 +116,10 @@ def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
     shares = [f"{_LIMITS[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
     base = next(row for row in rows if row.system == baseline)
     versus = f", {base.time_us / best.time_us:.2f}x {baseline}" if best.system != baseline else ""
+    share = best.bound_us / best.time_us
+    limit = "limited by" if share >= _SATURATED else "limited by no single resource: busiest is"
     return (
-        f"Fastest is {best.system} ({best.time_us:.1f} us{versus}): its critical path is {' and '.join(shares)}; "
-        f"its busiest resource, {best.bound_resource}, alone needs {best.bound_us:.1f} us, "
+        f"Fastest is {best.system} ({best.time_us:.1f} us{versus}), {limit} {best.bound_resource}, which alone needs "
+        f"{best.bound_us:.1f} us ({share:.0%}); its critical path is {' and '.join(shares)}, "
         f"and no system can do this workload in less than {best.workload_bound_us:.1f} us."
     )

@@ -9,8 +9,8 @@ from dysharp.errors import ConfigError
 from dysharp.systems import System
 from dysharp.units import GiB, MiB
 
-# Peak resident memory of planning, verifying, running and analysing, fitted to runs of six systems on L-8 with 1024 to 8192 tokens;
-# `tests/api` holds the estimate to within a factor of two.
+# Peak resident memory of planning, verifying, running and analysing, fitted to runs of six systems on L-8 with 1024 to 8192 tokens per GPU;
+# a first estimate, meant to refuse what certainly does not fit.
 BASE_BYTES = 300 * MiB  # interpreter, libraries, and compiling the kernels once
 BYTES_PER_OP = 260
 BYTES_PER_MEMBER = 55

@@ -46,14 +46,17 @@ def _bytes_unit(rows: Sequence[Row]) -> tuple[float, str]:
     return (1e9, "GB") if largest >= 1e9 else (1e6, "MB")
 
 
-def _percent(row: Row, side: str) -> str:
-    return f"{100 * row.utilization[side]:.0f} / {100 * row.utilization[f'{side}_max']:.0f}"
+def _percent(row: Row, side: str, *, narrow: bool = False) -> str:
+    mean = f"{100 * row.utilization[side]:.0f}"
+    return mean if narrow else f"{mean} / {100 * row.utilization[f'{side}_max']:.0f}"
 
 
 def print_comparison(done: Comparison) -> None:
     """One row per system, then the sentence."""
     divisor, unit = _bytes_unit(done.rows)
-    table = _table()
+    out = console()
+    narrow = out.width < WIDTH
+    table = _table(padding=(0, 1 if narrow else 2, 0, 0))
     table.add_column("\nsystem", no_wrap=True)
     table.add_column("\nform")
     for heading in (
@@ -61,8 +64,8 @@ def print_comparison(done: Comparison) -> None:
         "exposed\ncomm us",
         f"bytes\nup {unit}",
         f"bytes\ndown {unit}",
-        "link up %\nmean / max",
-        "down %\nmean / max",
+        "link\nup %" if narrow else "link up %\nmean / max",
+        "link\ndown %" if narrow else "down %\nmean / max",
         "speed-up\nx",
         "x own\nbound",
         "x least\nof any",
@@ -76,13 +79,12 @@ def print_comparison(done: Comparison) -> None:
             f"{row.exposed_comm_us:.1f}",
             f"{sum(row.traffic_bytes['up'].values()) / divisor:.2f}",
             f"{sum(row.traffic_bytes['down'].values()) / divisor:.2f}",
-            _percent(row, "up"),
-            _percent(row, "down"),
+            _percent(row, "up", narrow=narrow),
+            _percent(row, "down", narrow=narrow),
             f"{done.speedup[row.system]:.2f}",
             f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
         )
-    out = console()
     out.print(table)
     out.print(
         f"\nspeed-up over {done.baseline}; x own bound: time over the busiest resource of this system's program; "

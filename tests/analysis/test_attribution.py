@@ -80,7 +80,8 @@ def test_a_put_to_its_own_node_is_latency() -> None:
 
 def test_a_hot_receiver_is_the_down_link() -> None:
     parts = parts_of(build(lambda b, t, i: puts(b, t, i, [0] * 20 + [1] * 20, [2] * 40) and None))
-    assert parts["link_down"] > 0.4 * sum(parts.values())
+    half = 20 * (1024 + 8 * 16) * 1_000_000 // MACHINE.rate  # what the other sender put in between
+    assert parts == {"link_up": half, "link_down": half, "latency": 2 * MACHINE.lat + MACHINE.ack}
 
 
 def test_a_hot_sender_is_the_up_link() -> None:

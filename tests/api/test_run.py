@@ -1,0 +1,226 @@
+"""`run` and `compare`: fields, defaults, refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dysharp
+from dysharp.api import Step
+from dysharp.api import memory as memory_module
+from dysharp.errors import ConfigError
+from dysharp.specs import load_cluster, load_model
+
+SMALL: dict[str, Any] = {"gpus": 4, "tokens": 24}
+
+# The fields of `run --json` (design section 6) and their types; a nested dict lists its own keys.
+OPERATORS = {"dispatch": int, "combine": int, "other": int}
+PHASE = {"start": float, "end": float, "busy": float}
+SCHEMA: dict[str, Any] = {
+    "system": str,
+    "form": str,
+    "model": str,
+    "cluster": str,
+    "gpus": int,
+    "tokens_per_gpu": int,
+    "topk": int,
+    "layer": int,
+    "routing": str,
+    "direction": str,
+    "fidelity": str,
+    "seed": int,
+    "options": {"dispatch_window": int, "combine_window": int, "compute": bool},
+    "time_us": float,
+    "phases_us": dict.fromkeys(("dispatch", "gemm1", "gemm2", "combine", "other"), PHASE),
+    "exposed_comm_us": float,
+    "traffic_bytes": {"up": OPERATORS, "down": OPERATORS},
+    "wire_flits": {"up": int, "down": int},
+    "utilization": dict.fromkeys(("up", "down", "sm", "up_max", "down_max", "sm_max"), float),
+    "bound_us": float,
+    "bound_resource": str,
+    "bound_terms": {"compute": float, "head_latency": float, "tail_latency": float},
+    "workload_bound_us": float,
+    "attribution": dict.fromkeys(("link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us"), float),
+    "stalls": {"window_us": float, "link_us": float, "sm_us": float},
+    "n_ops": int,
+    "n_events": int,
+    "wall_s": dict.fromkeys(("routing", "plan", "engine", "analysis", "total"), float),
+    "compile_s": float,
+    "peak_rss_mb": float,
+    "digest": str,
+    "model_version": str,
+}
+
+
+def check_schema(found: Any, expected: Any, where: str = "row") -> None:
+    """Exactly the expected keys, in order, each of its type."""
+    if isinstance(expected, dict):
+        assert list(found) == list(expected), where
+        for key, part in expected.items():
+            check_schema(found[key], part, f"{where}.{key}")
+    else:
+        assert type(found) is expected, f"{where}: {found!r}"
+
+
+def test_row_has_exactly_the_fields() -> None:
+    row = dysharp.run("dysharp", **SMALL)
+    check_schema(row.to_dict(), SCHEMA)
+    json.dumps(row.to_dict(), allow_nan=False)
+    assert (row.system, row.form, row.model, row.gpus, row.tokens_per_gpu) == ("dysharp", "paper", "deepseek-v2-lite", 4, 24)
+    assert row.routing == f"trace deepseek-v2-lite layer {row.layer} in-order"
+    assert sum(row.attribution.values()) == pytest.approx(row.time_us)
+    assert row.wall_s["total"] >= row.wall_s["engine"] + row.wall_s["plan"]
+
+
+def test_comparison_has_its_fields() -> None:
+    done = dysharp.compare(["deepep", "dysharp", "ideal"], **SMALL)
+    found = done.to_dict()
+    assert list(found) == ["rows", "baseline", "speedup", "header", "sentence"]
+    assert [row["system"] for row in found["rows"]] == list(found["speedup"]) == ["deepep", "dysharp", "ideal"]
+    assert found["baseline"] == "deepep"
+    assert found["speedup"]["deepep"] == 1.0
+    times = {row["system"]: row["time_us"] for row in found["rows"]}
+    assert found["speedup"]["dysharp"] == times["deepep"] / times["dysharp"]
+
+
+def test_defaults_of_compare() -> None:
+    done = dysharp.compare(**SMALL)
+    assert [row.system for row in done.rows] == ["deepep", "nvls", "comet", "dysharp", "ideal"]
+    assert {row.cluster for row in done.rows} == {"paper-gh200-nvl32"}
+    assert load_model("deepseek-v2-lite").tokens_per_gpu == 1024
+
+
+def test_run_and_compare_agree() -> None:
+    alone, beside = dysharp.run("dysharp", seed=5, **SMALL), dysharp.compare(seed=5, **SMALL).rows[3]
+    assert alone.digest == beside.digest
+
+
+def test_header_says_what_the_numbers_rest_on() -> None:
+    recorded = " ".join(dysharp.compare(["deepep"], **SMALL).header)
+    for part in ("paper family", "no software cost is charged", "recorded routing", "median imbalance", "not validated"):
+        assert part in recorded
+    synthetic = dysharp.compare(["deepep"], model="deepseek-v3", gpus=3, tokens=8).header
+    assert "routing: lognormal sigma 0.65, synthetic routing" in synthetic
+    assert "placement auto: 256 experts -> 258 slots on 3 GPUs" in synthetic
+
+
+def test_sentence_is_about_the_best_system_one_could_build() -> None:
+    done = dysharp.compare(**SMALL)
+    real = min((row for row in done.rows if row.system != "ideal"), key=lambda row: row.time_us)
+    assert done.sentence.startswith(f"Fastest is {real.system} ({real.time_us:.1f} us")
+    assert done.sentence.count(". ") == 0
+    assert f"{real.bound_resource}, which alone needs {real.bound_us:.1f} us" in done.sentence
+    assert "limited by" in done.sentence
+
+
+def test_progress_names_system_and_ops() -> None:
+    steps: list[Step] = []
+    dysharp.compare(["deepep", "ideal"], progress=steps.append, **SMALL)
+    assert [(s.system, s.index, s.count) for s in steps if s.stage == "plan"] == [("deepep", 1, 2), ("ideal", 2, 2)]
+    finished = [s for s in steps if s.stage == "engine" and s.done]
+    assert all(s.done == s.total for s in finished)
+    assert len(finished) >= 2
+
+
+def test_files_of_traces_and_counts_need_no_prefix(tmp_path: Path) -> None:
+    import numpy as np
+
+    expert = np.argsort(np.random.default_rng(0).random((1, 200, 64)), axis=2)[:, :, :6].astype(np.int16)
+    np.savez(tmp_path / "mine.npz", expert=expert, meta=json.dumps({"E": 64}))
+    row = dysharp.run("deepep", routing=str(tmp_path / "mine.npz"), **SMALL)
+    assert row.routing.startswith("trace mine layer 0")
+    lines = ["model,layer,expert,count", *(f"m,3,{e},{e + 1}" for e in range(64))]
+    (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
+    row = dysharp.run("deepep", routing=str(tmp_path / "mine.csv"), **SMALL)
+    assert (row.routing, row.layer) == ("counts m layer 3 (synthetic)", 3)
+
+
+def test_options_reach_the_system() -> None:
+    free, narrow = (dysharp.run("dysharp", options={"combine_window": w}, **SMALL) for w in (256, 16))
+    assert (free.options["combine_window"], narrow.options["combine_window"]) == (256, 16)
+    assert free.digest != narrow.digest
+    text = dysharp.compare(["deepep", "dysharp"], options={"dysharp.combine_window": "16"}, **SMALL)
+    assert text.rows[1].digest == narrow.digest
+    pure = dysharp.run("deepep", options={"deepep.compute": "false"}, **SMALL)
+    assert pure.utilization["sm"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"system": "deepeep"}, 'system \'deepeep\': unknown; did you mean "deepep"?'),
+        ({"model": "deepseek-v2"}, 'did you mean "deepseek-v2-lite"?'),
+        ({"cluster": "hw-h100"}, "hw clusters are not available yet"),
+        ({"gpus": 0}, "gpus: found 0, expected at least 1"),
+        ({"gpus": 33}, "found 33 GPUs, expected 1 to 32"),
+        ({"tokens": 0}, "tokens: found 0, expected at least 1"),
+        ({"tokens": -3}, "tokens: found -3, expected at least 1"),
+        ({"layer": 99}, "no layer 99, expected one of 1 to 26"),
+        ({"routing": "unifrom"}, 'did you mean "uniform"?'),
+        ({"placement": "contigous"}, 'did you mean "contiguous"?'),
+        ({"gpus": 3, "placement": "contiguous"}, "64 experts do not divide by 3 GPUs"),
+        ({"direction": "bwd"}, "backward passes come with the functional machine"),
+        ({"direction": "forward"}, "direction: found 'forward'"),
+        ({"fidelity": "packet"}, "comes with the packet level"),
+        ({"fidelity": "flit"}, "expected one of burst, packet"),
+        ({"seed": -1}, "found seed -1"),
+        ({"options": {"combine_windw": 1}}, 'option dysharp.combine_windw: unknown; did you mean "combine_window"?'),
+        ({"options": {"combine_window": 3}}, "found 3, expected 16 to 256 tokens per source GPU, or 0 for automatic"),
+        ({"options": {"combine_window": 32.5}}, "found 32.5, expected a whole number"),
+        ({"options": {"combine_window": "many"}}, "found 'many', expected a whole number"),
+        ({"options": {"compute": "yes"}}, "expected true or false"),
+        ({"options": {"deepep.compute": False}}, "no system 'deepep' in this run"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(given: dict[str, Any], message: str) -> None:
+    arguments = {"system": "dysharp", **SMALL, **given}
+    with pytest.raises(ConfigError) as caught:
+        dysharp.run(**arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("systems", "baseline", "message"),
+    [
+        ([], "deepep", "systems: found none"),
+        (["deepep", "deepep"], "deepep", "expected at least one and each once"),
+        (["dysharp"], "deepep", "baseline 'deepep': not among the systems compared"),
+        (["dysharp"], "deepeep", 'did you mean "deepep"?'),
+    ],
+)
+def test_wrong_systems(systems: list[str], baseline: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        dysharp.compare(systems, baseline, **SMALL)
+    assert message in str(caught.value)
+
+
+def test_option_without_system_among_several() -> None:
+    with pytest.raises(ConfigError, match=r'expected "system\.option"'):
+        dysharp.compare(["deepep", "dysharp"], options={"combine_window": 16}, **SMALL)
+
+
+def test_too_much_memory_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"needs about [\d.]+ GiB of memory, this machine has [\d.]+ GiB"):
+        dysharp.run("deepep", tokens=1 << 30)
+    monkeypatch.setattr(memory_module, "machine_bytes", lambda: 1 << 28)
+    with pytest.raises(ConfigError, match=r"nvls.*this machine has 0\.2 GiB"):
+        dysharp.run("nvls", **SMALL)
+
+
+def test_loaded_specs_work_like_names() -> None:
+    model, cluster = load_model("deepseek-v2-lite"), load_cluster("paper-gh200-nvl32").with_gpus(4)
+    loaded = dysharp.run("deepep", model=model, cluster=cluster, tokens=24)
+    assert loaded.digest == dysharp.run("deepep", **SMALL).digest
+
+
+def test_import_is_light() -> None:
+    code = "import dysharp, sys; assert dysharp.__version__; print([m for m in ('numba', 'numpy', 'pydantic') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert dysharp.load_model is load_model
+    with pytest.raises(AttributeError, match="no attribute 'rnu'"):
+        _ = dysharp.rnu

@@ -1,0 +1,142 @@
+"""What the commands print, and where."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dysharp import __version__
+from dysharp.cli.reference import reference
+from dysharp.systems import all_systems
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("--gpus", "4", "--tokens", "24")
+Call = Callable[..., Any]
+
+
+def test_run_json_is_the_row(dysharp: Call) -> None:
+    done = dysharp("run", "dysharp", *SMALL, "--json", "--set", "dysharp.combine_window=32", "--seed", "3")
+    row = json.loads(done.out)
+    assert done.code == 0
+    assert (row["system"], row["seed"], row["options"]["combine_window"]) == ("dysharp", 3, 32)
+    assert "no software cost is charged" in done.err
+
+
+def test_run_prints_units(dysharp: Call) -> None:
+    out = dysharp("run", "deepep", *SMALL).out
+    for part in ("layer time", " us", " MB", " %", "flits up", "critical path", "deepep (paper form)"):
+        assert part in out
+
+
+def test_compare_json(dysharp: Call) -> None:
+    done = json.loads(dysharp("compare", *SMALL, "--systems", "deepep,ideal", "--json").out)
+    assert list(done) == ["rows", "baseline", "speedup", "header", "sentence"]
+    assert [row["system"] for row in done["rows"]] == ["deepep", "ideal"]
+
+
+def test_compare_table_fits_and_is_plain(dysharp: Call) -> None:
+    done = dysharp("compare", *SMALL)
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in done.out
+    assert [line.split()[0] for line in lines[2:7]] == ["deepep", "nvls", "comet", "dysharp", "ideal"]
+    assert done.out.rstrip().split("\n")[-1].endswith(".")
+    assert "Fastest is" in done.out
+    assert "warning: paper clusters are not validated" in done.err
+
+
+def test_baseline_defaults_to_the_first_without_deepep(dysharp: Call) -> None:
+    done = json.loads(dysharp("compare", *SMALL, "--systems", "comet,ideal", "--json").out)
+    assert done["baseline"] == "comet"
+
+
+@pytest.mark.parametrize("what", ["systems", "models", "clusters", "options", "figures", "blocks"])
+def test_lists(dysharp: Call, what: str) -> None:
+    rows = json.loads(dysharp("list", what, "--json").out)
+    table = dysharp("list", what)
+    assert (table.code, table.err) == (0, "")
+    for row in rows:
+        assert row["name"] in table.out
+    if what == "systems":
+        assert [row["name"] for row in rows] == sorted(all_systems())
+    if what == "options":
+        window = next(row for row in rows if row["name"] == "dysharp.combine_window")
+        assert (window["low"], window["high"], window["automatic"]) == (16, 256, 0)
+        assert window["reason"]
+        assert "dysharp.combine_window" in window["set_by"]
+
+
+def test_routing_describes_a_trace(dysharp: Call) -> None:
+    found = json.loads(dysharp("routing", "deepseek-v2-lite", "--gpus", "8,32", "--json").out)
+    assert (found["experts"], found["topk"], len(found["layers"])) == (64, 6, 26)
+    assert list(found["imbalance"]) == list(found["distinct_gpus"]) == ["8", "32"]
+    assert found["distinct_gpus"]["32"]["uniform"] == pytest.approx(5.76, abs=0.01)
+    table = dysharp("routing", "deepseek-v2-lite", "--gpus", "8,16,32,64")
+    assert max(map(len, table.out.splitlines())) <= 100
+    assert "64 experts, top-6" in table.out
+
+
+def test_routing_describes_a_distribution_for_a_model(dysharp: Call) -> None:
+    done = dysharp("routing", "lognormal:0.65", "--model", "deepseek-v3", "--gpus", "8,72", "--tokens", "64")
+    assert done.code == 0
+    assert "256 experts -> 288 slots on 72 GPUs" in done.out
+
+
+def test_a_hugging_face_config_works_like_a_name(dysharp: Call, tmp_path: Path) -> None:
+    config = {"model_type": "mixtral", "hidden_size": 512, "intermediate_size": 256, "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4, "torch_dtype": "bfloat16"}))
+    row = json.loads(dysharp("run", "deepep", *SMALL, "--model", str(tmp_path / "config.json"), "--json").out)
+    assert (row["model"], row["topk"]) == (tmp_path.name, 2)
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_plot_writes_one_whole_file(dysharp: Call, tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"compare.{ending}"
+    done = dysharp("compare", *SMALL, "--systems", "deepep,dysharp", "--plot", str(file))
+    assert done.code == 0
+    assert [p.name for p in tmp_path.iterdir()] == [file.name]
+    first = file.read_bytes()
+    assert first.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+    dysharp("compare", *SMALL, "--systems", "deepep,dysharp", "--plot", str(file))
+    assert file.read_bytes() == first
+
+
+def test_help_version_and_bare_command(dysharp: Call) -> None:
+    assert dysharp("--version").out == f"dysharp {__version__}\n"
+    assert dysharp().out == dysharp("--help").out
+    for command in ("run", "compare", "list", "routing"):
+        assert command in dysharp("--help").out
+        assert dysharp(command, "--help").code == 0
+
+
+def test_reference_page_is_current() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert page == reference(), "write it anew: python -m dysharp.cli.reference > docs/cli.md"
+
+
+@pytest.mark.parametrize("args", [["--help"], ["compare", "--help"], ["list", "systems"], ["list", "options"]])
+def test_no_kernel_is_loaded_for_help_and_lists(args: list[str]) -> None:
+    code = (
+        "import sys\nfrom dysharp.cli import main\n"
+        f"try: main({args!r})\n"
+        "except SystemExit as stop: assert stop.code == 0, stop.code\n"
+        "heavy = [m for m in ('numba', 'matplotlib') if m in sys.modules]\n"
+        f"heavy += [m for m in ('numpy', 'rich', 'pydantic') if m in sys.modules and {'--help' in args}]\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = "from dysharp.cli import main; main(['list', 'options', '--json'])"
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == ""
