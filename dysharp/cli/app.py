@@ -8,6 +8,7 @@ import click
 
 from dysharp import __version__
 from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.cli.reproduce import reproduce
 from dysharp.errors import ConfigError, nearest
 
 LISTS = ("systems", "models", "clusters", "options", "figures", "blocks")
@@ -132,3 +133,6 @@ def routing(source: str, gpus: str, model: str | None, tokens: int | None, seed:
         raise ConfigError(f"--seed: found {seed}, expected 0 or more")
     rows = describe(source, counts_of(gpus), model=load_model(model) if model else None, tokens_per_gpu=tokens, seed=seed)
     print_json(routing_dict(source, rows)) if as_json else print_layers(rows)
+
+
+cli.add_command(reproduce)

@@ -20,7 +20,7 @@ def listing(what: str) -> Rows:
         "models": _models,
         "clusters": _clusters,
         "options": _options,
-        "figures": list,  # figures come with `reproduce`
+        "figures": _figures,
         "blocks": _blocks,
     }[what]()
     return found
@@ -49,6 +49,12 @@ def _systems() -> Rows:
         }
         for s in all_systems().values()
     ]
+
+
+def _figures() -> Rows:
+    from dysharp.experiments.figure import list_figures, load_figure
+
+    return [{"name": f.name, "title": f.title, "points": len(f.points), "source": f.source} for f in map(load_figure, list_figures())]
 
 
 def _summary(system: System) -> str:

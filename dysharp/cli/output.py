@@ -140,7 +140,7 @@ _SHOWN = {
     "systems": ("name", "summary", "options"),
     "models": ("name", "hidden", "expert_hidden", "experts", "topk", "tokens_per_gpu", "routing"),
     "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps"),
-    "figures": ("name",),
+    "figures": ("name", "points", "title"),
     "blocks": ("name", "summary"),
 }
 _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "hop ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}

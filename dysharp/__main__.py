@@ -1,0 +1,5 @@
+"""`python -m dysharp` is the command line."""
+
+from dysharp.cli import main
+
+main()

@@ -1,0 +1,158 @@
+"""A figure: which points to run, and what to compare with the paper. A TOML names metrics, it never holds code."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.reading import parse_toml, read_text
+
+REDUCTIONS = ("geomean", "max", "min", "each")
+METRICS = ("speedup", "bound_share", "traffic_cut", "over_best")
+STATUSES = ("reproduced", "gap", "no_published_value")
+KEYS = {"title", "source", "text", "points", "check"}
+POINT_KEYS = {"systems", "models", "cluster", "gpus", "tokens", "routing", "seeds", "options", "grid", "defaults"}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One simulation. `options` are options of the system; everything is what `dysharp run` takes."""
+
+    system: str
+    model: str
+    cluster: str
+    routing: str  # "" = the model's own
+    seed: int = 0
+    gpus: int | None = None
+    tokens: int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def command(self) -> list[str]:
+        """Arguments of the `dysharp` command that prints this point."""
+        words = ["run", self.system, "--model", self.model, "--cluster", self.cluster, "--seed", str(self.seed)]
+        for flag, value in (("--routing", self.routing), ("--gpus", self.gpus), ("--tokens", self.tokens)):
+            words += [flag, str(value)] if value else []
+        for name, value in self.options:
+            words += ["--set", f"{self.system}.{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        return [*words, "--json"]
+
+    @property
+    def workload(self) -> tuple[Any, ...]:
+        """What two systems must share to be compared."""
+        return self.model, self.cluster, self.routing, self.seed, self.gpus, self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One number of ours beside the paper's. The status is what we claim; `verdict` tests the claim."""
+
+    name: str
+    metric: str
+    system: str
+    over: str = ""
+    reduce: str = "geomean"
+    models: tuple[str, ...] = ()
+    routing: str | None = None
+    paper: float | None = None
+    within: float | None = None  # relative
+    at_least: float | None = None
+    at_most: float | None = None
+    status: str = "no_published_value"
+    reason: str = ""
+    ablation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Points and checks under a name."""
+
+    name: str
+    title: str
+    source: str
+    points: tuple[Point, ...]
+    checks: tuple[Check, ...]
+    text: str = ""
+    models: tuple[str, ...] = field(default=())
+
+
+def list_figures() -> list[str]:
+    """Names of the packaged figures."""
+    return sorted(p.name.removesuffix(".toml") for p in files("dysharp.experiments").joinpath("figures").iterdir() if p.name.endswith(".toml"))
+
+
+def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
+    """A packaged figure, or a user's TOML of the same form. Raises ConfigError with the file, the key and the nearest valid name."""
+    name = os.fspath(name_or_path)
+    if name.endswith(".toml"):
+        return _figure(Path(name).stem, parse_toml(read_text(Path(name)), name), name)
+    if name not in list_figures():
+        raise ConfigError(f"figure {name!r}: unknown{nearest(name, list_figures())}")
+    text = files("dysharp.experiments").joinpath("figures", f"{name}.toml").read_text(encoding="utf-8")
+    return _figure(name, parse_toml(text, f"{name}.toml"), f"{name}.toml")
+
+
+def _known(table: Any, valid: set[str], where: str) -> None:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: found {type(table).__name__}, expected a table")
+    for key in table:
+        if key not in valid:
+            raise ConfigError(f"{where}.{key}: unknown key{nearest(key, valid)}")
+
+
+def _word(value: Any, valid: tuple[str, ...], where: str) -> None:
+    if value not in valid:
+        raise ConfigError(f"{where}: found {value!r}{nearest(str(value), valid)}")
+
+
+def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
+    _known(table, KEYS, where)
+    if "points" not in table:
+        raise ConfigError(f"{where}: found no [points], expected systems and models to run")
+    checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(table.get("check", [])))
+    points = _points(table["points"], f"{where}: points")
+    models = tuple(dict.fromkeys(p.model for p in points))
+    return Figure(name, table.get("title", name), table.get("source", ""), points, checks, table.get("text", ""), models)
+
+
+def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
+    _known(table, POINT_KEYS, where)
+    for key in ("systems", "models"):
+        if not isinstance(table.get(key), list) or not all(isinstance(v, str) for v in table[key]):
+            raise ConfigError(f"{where}.{key}: found {table.get(key)!r}, expected a list of names")
+    grid = table.get("grid", {})
+    fixed = tuple(sorted(table.get("options", {}).items()))
+    axes = [[(axis, v) for v in values] for axis, values in grid.items()]
+    cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*axes))
+    if table.get("defaults"):
+        cells.append(())  # beside the grid, the point that sets none of its options
+    out = []
+    for model, routing, seed, system, cell in itertools.product(
+        table["models"], table.get("routing", [""]), table.get("seeds", [0]), table["systems"], cells
+    ):
+        options = tuple(sorted({**dict(fixed), **dict(cell)}.items()))
+        cluster = table.get("cluster", "paper-gh200-nvl32")
+        out.append(Point(system, model, cluster, routing, seed, table.get("gpus"), table.get("tokens"), options))
+    return tuple(out)
+
+
+def _check(table: dict[str, Any], where: str) -> Check:
+    _known(table, set(Check.__slots__), where)
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    missing = {"name", "metric", "system"} - set(values)
+    if missing:
+        raise ConfigError(f"{where}: found no {sorted(missing)[0]!r}, expected name, metric and system")
+    check = Check(**values)
+    _word(check.metric, METRICS, f"{where}.metric")
+    _word(check.reduce, REDUCTIONS, f"{where}.reduce")
+    _word(check.status, STATUSES, f"{where}.status")
+    if check.status == "gap" and not (check.reason and check.ablation):
+        raise ConfigError(f"{where}: found a gap without its reason or ablation command, expected both")
+    judged = any(v is not None for v in (check.within, check.at_least, check.at_most))
+    if (check.status != "no_published_value") != judged:
+        raise ConfigError(f"{where}: found status {check.status!r}, expected a bound (within, at_least, at_most) exactly where something is claimed")
+    return check

@@ -1,0 +1,82 @@
+"""Figures as tables: on a terminal and as Markdown."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dysharp.errors import ConfigError
+
+
+class FigureLike(Protocol):
+    """What is said about a figure."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+COLUMNS = ("point", "metric", "paper", "ours", "tolerance", "status")
+
+
+def _cells(result: Any) -> tuple[str, ...]:
+    numbers = ["-" if v is None else f"{v:.3f}" for v in (result.paper, result.ours)]
+    status = result.status if result.holds else f"{result.status} (does not hold)"
+    return result.point, result.metric, *numbers, result.tolerance, status
+
+
+def print_figure(figure: FigureLike, results: Sequence[Any], holds: bool) -> None:
+    """One table on stdout, the reasons of gaps below it, and the verdict."""
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
+    table = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
+    for result in results:
+        table.add_row(*_cells(result))
+    out.print(table, markup=False)
+    for result in results:
+        if result.reason:
+            out.print(f"gap in {result.point}: {result.reason}", markup=False)
+    out.print(f"verdict: {'holds' if holds else 'does not hold'}\n", markup=False)
+
+
+def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
+    """A section of Markdown; what came from a file is escaped."""
+    lines = [f"## {figure.name}: {_escape(figure.title)}", "", _escape(figure.source), ""]
+    if figure.text:
+        lines += [_escape(figure.text), ""]
+    lines += [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(map(_escape, _cells(r)))} |" for r in results]
+    lines += [f"\nGap in {_escape(r.point)}: {_escape(r.reason)}." for r in results if r.reason]
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    for mark, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
+        text = text.replace(mark, safe)
+    return text
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to a temporary name and rename. Raises ConfigError where the folder cannot be written to."""
+    file = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, file)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
