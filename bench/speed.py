@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ def measure(point: tuple[str, str, str, int, int]) -> dict[str, Any]:
     return dict(json.loads(out.stdout))
 
 
-def exponent(rows: list[dict[str, Any]], x: str, y: str) -> float:
-    """Slope of log(seconds) over log(size): 1 is linear."""
-    xs, ys = [math.log(r[x]) for r in rows], [math.log(r["wall_s"][y]) for r in rows]
+def exponent(rows: list[dict[str, Any]], size: str, value: Callable[[dict[str, Any]], float]) -> float:
+    """Slope of log(value) over log(size): 1 is linear."""
+    xs, ys = [math.log(r[size]) for r in rows], [math.log(value(r)) for r in rows]
     mx, my = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((a - mx) * (b - my) for a, b in zip(xs, ys, strict=True)) / sum((a - mx) ** 2 for a in xs)
 
@@ -66,33 +67,55 @@ def first_compare() -> dict[str, float]:
     return {"first_s": seconds[0], "later_s": seconds[1]}
 
 
-def show(title: str, rows: list[dict[str, Any]]) -> None:
-    print(f"\n{title}\n{'system':14s} {'model':5s} {'GPUs':>4s} {'tokens':>6s} {'events':>10s}", end="")
-    print(f" {'engine s':>9s} {'total s':>8s} {'peak MB':>8s} {'Mevents/s':>9s}")
+HEAD = "| system | model | GPUs | tokens per GPU | events | engine s | total s | peak MB | Mevents/s |"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line a point, as Markdown."""
+    lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
     for r in rows:
         w = r["wall_s"]
-        print(
-            f"{r['system']:14s} {r['model']:5s} {r['gpus']:4d} {r['tokens_per_gpu']:6d} {r['n_events']:10d} {w['engine']:9.2f} "
-            f"{w['total']:8.2f} {r['peak_rss_mb']:8.0f} {r['n_events'] / w['engine'] / 1e6:9.2f}"
-        )
+        speed = f"{w['engine']:.2f} | {w['total']:.2f} | {r['peak_rss_mb']:.0f} | {r['n_events'] / w['engine'] / 1e6:.2f}"
+        lines.append(f"| {r['system']} | {r['model']} | {r['gpus']} | {r['tokens_per_gpu']} | {r['n_events']} | {speed} |")
+    return "\n".join(lines) + "\n"
+
+
+def report(result: dict[str, Any]) -> str:
+    """All tables of a results file."""
+    m, c = result["machine"], result["compare"]
+    parts = [f"# Measured\n\n{m['cpu']}, {m['cores']} cores, Python {m['python']}.\n"]
+    parts.append(f"Default `dysharp compare`: first {c['first_s']:.1f} s (compilation included), later {c['later_s']:.1f} s.\n")
+    for name in ("quick", "headline", "tokens", "gpus", "large"):
+        if name in result:
+            parts.append(f"## {name}\n\n{table(result[name])}")
+    for axis, size in (("tokens", "tokens_per_gpu"), ("gpus", "gpus")):
+        if axis in result:
+            by_time = exponent(result[axis], size, lambda r: r["wall_s"]["engine"])
+            by_events = exponent(result[axis], size, lambda r: r["n_events"])
+            parts.append(f"Engine time grows as {size}^{by_time:.2f}, events as {size}^{by_events:.2f}.\n")
+    return "\n".join(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    groups = {"quick": QUICK} if parser.parse_args().quick else {"headline": HEADLINE, "tokens": TOKENS, "gpus": GPUS, "large": LARGE}
+    parser.add_argument("--quick", action="store_true", help="S-8 points only, nothing is written")
+    parser.add_argument("--tables", action="store_true", help="only write results.md anew from results.json")
+    args = parser.parse_args()
+    if args.tables:
+        RESULTS.with_suffix(".md").write_text(report(json.loads(RESULTS.read_text())))
+        return
+    groups = {"quick": QUICK} if args.quick else {"headline": HEADLINE, "tokens": TOKENS, "gpus": GPUS, "large": LARGE}
     machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
-    result: dict[str, Any] = {"machine": machine}
-    result["compare"] = first_compare()
-    print(f"default compare: first {result['compare']['first_s']:.1f} s (compilation included), later {result['compare']['later_s']:.1f} s")
+    result: dict[str, Any] = {"machine": machine, "compare": first_compare()}
     for name, points in groups.items():
-        result[name] = [measure(p) for p in points]
-        show(name, result[name])
-    if "tokens" in groups:
-        by_tokens, by_gpus = exponent(result["tokens"], "tokens_per_gpu", "engine"), exponent(result["gpus"], "gpus", "engine")
-        result["growth"] = {"tokens": by_tokens, "gpus": by_gpus}
-        print(f"\nengine time grows as tokens^{by_tokens:.2f} and GPUs^{by_gpus:.2f}")
+        result[name] = []
+        for point in points:
+            result[name].append(measure(point))
+            print(table(result[name][-1:]).splitlines()[-1], flush=True)
+    print(report(result))
+    if not args.quick:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        RESULTS.with_suffix(".md").write_text(report(result))
 
 
 if __name__ == "__main__":
