@@ -62,7 +62,7 @@ def first_compare() -> dict[str, float]:
         seconds = []
         for _ in range(2):
             begin = time.perf_counter()
-            subprocess.run([sys.executable, "-c", "from dysharp.cli import main; main()", "compare", "--json"], env=env, check=True, capture_output=True)
+            subprocess.run([sys.executable, "-m", "dysharp", "compare", "--json"], env=env, check=True, capture_output=True)
             seconds.append(time.perf_counter() - begin)
     return {"first_s": seconds[0], "later_s": seconds[1]}
 

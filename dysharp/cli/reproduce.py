@@ -75,7 +75,7 @@ def reproduce(
         if as_json:
             fields = ("point", "metric", "paper", "ours", "tolerance", "status")
             lines = [{f: getattr(r, f) for f in fields} | {"holds": r.holds, "reason": r.reason} for r in results]
-            out.append({"figure": name, "rows": lines, "verdict": "holds" if fine and not failed else "does not hold"})
+            out.append({"figure": figure.name, "rows": lines, "verdict": "holds" if fine and not failed else "does not hold"})
         else:
             print_figure(figure, results, fine and not failed)
         pages.append(figure_markdown(figure, results))

@@ -7,7 +7,9 @@ import os
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.reading import parse_toml, read_text
@@ -16,7 +18,7 @@ REDUCTIONS = ("geomean", "max", "min", "each")
 METRICS = ("speedup", "bound_share", "traffic_cut", "over_best")
 STATUSES = ("reproduced", "gap", "no_published_value")
 KEYS = {"title", "source", "text", "points", "check"}
-POINT_KEYS = {"systems", "models", "cluster", "gpus", "tokens", "routing", "seeds", "options", "grid", "defaults"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,37 +118,51 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(table.get("check", [])))
     points = _points(table["points"], f"{where}: points")
     models = tuple(dict.fromkeys(p.model for p in points))
-    return Figure(name, table.get("title", name), table.get("source", ""), points, checks, table.get("text", ""), models)
+    title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
+    return Figure(name, title or name, source, points, checks, text, models)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """The [points] table: everything multiplies."""
+
+    systems: tuple[str, ...]
+    models: tuple[str, ...]
+    cluster: str = "paper-gh200-nvl32"
+    gpus: int | None = None
+    tokens: int | None = None
+    routing: tuple[str, ...] = ("",)
+    seeds: tuple[int, ...] = (0,)
+    options: dict[str, bool | int | str] = field(default_factory=dict)
+    grid: dict[str, list[bool | int | str]] = field(default_factory=dict)
+    defaults: bool = False
+
+
+def _typed(kind: type[T], table: dict[str, Any], where: str) -> T:
+    """`table` as a `kind`. Raises ConfigError with the path of the first value of a wrong type."""
+    try:
+        return TypeAdapter(kind).validate_python(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "table"
+        raise ConfigError(f"{where}.{place}: found {first['input']!r}, {first['msg'].lower()}") from None
 
 
 def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
-    _known(table, POINT_KEYS, where)
-    for key in ("systems", "models"):
-        if not isinstance(table.get(key), list) or not all(isinstance(v, str) for v in table[key]):
-            raise ConfigError(f"{where}.{key}: found {table.get(key)!r}, expected a list of names")
-    grid = table.get("grid", {})
-    fixed = tuple(sorted(table.get("options", {}).items()))
-    axes = [[(axis, v) for v in values] for axis, values in grid.items()]
-    cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*axes))
-    if table.get("defaults"):
+    _known(table, set(_Axes.__slots__), where)
+    axes = _typed(_Axes, table, where)
+    cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*([(name, v) for v in values] for name, values in axes.grid.items())))
+    if axes.defaults:
         cells.append(())  # beside the grid, the point that sets none of its options
-    out = []
-    for model, routing, seed, system, cell in itertools.product(
-        table["models"], table.get("routing", [""]), table.get("seeds", [0]), table["systems"], cells
-    ):
-        options = tuple(sorted({**dict(fixed), **dict(cell)}.items()))
-        cluster = table.get("cluster", "paper-gh200-nvl32")
-        out.append(Point(system, model, cluster, routing, seed, table.get("gpus"), table.get("tokens"), options))
-    return tuple(out)
+    return tuple(
+        Point(system, model, axes.cluster, routing, seed, axes.gpus, axes.tokens, tuple(sorted({**axes.options, **dict(cell)}.items())))
+        for model, routing, seed, system, cell in itertools.product(axes.models, axes.routing, axes.seeds, axes.systems, cells)
+    )
 
 
 def _check(table: dict[str, Any], where: str) -> Check:
     _known(table, set(Check.__slots__), where)
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-    missing = {"name", "metric", "system"} - set(values)
-    if missing:
-        raise ConfigError(f"{where}: found no {sorted(missing)[0]!r}, expected name, metric and system")
-    check = Check(**values)
+    check = _typed(Check, table, where)
     _word(check.metric, METRICS, f"{where}.metric")
     _word(check.reduce, REDUCTIONS, f"{where}.reduce")
     _word(check.status, STATUSES, f"{where}.status")
