@@ -78,7 +78,7 @@ def _within(check: Check, value: float) -> tuple[bool, str]:
     parts, inside = [], True
     if check.within is not None and check.paper is not None:
         inside &= abs(value / check.paper - 1) <= check.within
-        parts.append(f"within {check.within:.0%} of {check.paper:g}")
+        parts.append(f"within {100 * check.within:g} % of {check.paper:g}")
     if check.at_least is not None:
         inside &= value >= check.at_least
         parts.append(f"at least {check.at_least:g}")
