@@ -8,7 +8,7 @@ import click
 
 from dysharp import __version__
 from dysharp.cli.flags import complete_systems, json_flag, workload_flags
-from dysharp.cli.reproduce import reproduce
+from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.errors import ConfigError, nearest
 
 LISTS = ("systems", "models", "clusters", "options", "figures", "blocks")
@@ -136,3 +136,4 @@ def routing(source: str, gpus: str, model: str | None, tokens: int | None, seed:
 
 
 cli.add_command(reproduce)
+cli.add_command(sweep)

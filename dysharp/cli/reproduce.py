@@ -1,16 +1,25 @@
-"""`dysharp reproduce`: the papers' figures beside ours."""
+"""`dysharp reproduce`: the papers' figures beside ours. `dysharp sweep`: a user's points by the same machinery."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dysharp.cli.flags import json_flag
 from dysharp.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from dysharp.experiments import Figure, Point, Result, Store
+
+ROW_FIELDS = ("point", "metric", "paper", "ours", "tolerance", "status")
+
+jobs_flag = click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Points at a time, a process each.")
+store_flag = click.option("--store", metavar="DIR", help="Where finished points are kept.  [default: the user's cache]")
 
 
 @contextmanager
@@ -19,73 +28,172 @@ def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("points"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, total, what: bar.update(task, description=what, completed=done, total=total)
+
+
+def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
+    """Rows and failures; failures are also said on stderr."""
+    from dysharp.experiments import check_points, run_points
+
+    check_points(points)
+    store.open()
+    with _bar() as progress:
+        rows, failed = run_points(points, store, jobs, progress)
+    for why in dict.fromkeys(failed.values()):
+        click.echo(f"dysharp: warning: {what}: {why}", err=True)
+    return rows, failed
+
+
+def _store(folder: str | None) -> Store:
+    from dysharp.experiments import Store
+
+    return Store(Path(folder)) if folder else Store.default()
+
+
+def _chosen(names: Sequence[str], every: bool, models: str | None) -> list[tuple[Figure, list[Point]]]:
+    """The figures asked for, each with those of its points that are to run."""
+    from dysharp.experiments import load_figure
+
+    keep = None if models is None else {m.strip() for m in models.split(",")}
+    figures = [load_figure(name) for name in names]
+    for figure in figures:
+        for unknown in sorted((keep or set()) - set(figure.models)):
+            if not every:
+                raise ConfigError(f"--models: found {unknown!r} in {figure.name}{nearest(unknown, figure.models)}")
+    return [(f, [p for p in f.points if keep is None or p.model in keep]) for f in figures]
+
+
+def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
+    lines = [{f: getattr(r, f) for f in ROW_FIELDS} | {"holds": r.holds, "reason": r.reason} for r in results]
+    return {"figure": name, "rows": lines, "verdict": "holds" if holds else "does not hold"}
+
+
+def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
+    from dysharp.experiments.window_map import mark_defaults
+    from dysharp.reports.plots import save_figure
+    from dysharp.reports.windows import plot_windows
+
+    axes = plot_windows(rows)
+    mark_defaults(axes, rows)
+    save_figure(axes, path)
 
 
 @click.command()
 @click.argument("figures", nargs=-1, metavar="[FIGURE|FILE.toml]...")
 @click.option("--all", "every", is_flag=True, help="All packaged figures.")
+@click.option("--tornado", is_flag=True, help="Also each free choice at the ends of its range: its effect on the headline ratios.")
+@click.option("--model", "tornado_model", default="S-8", show_default=True, metavar="NAME|FILE", help="Model of the tornado.")
 @click.option("--models", metavar="A,B,...", help="Only the points of these models.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Points at a time, a process each.")
-@click.option("--store", metavar="DIR", help="Where finished points are kept.  [default: the user's cache]")
+@jobs_flag
+@store_flag
 @click.option("--report", metavar="FILE.md", help="Also write the tables as Markdown.")
 @click.option("--plot", metavar="FILE", help="Also draw the window map into FILE (.svg or .png); only with `windows`.")
 @json_flag
 @click.pass_context
 def reproduce(
-    ctx: click.Context, figures: tuple[str, ...], every: bool, models: str | None, jobs: int, store: str | None, report: str | None,
-    plot: str | None, as_json: bool,
+    ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, tornado_model: str, models: str | None, jobs: int,
+    store: str | None, report: str | None, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """The papers' figures and tables beside ours; exit code 1 if a claim does not hold.
 
     A figure marked `reproduced` has to be, and a `gap` that has closed fails too. Finished points are kept: an interrupted run goes on
     where it stopped.
     """
-    from pathlib import Path
-
     from dysharp.cli.output import print_json
-    from dysharp.experiments import Store, judge, list_figures, load_figure, run_points
+    from dysharp.experiments import judge, list_figures
+    from dysharp.reports.plots import check_format
     from dysharp.reports.tables import figure_markdown, print_figure, write_text
 
     names = list_figures() if every else list(figures)
-    if not names:
-        raise ConfigError(f"reproduce: found no figure, expected --all or some of {', '.join(list_figures())}")
-    if plot is not None and "windows" not in names:
-        raise ConfigError(f"--plot: found figures {', '.join(names)}, expected windows among them")
-    keep = None if models is None else {m.strip() for m in models.split(",")}
-    where = Store(Path(store)) if store else Store.default()
-    out: list[dict[str, Any]] = []
-    pages, holds = [], True
-    for name in names:
-        figure = load_figure(name)
-        unknown = (keep or set()) - set(figure.models)
-        if unknown and not every:
-            raise ConfigError(f"--models: found {sorted(unknown)[0]!r} in {name}{nearest(sorted(unknown)[0], figure.models)}")
-        points = [p for p in figure.points if keep is None or p.model in keep]
-        with _bar() as progress:
-            rows, failed = run_points(points, where, jobs, progress)
-        for why in dict.fromkeys(failed.values()):
-            click.echo(f"dysharp: warning: {name}: {why}", err=True)
-        results, fine = judge(figure, rows)
-        holds &= fine and not failed
-        if as_json:
-            fields = ("point", "metric", "paper", "ours", "tolerance", "status")
-            lines = [{f: getattr(r, f) for f in fields} | {"holds": r.holds, "reason": r.reason} for r in results]
-            out.append({"figure": figure.name, "rows": lines, "verdict": "holds" if fine and not failed else "does not hold"})
-        else:
-            print_figure(figure, results, fine and not failed)
-        pages.append(figure_markdown(figure, results))
-        if plot is not None and name == "windows":
-            from dysharp.reports.plots import save_figure
-            from dysharp.reports.windows import plot_windows
+    if not names and not tornado:
+        raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or some of {', '.join(list_figures())}")
+    if plot is not None:
+        check_format(plot)
+        if "windows" not in names:
+            raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
+    where = _store(store)
+    out, pages, all_hold = [], [], True
 
-            save_figure(plot_windows(rows), plot)
+    def tell(figure: Figure, results: Sequence[Result], holds: bool) -> None:
+        nonlocal all_hold
+        all_hold &= holds
+        out.append(_json(figure.name, results, holds))
+        pages.append(figure_markdown(figure, results))
+        if not as_json:
+            print_figure(figure, results, holds)
+
+    for figure, points in _chosen(names, every, models):
+        rows, failed = _run(points, where, jobs, figure.name)
+        results, fine = judge(figure, rows)
+        tell(figure, results, fine and not failed)
+        if plot is not None and figure.name == "windows":
+            _plot_windows(rows, plot)
+    if tornado:
+        tell(*_tornado(tornado_model, where, jobs))
     if report is not None:
-        write_text(report, "# Reproduction\n\nWritten by `dysharp reproduce --all --report docs/reproduction.md`.\n\n" + "\n".join(pages))
+        asked = ["--all"] * every or list(figures)
+        asked += ["--tornado"] * tornado + [f"--models {models}"] * (models is not None)
+        write_text(report, f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`.\n\n" + "\n".join(pages))
     if as_json:
         print_json(out)
-    ctx.exit(0 if holds else 1)
+    ctx.exit(0 if all_hold else 1)
+
+
+def _tornado(model: str, store: Store, jobs: int) -> tuple[Figure, list[Result], bool]:
+    from dysharp.experiments.tornado import tornado, tornado_figure, tornado_points, tornado_results
+
+    rows, failed = _run(tornado_points(model), store, jobs, "tornado")
+    return tornado_figure(model), tornado_results(rows, model, tornado(rows, model)), not failed
+
+
+@click.command()
+@click.argument("file", metavar="FILE.toml")
+@jobs_flag
+@store_flag
+@click.option("--out", metavar="FILE.jsonl", help="Also write the finished points, one line each: {point, row}.")
+@json_flag
+@click.pass_context
+def sweep(ctx: click.Context, file: str, jobs: int, store: str | None, out: str | None, as_json: bool) -> None:
+    """Run the points of FILE.toml (a `[points]` table like those of the figures); exit code 1 if one of them failed.
+
+    Finished points are kept: an interrupted sweep goes on where it stopped.
+    """
+    import json
+
+    from dysharp.cli.output import print_json
+    from dysharp.experiments import load_figure
+    from dysharp.experiments.store import point_dict
+    from dysharp.reports.tables import write_text
+
+    if not file.endswith(".toml"):
+        raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table")
+    figure, where = load_figure(file), _store(store)
+    points = list(dict.fromkeys(figure.points))
+    rows, failed = _run(points, where, jobs, figure.name)
+    if out is not None:
+        write_text(out, "".join(json.dumps({"point": point_dict(p), "row": row}) + "\n" for p, row in rows.items()))
+    if as_json:
+        print_json({"n_points": len(points), "n_done": len(rows), "n_failed": len(failed), "store": str(where.folder)})
+    else:
+        _print_sweep(rows)
+        click.echo(f"{len(points)} points: {len(rows)} done, {len(failed)} failed; store {where.folder}")
+    ctx.exit(1 if failed else 0)
+
+
+def _print_sweep(rows: dict[Point, dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("point", overflow="fold")
+    for name in ("time (us)", "bound (us)", "exposed comm (us)"):
+        table.add_column(name, justify="right")
+    for point, row in rows.items():
+        numbers = (row.get(field) for field in ("time_us", "bound_us", "exposed_comm_us"))  # closed forms have none of them
+        table.add_row(point.label, *("-" if n is None else f"{n:.1f}" for n in numbers))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 130).print(table, markup=False)

@@ -7,23 +7,37 @@ import os
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.reading import parse_toml, read_text
 
 REDUCTIONS = ("geomean", "max", "min", "each")
-METRICS = ("speedup", "bound_share", "traffic_cut", "over_best")
+METRICS = (
+    "speedup",
+    "kept",
+    "bound_share",
+    "traffic_cut",
+    "traffic_GB",
+    "time_us",
+    "over_best",
+    "redundant_share",
+    "ideal_speedup",
+)
 STATUSES = ("reproduced", "gap", "no_published_value")
 KEYS = {"title", "source", "text", "points", "check"}
+CLOSED_FORM = "closed-form"  # no system: the closed forms of uniform routing, for which nothing is simulated
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One simulation. `options` are options of the system; everything is what `dysharp run` takes."""
+    """One simulation: what `dysharp run` takes, and free choices (`specs/data/choices.toml`) that differ from their value there.
+
+    `options` {option: value} of the system and `choices` {name: value}, both as sorted tuples; `gpus`, `tokens` (per GPU): None = default.
+    """
 
     system: str
     model: str
@@ -33,15 +47,24 @@ class Point:
     gpus: int | None = None
     tokens: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    choices: tuple[tuple[str, Any], ...] = ()
 
     def command(self) -> list[str]:
-        """Arguments of the `dysharp` command that prints this point."""
+        """Arguments of the `dysharp` command that prints this point (without `choices`, which have no flag)."""
         words = ["run", self.system, "--model", self.model, "--cluster", self.cluster, "--seed", str(self.seed)]
         for flag, value in (("--routing", self.routing), ("--gpus", self.gpus), ("--tokens", self.tokens)):
             words += [flag, str(value)] if value else []
         for name, value in self.options:
             words += ["--set", f"{self.system}.{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return [*words, "--json"]
+
+    @property
+    def label(self) -> str:
+        """Short text for tables: system, model, and whatever is set besides."""
+        words = [self.system, Path(self.model).name, self.routing]
+        words += [f"{n} {what}" for n, what in ((self.gpus, "GPUs"), (self.tokens, "tokens per GPU")) if n is not None]
+        words += [f"seed {self.seed}"] if self.seed else []
+        return " ".join(filter(None, [*words, *(f"{name}={value}" for name, value in self.options + self.choices)]))
 
     @property
     def workload(self) -> tuple[Any, ...]:
@@ -51,7 +74,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One number of ours beside the paper's. The status is what we claim; `verdict` tests the claim."""
+    """One number of ours beside the paper's. The status is what we claim; `verdict` tests the claim.
+
+    It takes the points of `system` that match `models`, `routing` and `options` (each value or any of a list); `over` is the system it is
+    compared with, `against` the routing (metric `kept`). `within` is relative to `paper`; metrics are explained in `verdict.MEASURES`.
+    """
 
     name: str
     metric: str
@@ -60,6 +87,8 @@ class Check:
     reduce: str = "geomean"
     models: tuple[str, ...] = ()
     routing: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    against: str | None = None
     paper: float | None = None
     within: float | None = None  # relative
     at_least: float | None = None
@@ -122,15 +151,19 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     return Figure(name, title or name, source, points, checks, text, models)
 
 
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """The [points] table: everything multiplies."""
+    """The [points] table: everything multiplies. `cluster`, `gpus` and `tokens` may be one value or a list."""
 
     systems: tuple[str, ...]
     models: tuple[str, ...]
-    cluster: str = "paper-gh200-nvl32"
-    gpus: int | None = None
-    tokens: int | None = None
+    cluster: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("paper-gh200-nvl32",)
+    gpus: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
+    tokens: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
     routing: tuple[str, ...] = ("",)
     seeds: tuple[int, ...] = (0,)
     options: dict[str, bool | int | str] = field(default_factory=dict)
@@ -154,9 +187,12 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*([(name, v) for v in values] for name, values in axes.grid.items())))
     if axes.defaults:
         cells.append(())  # beside the grid, the point that sets none of its options
+    sizes = itertools.product(axes.models, axes.cluster, axes.gpus, axes.tokens)
     return tuple(
-        Point(system, model, axes.cluster, routing, seed, axes.gpus, axes.tokens, tuple(sorted({**axes.options, **dict(cell)}.items())))
-        for model, routing, seed, system, cell in itertools.product(axes.models, axes.routing, axes.seeds, axes.systems, cells)
+        Point(system, model, cluster, routing, seed, gpus, tokens, tuple(sorted({**axes.options, **dict(cell)}.items())))
+        for (model, cluster, gpus, tokens), routing, seed, system, cell in itertools.product(
+            sizes, axes.routing, axes.seeds, axes.systems, cells
+        )
     )
 
 
@@ -166,6 +202,8 @@ def _check(table: dict[str, Any], where: str) -> Check:
     _word(check.metric, METRICS, f"{where}.metric")
     _word(check.reduce, REDUCTIONS, f"{where}.reduce")
     _word(check.status, STATUSES, f"{where}.status")
+    if (check.metric == "kept") != (check.against is not None):
+        raise ConfigError(f"{where}.against: found {check.against!r}, expected a routing exactly where the metric is kept")
     if check.status == "gap" and not (check.reason and check.ablation):
         raise ConfigError(f"{where}: found a gap without its reason or ablation command, expected both")
     judged = any(v is not None for v in (check.within, check.at_least, check.at_most))

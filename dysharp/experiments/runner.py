@@ -1,103 +1,116 @@
-"""Runs points, each as a `dysharp run` process of its own, and keeps what is finished: killed at any moment, nothing is repeated."""
+"""Runs points, each in a process of its own, and keeps what is finished: killed at any moment, nothing is repeated."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from dysharp.errors import ConfigError
-from dysharp.experiments.figure import Point
+from dysharp.errors import ConfigError, SimulationError
+from dysharp.experiments.closed import closed_row
+from dysharp.experiments.figure import CLOSED_FORM, Point
+from dysharp.experiments.store import Store, code_digest, point_dict
+from dysharp.specs import load_cluster, load_model
+
+Rows = dict[Point, dict[str, Any]]
+Progress = Callable[[int, int, str], None]
+"""`progress(done, total, what)`: points finished or failed, points asked for, the last one."""
 
 
-@cache
-def _code_digest() -> str:
-    """What a result depends on besides its point: every source of the package and every packaged number."""
-    h = hashlib.blake2b(digest_size=8)
-    package = Path(str(files("dysharp")))
-    for path in sorted([*package.rglob("*.py"), *package.joinpath("specs", "data").rglob("*.toml")]):
-        if not {"cli", "experiments", "reports", "testing", "oracle"} & set(path.relative_to(package).parts):
-            h.update(path.read_bytes())
-    return h.hexdigest()
+def check_points(points: Iterable[Point]) -> None:
+    """Raise ConfigError for the first point that names an unknown system, option, model or cluster: before anything runs."""
+    from dysharp.api.options import options_of
+    from dysharp.systems import get_system
+
+    for model in dict.fromkeys(p.model for p in points):
+        load_model(model)
+    for cluster, gpus in dict.fromkeys((p.cluster, p.gpus) for p in points):
+        machine = load_cluster(cluster)
+        _ = machine if gpus is None else machine.with_gpus(gpus)
+    for system, options in dict.fromkeys((p.system, p.options) for p in points):
+        if system != CLOSED_FORM:
+            options_of(get_system(system), dict(options))
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A folder with one JSON file per finished point, named by a digest of the point and of the code."""
+@dataclass(slots=True)
+class _Processes:
+    """The worker processes in flight, so that an interrupted run can end them."""
 
-    folder: Path
+    running: set[subprocess.Popen[str]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: bool = False
 
-    @classmethod
-    def default(cls) -> Store:
-        cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        return cls(Path(cache_home) / "dysharp" / "store")
-
-    def path(self, point: Point) -> Path:
-        text = json.dumps([asdict(point), _code_digest()], sort_keys=True)
-        return self.folder / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.json"
-
-    def get(self, point: Point) -> dict[str, Any] | None:
-        """The Row of a finished point, None if there is none (or an unreadable one)."""
+    def row_of(self, point: Point) -> dict[str, Any]:
+        """The Row of one point. Raises SimulationError with its label and the last line that the process printed."""
+        if point.system == CLOSED_FORM:
+            return closed_row(point)
+        command = [sys.executable, "-m", "dysharp.experiments.worker"]
+        with self.lock:
+            if self.ended:
+                raise SimulationError(f"{point.label}: interrupted")
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            self.running.add(process)
         try:
-            row = json.loads(self.path(point).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return row if isinstance(row, dict) else None
+            out, err = process.communicate(json.dumps(point_dict(point)))
+        finally:
+            with self.lock:
+                self.running.discard(process)
+        if process.returncode != 0:
+            raise SimulationError(f"{point.label}: {_why(process.returncode, err)}")
+        answer = json.loads(out)
+        if answer["code"] != code_digest():
+            raise SimulationError(f"{point.label}: the sources of dysharp changed during the run; start it again")
+        return dict(answer["row"])
 
-    def put(self, point: Point, row: dict[str, Any]) -> None:
-        """Write to a temporary name, then rename: a reader sees all of it or nothing."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            part = self.path(point).with_suffix(f".part{os.getpid()}")
-            part.write_text(json.dumps(row), encoding="utf-8")
-            part.replace(self.path(point))
-        except OSError as error:
-            raise ConfigError(f"store {self.folder}: {error.strerror}, expected a folder to write to") from None
-
-
-def run_point(point: Point) -> dict[str, Any]:
-    """The Row of one point from a fresh process (memory and crashes stay there). Raises ConfigError with its one-line message."""
-    done = subprocess.run([sys.executable, "-m", "dysharp", *point.command()], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"]
-        raise ConfigError(f"{point.system} on {point.model}: {lines[-1].removeprefix('dysharp: error: ')}")
-    return dict(json.loads(done.stdout))
+    def end(self) -> None:
+        with self.lock:
+            self.ended = True
+            for process in self.running:
+                process.terminate()
 
 
-def run_points(
-    points: Iterable[Point], store: Store, jobs: int = 1, progress: Callable[[int, int, str], None] | None = None
-) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
-    """Rows of all points, from the store where it has them: ({point: row}, {point: why it failed}). `progress(done, total, what)`."""
-    todo, rows, failed = [], {}, {}
+def _why(returncode: int, err: str) -> str:
+    lines = err.strip().splitlines()
+    if returncode < 0:
+        return f"the process was ended by {signal.Signals(-returncode).name}"
+    return lines[-1] if lines else f"the process ended with code {returncode}"
+
+
+def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
+    """Rows of all points, from the store where it has them: ({point: row}, {point: why it failed}), `jobs` processes at a time.
+
+    A point that fails does not stop the others. KeyboardInterrupt ends the processes in flight; finished points stay in the store.
+    """
+    code_digest()  # now: it has to be that of the code which the first point runs
     wanted = list(dict.fromkeys(points))
-    for point in wanted:
-        row = store.get(point)
-        if row is None:
-            todo.append(point)
-        else:
-            rows[point] = row
+    rows = {p: row for p in wanted if (row := store.get(p)) is not None}
+    failed: dict[Point, str] = {}
+    todo = [p for p in wanted if p not in rows]
+    if progress:
+        progress(len(rows), len(wanted), todo[0].label if todo else "from the store")
+    processes = _Processes()
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        futures = {pool.submit(run_point, p): p for p in todo}
+        futures = {pool.submit(processes.row_of, p): p for p in todo}
         try:
             for future in as_completed(futures):
                 point = futures[future]
                 try:
                     rows[point] = future.result()
-                    store.put(point, rows[point])
-                except ConfigError as error:
+                except (ConfigError, SimulationError, ValueError) as error:
                     failed[point] = str(error)
+                else:
+                    store.put(point, rows[point])
                 if progress:
-                    progress(len(rows) + len(failed), len(wanted), f"{point.system} {point.model}")
-        except KeyboardInterrupt:
+                    progress(len(rows) + len(failed), len(wanted), point.label)
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            processes.end()
             raise
     return {p: rows[p] for p in wanted if p in rows}, failed

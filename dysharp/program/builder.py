@@ -39,6 +39,7 @@ I32 = NDArray[np.int32]
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 WIRED = PUSHES + PULLS
+RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0}  # columns most Programs do without, and what they then mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +239,11 @@ class ProgramBuilder:
                 "issuer": _full(issuer, n, "issuer"),
                 "rows": _full(rows, n, "rows"),
                 "wire": wire,
-                "chain": _full(chain, n, "chain"),
-                "session": _full(session, n, "session"),
-                "threshold": _full(threshold, n, "threshold"),
-                "value": _full(value, n, "value"),
+            }
+            | {
+                name: _full(column, n, name)
+                for name, column in (("chain", chain), ("session", session), ("threshold", threshold), ("value", value))
+                if np.ndim(column) or column != RARE[name]
             }
         )
         self._n_ops += n
@@ -309,9 +311,11 @@ class ProgramBuilder:
 
     def build(self, declared: Declared | None = None) -> Program:
         """Concatenate and freeze. Check the result with `verify`."""
-        ops = {k: _cat([o[k] for o in self._ops]) for k in (self._ops[0] if self._ops else Ops.__slots__)}
-        optional = {"chain": -1, "session": -1, "threshold": -1, "value": 0}
-        columns: dict[str, Any] = {k: (None if k in optional and (v == optional[k]).all() else v) for k, v in ops.items()}
+        common = [k for k in Ops.__slots__ if k not in RARE]
+        columns: dict[str, Any] = {k: _cat([o[k] for o in self._ops]) for k in common}
+        for name, default in RARE.items():
+            if any(name in o for o in self._ops):
+                columns[name] = _cat([o.get(name, np.full(len(o["node"]), default, np.int32)) for o in self._ops])
         program = Program(
             n_nodes=self.n_nodes,
             machine=self.machine,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -58,10 +62,36 @@ def _conflicts(c: Choice) -> list[str]:
 
 def choice(name: str) -> Choice:
     """The choice called `name`, such as "machine.train_bytes"; raises `ConfigError` with the nearest name."""
+    changed = _overridden.get()
+    return changed[name] if name in changed else _packaged(name)
+
+
+def _packaged(name: str) -> Choice:
     table = _table()
     if name not in table:
         raise ConfigError(f"unknown choice {show(name)}{nearest(str(name), table)}")
     return table[name]
+
+
+@contextmanager
+def choices_overridden(values: Mapping[str, Scalar]) -> Iterator[None]:
+    """Inside the block `choice(name)` has `values[name]`, in this thread or task only. Blocks nest.
+
+    What was read before stays as it is: Option defaults of systems are read when `systems` is imported, so set those as options.
+    Raises ConfigError for an unknown name, another type than the choice has, or a value outside its range.
+    """
+    changed = {name: _with_value(_packaged(name), value) for name, value in values.items()}
+    token = _overridden.set(MappingProxyType({**_overridden.get(), **changed}))
+    try:
+        yield
+    finally:
+        _overridden.reset(token)
+
+
+def _with_value(c: Choice, value: Scalar) -> Choice:
+    if type(value) is not type(c.value):
+        raise ConfigError(f"choice {show(c.name)}: found {show(value)}, expected {type(c.value).__name__}")
+    return replace(c, value=value)
 
 
 def choice_value(name: str) -> Scalar:
@@ -86,7 +116,7 @@ def choice_str(name: str) -> str:
 
 
 def list_choices() -> list[Choice]:
-    """All choices, sorted by name."""
+    """All choices as packaged, sorted by name."""
     return [c for _, c in sorted(_table().items())]
 
 
@@ -116,6 +146,10 @@ def _row(name: str, fields: Any, found: list[str]) -> dict[str, Any]:
     found.extend(f"{name}.{problem}" for problem in problems(Choice, row))
     row["alternatives"] = tuple(row["alternatives"]) if isinstance(row.get("alternatives"), list) else ()
     return row
+
+
+# Not a global in disguise: a ContextVar is seen by the block that set it and by nobody else.
+_overridden: ContextVar[Mapping[str, Choice]] = ContextVar("choices_overridden", default=MappingProxyType({}))
 
 
 @functools.cache

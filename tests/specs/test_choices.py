@@ -1,10 +1,12 @@
 """The table of free choices: complete, sourced, in range, and refused when malformed."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.specs import choice, choice_int, choice_str, choice_value, list_choices
-from dysharp.specs.choices import choices_from_toml
+from dysharp.specs.choices import choices_from_toml, choices_overridden
 
 GOOD = '[a.b]\nvalue = 1\nlow = 0\nhigh = 2\nunit = ""\nsource = "assumed"\nreason = "because"\n'
 
@@ -52,3 +54,33 @@ def test_malformed_tables(old: str, new: str, message: str) -> None:
         choices_from_toml(GOOD.replace(old, new), "c.toml")
     assert message in str(caught.value)
     assert str(caught.value).startswith("c.toml")
+
+
+def test_an_override_lasts_for_its_block() -> None:
+    with choices_overridden({"machine.responder_ns": 300}):
+        with choices_overridden({"gemm.tile_rows": 64}):
+            assert (choice_int("machine.responder_ns"), choice_int("gemm.tile_rows")) == (300, 64)
+        assert (choice_int("machine.responder_ns"), choice_int("gemm.tile_rows")) == (300, 128)
+        assert choice("machine.responder_ns").high == 1000
+    assert choice_int("machine.responder_ns") == 500
+
+
+def test_an_override_is_not_seen_by_another_thread() -> None:
+    with choices_overridden({"machine.responder_ns": 300}), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(choice_int, "machine.responder_ns").result() == 500
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"machine.responder": 300}, "unknown choice 'machine.responder'; did you mean"),
+        ({"machine.responder_ns": 9999}, "choice 'machine.responder_ns': value: found 9999, expected 300 to 1000"),
+        ({"machine.responder_ns": "fast"}, "choice 'machine.responder_ns': found 'fast', expected int"),
+        ({"gemm.weight_reuse": "never"}, "value: found 'never', expected one of layer, tile"),
+    ],
+)
+def test_a_bad_override_is_refused(values: dict[str, int | str], text: str) -> None:
+    with pytest.raises(ConfigError) as caught, choices_overridden(values):
+        pass
+    assert text in str(caught.value)
+    assert choice_int("machine.responder_ns") == 500

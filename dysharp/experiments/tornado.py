@@ -1,0 +1,115 @@
+"""How much each free choice moves the headline ratios: every one at the ends of its range, all others as packaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dysharp.errors import ConfigError
+from dysharp.experiments.figure import Figure, Point
+from dysharp.experiments.runner import Rows
+from dysharp.experiments.verdict import Result
+from dysharp.specs import Choice, Scalar, list_choices
+
+SYSTEM = "dysharp"
+BASELINES = ("deepep", "comet", "nvls")
+CLUSTER = "paper-gh200-nvl32"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One choice at one value: `ratios[baseline]` = time of the baseline over time of DySHARP, `change` relative to the packaged choices."""
+
+    choice: Choice
+    value: Scalar
+    ratios: dict[str, float]
+    change: dict[str, float]
+
+
+def values_of(choice: Choice) -> list[Scalar]:
+    """Ends of the range of a number, alternatives of a word, without the packaged value itself."""
+    ends = choice.alternatives or (choice.low, choice.high)
+    return [value for value in ends if value is not None and value != choice.value]
+
+
+def points_of(model: str, choices: dict[str, Scalar], *, gpus: int | None = None, tokens: int | None = None) -> dict[str, Point]:
+    """{system: point} on uniform routing, with `choices` in place; those that are options of a system are given to it as options."""
+    from dysharp.api.options import option_choices
+    from dysharp.systems import get_system
+
+    out = {}
+    for system in (SYSTEM, *BASELINES):
+        own = {field: c.name for field, c in option_choices(get_system(system)).items() if c is not None}
+        options = tuple(sorted((field, choices[name]) for field, name in own.items() if name in choices))
+        rest = tuple(sorted((name, value) for name, value in choices.items() if not _is_option(name)))
+        out[system] = Point(system, model, CLUSTER, "uniform", gpus=gpus, tokens=tokens, options=options, choices=rest)
+    return out
+
+
+def _is_option(name: str) -> bool:
+    from dysharp.api.options import option_choices
+    from dysharp.systems import all_systems
+
+    return any(c is not None and c.name == name for s in all_systems().values() for c in option_choices(s).values())
+
+
+def tornado_points(model: str, *, gpus: int | None = None, tokens: int | None = None) -> list[Point]:
+    """Every point that `tornado` needs, each once."""
+    points: dict[Point, None] = {}
+    for choices in ({}, *({c.name: value} for c in list_choices() for value in values_of(c))):
+        points |= dict.fromkeys(points_of(model, choices, gpus=gpus, tokens=tokens).values())
+    return list(points)
+
+
+def tornado(rows: Rows, model: str, *, gpus: int | None = None, tokens: int | None = None) -> list[Bar]:
+    """Bars in the order of the largest effect of their choice. Raises ConfigError where `rows` lacks a point of the packaged choices.
+
+    A value whose points failed is left out.
+    """
+    base = _ratios(rows, points_of(model, {}, gpus=gpus, tokens=tokens))
+    if base is None:
+        raise ConfigError(f"tornado: found no finished point for {model} with the packaged choices, expected all of them")
+    bars = []
+    for c in list_choices():
+        for value in values_of(c):
+            ratios = _ratios(rows, points_of(model, {c.name: value}, gpus=gpus, tokens=tokens))
+            if ratios is not None:
+                bars.append(Bar(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}))
+    size = {b.choice.name: 0.0 for b in bars}
+    for b in bars:
+        size[b.choice.name] = max(size[b.choice.name], *map(abs, b.change.values()))
+    return sorted(bars, key=lambda b: (-size[b.choice.name], b.choice.name))
+
+
+def _ratios(rows: Rows, points: dict[str, Point]) -> dict[str, float] | None:
+    if any(p not in rows for p in points.values()):
+        return None
+    ours = float(rows[points[SYSTEM]]["time_us"])
+    return {name: float(rows[points[name]]["time_us"]) / ours for name in BASELINES}
+
+
+def tornado_figure(model: str) -> Figure:
+    """What the tables print above the bars."""
+    return Figure(
+        "tornado",
+        f"Effect of every free choice on the speed-up of DySHARP, {model}, uniform routing, forward",
+        "no published value: each choice of `dysharp list options` at the ends of its plausible range, all others as packaged",
+        (),
+        (),
+        "The tolerance column has the change against the packaged choices, whose ratios come first.",
+    )
+
+
+def tornado_results(rows: Rows, model: str, bars: Iterable[Bar]) -> list[Result]:
+    """The bars as lines of a figure's table."""
+    base = _ratios(rows, points_of(model, {})) or {}
+    lines = [_line("packaged choices", name, ratio, "-") for name, ratio in base.items()]
+    for bar in bars:
+        unit = f" {bar.choice.unit}" if bar.choice.unit else ""
+        place = f"{bar.choice.name} {bar.choice.value} -> {bar.value}{unit}"
+        lines += [_line(place, name, ratio, f"{100 * bar.change[name]:+.2f} %") for name, ratio in bar.ratios.items()]
+    return lines
+
+
+def _line(place: str, baseline: str, ratio: float, change: str) -> Result:
+    return Result(place, f"speedup of {SYSTEM} over {baseline}", None, ratio, change, "no_published_value", True)

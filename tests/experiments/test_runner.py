@@ -1,0 +1,174 @@
+"""Points in processes of their own, and what is left of a run that was killed, interrupted or given a bad point."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dysharp.cli.app import cli
+from dysharp.cli.entry import INTERRUPTED
+from dysharp.errors import ConfigError
+from dysharp.experiments import Point, Store, check_points, load_figure, run_points
+
+TINY = """
+title = "tiny"
+source = "a test"
+[points]
+systems = ["dysharp", "deepep"]
+models = ["S-8"]
+gpus = 4
+tokens = 64
+routing = ["uniform"]
+seeds = [0, 1, 2]
+[[check]]
+name = "faster"
+metric = "speedup"
+system = "dysharp"
+over = "deepep"
+at_least = 0.1
+status = "reproduced"
+"""
+GOOD = Point("ideal", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
+
+
+def tiny_file(tmp_path: Path, text: str = TINY) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(text)
+    return path
+
+
+def started(path: Path, store: Store) -> "subprocess.Popen[bytes]":
+    """A run of the figure with its first point finished."""
+    command = [sys.executable, "-m", "dysharp", "reproduce", str(path), "--store", str(store.folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    give_up = time.monotonic() + 120
+    while not list(store.folder.glob("*.json")):
+        assert time.monotonic() < give_up, "no point was finished"
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.02)
+    return process
+
+
+def test_a_killed_run_leaves_a_readable_store_and_repeats_nothing(tmp_path: Path) -> None:
+    path, store = tiny_file(tmp_path), Store(tmp_path / "store")
+    process = started(path, store)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    figure = load_figure(path)
+    finished = {p: store.path(p).stat().st_mtime_ns for p in figure.points if store.get(p) is not None}
+    assert 1 <= len(finished) < len(figure.points)
+    assert len(list(store)) == len(finished)
+    rows, failed = run_points(figure.points, store, jobs=2)
+    assert not failed
+    assert list(rows) == list(figure.points)
+    assert all(store.path(p).stat().st_mtime_ns == when for p, when in finished.items())
+
+
+def test_an_interrupted_run_exits_with_130_and_keeps_its_points(tmp_path: Path) -> None:
+    path, store = tiny_file(tmp_path), Store(tmp_path / "store")
+    process = started(path, store)
+    process.send_signal(signal.SIGINT)  # to the run alone: it has to end its processes itself
+    assert process.wait(30) == INTERRUPTED
+    assert list(store)
+
+
+def test_a_failing_point_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
+    bad = replace(GOOD, model="S-9")
+    rows, failed = run_points([bad, GOOD], Store(tmp_path))
+    assert list(rows) == [GOOD]
+    assert "ideal S-9 uniform 4 GPUs 16 tokens per GPU" in failed[bad]
+    assert "did you mean" in failed[bad]
+
+
+def test_a_truncated_part_is_run_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    rows, _ = run_points([GOOD], store)
+    whole = store.path(GOOD).read_text()
+    store.path(GOOD).write_text(whole[: len(whole) // 2])
+    assert store.get(GOOD) is None
+    again, _ = run_points([GOOD], store)
+    assert again[GOOD]["digest"] == rows[GOOD]["digest"]
+    assert store.get(GOOD) == again[GOOD]
+
+
+def test_choices_are_part_of_a_point_and_reach_the_run(tmp_path: Path) -> None:
+    plain = replace(GOOD, system="dysharp")
+    slow = replace(plain, choices=(("machine.responder_ns", 1000),))
+    store = Store(tmp_path)
+    assert store.path(plain) != store.path(slow)
+    rows, failed = run_points([plain, slow], store)
+    assert not failed
+    assert rows[slow]["time_us"] > rows[plain]["time_us"]
+
+
+def test_a_file_with_other_content_is_another_point(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text('base = "S-8"\nname = "mine"\n')
+    two.write_text('base = "S-8"\nname = "mine"\ntopk = 4\n')
+    store = Store(tmp_path)
+    first = store.path(replace(GOOD, model=str(one)))
+    two.replace(one)
+    from dysharp.experiments import store as module
+
+    module._files_digest.cache_clear()
+    assert store.path(replace(GOOD, model=str(one))) != first
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"system": "dysharpp"}, 'did you mean "dysharp"'),
+        ({"model": "S-9"}, "S-9"),
+        ({"cluster": "paper-gh200"}, "did you mean"),
+        ({"options": (("windo", 3),)}, "option ideal.windo: unknown"),
+    ],
+)
+def test_a_wrong_name_is_refused_before_anything_runs(change: dict[str, object], text: str) -> None:
+    check_points([GOOD])
+    with pytest.raises(ConfigError) as caught:
+        check_points([replace(GOOD, **change)])  # type: ignore[arg-type]
+    assert text in str(caught.value)
+
+
+def test_a_store_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"expected a folder to write to"):
+        Store(tmp_path / "file" / "store").open()
+
+
+def test_command_prints_json_and_exits_with_the_verdict(tmp_path: Path) -> None:
+    path = tiny_file(tmp_path, TINY.replace("seeds = [0, 1, 2]", "seeds = [0]"))
+    arguments = ["reproduce", str(path), "--json", "--store", str(tmp_path / "s"), "--report", str(tmp_path / "r.md")]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0
+    (figure,) = json.loads(done.stdout)
+    assert figure["figure"] == "tiny"
+    assert figure["verdict"] == "holds"
+    assert set(figure["rows"][0]) >= {"point", "metric", "paper", "ours", "tolerance", "status"}
+    assert "## tiny" in (tmp_path / "r.md").read_text()
+    path.write_text(TINY.replace("seeds = [0, 1, 2]", "seeds = [0]").replace("at_least = 0.1", "at_least = 100.0"))
+    assert CliRunner().invoke(cli, arguments).exit_code == 1
+
+
+def test_sweep_counts_its_points(tmp_path: Path) -> None:
+    path = tiny_file(tmp_path, TINY[: TINY.index("[[check]]")].replace("seeds = [0, 1, 2]", "seeds = [0, 0]"))
+    arguments = ["sweep", str(path), "--json", "--store", str(tmp_path / "s"), "--out", str(tmp_path / "rows.jsonl")]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"n_points": 2, "n_done": 2, "n_failed": 0, "store": str(tmp_path / "s")}
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [line["point"]["system"] for line in lines] == ["dysharp", "deepep"]
+    assert all(line["row"]["time_us"] > 0 for line in lines)
+
+
+def test_sweep_needs_a_file(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["sweep", "fig15"])
+    assert isinstance(done.exception, ConfigError)
+    assert "expected a .toml file" in str(done.exception)

@@ -1,0 +1,44 @@
+"""Every free choice at the ends of its range."""
+
+from dysharp.experiments.closed import closed_row
+from dysharp.experiments.figure import CLOSED_FORM, Point
+from dysharp.experiments.tornado import points_of, tornado, tornado_points, tornado_results, values_of
+from dysharp.specs import choice, list_choices
+
+
+def test_values_are_the_ends_that_differ() -> None:
+    assert values_of(choice("machine.responder_ns")) == [300, 1000]
+    assert values_of(choice("machine.train_bytes")) == [2048]
+    assert values_of(choice("gemm.weight_reuse")) == ["tile"]
+    assert values_of(choice("dysharp.combine_window")) == [16, 256]
+
+
+def test_an_option_goes_to_its_system_and_other_choices_to_all() -> None:
+    points = points_of("S-8", {"dysharp.combine_window": 16})
+    assert points["dysharp"].options == (("combine_window", 16),)
+    assert points["deepep"] == points_of("S-8", {})["deepep"], "systems that an option does not touch are not run again"
+    assert not points["dysharp"].choices
+    points = points_of("S-8", {"gemm.tile_rows": 64})
+    assert all(p.choices == (("gemm.tile_rows", 64),) for p in points.values())
+
+
+def test_bars_come_largest_first() -> None:
+    points = tornado_points("S-8")
+    assert len(points) == len(set(points))
+    rows = {p: {"time_us": 100.0} for p in points}
+    for p in points:
+        if p.system == "dysharp" and dict(p.choices).get("gemm.tile_rows") == 256:
+            rows[p] = {"time_us": 50.0}
+    bars = tornado(rows, "S-8")
+    assert {b.choice.name for b in bars} == {c.name for c in list_choices()}
+    assert bars[0].choice.name == "gemm.tile_rows"
+    assert bars[1].change == {"deepep": 1.0, "comet": 1.0, "nvls": 1.0}
+    results = tornado_results(rows, "S-8", bars)
+    assert results[0].ours == 1.0
+    assert any(r.tolerance == "+100.00 %" and r.point == "gemm.tile_rows 128 -> 256 rows" for r in results)
+
+
+def test_closed_form_rows() -> None:
+    point = Point(CLOSED_FORM, "deepseek-v3", "paper-gh200-nvl32", "", options=(("topk", 8),))
+    assert round(closed_row(point)["redundant_share"], 3) == 0.429
+    assert round(closed_row(point)["ideal_speedup"], 3) == 1.751
