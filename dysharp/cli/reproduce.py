@@ -134,7 +134,10 @@ def reproduce(
         if plot is not None and figure.name == "windows":
             _plot_windows(rows, plot)
     if tornado:
-        tell(*_tornado(tornado_model, where, jobs))
+        figure_json, page, fine = _tornado(tornado_model, where, jobs, quiet=as_json)
+        out.append(figure_json)
+        pages.append(page)
+        all_hold &= fine
     if report is not None:
         asked = ["--all"] * every or list(figures)
         asked += ["--tornado"] * tornado + [f"--models {models}"] * (models is not None)
@@ -144,11 +147,18 @@ def reproduce(
     ctx.exit(0 if all_hold else 1)
 
 
-def _tornado(model: str, store: Store, jobs: int) -> tuple[Figure, list[Result], bool]:
-    from dysharp.experiments.tornado import tornado, tornado_figure, tornado_points, tornado_results
+def _tornado(model: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[str, Any], str, bool]:
+    """(JSON, Markdown, whether every point finished); prints the table unless `quiet`."""
+    from dysharp.experiments.tornado import tornado, tornado_figure, tornado_points, tornado_results, tornado_table
 
     rows, failed = _run(tornado_points(model), store, jobs, "tornado")
-    return tornado_figure(model), tornado_results(rows, model, tornado(rows, model)), not failed
+    figure, bars = tornado_figure(model), tornado(rows, model)
+    columns, lines = tornado_table(rows, model, bars)
+    if not quiet:
+        _print_table(columns, lines, f"{figure.name}: {figure.title}")
+    page = [f"## {figure.name}: {figure.title}", "", figure.source, "", figure.text, ""]
+    page += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
+    return _json(figure.name, tornado_results(rows, model, bars), not failed), "\n".join(page) + "\n", not failed
 
 
 @click.command()
@@ -186,14 +196,21 @@ def sweep(ctx: click.Context, file: str, jobs: int, store: str | None, out: str 
 
 
 def _print_sweep(rows: dict[Point, dict[str, Any]]) -> None:
+    fields = {"time_us": "time (us)", "bound_us": "bound (us)", "exposed_comm_us": "exposed comm (us)"}
+    lines = []
+    for point, row in rows.items():
+        numbers = (row.get(name) for name in fields)  # closed forms have none of them
+        lines.append([point.label, *("-" if n is None else f"{n:.1f}" for n in numbers)])
+    _print_table(["point", *fields.values()], lines)
+
+
+def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("point", overflow="fold")
-    for name in ("time (us)", "bound (us)", "exposed comm (us)"):
-        table.add_column(name, justify="right")
-    for point, row in rows.items():
-        numbers = (row.get(field) for field in ("time_us", "bound_us", "exposed_comm_us"))  # closed forms have none of them
-        table.add_row(point.label, *("-" if n is None else f"{n:.1f}" for n in numbers))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="right" if i else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
     Console(highlight=False, width=None if sys.stdout.isatty() else 130).print(table, markup=False)

@@ -26,6 +26,8 @@ METRICS = (
     "redundant_share",
     "ideal_speedup",
 )
+COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
+CLOSED = ("redundant_share", "ideal_speedup")  # metrics of closed forms
 STATUSES = ("reproduced", "gap", "no_published_value")
 KEYS = {"title", "source", "text", "points", "check"}
 CLOSED_FORM = "closed-form"  # no system: the closed forms of uniform routing, for which nothing is simulated
@@ -146,6 +148,8 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
         raise ConfigError(f"{where}: found no [points], expected systems and models to run")
     checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(table.get("check", [])))
     points = _points(table["points"], f"{where}: points")
+    for i, check in enumerate(checks):
+        _has_points(check, points, f"{where}: check[{i}]")
     models = tuple(dict.fromkeys(p.model for p in points))
     title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
     return Figure(name, title or name, source, points, checks, text, models)
@@ -196,6 +200,21 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     )
 
 
+def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
+    """A check on points that the figure does not have would hold for ever."""
+    systems = dict.fromkeys(p.system for p in points)
+    for name, words, valid in (
+        ("system", (check.system,), systems),
+        ("over", (check.over,) if check.over else (), systems),
+        ("models", check.models, dict.fromkeys(p.model for p in points)),
+        ("routing", () if check.routing is None else (check.routing,), dict.fromkeys(p.routing for p in points)),
+        ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),
+        ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options)),
+    ):
+        for word in words:
+            _word(word, tuple(valid), f"{where}.{name}")
+
+
 def _check(table: dict[str, Any], where: str) -> Check:
     _known(table, set(Check.__slots__), where)
     check = _typed(Check, table, where)
@@ -206,6 +225,12 @@ def _check(table: dict[str, Any], where: str) -> Check:
         raise ConfigError(f"{where}.against: found {check.against!r}, expected a routing exactly where the metric is kept")
     if check.status == "gap" and not (check.reason and check.ablation):
         raise ConfigError(f"{where}: found a gap without its reason or ablation command, expected both")
+    if (check.metric in COMPARED) != bool(check.over):
+        raise ConfigError(f"{where}.over: found {check.over!r}, expected a system exactly where the metric is one of {', '.join(COMPARED)}")
+    if (check.metric in CLOSED) != (check.system == CLOSED_FORM):
+        raise ConfigError(f"{where}.metric: found {check.metric!r} of {check.system!r}, expected {' or '.join(CLOSED)} of {CLOSED_FORM} only")
+    if check.within is not None and check.paper is None:
+        raise ConfigError(f"{where}.within: found a tolerance without the paper's value it refers to, expected both")
     judged = any(v is not None for v in (check.within, check.at_least, check.at_most))
     if (check.status != "no_published_value") != judged:
         raise ConfigError(f"{where}: found status {check.status!r}, expected a bound (within, at_least, at_most) exactly where something is claimed")

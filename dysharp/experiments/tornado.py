@@ -96,19 +96,35 @@ def tornado_figure(model: str) -> Figure:
         "no published value: each choice of `dysharp list options` at the ends of its plausible range, all others as packaged",
         (),
         (),
-        "The tolerance column has the change against the packaged choices, whose ratios come first.",
+        "In brackets the change against the packaged choices (`=`: less than 0.005 %), largest effect first.",
     )
 
 
 def tornado_results(rows: Rows, model: str, bars: Iterable[Bar]) -> list[Result]:
-    """The bars as lines of a figure's table."""
+    """The bars as Results, one for each ratio: what `--json` prints. `tolerance` has the change against the packaged choices."""
     base = _ratios(rows, points_of(model, {})) or {}
     lines = [_line("packaged choices", name, ratio, "-") for name, ratio in base.items()]
     for bar in bars:
-        unit = f" {bar.choice.unit}" if bar.choice.unit else ""
-        place = f"{bar.choice.name} {bar.choice.value} -> {bar.value}{unit}"
-        lines += [_line(place, name, ratio, f"{100 * bar.change[name]:+.2f} %") for name, ratio in bar.ratios.items()]
+        lines += [_line(_place(bar), name, ratio, _percent(bar.change[name])) for name, ratio in bar.ratios.items()]
     return lines
+
+
+def tornado_table(rows: Rows, model: str, bars: Iterable[Bar]) -> tuple[list[str], list[list[str]]]:
+    """The bars for people: names of the columns and one line a bar, the packaged choices first."""
+    base = _ratios(rows, points_of(model, {})) or {}
+    lines = [["packaged choices", *(f"{ratio:.3f}" for ratio in base.values())]]
+    lines += [[_place(bar), *(f"{ratio:.3f} ({_percent(bar.change[name])})" for name, ratio in bar.ratios.items())] for bar in bars]
+    return ["choice", *(f"speed-up over {name}" for name in BASELINES)], lines
+
+
+def _place(bar: Bar) -> str:
+    unit = f" {bar.choice.unit}" if bar.choice.unit else ""
+    packaged = "automatic" if bar.choice.value == bar.choice.automatic else bar.choice.value
+    return f"{bar.choice.name}: {packaged} -> {bar.value}{unit}"
+
+
+def _percent(change: float) -> str:
+    return f"{100 * change:+.2f} %" if abs(change) >= 5e-5 else "="
 
 
 def _line(place: str, baseline: str, ratio: float, change: str) -> Result:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dysharp.errors import ConfigError
 from dysharp.experiments.figure import Check, Figure, Point
 
 Rows = dict[Point, dict[str, Any]]
@@ -52,7 +53,8 @@ def _kept(point: Point, check: Check, rows: Rows) -> float | None:
 def _traffic_cut(point: Point, check: Check, rows: Rows) -> float | None:
     """Share of `over`'s payload that the system does not move."""
     other = _partner(point, check, rows)
-    return None if other is None else 1.0 - _total(rows[point]) / _total(other)
+    moved = 0.0 if other is None else _total(other)
+    return 1.0 - _total(rows[point]) / moved if moved else None  # a bound without links moves nothing
 
 
 def _bound_share(point: Point, check: Check, rows: Rows) -> float | None:
@@ -93,6 +95,8 @@ UNITS = {"traffic_GB": "payload (GB)", "time_us": "layer time (us)"}
 
 def _reduce(values: list[float], how: str) -> float:
     if how == "geomean":
+        if min(values) <= 0:
+            raise ConfigError(f"geomean: found {min(values):g} among the values, expected only positive ones; use max, min or each")
         return math.exp(sum(map(math.log, values)) / len(values))
     return max(values) if how == "max" else min(values)
 

@@ -68,11 +68,12 @@ def pull_train(framing: Framing, payload_bytes: int, targets: int, flit_bytes: i
     """A load or load-reduce: requests without data, one response per member, one result. Nothing is acknowledged."""
     packets = framing.packets(payload_bytes)
     answer = flit_bytes * (packets * framing.header + framing.data_flits(payload_bytes, flit_bytes))
+    listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)  # explicit addresses come back with the result
     return Train(
         up=flit_bytes * packets * framing.source_hop_flits(targets),
         down=flit_bytes * packets * framing.header,
         response=answer,
-        result=answer,
+        result=answer + listed,
         ack_up=0,
         ack_down=0,
         packets=packets,

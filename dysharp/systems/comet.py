@@ -24,7 +24,7 @@ class Options:
     drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """GEMM-1 overlaps Dispatch and GEMM-2 overlaps Combine row by row; Dispatch and Combine never overlap on one GPU."""
+    """GEMM-1 overlaps Dispatch and GEMM-2 overlaps Combine row by row; a GPU's Combine starts after its own GEMM-1."""
     layer = Layer(model, cluster, routing, direction)
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)

@@ -101,7 +101,7 @@ class Layer:
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------------
 
-    def dispatch_puts(self, *, gate_weights: bool = True) -> int:
+    def dispatch_puts(self) -> int:
         """One copy per distinct GPU, pushed in token order (DeepEP). Returns the first op; ops follow `pair_*` order."""
         template = self.b.template(Template("dispatch.put", Kind.PUT, "dispatch", "copy", DISPATCH, framing=self.b.framing(STORE)))
         return self.b.ops(
@@ -112,7 +112,7 @@ class Layer:
             key=self.p.token,
             to=To(np.ones(len(self.p.gpu), np.int32), self.p.gpu, self.pair_rows, self.row_of),
             targets=1,
-            aux_bytes=self.gate_bytes if gate_weights else 0,
+            aux_bytes=self.gate_bytes,
         )
 
     def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM) -> int:
@@ -214,20 +214,24 @@ class Layer:
 
     def experts_in_pairs(self, op_of_useful_row: I64) -> None:
         """COMET: GEMM-1 as tiles fill, a barrier of the GPU, GEMM-2; its finished rows release `op_of_useful_row` (token order)."""
+        if not self.compute:
+            arrived = self._gpu_barrier(Tail.TILE_READY, 0)
+            self._rows_release(Tail.OP_DONE, arrived[self.tile_gpu], op_of_useful_row)
+            return
         gemm1, gemm2 = self._gemms()
         self.b.edges(Tail.TILE_READY, self._tiles, Head.OP_ISSUE, gemm1 + self._tiles)
         self._gpu_barrier(Tail.OP_DONE, gemm1, gemm2)
-        self._rows_release(Tail.OP_DONE, gemm2, op_of_useful_row)
+        self._rows_release(Tail.OP_DONE, gemm2 + self._tiles, op_of_useful_row)
 
     def experts_fused(self, op_of_useful_row: I64, *, gemm2_first: bool = True) -> None:
         """GEMM-1 as tiles fill, GEMM-2 behind it, finished rows release `op_of_useful_row` (useful rows in token order)."""
         if not self.compute:
-            self._rows_release(Tail.TILE_READY, 0, op_of_useful_row)
+            self._rows_release(Tail.TILE_READY, self._tiles, op_of_useful_row)
             return
         gemm1, gemm2 = self._gemms(gemm2_first)
         self.b.edges(Tail.TILE_READY, self._tiles, Head.OP_ISSUE, gemm1 + self._tiles)
         self.b.edges(Tail.OP_DONE, gemm1 + self._tiles, Head.OP_ISSUE, gemm2 + self._tiles)
-        self._rows_release(Tail.OP_DONE, gemm2, op_of_useful_row)
+        self._rows_release(Tail.OP_DONE, gemm2 + self._tiles, op_of_useful_row)
 
     @property
     def _tiles(self) -> I64:
@@ -242,8 +246,9 @@ class Layer:
             self.b.edges(Tail.OP_DONE, join + self.tile_gpu, Head.OP_ISSUE, heads + self._tiles)
         return (join + np.arange(self.n_gpus)).astype(np.int32)
 
-    def _rows_release(self, tails: Tail, first: int, op_of_useful_row: I64) -> None:
-        self.b.edges(tails, first + self._tiles, Head.TILE_NOTIFY, self._tiles)
+    def _rows_release(self, kind: Tail, tail_of_tile: I64 | I32, op_of_useful_row: I64) -> None:
+        """Each tile's rows release their ops when `tail_of_tile[tile]` has happened."""
+        self.b.edges(kind, tail_of_tile, Head.TILE_NOTIFY, self._tiles)
         order = np.empty(len(self.row_of), np.int64)
         order[self.row_of] = op_of_useful_row
         self.b.notify(np.arange(len(order)), order)

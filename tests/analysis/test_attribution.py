@@ -35,7 +35,6 @@ def test_parts_sum_with_finite_and_infinite_buffers(finished: Callable[..., Any]
     trace, _ = run_burst(program)
     parts = attribute(program, trace)
     assert sum(parts.values()) == trace.time_ps
-    assert (parts["link_down"] > 0) == (vc_bytes > 0) or parts["link_up"] > 0
 
 
 def build(add: Callable[[ProgramBuilder, int, list[int]], None], kind: Kind = Kind.PUT) -> Program:

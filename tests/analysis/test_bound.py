@@ -8,7 +8,7 @@ import pytest
 from dysharp.analysis import program_bound
 from dysharp.systems import all_systems
 
-WITH_COMPUTE = ("deepep", "dysharp", "nvls", "fusion-only")
+WITH_COMPUTE = ("deepep", "dysharp", "dysharp-basic", "dysharp-comet", "explicit", "nvls", "fusion-only")
 
 
 @pytest.mark.parametrize("routing", ["uniform", "lognormal:0.8", "dropped", "one GPU"])

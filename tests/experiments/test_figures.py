@@ -57,6 +57,11 @@ def test_every_packaged_figure_loads_and_names_its_source() -> None:
         ("tokens = 32", 'tokens = "many"', r"points.tokens.0: found 'many', input should be a valid integer"),
         ("at_least = 0.1", 'at_least = "x"', r"check\[0\].at_least: found 'x', input should be a valid number"),
         ('name = "faster"\n', "", r"check\[0\].name: found"),
+        ('over = "deepep"\n', "", r"check\[0\].over: found '', expected a system exactly where the metric is one of speedup"),
+        ('over = "deepep"', 'over = "deepe"', r'check\[0\].over: found \'deepe\'; did you mean "deepep"'),
+        ('system = "dysharp"', 'system = "dysharpp"', r'check\[0\].system: found \'dysharpp\'; did you mean "dysharp"'),
+        ("at_least = 0.1", "within = 0.1", r"check\[0\].within: found a tolerance without the paper's value"),
+        ('metric = "speedup"\n', 'metric = "ideal_speedup"\n', r"check\[0\].over: found 'deepep'"),
         ('metric = "speedup"', 'metric = "kept"', r"check\[0\].against: found None, expected a routing exactly where the metric is kept"),
     ],
 )
@@ -122,6 +127,14 @@ def test_a_check_takes_the_points_with_its_options() -> None:
     results, _ = judge(Figure("f", "t", "s", tuple(points), (check,)), rows)
     assert [r.ours for r in results] == [11.0, 12.0]
     assert results[0].point == "c: S-8 w=8"
+
+
+def test_a_geomean_needs_positive_values() -> None:
+    a, b = Point("dysharp", "S-8", "c", "uniform"), Point("deepep", "S-8", "c", "uniform")
+    traffic = [{"traffic_bytes": {side: {"dispatch": n, "combine": n} for side in ("up", "down")}} for n in (2, 1)]
+    figure = Figure("f", "t", "s", (a, b), (Check("c", "traffic_cut", "dysharp", "deepep"),))
+    with pytest.raises(ConfigError, match=r"geomean: found -1 among the values, expected only positive ones"):
+        judge(figure, dict(zip((a, b), traffic, strict=True)))
 
 
 def test_a_gap_says_how_to_see_it() -> None:

@@ -2,7 +2,7 @@
 
 from dysharp.experiments.closed import closed_row
 from dysharp.experiments.figure import CLOSED_FORM, Point
-from dysharp.experiments.tornado import points_of, tornado, tornado_points, tornado_results, values_of
+from dysharp.experiments.tornado import points_of, tornado, tornado_points, tornado_results, tornado_table, values_of
 from dysharp.specs import choice, list_choices
 
 
@@ -35,7 +35,11 @@ def test_bars_come_largest_first() -> None:
     assert bars[1].change == {"deepep": 1.0, "comet": 1.0, "nvls": 1.0}
     results = tornado_results(rows, "S-8", bars)
     assert results[0].ours == 1.0
-    assert any(r.tolerance == "+100.00 %" and r.point == "gemm.tile_rows 128 -> 256 rows" for r in results)
+    assert any(r.tolerance == "+100.00 %" and r.point == "gemm.tile_rows: 128 -> 256 rows" for r in results)
+    columns, lines = tornado_table(rows, "S-8", bars)
+    assert len(columns) == 4
+    assert lines[0] == ["packaged choices", "1.000", "1.000", "1.000"]
+    assert ["gemm.tile_rows: 128 -> 256 rows", *["2.000 (+100.00 %)"] * 3] in lines[1:3]
 
 
 def test_closed_form_rows() -> None:

@@ -112,6 +112,7 @@ def test_wire_flits_per_chunk(programs):
     assert (up_d - down_c, up_c - down_d) == (1.0, 1.0)  # the target list is all that is not symmetric
     assert f"{deepep / (up_d + up_c):.2f}" == "1.71"
     (up_d, down_d), (up_c, down_c) = both["explicit"]
+    assert up_d + up_c == pytest.approx(down_d + down_c)  # a read mirrors a write with the same totals (section 2.2)
     local_targets = 8 - uniform_traffic(256, 32, 8).remote_rows
     assert local_targets == 0.25
     assert f"{deepep / (up_d + up_c + 2 * local_targets):.2f}" == "1.49"
