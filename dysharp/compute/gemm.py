@@ -22,7 +22,8 @@ def tile_task_ps(
 
     Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output
     and of the weights: all of them per tile (`gemm.weight_reuse` = "tile") or once per expert of mean load and layer ("layer": a tile
-    pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less). An SM has 1/n_sms of both (spec/dysharp.md section 10.2; design section 4, static share).
+    pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less). An SM has 1/n_sms of both
+    (spec/dysharp.md section 10.2; design section 4, static share).
     """
     tile_cols = choice_int("gemm.tile_cols")
     n_tasks = gemm_gang(columns)

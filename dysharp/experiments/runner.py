@@ -23,6 +23,10 @@ Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`: points finished or failed, points asked for, the last one."""
 
 
+class SourcesChanged(SimulationError):
+    """Points of two versions of the code must not stand in one table: this ends the run, unlike a point that fails."""
+
+
 def check_points(points: Iterable[Point]) -> None:
     """Raise ConfigError for the first point that names an unknown system, option, model or cluster: before anything runs."""
     from dysharp.api.options import options_of
@@ -66,7 +70,7 @@ class _Processes:
             raise SimulationError(f"{point.label}: {_why(process.returncode, err)}")
         answer = json.loads(out)
         if answer["code"] != code_digest():
-            raise SimulationError(f"{point.label}: the sources of dysharp changed during the run; start it again")
+            raise SourcesChanged("the sources of dysharp changed during the run, so its points no longer belong together; start it again")
         return dict(answer["row"])
 
     def end(self) -> None:
@@ -86,7 +90,8 @@ def _why(returncode: int, err: str) -> str:
 def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
     """Rows of all points, from the store where it has them: ({point: row}, {point: why it failed}), `jobs` processes at a time.
 
-    A point that fails does not stop the others. KeyboardInterrupt ends the processes in flight; finished points stay in the store.
+    A point that fails does not stop the others. Raises SourcesChanged when the package was edited meanwhile. That and KeyboardInterrupt
+    end the processes in flight; finished points stay in the store.
     """
     code_digest()  # now: it has to be that of the code which the first point runs
     wanted = list(dict.fromkeys(points))
@@ -103,6 +108,8 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
                 point = futures[future]
                 try:
                     rows[point] = future.result()
+                except SourcesChanged:
+                    raise
                 except (ConfigError, SimulationError, ValueError) as error:
                     failed[point] = str(error)
                 else:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.cli.entry import INTERRUPTED
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, SimulationError
 from dysharp.experiments import Point, Store, check_points, load_figure, run_points
 
 TINY = """
@@ -96,6 +96,13 @@ def test_a_truncated_part_is_run_again(tmp_path: Path) -> None:
     again, _ = run_points([GOOD], store)
     assert again[GOOD]["digest"] == rows[GOOD]["digest"]
     assert store.get(GOOD) == again[GOOD]
+
+
+def test_points_of_two_versions_of_the_code_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dysharp.experiments.runner.code_digest", lambda: "another")
+    with pytest.raises(SimulationError, match=r"the sources of dysharp changed during the run"):
+        run_points([GOOD], Store(tmp_path))
+    assert not list(Store(tmp_path))
 
 
 def test_choices_are_part_of_a_point_and_reach_the_run(tmp_path: Path) -> None:

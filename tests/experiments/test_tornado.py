@@ -8,7 +8,7 @@ from dysharp.specs import choice, list_choices
 
 def test_values_are_the_ends_that_differ() -> None:
     assert values_of(choice("machine.responder_ns")) == [300, 1000]
-    assert values_of(choice("machine.train_bytes")) == [2048]
+    assert values_of(choice("machine.train_bytes")) == [4096]
     assert values_of(choice("gemm.weight_reuse")) == ["tile"]
     assert values_of(choice("dysharp.combine_window")) == [16, 256]
 
