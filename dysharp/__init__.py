@@ -1,7 +1,7 @@
 """Compare expert-parallel communication systems, with and without in-switch computing, on real models and real routing.
 
-`run` simulates one system, `compare` several; `load_model`, `load_cluster` and `make_routing` make their inputs. Names load when first
-used, so that `import dysharp` is quick.
+`run` simulates one system, `compare` several; `emulate`, `wrap` and `Machine` send real tensors through a modelled machine; `load_model`,
+`load_cluster` and `make_routing` make their inputs. Names load when first used, so that `import dysharp` is quick.
 """
 
 from __future__ import annotations
@@ -10,26 +10,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dysharp.api import compare, run
+    from dysharp.api import compare, emulate, run, wrap
+    from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model
     from dysharp.workload import make_routing
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compare", "load_cluster", "load_model", "make_routing", "run"]
+__all__ = ["Machine", "__version__", "compare", "emulate", "load_cluster", "load_model", "make_routing", "run", "wrap"]
 
 _HOME = {
-    "run": "dysharp.api",
-    "compare": "dysharp.api",
-    "load_model": "dysharp.specs",
-    "load_cluster": "dysharp.specs",
-    "make_routing": "dysharp.workload",
+    "run": ("dysharp.api", "run"),
+    "compare": ("dysharp.api", "compare"),
+    "emulate": ("dysharp.api", "emulate"),
+    "wrap": ("dysharp.api", "wrap"),
+    "Machine": ("dysharp.api", "machine_with_engine"),
+    "load_model": ("dysharp.specs", "load_model"),
+    "load_cluster": ("dysharp.specs", "load_cluster"),
+    "make_routing": ("dysharp.workload", "make_routing"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    module, attribute = _HOME[name]
+    value = getattr(importlib.import_module(module), attribute)
     globals()[name] = value
     return value
 

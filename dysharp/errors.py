@@ -42,6 +42,10 @@ class EmulationMismatch(DysharpError):
     """An emulated tensor that differs from its reference. Exit code 1."""
 
 
+class IsaError(DysharpError):
+    """A packet that cannot be written to or read from the wire: a field out of range, damage, a broken rule. Exit code 1."""
+
+
 class MissingExtra(DysharpError):
     """An optional dependency that is not installed. Exit code 2."""
 

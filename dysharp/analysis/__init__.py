@@ -3,6 +3,7 @@
 from dysharp.analysis.attribution import CAUSES, attribute
 from dysharp.analysis.bound import Bound, program_bound, workload_bound_us
 from dysharp.analysis.count import WireTable, traffic_bytes, wire_table
+from dysharp.analysis.passes import both_passes
 from dysharp.analysis.row import MODEL_VERSION, Point, Row, WallTimes, make_row
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "WallTimes",
     "WireTable",
     "attribute",
+    "both_passes",
     "make_row",
     "program_bound",
     "traffic_bytes",

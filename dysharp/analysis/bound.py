@@ -94,17 +94,25 @@ def _compute_ends(program: Program) -> tuple[int, int]:
 
 
 def workload_bound_us(
-    model: Model, cluster: Cluster, routing: Routing, *, free_links: bool = False, free_gemms: bool = False
+    model: Model,
+    cluster: Cluster,
+    routing: Routing,
+    *,
+    direction: str = "fwd",
+    free_links: bool = False,
+    free_gemms: bool = False,
 ) -> float:
-    """The least time any system can need for this workload on this machine, in microseconds.
+    """The least time any system can need for this pass of this workload on this machine, in microseconds.
 
     Payload of the hottest GPU and direction when a token with a remote GPU goes up once, every needed remote token comes down once,
     every remote (token, GPU) pair's partial sum goes up once and one sum per token comes down; or the floating-point operations of the
-    busiest GPU at the peak of the GEMM type; whichever is larger. `free_links`: for a system whose links are free by declaration
-    ("ideal"), the GEMMs alone; `free_gemms`: for a pass that leaves them out, the links alone.
+    busiest GPU at the peak of the GEMM type (backward twice the forward's: gradients of data and of weights); whichever is larger.
+    `free_links`: for a system whose links are free by declaration ("ideal"), the GEMMs alone; `free_gemms`: for a pass that leaves them
+    out, the links alone.
     """
     rows = rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1)
     flops = 2 * int(rows.max(initial=0)) * model.hidden * model.expert_hidden * model.n_matrices
+    flops *= 2 if direction == "bwd" else 1
     gemm_us = 0.0 if free_gemms else flops / cluster.peak_flops_per_us(model.gemm_dtype)
     if free_links:
         return gemm_us

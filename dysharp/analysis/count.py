@@ -91,7 +91,7 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
     """Payload bytes that crossed links: `{"up": {"dispatch", "combine", "other"}, "down": {...}}`, summed over nodes.
 
     Counted from the members that happened in `trace`. A push counts once up and once per copy down, a pull's
-    responses up and its result once down; members on the source's own node use no link. Gate weights that ride
+    responses up and its result once down; members on the source's own node use no link. Gate weights (or gradients) that ride
     along (`Wires.aux`) and control templates count as "other" (design section 6). `groups`: of all members, if at hand.
     """
     if trace.member.min(initial=0) < 0:
@@ -134,7 +134,7 @@ def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
     """The wire bytes that `program` puts on every link direction, by term, without running it."""
     g = group_transfers(program) if groups is None else groups
     w, pull = program.wires, g.is_pull
-    body = g.payload + np.where(pull, 0, w.aux[g.wire])
+    body = g.payload + w.aux[g.wire]
     up, down = np.zeros((2, program.n_nodes, len(TERMS)), np.int64)
 
     def add(table: I64, term: str, counts: I64, size: I64) -> None:

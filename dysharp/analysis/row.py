@@ -30,7 +30,7 @@ class Point:
     cluster: Cluster
     routing: Routing
     layer: int | None  # layer of a recording, or the draw of a distribution; None = the default draw
-    direction: str
+    direction: str  # "fwd" or "bwd"
     fidelity: str
     seed: int
     options: dict[str, Any]
@@ -56,7 +56,8 @@ class Row:
     time with a transfer in flight and no GEMM running. `traffic_bytes`: payload {up, down: {dispatch, combine, other}}, all GPUs.
     `wire_flits`: {up, down}, everything. `utilization`: {up, down, sm} mean over GPUs, {up_max, down_max, sm_max}. `bound_us`,
     `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
-    host_us}, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes last.
+    host_us}, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes last. In a backward pass the gradients of a
+    GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`.
     """
 
     system: str
@@ -138,6 +139,7 @@ def _measure(point: Point, program: Program, trace: Trace) -> Row:
             point.model,
             point.cluster,
             point.routing,
+            direction=point.direction,
             free_links=point.free_links,
             free_gemms=not any(t.kind is Kind.COMPUTE for t in program.templates),
         ),

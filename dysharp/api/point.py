@@ -6,16 +6,20 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from dysharp.analysis import Point, Row, WallTimes, make_row
+from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, options_of, split_options
 from dysharp.api.progress import Progress, Step
 from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Workload, make_request, make_workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def run(
@@ -35,6 +39,9 @@ def run(
     progress: Progress | None = None,
 ) -> Row:
     """Simulate one MoE layer under one EP system and measure it.
+
+    `direction`: "fwd", "bwd" (alone, on the layout that an evenly running forward leaves), or "both" (backward on the layout that this
+    forward left; the Row adds the two up).
 
     `model`, `cluster`: a packaged name, a file (TOML, Hugging Face `config.json`) or a loaded spec; `gpus`: GPUs in use (default: all
     of the cluster); `tokens`: per GPU (default: the model's own); `layer`: of a recording (default: the one of median imbalance);
@@ -64,18 +71,31 @@ def run(
 
 
 def run_point(system: System, options: Any, w: Workload, progress: Progress | None, index: int = 1, count: int = 1) -> Row:
-    """Plan, verify, run and measure one system on a shared workload."""
-    begin = time.perf_counter()
-    request = w.request
+    """Plan, verify, run and measure one system on a shared workload; "both" passes one after the other, backward on forward's layout."""
 
     def tell(stage: str, done: int = 0, total: int = 0) -> None:
         if progress:
             progress(Step(system.name, index, count, stage, done, total))
 
+    if w.request.direction != "both":
+        return _run_pass(system, options, w, w.request.direction, tell)[0]
+    forward, row_slot = _run_pass(system, options, w, "fwd", tell)
+    return both_passes(forward, _run_pass(system, options, w, "bwd", tell, row_slot)[0])
+
+
+def _run_pass(
+    system: System, options: Any, w: Workload, direction: str, tell: Callable[..., None], row_slot: NDArray[np.int32] | None = None
+) -> tuple[Row, NDArray[np.int32]]:
+    """One pass, a backward one on the layout `row_slot` (None: that of an evenly running forward). Returns the slots of its rows too."""
+    begin = time.perf_counter()
+    request = w.request
     tell("plan")
+    from dysharp.program.relayout import relayout
     from dysharp.program.verify import verify
 
-    program = system.plan(request.model, request.cluster, w.routing, request.direction, options)
+    program = system.plan(request.model, request.cluster, w.routing, direction, options)
+    if row_slot is not None:
+        program = relayout(program, row_slot)
     verify(program)
     plan_s = time.perf_counter() - begin
     tell("engine", 0, program.n_ops)
@@ -92,7 +112,7 @@ def run_point(system: System, options: Any, w: Workload, progress: Progress | No
         cluster=request.cluster,
         routing=w.routing,
         layer=w.layer,
-        direction=request.direction,
+        direction=direction,
         fidelity=request.fidelity,
         seed=request.seed,
         options=dataclasses.asdict(options),
@@ -108,7 +128,8 @@ def run_point(system: System, options: Any, w: Workload, progress: Progress | No
         analysis=end - analysing,
         total=w.routing_s + end - begin - compile_s,
     )
-    return dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb())
+    row = dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb())
+    return row, trace.row_slot
 
 
 def peak_rss_mb() -> float:

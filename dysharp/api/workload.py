@@ -14,7 +14,7 @@ from dysharp.workload import Routing, make_routing, packaged_traces
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
 FIDELITIES = ("burst", "packet")
-DIRECTIONS = ("fwd", "bwd", "both")
+DIRECTIONS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,10 @@ def make_request(
     fidelity: str,
 ) -> Request:
     """Load and check; raises ConfigError for anything unknown, out of range or not available yet."""
-    _check_word("direction", direction, DIRECTIONS)
+    _check_word("direction", direction, tuple(DIRECTIONS))
     _check_word("fidelity", fidelity, FIDELITIES)
     if fidelity == "packet":
         raise ConfigError('fidelity: found "packet", expected "burst" (it comes with the packet level)')
-    if direction != "fwd":
-        raise ConfigError(f'direction: found "{direction}", expected "fwd" (backward passes come with the functional machine)')
     loaded = model if isinstance(model, Model) else load_model(model)
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     if machine.family != "paper":
@@ -99,9 +97,7 @@ def routing_string(text: str) -> str:
 def make_workload(r: Request) -> Workload:
     """Draw or replay the routing of a Request, once."""
     begin = time.perf_counter()
-    routing = make_routing(
-        r.routing, r.model, r.cluster.n_gpus, r.tokens, seed=r.seed, layer=r.layer, placement=r.placement
-    )
+    routing = make_routing(r.routing, r.model, r.cluster.n_gpus, r.tokens, seed=r.seed, layer=r.layer, placement=r.placement)
     recorded = re.search(r" layer (\d+)", routing.description)  # a recording says which layer it took
     layer = int(recorded[1]) if recorded else r.layer
     return Workload(r, routing, layer, time.perf_counter() - begin)
@@ -114,7 +110,7 @@ def header_of(w: Workload) -> tuple[str, ...]:
     synthetic = ", synthetic routing" if w.routing.synthetic else ", recorded routing"
     lines = [
         f"{r.model.name}: hidden {r.model.hidden}, {r.model.n_experts} experts, top-{r.model.topk}; "
-        f"{c.n_gpus} GPUs x {r.tokens} tokens; forward",
+        f"{c.n_gpus} GPUs x {r.tokens} tokens; {DIRECTIONS[r.direction]}",
         f"routing: {w.routing.description.removesuffix(' (synthetic)')}{synthetic}",
         f"cluster {c.name} ({c.family} family: the papers' assumptions, {costs})",
         *(f"note: {note}" for note in w.routing.notes),
@@ -124,4 +120,3 @@ def header_of(w: Workload) -> tuple[str, ...]:
     if c.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)
-

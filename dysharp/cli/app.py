@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dysharp import __version__
+from dysharp.cli.emulate import emulate
 from dysharp.cli.flags import complete_systems, json_flag, workload_flags
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.errors import ConfigError, nearest
@@ -135,5 +136,6 @@ def routing(source: str, gpus: str, model: str | None, tokens: int | None, seed:
     print_json(routing_dict(source, rows)) if as_json else print_layers(rows)
 
 
+cli.add_command(emulate)
 cli.add_command(reproduce)
 cli.add_command(sweep)

@@ -142,10 +142,7 @@ def _options() -> Rows:
 
 
 def _blocks() -> Rows:
-    """Hardware blocks with an executable description in `protocol/`."""
-    package = importlib.import_module("dysharp.protocol")
-    found = []
-    for module in pkgutil.iter_modules(package.__path__):
-        text = importlib.import_module(f"dysharp.protocol.{module.name}").__doc__ or ""
-        found.append({"name": module.name.replace("_", "-"), "summary": " ".join(text.split("\n\n")[0].split())})
-    return found
+    """MoE blocks that `emulate` can build."""
+    from dysharp.functional.emulation import BLOCKS, PLAIN_BLOCKS
+
+    return [{"name": name, "summary": text, "extra": "" if name in PLAIN_BLOCKS else "torch"} for name, text in BLOCKS.items()]

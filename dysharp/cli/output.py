@@ -93,12 +93,17 @@ def print_comparison(done: Comparison) -> None:
     out.print(done.sentence, markup=False)
 
 
+def fact_table(lines: Iterable[tuple[str, str]]) -> Table:
+    """Name and value, one pair a line."""
+    table = _table(show_header=False)
+    for name, text in lines:
+        table.add_row(name, text)
+    return table
+
+
 def print_row(row: Row) -> None:
     """One point as name, value, unit."""
-    table = _table(show_header=False)
-    for name, text in _lines_of(row):
-        table.add_row(name, text)
-    console().print(table)
+    console().print(fact_table(_lines_of(row)))
 
 
 def _lines_of(row: Row) -> list[tuple[str, str]]:

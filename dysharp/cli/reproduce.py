@@ -55,12 +55,12 @@ def _store(folder: str | None) -> Store:
     return Store(Path(folder)) if folder else Store.default()
 
 
-def _chosen(names: Sequence[str], every: bool, models: str | None) -> list[tuple[Figure, list[Point]]]:
+def _chosen(names: Sequence[str], every: bool, models: str | None, direction: str) -> list[tuple[Figure, list[Point]]]:
     """The figures asked for, each with those of its points that are to run."""
-    from dysharp.experiments import load_figure
+    from dysharp.experiments import in_direction, load_figure
 
     keep = None if models is None else {m.strip() for m in models.split(",")}
-    figures = [load_figure(name) for name in names]
+    figures = [in_direction(load_figure(name), direction) for name in names]
     for figure in figures:
         for unknown in sorted((keep or set()) - set(figure.models)):
             if not every:
@@ -89,6 +89,9 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @click.option("--tornado", is_flag=True, help="Also each free choice at the ends of its range: its effect on the headline ratios.")
 @click.option("--model", "tornado_model", default="S-8", show_default=True, metavar="NAME|FILE", help="Model of the tornado.")
 @click.option("--models", metavar="A,B,...", help="Only the points of these models.")
+@click.option(
+    "--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass of all points; claims are about forward only."
+)
 @jobs_flag
 @store_flag
 @click.option("--report", metavar="FILE.md", help="Also write the tables as Markdown.")
@@ -96,8 +99,8 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @json_flag
 @click.pass_context
 def reproduce(
-    ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, tornado_model: str, models: str | None, jobs: int,
-    store: str | None, report: str | None, plot: str | None, as_json: bool,
+    ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, tornado_model: str, models: str | None, direction: str,
+    jobs: int, store: str | None, report: str | None, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """The papers' figures and tables beside ours; exit code 1 if a claim does not hold.
 
@@ -112,6 +115,8 @@ def reproduce(
     names = list_figures() if every else list(figures)
     if not names and not tornado:
         raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or some of {', '.join(list_figures())}")
+    if tornado and direction != "fwd":
+        raise ConfigError(f"--tornado: found direction {direction[:20]}, expected fwd (its headline ratios are about the forward pass)")
     if plot is not None:
         check_format(plot)
         if "windows" not in names:
@@ -127,7 +132,7 @@ def reproduce(
         if not as_json:
             print_figure(figure, results, holds)
 
-    for figure, points in _chosen(names, every, models):
+    for figure, points in _chosen(names, every, models, direction):
         rows, failed = _run(points, where, jobs, figure.name)
         results, fine = judge(figure, rows)
         tell(figure, results, fine and not failed)
@@ -140,7 +145,7 @@ def reproduce(
         all_hold &= fine
     if report is not None:
         asked = ["--all"] * every or list(figures)
-        asked += ["--tornado"] * tornado + [f"--models {models}"] * (models is not None)
+        asked += ["--tornado"] * tornado + [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
         write_text(report, f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`.\n\n" + "\n".join(pages))
     if as_json:
         print_json(out)

@@ -7,7 +7,11 @@ from numpy.typing import NDArray
 
 from dysharp.specs import Cluster, choice_int, choice_str
 
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 ELEMENT_BYTES = {"fp8": 1, "bf16": 2}
+ACCUMULATOR_BYTES = 4  # a weight gradient adds up in FP32
+MOST_TASKS = 256  # in the gang of a weight gradient, about twice the SMs of a GPU: more of them only cost simulation
 
 
 def gemm_gang(columns: int) -> int:
@@ -15,24 +19,57 @@ def gemm_gang(columns: int) -> int:
     return -(-columns // choice_int("gemm.tile_cols"))
 
 
-def tile_task_ps(
-    cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, rows_per_expert: float
-) -> NDArray[np.int64]:
+def tile_task_ps(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, rows_per_expert: float, epilogue_bytes: int = 0) -> I64:
     """`[tile_rows + 1]` ps of one task of a row tile by its rows; a partial tile costs the tensor cores a whole one.
 
-    Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output
-    and of the weights: all of them per tile (`gemm.weight_reuse` = "tile") or once per expert of mean load and layer ("layer": a tile
-    pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less). An SM has 1/n_sms of both
-    (spec/dysharp.md section 10.2; design section 4, static share).
+    Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output, of
+    `epilogue_bytes` per row and of the weights: all of them per tile (`gemm.weight_reuse` = "tile") or once per expert of mean load and
+    layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less). An SM has
+    1/n_sms of both (spec/dysharp.md section 10.2; design section 4, static share).
     """
-    tile_cols = choice_int("gemm.tile_cols")
-    n_tasks = gemm_gang(columns)
-    element = ELEMENT_BYTES[dtype]
-    flops = 2 * tile_rows * tile_cols * depth
-    compute_ps = -(-flops * 1_000_000 * cluster.n_sms // cluster.peak_flops_per_us(dtype))
+    n_tasks, element = gemm_gang(columns), ELEMENT_BYTES[dtype]
     rows = np.arange(tile_rows + 1)
-    share = 1.0 if choice_str("gemm.weight_reuse") == "tile" else np.minimum(1.0, rows / max(rows_per_expert, 1.0))
-    weights = element * depth * columns / n_tasks * share
-    moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights
-    memory_ps = np.ceil(moved * 1_000_000 * cluster.n_sms / cluster.hbm_bytes_per_us).astype(np.int64)
-    return np.maximum(compute_ps, memory_ps)
+    weights = element * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
+    moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights + rows * epilogue_bytes / n_tasks
+    return np.maximum(_compute_ps(cluster, dtype, depth, tile_rows), _memory_ps(cluster, moved))
+
+
+def weight_grad_gang(columns: int, depth: int) -> int:
+    """Thread-block tasks that cover the gradient of `columns` by `depth` weights: output tiles, neighbours in one task where they are many."""
+    return gemm_gang(columns) * _tasks_down(columns, depth)
+
+
+def _tasks_down(columns: int, depth: int) -> int:
+    """Tasks along the depth: one per `gemm.tile_cols` of it (a tile of a gradient is square), fewer where the gang would grow too large."""
+    return min(gemm_gang(depth), max(1, MOST_TASKS // gemm_gang(columns)))
+
+
+def weight_grad_task_ps(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, rows_per_expert: float) -> I64:
+    """`[tile_rows + 1]` ps of one task of a row tile's part in the gradient of `columns` by `depth` weights, by its rows.
+
+    `[columns, rows] x [rows, depth]`: the row tile is a step along the summed dimension, a partial tile costs the tensor cores a whole
+    step, and the operations are those of the forward GEMM with these weights. Memory reads both operands once per gang and reads and
+    writes the FP32 gradient as the forward GEMM reads its weights: per tile, or once per expert and layer with every tile paying for its
+    rows (`gemm.weight_reuse`). Same `dtype` as the forward GEMM (DeepSeek-V3, arXiv 2412.19437 section 3.3.1: Fprop, Dgrad, Wgrad in FP8).
+    """
+    n_tasks = weight_grad_gang(columns, depth)
+    task_depth = -(-gemm_gang(depth) * choice_int("gemm.tile_cols") // _tasks_down(columns, depth))
+    rows = np.arange(tile_rows + 1)
+    gradient = 2 * ACCUMULATOR_BYTES * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
+    moved = rows * (columns + depth) * ELEMENT_BYTES[dtype] / n_tasks + gradient
+    return np.maximum(_compute_ps(cluster, dtype, task_depth, tile_rows), _memory_ps(cluster, moved))
+
+
+def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int) -> int:
+    """Of `tile_rows` by `gemm.tile_cols` by `depth` multiply-adds."""
+    flops = 2 * tile_rows * choice_int("gemm.tile_cols") * depth
+    return -(-flops * 1_000_000 * cluster.n_sms // cluster.peak_flops_per_us(dtype))
+
+
+def _weight_share(rows: I64, rows_per_expert: float) -> F64 | float:
+    """Part of an expert's weights (or of their gradient) that a tile of `rows` moves."""
+    return 1.0 if choice_str("gemm.weight_reuse") == "tile" else np.minimum(1.0, rows / max(rows_per_expert, 1.0))
+
+
+def _memory_ps(cluster: Cluster, moved: F64) -> I64:
+    return np.ceil(moved * 1_000_000 * cluster.n_sms / cluster.hbm_bytes_per_us).astype(np.int64)

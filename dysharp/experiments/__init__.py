@@ -1,8 +1,8 @@
 """The papers' figures as TOML, the runner that fills them in, and the verdict that compares."""
 
-from dysharp.experiments.figure import Check, Figure, Point, list_figures, load_figure
+from dysharp.experiments.figure import Check, Figure, Point, in_direction, list_figures, load_figure
 from dysharp.experiments.runner import check_points, run_points
 from dysharp.experiments.store import Store
 from dysharp.experiments.verdict import Result, judge
 
-__all__ = ["Check", "Figure", "Point", "Result", "Store", "check_points", "judge", "list_figures", "load_figure", "run_points"]
+__all__ = ["Check", "Figure", "Point", "Result", "Store", "check_points", "in_direction", "judge", "list_figures", "load_figure", "run_points"]

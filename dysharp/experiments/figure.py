@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -29,6 +29,7 @@ METRICS = (
 COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
 CLOSED = ("redundant_share", "ideal_speedup")  # metrics of closed forms
 STATUSES = ("reproduced", "gap", "no_published_value")
+DIRECTIONS = ("fwd", "bwd", "both")
 KEYS = {"title", "source", "text", "points", "check"}
 CLOSED_FORM = "closed-form"  # no system: the closed forms of uniform routing, for which nothing is simulated
 T = TypeVar("T")
@@ -50,11 +51,17 @@ class Point:
     tokens: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
     choices: tuple[tuple[str, Any], ...] = ()
+    direction: str = "fwd"
 
     def command(self) -> list[str]:
         """Arguments of the `dysharp` command that prints this point (without `choices`, which have no flag)."""
         words = ["run", self.system, "--model", self.model, "--cluster", self.cluster, "--seed", str(self.seed)]
-        for flag, value in (("--routing", self.routing), ("--gpus", self.gpus), ("--tokens", self.tokens)):
+        for flag, value in (
+            ("--routing", self.routing),
+            ("--gpus", self.gpus),
+            ("--tokens", self.tokens),
+            ("--direction", self.direction if self.direction != "fwd" else ""),
+        ):
             words += [flag, str(value)] if value else []
         for name, value in self.options:
             words += ["--set", f"{self.system}.{name}={str(value).lower() if isinstance(value, bool) else value}"]
@@ -66,12 +73,13 @@ class Point:
         words = [self.system, Path(self.model).name, self.routing]
         words += [f"{n} {what}" for n, what in ((self.gpus, "GPUs"), (self.tokens, "tokens per GPU")) if n is not None]
         words += [f"seed {self.seed}"] if self.seed else []
+        words += [self.direction] if self.direction != "fwd" else []
         return " ".join(filter(None, [*words, *(f"{name}={value}" for name, value in self.options + self.choices)]))
 
     @property
     def workload(self) -> tuple[Any, ...]:
         """What two systems must share to be compared."""
-        return self.model, self.cluster, self.routing, self.seed, self.gpus, self.tokens
+        return self.model, self.cluster, self.routing, self.seed, self.gpus, self.tokens, self.direction
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,21 @@ def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
     return _figure(name, parse_toml(text, f"{name}.toml"), f"{name}.toml")
 
 
+def in_direction(figure: Figure, direction: str) -> Figure:
+    """The same figure for another pass. Claims are about the forward pass (design section 4), so of another one nothing is claimed."""
+    _word(direction, DIRECTIONS, "direction")
+    if direction == "fwd":
+        return figure
+    points = tuple(p if p.system == CLOSED_FORM else replace(p, direction=direction) for p in figure.points)
+    title = f"{figure.title}; here with --direction {direction}"
+    return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)))
+
+
+def unclaimed(check: Check) -> Check:
+    """The same number, without a claim about it."""
+    return replace(check, status="no_published_value", reason="", ablation="", within=None, at_least=None, at_most=None)
+
+
 def _known(table: Any, valid: set[str], where: str) -> None:
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: found {type(table).__name__}, expected a table")
@@ -161,7 +184,7 @@ def _listed(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """The [points] table: everything multiplies. `cluster`, `gpus` and `tokens` may be one value or a list."""
+    """The [points] table: everything multiplies. `cluster`, `gpus`, `tokens` and `direction` may be one value or a list."""
 
     systems: tuple[str, ...]
     models: tuple[str, ...]
@@ -170,6 +193,7 @@ class _Axes:
     tokens: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
     routing: tuple[str, ...] = ("",)
     seeds: tuple[int, ...] = (0,)
+    direction: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("fwd",)
     options: dict[str, bool | int | str] = field(default_factory=dict)
     grid: dict[str, list[bool | int | str]] = field(default_factory=dict)
     defaults: bool = False
@@ -191,11 +215,13 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*([(name, v) for v in values] for name, values in axes.grid.items())))
     if axes.defaults:
         cells.append(())  # beside the grid, the point that sets none of its options
+    for word in axes.direction:
+        _word(word, DIRECTIONS, f"{where}.direction")
     sizes = itertools.product(axes.models, axes.cluster, axes.gpus, axes.tokens)
     return tuple(
-        Point(system, model, cluster, routing, seed, gpus, tokens, tuple(sorted({**axes.options, **dict(cell)}.items())))
-        for (model, cluster, gpus, tokens), routing, seed, system, cell in itertools.product(
-            sizes, axes.routing, axes.seeds, axes.systems, cells
+        Point(system, model, cluster, routing, seed, gpus, tokens, tuple(sorted({**axes.options, **dict(cell)}.items())), direction=direction)
+        for (model, cluster, gpus, tokens), routing, seed, direction, system, cell in itertools.product(
+            sizes, axes.routing, axes.seeds, axes.direction, axes.systems, cells
         )
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.errors import ConfigError
-from dysharp.experiments.figure import Check, Figure, Point
+from dysharp.experiments.figure import Check, Figure, Point, unclaimed
 
 Rows = dict[Point, dict[str, Any]]
 
@@ -137,7 +137,7 @@ def _place(check: Check, point: Point) -> str:
 
 def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
     if partial and check.reduce != "each":
-        check = replace(check, status="no_published_value", reason="", ablation="", within=None, at_least=None, at_most=None)
+        check = unclaimed(check)
     measured = {p: v for p in rows if _matches(check, p) and (v := MEASURES[check.metric](p, check, rows)) is not None}
     label, claimed = _label(check), check.status != "no_published_value"
     if not measured:

@@ -29,6 +29,7 @@ def row_of(point: Point) -> dict[str, Any]:
             gpus=point.gpus,
             tokens=point.tokens,
             routing=point.routing or None,
+            direction=point.direction,
             seed=point.seed,
             options=dict(point.options),
         )

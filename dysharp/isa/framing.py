@@ -64,10 +64,14 @@ def push_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
     )
 
 
-def pull_train(framing: Framing, payload_bytes: int, targets: int, flit_bytes: int = 16) -> Train:
-    """A load or load-reduce: requests without data, one response per member, one result. Nothing is acknowledged."""
-    packets = framing.packets(payload_bytes)
-    answer = flit_bytes * (packets * framing.header + framing.data_flits(payload_bytes, flit_bytes))
+def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> Train:
+    """A load or load-reduce: requests without data, one response per member, one result. Nothing is acknowledged.
+
+    `aux_bytes` more of every member are asked for and answered in packets of their own.
+    """
+    packets = framing.packets(payload_bytes) + framing.packets(aux_bytes)
+    data = framing.data_flits(payload_bytes, flit_bytes) + framing.data_flits(aux_bytes, flit_bytes)
+    answer = flit_bytes * (packets * framing.header + data)
     listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)  # explicit addresses come back with the result
     return Train(
         up=flit_bytes * packets * framing.source_hop_flits(targets),

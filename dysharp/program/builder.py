@@ -123,9 +123,7 @@ class ProgramBuilder:
         self._pools.append((node, slots, f"node[{node}].{name}"))
         return len(self._pools) - 1
 
-    def issuer(
-        self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer"
-    ) -> int:
+    def issuer(self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer") -> int:
         self._issuers.append((node, pool, int(discipline), interval_ps, f"node[{node}].{name}"))
         return len(self._issuers) - 1
 
@@ -214,7 +212,8 @@ class ProgramBuilder:
     ) -> int:
         """A batch of ops of one template; returns the id of its first op.
 
-        `targets`: listed targets per op for the framing (default: members on other nodes); `aux_bytes` ride along in packets of their own.
+        `targets`: listed targets per op for the framing (default: members on other nodes); `aux_bytes` ride along in packets of
+        their own, with every copy of a push, with every response and the result of a pull.
         """
         node = np.atleast_1d(np.asarray(node, np.int32))
         n, kind = len(node), self._templates[template].kind
@@ -265,9 +264,7 @@ class ProgramBuilder:
     def _wire_rows(self, template: int, payload: I32, targets: I32, aux_bytes: int) -> I32:
         t = self._templates[template]
         pairs = payload.astype(np.int64) << 20 | targets
-        distinct, inverse = (pairs[:1], np.zeros(len(pairs), np.int64)) if (pairs == pairs[:1]).all() else np.unique(
-            pairs, return_inverse=True
-        )
+        distinct, inverse = (pairs[:1], np.zeros(len(pairs), np.int64)) if (pairs == pairs[:1]).all() else np.unique(pairs, return_inverse=True)
         rows = []
         for pair in distinct:
             key = (t.framing, t.kind in PULLS, int(pair) >> 20, int(pair) & 0xFFFFF, aux_bytes)
@@ -365,7 +362,7 @@ class ProgramBuilder:
         out = np.zeros((len(self._wires), 9), np.int64)
         for (framing, is_pull, payload, targets, aux), row in self._wires.items():
             f = self._framings[framing]
-            t = pull_train(f, payload, targets, m.flit) if is_pull else push_train(f, payload, targets, aux, m.flit)
+            t = pull_train(f, payload, targets, aux, m.flit) if is_pull else push_train(f, payload, targets, aux, m.flit)
             stripes = (stripe_ps(w, t.packets, m.n_links, m.rate) for w in (t.up, t.response))
             out[row] = (t.up, t.down, t.response, t.result, t.ack_up, t.ack_down, *stripes, aux)
         return Wires(*out.T.copy())

@@ -107,18 +107,32 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What many ops have in common."""
+    """What many ops have in common.
+
+    `fn` is what happens to data, `src` and `dst` the buffers it reads and writes; an op's key is the token, of a COMPUTE the tile. "x", "dy",
+    "y", "dx" hold one row per token at its source GPU; "expert.NAME" one row per useful (token, expert), in the slots of the regions "expert";
+    "partial" one row per (token, GPU), in the regions of that name; "w1.grad", "w2.grad" the sums of weight gradients.
+
+    | fn | reads, writes |
+    |---|---|
+    | copy | the token's row (x, dy) into all rows of the op's members (expert.x, expert.dy) |
+    | gemm1, gemm2 | expert.x to expert.a (activation included), expert.a to expert.y (gate weight included); a tile of the op's key |
+    | gemm2_dgrad, gemm1_dgrad | expert.dy to expert.dh (gradients of gate weight and activation included), expert.dh to expert.dx |
+    | gemm2_wgrad, gemm1_wgrad | expert.dy and the stored a to w2.grad, expert.dh and the stored x to w1.grad |
+    | sum | expert.y or expert.dx (expert.x, expert.dy in a pass without GEMMs) to y, dx or partial: the token's rows, unweighted |
+    | control, delay, join | no tensor |
+    """
 
     name: str
     kind: Kind
-    operator: str  # "dispatch" | "gemm1" | "gemm2" | "combine" | "other"
-    fn: str = ""  # what the functional machine computes: copy, gemm1, act, gemm2, sum, ...
+    operator: str  # "dispatch" | "gemm1" | "gemm2" | "combine" | "other"; a gradient counts as the GEMM it belongs to
+    fn: str = ""  # what the functional machine does: see above
     cls: int = 0  # traffic class of the train (request of a pull)
     response_cls: int = 0  # traffic class of responses and result
     framing: int = 0  # index into Program.framings
     tasks: int = 0  # tasks per gang of a COMPUTE
     duration: int = -1  # row of Program.durations
-    src: str = ""  # buffer read; rows are those whose key is the op's key
+    src: str = ""  # buffer read
     dst: str = ""  # buffer written
     layer: int = 0
     microbatch: int = 0
@@ -154,7 +168,7 @@ class Wires:
     ack_down: I64  # debt per op on the source's down server
     stripe_up: I64  # ps: last byte on the most loaded link after the average
     stripe_response: I64
-    aux: I64  # payload bytes riding along per copy (gate weights, counted as operator "other")
+    aux: I64  # payload bytes riding along per copy, response and result (gate weights or their gradients, operator "other")
 
 
 @dataclass(frozen=True, slots=True)

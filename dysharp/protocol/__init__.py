@@ -1,1 +1,1 @@
-"""Tables and protocols as pure plain Python: `step(state, choice) -> state` on hashable states."""
+"""Tables and protocols as pure plain Python: `step(state, event) -> (state, outputs)` on hashable states."""

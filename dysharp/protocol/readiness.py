@@ -1,62 +1,78 @@
-"""Output readiness at the source GPU: a token may be combined when all its tiles have told.
+"""Output readiness at the source GPU: a token may be combined when all its experts have told.
 
-The table on chip is small; entries that do not fit spill to memory and keep counting there. A notice
-names tile and token, so one that is sent twice counts once. Source: the OR table, spec/dysharp.md section
-8.
+The OR table on chip is small; entries that do not fit spill to memory and keep counting there. A notice names token and expert, so one
+that is sent twice counts once. Source: the OR table, spec/dysharp.md section 8, decision 20 of section 14.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-Notice = tuple[int, int]  # (token, tile)
+from dysharp.protocol.frozen import Table
+
+Notice = tuple[int, int]  # (token, expert)
+Told = tuple[int, ...]  # experts that have told, in order of arrival
 
 
 @dataclass(frozen=True, slots=True)
 class ReadinessState:
-    """`expected[token]`: notices needed; `seen`: distinct notices of tokens that are not ready, sorted.
+    """`expected[token]`: notices needed. `on_chip`: tokens with an entry on chip, least recently told first; `memory`: the others.
 
-    `on_chip`: tokens with an entry on chip, least recently told first; `spilled`: the others that were
-    told; `ready`: tokens with all notices, in that order.
+    `ready`: tokens with all notices, in that order; their entries are gone.
     """
 
     entries: int
     expected: tuple[int, ...]
-    seen: tuple[Notice, ...] = ()
-    on_chip: tuple[int, ...] = ()
-    spilled: tuple[int, ...] = ()
-    ready: tuple[int, ...] = ()
+    on_chip: Table[int, Told] = field(default_factory=Table)
+    memory: Table[int, Told] = field(default_factory=Table)
+    ready: Table[int, None] = field(default_factory=Table)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """`token` may be combined."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """The entry of `token` went to memory."""
+
+    token: int
+
+
+Output = Ready | Spilled
 
 
 def empty(expected: tuple[int, ...], entries: int) -> ReadinessState:
     """Nobody has told anything. Tokens that expect nothing are ready at once. `entries` is at least 1."""
-    return ReadinessState(entries, expected, ready=tuple(t for t, n in enumerate(expected) if n == 0))
+    return ReadinessState(entries, expected, ready=Table((t, None) for t, n in enumerate(expected) if n == 0))
 
 
 def n_ready(state: ReadinessState, token: int) -> int:
     """Notices counted for `token`."""
-    if token in state.ready:
-        return state.expected[token]
-    return sum(t == token for t, _ in state.seen)
+    return state.expected[token] if token in state.ready else len(_told(state, token))
 
 
-def step(state: ReadinessState, notice: Notice) -> ReadinessState:
+def step(state: ReadinessState, notice: Notice) -> tuple[ReadinessState, tuple[Output, ...]]:
     """The table after one notice; one for a ready token or one already seen changes nothing."""
-    token = notice[0]
-    if notice in state.seen or token in state.ready:
-        return state
-    seen = tuple(sorted((*state.seen, notice)))
-    on_chip = (*(t for t in state.on_chip if t != token), token)
-    spilled = tuple(t for t in state.spilled if t != token)
-    told = replace(state, seen=seen)
-    if n_ready(told, token) == state.expected[token]:
-        return replace(
-            told,
-            seen=tuple(n for n in seen if n[0] != token),
-            on_chip=on_chip[:-1],
-            spilled=spilled,
-            ready=(*state.ready, token),
-        )
-    if len(on_chip) > state.entries:
-        spilled, on_chip = tuple(sorted((*spilled, on_chip[0]))), on_chip[1:]
-    return replace(told, on_chip=on_chip, spilled=spilled)
+    token, expert = notice
+    told = _told(state, token)
+    if token in state.ready or expert in told:
+        return state, ()
+    told = (*told, expert)
+    memory = state.memory.without(token) if token in state.memory else state.memory
+    if len(told) == state.expected[token]:
+        ready = state.ready.put(token, None)
+        return replace(state, on_chip=state.on_chip.without(token), memory=memory, ready=ready), (Ready(token),)
+    on_chip = state.on_chip.last(token, told)
+    if len(on_chip) <= state.entries:
+        return replace(state, on_chip=on_chip, memory=memory), ()
+    victim = on_chip.first()
+    memory, on_chip = memory.put(victim, on_chip[victim]), on_chip.without(victim)
+    return replace(state, on_chip=on_chip, memory=memory), (Spilled(victim),)
+
+
+def _told(state: ReadinessState, token: int) -> Told:
+    return state.on_chip.get(token) or state.memory.get(token) or ()

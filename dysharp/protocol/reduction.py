@@ -1,92 +1,132 @@
-"""Reduction sessions of a switch port: contributions add up; a full table sends partial sums on.
+"""Reduction table of a switch port: the request makes an entry, responses add up in it, the last one sends the result.
 
-A session that has to make room sends its partial sum to the one who waits for the total, with the number
-of contributions in it; later contributions open a new entry. The receiver adds what comes and counts, so
-nothing is lost and nothing counts twice, whatever is evicted. Source: spec/dysharp.md section 4,
-spec/cais.md section 2 (eviction of the least recently used).
+An entry that has to make room (least recently used), or that was idle for too long, sends what is there with the number of contributions
+in it; later responses find no entry and go straight on to the source with their own counts. So an entry that exists has seen every
+response since its request, nobody waits for an entry that is gone, and the source adds what comes until the counts are complete. Source:
+spec/dysharp.md section 4 and decisions 8 and 9 of section 14, spec/cais.md section 2 (eviction). Acknowledgements merge in the same
+way, with 0 as their value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from dysharp.protocol.frozen import Addable, Table
+
+V = TypeVar("V", bound=Addable)
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """The sum of `count` contributions to `session`."""
+class Entry(Generic[V]):
+    """`remaining` targets have not answered; `count` have, and `value` (None = no data yet) is their sum."""
 
-    session: int
+    remaining: int
     count: int
-    value: int
+    value: V | None
 
 
 @dataclass(frozen=True, slots=True)
-class ReductionState:
-    """`table`: sessions in the switch, least recently used first; `received[session]`: what its receiver has.
-
-    `sent`: packets from switch to receivers so far: one per session if nothing was evicted.
-    """
+class ReductionState(Generic[V]):
+    """`table`: live sessions, least recently used first, at most `entries`."""
 
     entries: int
-    expected: tuple[int, ...]
-    received: tuple[Sum, ...]
-    table: tuple[Sum, ...] = ()
-    sent: int = 0
+    table: Table[Hashable, Entry[V]]
 
 
 @dataclass(frozen=True, slots=True)
-class Contribute:
-    """`value` for `session` comes up."""
+class Request:
+    """A request of `session` (opaque: source, tag, attempt) passes to `targets` (at least 1) targets."""
 
-    session: int
-    value: int
+    session: Hashable
+    targets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Response(Generic[V]):
+    """The sum over `count` targets of `session` comes up."""
+
+    session: Hashable
+    count: int
+    value: V
 
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The entry of `session` was idle for too long: its partial sum goes on."""
+    """The entry of `session` was idle for too long."""
 
-    session: int
-
-
-Choice = Contribute | Expire
+    session: Hashable
 
 
-def empty(expected: tuple[int, ...], entries: int) -> ReductionState:
-    """An idle port. `expected[session]` contributions make a session complete; `entries` is at least 1."""
-    return ReductionState(entries, expected, tuple(Sum(s, 0, 0) for s in range(len(expected))))
+@dataclass(frozen=True, slots=True)
+class Result(Generic[V]):
+    """All targets of `session` are in: the rounded sum goes to the source."""
+
+    session: Hashable
+    count: int
+    value: V
 
 
-def complete(state: ReductionState, session: int) -> bool:
-    """Whether the receiver has all contributions of `session`."""
-    return state.received[session].count == state.expected[session]
+@dataclass(frozen=True, slots=True)
+class Partial(Generic[V]):
+    """An entry left early: an unrounded sum over `count` targets goes to the source."""
+
+    session: Hashable
+    count: int
+    value: V
 
 
-def step(state: ReductionState, choice: Choice) -> ReductionState:
-    """The port after one contribution or one timeout. A timeout of an absent entry changes nothing."""
-    entry = next((s for s in state.table if s.session == choice.session), None)
-    if isinstance(choice, Expire):
-        return state if entry is None else _send(state, entry)
+@dataclass(frozen=True, slots=True)
+class Bypass(Generic[V]):
+    """A response without an entry goes on to the source as it is."""
+
+    session: Hashable
+    count: int
+    value: V
+
+
+Event = Request | Response[V] | Expire
+Output = Result[V] | Partial[V] | Bypass[V]
+
+
+def empty(entries: int) -> ReductionState[V]:
+    """An idle port. `entries` is at least 1."""
+    return ReductionState(entries, Table())
+
+
+def step(state: ReductionState[V], event: Event[V]) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+    """The port after one event. A timeout of an absent entry changes nothing."""
+    if isinstance(event, Response):
+        return _respond(state, event)
+    if isinstance(event, Request):
+        return _request(state, event)
+    return _leave(state, event.session) if event.session in state.table else (state, ())
+
+
+def _request(state: ReductionState[V], event: Request) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+    assert event.targets > 0, f"request of {event.session} without targets"
+    assert event.session not in state.table, f"second request of {event.session}: a retry takes the next attempt number"
+    outputs: tuple[Output[V], ...] = ()
+    if len(state.table) >= state.entries:
+        state, outputs = _leave(state, state.table.first())
+    return replace(state, table=state.table.last(event.session, Entry(event.targets, 0, None))), outputs
+
+
+def _respond(state: ReductionState[V], event: Response[V]) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+    entry = state.table.get(event.session)
     if entry is None:
-        state = _make_room(state)
-        entry = Sum(choice.session, 0, 0)
-    grown = Sum(choice.session, entry.count + 1, entry.value + choice.value)
-    others = tuple(s for s in state.table if s.session != choice.session)
-    state = replace(state, table=(*others, grown))
-    # The receiver may hold part of the session already; the switch only knows what passed through this entry.
-    if grown.count == state.expected[choice.session]:
-        return _send(state, grown)
-    return state
+        return state, (Bypass(event.session, event.count, event.value),)
+    assert event.count <= entry.remaining, f"{event.session}: {event.count} targets answer, {entry.remaining} are left"
+    value: V = event.value if entry.value is None else entry.value + event.value
+    grown = Entry(entry.remaining - event.count, entry.count + event.count, value)
+    if grown.remaining == 0:
+        return replace(state, table=state.table.without(event.session)), (Result(event.session, grown.count, value),)
+    return replace(state, table=state.table.last(event.session, grown)), ()
 
 
-def _make_room(state: ReductionState) -> ReductionState:
-    return state if len(state.table) < state.entries else _send(state, state.table[0])
-
-
-def _send(state: ReductionState, entry: Sum) -> ReductionState:
-    """Move an entry from the table to its receiver."""
-    before = state.received[entry.session]
-    after = Sum(entry.session, before.count + entry.count, before.value + entry.value)
-    received = (*state.received[: entry.session], after, *state.received[entry.session + 1 :])
-    table = tuple(s for s in state.table if s.session != entry.session)
-    return replace(state, table=table, received=received, sent=state.sent + 1)
+def _leave(state: ReductionState[V], session: Hashable) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+    """The entry of `session` goes; one without data leaves nothing behind, since its responses will pass by."""
+    entry = state.table[session]
+    left = replace(state, table=state.table.without(session))
+    return left, () if entry.value is None else (Partial(session, entry.count, entry.value),)

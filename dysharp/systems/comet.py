@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
+from dysharp.systems.experts import in_pairs
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -24,9 +25,9 @@ class Options:
     drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """GEMM-1 overlaps Dispatch and GEMM-2 overlaps Combine row by row; a GPU's Combine starts after its own GEMM-1."""
+    """One GEMM overlaps Dispatch, the next one Combine, row by row; a GPU's Combine starts after its own first GEMM."""
     layer = Layer(model, cluster, routing, direction)
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    layer.experts_in_pairs(combine + layer.push_of_useful_row)
+    in_pairs(layer, combine + layer.push_of_useful_row)
     return layer.build("one_copy_per_gpu")

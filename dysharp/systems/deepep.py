@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
+from dysharp.systems.experts import one_after_another
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -26,10 +27,10 @@ class Options:
     drops="channels of SM pairs, ring queues, notify kernels, the receiver's copy-out and the host's wait for counts",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, then GEMM-1, GEMM-2, then Combine on each GPU; the only waits are each GPU's own."""
+    """Dispatch, then one GEMM after the other, then Combine on each GPU; the only waits are each GPU's own."""
     layer = Layer(model, cluster, routing, direction, compute=options.compute)
     layer.dispatch_puts()
-    finished = layer.experts_one_after_another()
+    finished = one_after_another(layer)
     combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
     layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
     return layer.build("one_copy_per_gpu")

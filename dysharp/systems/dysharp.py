@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.experts import fused, in_pairs, one_after_another
 from dysharp.systems.layer import DYMULTIMEM, EXPLICIT, Layer
 from dysharp.systems.machine import windows
 from dysharp.systems.registry import system
@@ -25,27 +26,30 @@ class Options:
 
 
 def start(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> tuple[Layer, int]:
-    """What all DySHARP forms share: the exchange of `nactive` before Dispatch, and Dispatch itself. (layer, combine window)."""
+    """What all DySHARP forms share: the exchange of `nactive` before Dispatch, and Dispatch itself. (layer, combine window).
+
+    A backward pass knows the layout: it uses the AL Table of its forward pass (spec/dysharp.md decision 15) and exchanges nothing.
+    """
     layer = Layer(model, cluster, routing, direction, compute=options.compute)
-    dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window)
-    counts = layer.exchange(4 * model.n_experts, name="nactive")
+    dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
+    counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
     dispatch = layer.dispatch_multicast(dispatch_window, framing)
     layer.all_of_gpu_wait(Tail.OP_DONE, layer.target_fetch(counts), dispatch, layer.sent_source)
     return layer, combine_window
 
 
-def fused(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
+def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
     """Tiles start when their rows are in, tokens combine when all their experts have notified: everything at once."""
     layer, window = start(model, cluster, routing, direction, options, framing)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
-    layer.experts_fused(pulls + layer.pull_of_useful_row)
+    fused(layer, pulls + layer.pull_of_useful_row)
     return layer.build("multicast")
 
 
 @system("dysharp", source=SOURCE, options=Options, traffic="multicast", drops="AL TLB misses, TS/OR overflow, polling")
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full DySHARP."""
-    return fused(model, cluster, routing, direction, options, DYMULTIMEM)
+    return all_at_once(model, cluster, routing, direction, options, DYMULTIMEM)
 
 
 @system(
@@ -57,14 +61,14 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 )
 def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Token-centric fusion with explicit target lists in requests and acknowledgements."""
-    return fused(model, cluster, routing, direction, options, EXPLICIT)
+    return all_at_once(model, cluster, routing, direction, options, EXPLICIT)
 
 
 @system("dysharp-basic", source=SOURCE + " ablation (c)", options=Options, traffic="multicast", drops="as dysharp")
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
-    finished = layer.exchange(16, name="barrier", after=layer.experts_one_after_another())
+    finished = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, window)
     layer.all_of_gpu_wait(Tail.TILE_READY, finished, pulls, layer.sent_source)
     return layer.build("multicast")
@@ -75,5 +79,5 @@ def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str,
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
-    layer.experts_in_pairs(pulls + layer.pull_of_useful_row)
+    in_pairs(layer, pulls + layer.pull_of_useful_row)
     return layer.build("multicast")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
+from dysharp.systems.experts import fused
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -30,5 +31,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer = Layer(model, cluster, routing, direction, compute=options.compute)
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    layer.experts_fused(combine + layer.push_of_useful_row)
+    fused(layer, combine + layer.push_of_useful_row)
     return layer.build("one_copy_per_gpu")

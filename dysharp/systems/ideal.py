@@ -8,6 +8,7 @@ import numpy as np
 
 from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.specs import Cluster, Model
+from dysharp.systems.experts import as_tiles_fill
 from dysharp.systems.layer import STORE, Layer
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -20,11 +21,13 @@ class Options:
 
 @system("ideal", source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5", options=Options, traffic="none")
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """One local op per GPU stands for all of Dispatch: every row its experts need is there at once."""
+    """One local op per GPU stands for all of Dispatch: every row its experts need is there at once. Sums appear when all rows are."""
     layer = Layer(model, cluster, routing, direction)
     gpus = np.arange(layer.n_gpus, dtype=np.int32)
     rows = np.bincount(layer.p.slot // routing.placement.slots_per_gpu, minlength=layer.n_gpus)
-    template = layer.b.template(Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE)))
+    template = layer.b.template(
+        Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE), src=layer.sent_buffer, dst=layer.arrived)
+    )
     issuers = np.array([layer.b.issuer(g, Discipline.PROGRAM_ORDER, name="free") for g in range(layer.n_gpus)], np.int32)
     layer.b.ops(
         template,
@@ -33,5 +36,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         bytes=model.row_bytes,
         to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
     )
-    layer.experts_fused(np.full(len(layer.row_of), -1), gemm2_first=False)
+    layer.combine_free(as_tiles_fill(layer, second_first=False))
     return layer.build("none")

@@ -30,18 +30,18 @@ def machine_of(cluster: Cluster) -> Machine:
     )
 
 
-def sessions_that_fit(model: Model, cluster: Cluster) -> int:
-    """Tokens whose reduction sessions always fit the tables of the source's ports (at least 1).
+def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
+    """Tokens whose reduction sessions always fit the tables of the source's ports (at least 1); `aux_bytes` are summed with every row.
 
     A token of n packets takes at most ceil(n / links) sessions in one port; a session takes `dysharp.fp32_sum_entries` of its 128 B entries.
     """
     entry_bytes = PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")
-    packets = -(-model.row_bytes // PACKET_BYTES)
+    packets = -(-model.row_bytes // PACKET_BYTES) + -(-aux_bytes // PACKET_BYTES)
     per_port = -(-packets // cluster.links_per_gpu)
     return max(1, cluster.reduction_buffer_bytes // entry_bytes // per_port)
 
 
-def windows(model: Model, cluster: Cluster, dispatch: int, combine: int) -> tuple[int, int]:
+def windows(model: Model, cluster: Cluster, dispatch: int, combine: int, aux_bytes: int = 0) -> tuple[int, int]:
     """Tokens in flight per source GPU: 0 = automatic (largest power of two of sessions that always fit; half of it for Dispatch)."""
-    combine = combine or 1 << (sessions_that_fit(model, cluster).bit_length() - 1)
+    combine = combine or 1 << (sessions_that_fit(model, cluster, aux_bytes).bit_length() - 1)
     return dispatch or max(1, combine // 2), combine

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.experts import one_after_another
 from dysharp.systems.layer import STORE, Layer
 from dysharp.systems.machine import windows
 from dysharp.systems.registry import system
@@ -31,9 +32,9 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """AllGather of all tokens, grouped GEMMs on the rows a GPU needs, a barrier of all GPUs, ReduceScatter of partial sums."""
     layer = Layer(model, cluster, routing, direction, compute=options.compute)
-    dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window)
+    dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
     layer.dispatch_allgather(dispatch_window)
-    finished = layer.exchange(16, name="barrier", after=layer.experts_one_after_another())
+    finished = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
     layer.all_of_gpu_wait(Tail.TILE_READY, finished, pulls, layer.every_source)
     return layer.build("allgather")

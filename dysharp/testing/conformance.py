@@ -25,20 +25,21 @@ Array = NDArray[Any]
 SAMPLES = 10  # ops that are broken on purpose
 ORACLE_OPS = 20_000  # above this the oracle takes minutes
 OPERATORS = ("dispatch", "combine")
+GEMMS = {"fwd": ("gemm1", "gemm2"), "bwd": ("gemm2_dgrad", "gemm2_wgrad", "gemm1_dgrad", "gemm1_wgrad")}
 
 
-def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routing) -> list[str]:
-    """What `system_name` does wrong on this layer (forward, default Options), one line each; [] = nothing.
+def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routing, direction: str = "fwd") -> list[str]:
+    """What `system_name` does wrong in this pass of a layer (default Options), one line each; [] = nothing.
 
-    Checked: the Program verifies; payload counted from the Trace equals the closed form of the system's
-    traffic scheme per operator, direction and GPU; every useful row exists once and is computed once by each
-    GEMM on its GPU; the run takes no less than the busiest link or pool; two runs give one digest; engine and
-    oracle return the same Trace (up to 20 000 ops); and 10 ops with a member or row deleted, doubled or
-    redirected are caught by the verifier or by the watchdog of the run. Raises ConfigError for an unknown
-    system.
+    `direction`: "fwd" or "bwd". Checked: the Program verifies; payload counted from the Trace equals the
+    closed form of the system's traffic scheme per operator, direction and GPU, and nothing else moves but
+    control words; every useful row exists once and is computed once by each GEMM of the pass on its GPU; the
+    run takes no less than the busiest link or pool; two runs give one digest; engine and oracle return the
+    same Trace (up to 20 000 ops); and 10 ops with a member or row deleted, doubled or redirected are caught
+    by the verifier or by the watchdog of the run. Raises ConfigError for an unknown system.
     """
     system = get_system(system_name)
-    program = system.plan(model, cluster, routing, "fwd", system.options())
+    program = system.plan(model, cluster, routing, direction, system.options())
     try:
         verify(program)
         trace, _ = run_burst(program)
@@ -46,6 +47,7 @@ def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routi
         return [f"{system_name}: {error}"]
     failed = _wrong_traffic(system, program, trace, routing, model.row_bytes)
     failed += _wrong_rows(program, trace, routing)
+    failed += _wrong_gemms(program, trace, routing, direction)
     failed += _below_bound(program, trace)
     failed += _not_repeatable(program, trace)
     failed += [text for seed in range(SAMPLES) if (text := _unnoticed(program, seed))]
@@ -89,7 +91,17 @@ def _wrong_traffic(system: System, program: Program, trace: Trace, routing: Rout
             if (found != per_gpu).any():
                 g = int((found != per_gpu).argmax())
                 failed.append(f"traffic {side} of {operator} at GPU {g}: found {found[g]} B, expected {per_gpu[g]} B")
-    return failed
+    for operator in sorted(counted.keys() - {*OPERATORS, "other"}):
+        for side, found in counted[operator].items():
+            if found.any():
+                failed.append(f"traffic {side} of {operator}: found {found.sum()} B, expected none (dispatch, combine and other move bytes)")
+    return failed + _no_control(program)
+
+
+def _no_control(program: Program) -> list[str]:
+    """Transfers of operator "other" are control words: whatever carries rows belongs to Dispatch or Combine and is counted there."""
+    odd = [t for t in program.templates if t.operator == "other" and t.kind in PUSHES + PULLS and t.fn != "control"]
+    return [f'template {t.name}: found fn "{t.fn}" moved as operator "other", expected "control"' for t in odd]
 
 
 def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
@@ -109,14 +121,29 @@ def _wrong_rows(program: Program, trace: Trace, routing: Routing) -> list[str]:
         failed.append("slots: found a slot taken twice or never, expected one per row")
     if (trace.tile_ready < 0).any():
         failed.append(f"tiles: found {int((trace.tile_ready < 0).sum())} never ready, expected none")
-    per_gpu = np.bincount(gpu, minlength=program.n_nodes)
-    for operator in ("gemm1", "gemm2"):
-        mine = [i for i, t in enumerate(program.templates) if t.operator == operator and t.kind is Kind.COMPUTE]
-        ops = np.flatnonzero(np.isin(program.ops.template, mine) & (trace.done >= 0))
-        rows = np.bincount(program.ops.node[ops], weights=program.ops.rows[ops], minlength=program.n_nodes)
+    return failed
+
+
+def _wrong_gemms(program: Program, trace: Trace, routing: Routing, direction: str) -> list[str]:
+    """Every GEMM of the pass computes every tile of the experts once, with all its rows, on the GPU that holds it."""
+    p, r, failed = program, program.regions, []
+    region = np.repeat(np.arange(p.n_regions), np.diff(r.tile_ptr))
+    tiles = np.flatnonzero(np.array([name == "expert" for name in r.name], bool)[region])
+    first = (tiles - r.tile_ptr[region[tiles]]) * r.tile_rows[region[tiles]]
+    size = np.minimum(r.tile_rows[region[tiles]], np.diff(r.row_ptr)[region[tiles]] - first)
+    expected = np.stack((tiles, r.node[region[tiles]], size))
+    per_gpu = np.bincount(routing.slot[routing.slot >= 0] // routing.placement.slots_per_gpu, minlength=p.n_nodes)
+    for fn in GEMMS[direction]:
+        mine = [i for i, t in enumerate(p.templates) if t.fn == fn and t.kind is Kind.COMPUTE]
+        ops = np.flatnonzero(np.isin(p.ops.template, mine) & (trace.done >= 0))
+        rows = np.bincount(p.ops.node[ops], weights=p.ops.rows[ops], minlength=p.n_nodes)
+        found = np.stack((p.ops.key[ops], p.ops.node[ops], p.ops.rows[ops]))
+        found = found[:, np.argsort(found[0], kind="stable")]
         if (rows != per_gpu).any():
             g = int((rows != per_gpu).argmax())
-            failed.append(f"{operator} on GPU {g}: found {int(rows[g])} rows computed, expected {per_gpu[g]}")
+            failed.append(f"{fn} on GPU {g}: found {int(rows[g])} rows computed, expected {per_gpu[g]}")
+        elif found.shape != expected.shape or (found != expected).any():
+            failed.append(f"{fn}: found tiles left out, repeated or moved, expected each once on its GPU with its rows")
     return failed
 
 
@@ -154,11 +181,7 @@ def _below_bound(program: Program, trace: Trace) -> list[str]:
     """The time against the floor above and against the bound that reports print (floats: rounded down to ps)."""
     bounds = {"busiest link or pool": busy_floor_ps(program)}
     bounds["bound of the analysis"] = int(program_bound(program).us * PS_PER_US)
-    return [
-        f"time: found {trace.time_ps} ps, expected at least {ps} ps, the {name}"
-        for name, ps in bounds.items()
-        if trace.time_ps < ps
-    ]
+    return [f"time: found {trace.time_ps} ps, expected at least {ps} ps, the {name}" for name, ps in bounds.items() if trace.time_ps < ps]
 
 
 def _not_repeatable(program: Program, trace: Trace) -> list[str]:

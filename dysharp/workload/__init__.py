@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dysharp.workload.closed import UniformTraffic, uniform_p, uniform_R, uniform_traffic
 from dysharp.workload.describe import GpuRow, LayerRow, describe, describe_routing
-from dysharp.workload.make import make_routing
+from dysharp.workload.make import make_routing, routing_from
 from dysharp.workload.pairs import Pairs, pairs
 from dysharp.workload.routing import (
     DistinctGpus,
@@ -40,6 +40,7 @@ __all__ = [
     "needed_gpus",
     "packaged_traces",
     "pairs",
+    "routing_from",
     "rows_per_expert",
     "rows_per_slot",
     "traffic",

@@ -77,6 +77,41 @@ def make_routing(
     )
 
 
+def routing_from(
+    expert: NDArray[np.integer],
+    n_experts: int,
+    n_gpus: int,
+    *,
+    placement: str = "auto",
+    description: str = "given choices",
+    synthetic: bool = True,
+) -> Routing:
+    """The Routing of choices made elsewhere: `expert` `[tokens, topk]` integers, -1 = dropped, tokens in GPU order and a multiple of `n_gpus`.
+
+    Raises ConfigError naming token and column for an unknown expert or one chosen twice by a token.
+    """
+    expert = np.asarray(expert)
+    if expert.ndim != 2 or expert.dtype.kind not in "iu":
+        raise ConfigError(f"routing: found {expert.dtype} of shape {expert.shape}, expected integers of shape [tokens, topk]")
+    if expert.shape[0] == 0 or expert.shape[0] % n_gpus:
+        raise ConfigError(f"routing: found {expert.shape[0]} tokens, expected a positive multiple of {n_gpus} GPUs")
+    wrong = (expert < -1) | (expert >= n_experts)
+    if wrong.any():
+        token, column = np.argwhere(wrong)[0]
+        raise ConfigError(
+            f"routing: token {token}, column {column}: found expert {expert[token, column]}, expected 0 to {n_experts - 1} or -1"
+        )
+    ordered = np.sort(expert, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if twice.any():
+        token, column = np.argwhere(twice)[0]
+        raise ConfigError(f"routing: token {token}: found expert {ordered[token, column]} twice, expected distinct experts")
+    chosen = expert.astype(np.int32)
+    placed = place(placement, n_experts, n_gpus, count_ids(chosen, n_experts))
+    slot = replica_slots(chosen, placed, n_experts)
+    return Routing(chosen, slot, n_gpus, len(chosen) // n_gpus, n_experts, placed, description, synthetic, ())
+
+
 def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:
     for name, value in (("gpus", n_gpus), ("tokens per GPU", tokens_per_gpu)):
         if value < 1:

@@ -54,21 +54,21 @@ def _routing(name: str) -> Routing:
 
 
 @cache
-def _run(system: str, routing: str, options: tuple[tuple[str, Any], ...]) -> Run:
+def _run(system: str, routing: str, direction: str, options: tuple[tuple[str, Any], ...]) -> Run:
     drawn, chosen = _routing(routing), get_system(system)
     cluster: Cluster = load_cluster("paper-gh200-nvl32").with_gpus(drawn.n_gpus)
     values = chosen.options(**dict(options))
-    program = chosen.plan(MODEL, cluster, drawn, "fwd", values)
+    program = chosen.plan(MODEL, cluster, drawn, direction, values)
     trace, _ = run_burst(program)
-    point = Point(system, MODEL, cluster, drawn, None, "fwd", "burst", 3, dict(options), chosen.traffic == "none")
+    point = Point(system, MODEL, cluster, drawn, None, direction, "burst", 3, dict(options), chosen.traffic == "none")
     return Run(point, program, trace)
 
 
 @pytest.fixture(scope="session")
 def finished() -> Callable[..., Run]:
-    """`finished(system, routing="uniform", **options)`; routing: a distribution, "dropped" or "one GPU"."""
+    """`finished(system, routing="uniform", direction="fwd", **options)`; routing: a distribution, "dropped" or "one GPU"."""
 
-    def make(system: str, routing: str = "uniform", **options: Any) -> Run:
-        return _run(system, routing, tuple(sorted(options.items())))
+    def make(system: str, routing: str = "uniform", direction: str = "fwd", **options: Any) -> Run:
+        return _run(system, routing, direction, tuple(sorted(options.items())))
 
     return make

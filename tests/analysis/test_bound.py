@@ -12,9 +12,10 @@ WITH_COMPUTE = ("deepep", "dysharp", "dysharp-basic", "dysharp-comet", "explicit
 
 
 @pytest.mark.parametrize("routing", ["uniform", "lognormal:0.8", "dropped", "one GPU"])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("system", all_systems())
-def test_no_time_is_below_a_bound(finished: Callable[..., Any], system: str, routing: str) -> None:
-    row = finished(system, routing).row
+def test_no_time_is_below_a_bound(finished: Callable[..., Any], system: str, routing: str, direction: str) -> None:
+    row = finished(system, routing, direction).row
     assert 0 < row.bound_us <= row.time_us
     assert 0 < row.workload_bound_us <= row.time_us
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dysharp.analysis import both_passes
 from dysharp.analysis.intervals import union_ps
 from dysharp.systems import all_systems
 
@@ -22,9 +23,10 @@ def test_union_is_the_number_of_covered_instants(intervals: list[tuple[int, int]
     assert union_ps(start, end) == len(covered)
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("system", all_systems())
-def test_shares_and_phases_are_within_the_run(finished: Callable[..., Any], system: str) -> None:
-    row = finished(system).row
+def test_shares_and_phases_are_within_the_run(finished: Callable[..., Any], system: str, direction: str) -> None:
+    row = finished(system, direction=direction).row
     assert all(0 <= share <= 1 for share in row.utilization.values())
     for phase in row.phases_us.values():
         assert 0 <= phase["busy"] <= phase["end"] - phase["start"] + 1e-9
@@ -52,3 +54,29 @@ def test_the_same_run_gives_the_same_row(finished: Callable[..., Any]) -> None:
     run = finished("dysharp")
     assert run.row == run.row
     assert run.row.digest == run.trace.digest()
+
+
+def test_both_passes_add_up(finished: Callable[..., Any]) -> None:
+    one, two = (finished("dysharp", "lognormal:0.8", direction).row for direction in ("fwd", "bwd"))
+    both = both_passes(one, two)
+    assert both.direction == "both"
+    assert both.time_us == one.time_us + two.time_us
+    assert sum(both.attribution.values()) == pytest.approx(both.time_us)
+    assert sum(both.bound_terms.values()) == pytest.approx(both.bound_us) == pytest.approx(one.bound_us + two.bound_us)
+    assert both.workload_bound_us == one.workload_bound_us + two.workload_bound_us
+    for side in ("up", "down"):
+        assert both.traffic_bytes[side] == {op: one.traffic_bytes[side][op] + two.traffic_bytes[side][op] for op in one.traffic_bytes[side]}
+    for name, phase in both.phases_us.items():
+        assert phase["busy"] == one.phases_us[name]["busy"] + two.phases_us[name]["busy"]
+    assert both.phases_us["combine"]["start"] == one.phases_us["combine"]["start"]
+    assert both.phases_us["combine"]["end"] == one.time_us + two.phases_us["combine"]["end"]
+    assert min(one.utilization["sm"], two.utilization["sm"]) <= both.utilization["sm"] <= max(one.utilization["sm"], two.utilization["sm"])
+    assert both.digest not in (one.digest, two.digest)
+    assert both.digest != both_passes(two, one).digest
+
+
+def test_a_phase_that_a_pass_lacks_says_nothing_about_when(finished: Callable[..., Any]) -> None:
+    one, two = (finished("deepep", direction=d, compute=False).row for d in ("fwd", "bwd"))
+    both = both_passes(one, two)
+    assert both.phases_us["gemm1"] == {"start": 0, "end": 0, "busy": 0}
+    assert both.bound_resource.startswith("gpu[")

@@ -86,6 +86,31 @@ def test_comparison_has_its_fields() -> None:
     assert found["speedup"]["dysharp"] == times["deepep"] / times["dysharp"]
 
 
+@pytest.mark.parametrize("direction", ["bwd", "both"])
+def test_rows_of_other_passes_have_the_same_fields(direction: str) -> None:
+    row = dysharp.run("dysharp", direction=direction, **SMALL)
+    check_schema(row.to_dict(), SCHEMA | {"bound_terms": dict.fromkeys(row.bound_terms, float)})
+    json.dumps(row.to_dict(), allow_nan=False)
+    assert row.direction == direction
+    assert sum(row.attribution.values()) == pytest.approx(row.time_us)
+
+
+def test_both_is_forward_and_then_backward_on_its_layout() -> None:
+    """Same forward, same bytes as the two alone; the backward differs, because rows lie as they arrived."""
+    sizes = {"gpus": 8, "tokens": 256}
+    forward, backward, both = (dysharp.run("dysharp", direction=d, **sizes) for d in ("fwd", "bwd", "both"))
+    assert forward.time_us < both.time_us < 1.1 * (forward.time_us + backward.time_us)
+    assert both.time_us != forward.time_us + backward.time_us
+    assert both.traffic_bytes["up"]["combine"] == forward.traffic_bytes["up"]["combine"] + backward.traffic_bytes["up"]["combine"]
+    assert both.n_ops == forward.n_ops + backward.n_ops
+    assert both.digest == dysharp.run("dysharp", direction="both", **sizes).digest
+
+
+def test_header_names_the_pass() -> None:
+    for direction, text in (("fwd", "; forward"), ("bwd", "; backward"), ("both", "; forward and backward")):
+        assert dysharp.compare(["deepep"], direction=direction, **SMALL).header[0].endswith(text)
+
+
 def test_defaults_of_compare() -> None:
     done = dysharp.compare(**SMALL)
     assert [row.system for row in done.rows] == ["deepep", "nvls", "comet", "dysharp", "ideal"]
@@ -162,7 +187,6 @@ def test_options_reach_the_system() -> None:
         ({"routing": "unifrom"}, 'did you mean "uniform"?'),
         ({"placement": "contigous"}, 'did you mean "contiguous"?'),
         ({"gpus": 3, "placement": "contiguous"}, "64 experts do not divide by 3 GPUs"),
-        ({"direction": "bwd"}, "backward passes come with the functional machine"),
         ({"direction": "forward"}, "direction: found 'forward'"),
         ({"fidelity": "packet"}, "comes with the packet level"),
         ({"fidelity": "flit"}, "expected one of burst, packet"),

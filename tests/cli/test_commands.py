@@ -27,6 +27,18 @@ def test_run_json_is_the_row(dysharp: Call) -> None:
     assert "no software cost is charged" in done.err
 
 
+@pytest.mark.parametrize("direction", ["bwd", "both"])
+def test_other_passes(dysharp: Call, direction: str) -> None:
+    row = json.loads(dysharp("run", "comet", *SMALL, "--direction", direction, "--json").out)
+    assert row["direction"] == direction
+    done = dysharp("compare", *SMALL, "--direction", direction)
+    assert max(map(len, done.out.splitlines())) <= 100
+    assert "backward" in done.err
+    rows = json.loads(dysharp("compare", *SMALL, "--direction", direction, "--json").out)["rows"]
+    assert {row["direction"] for row in rows} == {direction}
+    assert row["time_us"] == next(row["time_us"] for row in rows if row["system"] == "comet")
+
+
 def test_run_prints_units(dysharp: Call) -> None:
     out = dysharp("run", "deepep", *SMALL).out
     for part in ("layer time", " us", " MB", " %", "flits up", "critical path", "deepep (paper form)"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.experiments import Check, Figure, Point, judge, list_figures, load_figure
+from dysharp.experiments import Check, Figure, Point, in_direction, judge, list_figures, load_figure
 
 TINY = """
 title = "tiny"
@@ -149,3 +149,29 @@ def test_a_claim_without_a_point_does_not_hold() -> None:
     results, holds = judge(Figure("f", "t", "s", (a, replace(a, system="dysharp")), (CHECK,)), {a: {"time_us": 1.0}})
     assert results[0].ours is None
     assert not holds
+
+
+def test_points_may_have_directions(tmp_path: Path) -> None:
+    figure = load_figure(figure_file(tmp_path, TINY.replace("tokens = 32", 'tokens = 32\ndirection = ["fwd", "both"]')))
+    assert [p.direction for p in figure.points if p.seed == 0] == ["fwd", "fwd", "both", "both"]
+    last = figure.points[-1]
+    assert last.command()[last.command().index("--direction") + 1] == "both"
+    assert last.label.endswith("both")
+    assert "--direction" not in figure.points[0].command()
+    with pytest.raises(ConfigError, match=r"points.direction: found 'up'; expected one of both, bwd, fwd"):
+        load_figure(figure_file(tmp_path, TINY.replace("tokens = 32", 'tokens = 32\ndirection = "up"')))
+
+
+def test_nothing_is_claimed_of_another_pass(tmp_path: Path) -> None:
+    figure = load_figure(figure_file(tmp_path))
+    assert in_direction(figure, "fwd") == figure
+    other = in_direction(figure, "bwd")
+    assert {p.direction for p in other.points} == {"bwd"}
+    assert other.title == "tiny; here with --direction bwd"
+    rows = {p: {"time_us": 100.0 if p.system == "dysharp" else 1.0} for p in other.points}
+    results, holds = judge(other, rows)
+    assert holds
+    assert [r.status for r in results] == ["no_published_value"]
+    assert not judge(figure, {replace(p, direction="fwd"): row for p, row in rows.items()})[1]
+    closed = load_figure("fig2")
+    assert {p.direction for p in in_direction(closed, "both").points} == {"fwd"}

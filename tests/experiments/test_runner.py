@@ -179,3 +179,12 @@ def test_sweep_needs_a_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["sweep", "fig15"])
     assert isinstance(done.exception, ConfigError)
     assert "expected a .toml file" in str(done.exception)
+
+
+def test_a_point_of_another_pass_is_another_row(tmp_path: Path) -> None:
+    points = [replace(GOOD, system="deepep", direction=d) for d in ("fwd", "bwd", "both")]
+    rows, failed = run_points(points, Store(tmp_path))
+    assert not failed
+    assert [rows[p]["direction"] for p in points] == ["fwd", "bwd", "both"]
+    times = [rows[p]["time_us"] for p in points]
+    assert times[0] < times[1] < times[2]

@@ -19,18 +19,20 @@ from dysharp.testing.conformance import busy_floor_ps, conformance
 LAYERS = layers()
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("system", all_systems())
-def test_system_conforms(system, layer):
-    assert conformance(system, *LAYERS[layer]) == []
+def test_system_conforms(system, layer, direction):
+    assert conformance(system, *LAYERS[layer], direction) == []
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("system", all_systems())
-def test_the_verifier_takes_the_short_way(system):
+def test_the_verifier_takes_the_short_way(system, direction):
     """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees."""
     model, cluster, routing = LAYERS["lognormal"]
     known = all_systems()[system]
-    program = known.plan(model, cluster, routing, "fwd", known.options())
+    program = known.plan(model, cluster, routing, direction, known.options())
     assert startable.starts_by_kind(program)
     peel = startable._Peel(program)
     peel.run()
@@ -62,6 +64,27 @@ def silent_about_bytes(program: Program) -> Program:
     )
 
 
+def stowaway(program: Program) -> Program:
+    """Dispatch calls itself control and declares nothing."""
+    templates = tuple(replace(t, operator="other") if t.operator == "dispatch" else t for t in program.templates)
+    return replace(program, templates=templates, declared=replace(program.declared, traffic={}))
+
+
+def under_another_name(program: Program) -> Program:
+    """Dispatch counts as an operator nobody looks at."""
+    templates = tuple(replace(t, operator="gemm1") if t.operator == "dispatch" else t for t in program.templates)
+    return replace(program, templates=templates, declared=replace(program.declared, traffic={}))
+
+
+def twice(program: Program) -> Program:
+    """GEMM-2 computes its second tile twice and its first one never; the rows on each GPU are as many as before."""
+    gemm2 = next(i for i, t in enumerate(program.templates) if t.operator == "gemm2")
+    key = program.ops.key.copy()
+    first = int((program.ops.template == gemm2).argmax())
+    key[first] = key[first + 1]
+    return replace(program, ops=replace(program.ops, key=key))
+
+
 def _with_copy(program, row):
     w = program.wires
     return type(w)(*(np.append(getattr(w, c), getattr(w, c)[row]) for c in w.__slots__))
@@ -76,6 +99,9 @@ def _own_wire(program, ops):
     [
         (forgetful, r"deepep: gemm2 on GPU 0: found \d+ rows computed, expected \d+"),
         (silent_about_bytes, r"deepep: traffic up of combine at GPU 0: found \d+ B, expected \d+ B"),
+        (stowaway, r'deepep: template dispatch.put: found fn "copy" moved as operator "other", expected "control"'),
+        (under_another_name, r"deepep: traffic up of gemm1: found \d+ B, expected none \(dispatch, combine and other move bytes\)"),
+        (twice, r"deepep: gemm2: found tiles left out, repeated or moved, expected each once on its GPU with its rows"),
     ],
 )
 def test_a_cheating_system_fails(change, text, monkeypatch):

@@ -1,0 +1,68 @@
+"""A forward and a backward pass of one layer as one Row."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+from dysharp.analysis.row import Row
+
+SUMS = ("time_us", "exposed_comm_us", "bound_us", "workload_bound_us", "n_ops", "n_events", "compile_s")
+TABLES = ("wire_flits", "attribution", "stalls", "bound_terms")
+Phases = dict[str, dict[str, float]]
+
+
+def both_passes(forward: Row, backward: Row) -> Row:
+    """The two passes one after the other: times, bytes, bounds, causes and counts add up; no pass starts before the other has ended.
+
+    `phases_us`: from the first start to the last end in either pass, busy added up (each pass on its own last GPU); `utilization`: means
+    over both times (of `_max`: the mean of the two maxima, which may be different GPUs); `bound_resource`: both, where they differ;
+    `digest`: of the two digests. Wall times add up, but for the routing, which both share.
+    """
+    sums: dict[str, Any] = {name: getattr(forward, name) + getattr(backward, name) for name in SUMS}
+    sums |= {name: _added(getattr(forward, name), getattr(backward, name)) for name in TABLES}
+    traffic = {side: _added(forward.traffic_bytes[side], backward.traffic_bytes[side]) for side in forward.traffic_bytes}
+    wall = _added(forward.wall_s, backward.wall_s)
+    for name in ("routing", "total"):
+        wall[name] -= forward.wall_s["routing"]
+    resources = forward.bound_resource, backward.bound_resource
+    digests = f"{forward.digest} {backward.digest}".encode()
+    return dataclasses.replace(
+        forward,
+        direction="both",
+        **sums,
+        traffic_bytes=traffic,
+        phases_us=_phases(forward.phases_us, backward.phases_us, forward.time_us),
+        utilization=_weighted(forward, backward),
+        bound_resource=resources[0] if resources[0] == resources[1] else f"{resources[0]} (forward) and {resources[1]} (backward)",
+        wall_s=wall,
+        peak_rss_mb=max(forward.peak_rss_mb, backward.peak_rss_mb),
+        digest=hashlib.blake2b(digests, digest_size=12).hexdigest(),
+    )
+
+
+def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+    """Sums by key, keys of `one` first; a missing entry is nothing."""
+    out = dict(one)
+    for name, value in two.items():
+        out[name] = out[name] + value if name in out else value
+    return out
+
+
+def _phases(forward: Phases, backward: Phases, begin_us: float) -> Phases:
+    """`backward` begins at `begin_us`; a phase that a pass does not have (end 0) says nothing about when."""
+    out = {}
+    for name, one in forward.items():
+        two = backward[name]
+        spans = [(p["start"] + shift, p["end"] + shift) for p, shift in ((one, 0.0), (two, begin_us)) if p["end"] > 0]
+        start, end = (min(s for s, _ in spans), max(e for _, e in spans)) if spans else (0.0, 0.0)
+        out[name] = {"start": start, "end": end, "busy": one["busy"] + two["busy"]}
+    return out
+
+
+def _weighted(forward: Row, backward: Row) -> dict[str, float]:
+    time_us = forward.time_us + backward.time_us
+    if time_us == 0:
+        return dict(forward.utilization)
+    return {name: (share * forward.time_us + backward.utilization[name] * backward.time_us) / time_us for name, share in forward.utilization.items()}

@@ -1,0 +1,243 @@
+"""Latency against load of a flit-exact network: `measure` one point, `sweep` a curve.
+
+Source of router timing and of the protocol: recorded curves of an established router simulator (shared/data/booksim_curves.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dysharp.engine.packet.config import NetworkConfig, RouterConfig, Traffic
+from dysharp.engine.packet.deadlock import deadlock_text
+from dysharp.engine.packet.state import State, build, check_drained, clear_statistics, settled
+from dysharp.engine.packet.traffic import NEVER, Draws, Ints
+from dysharp.errors import ConfigError, SimulationError
+from dysharp.uarch import router_columns as u
+
+__all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure", "sweep"]
+
+SATURATED = 0.97  # accepted or injected below this part of the offered load
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How a point is measured: `warmup_periods` discarded, then periods until mean packet latency and throughput changed by less than
+    `threshold` three times running (at most `max_periods` in all), then, sources active, until every packet created in a measured
+    period has arrived. `stuck_cycles` without any movement are a deadlock."""
+
+    period: int = 6000
+    warmup_periods: int = 3
+    max_periods: int = 7
+    threshold: float = 0.05
+    stuck_cycles: int = 1000
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        if self.period < 1 or self.warmup_periods < 1 or self.max_periods <= self.warmup_periods or self.stuck_cycles < 1:
+            raise ConfigError(
+                f"protocol: expected a period, warm-up and stuck_cycles of at least 1 and more periods in all than warm-up, found {self}"
+            )
+        if not self.threshold > 0:
+            raise ConfigError(f"protocol.threshold is {self.threshold}, expected a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPoint:
+    """One load. Rates in flits per cycle and terminal, latencies in cycles: packet from creation to its tail's arrival, network from the
+    head's entry, flit from its own entry to its own arrival. `hops`: routers crossed. Latencies are NaN if nothing was measured."""
+
+    load: float
+    seed: int
+    injected: float
+    accepted: float
+    accepted_min: float
+    accepted_max: float
+    packet_latency: float
+    packet_latency_min: int
+    packet_latency_max: int
+    network_latency: float
+    network_latency_min: int
+    network_latency_max: int
+    flit_latency: float
+    flit_latency_min: int
+    flit_latency_max: int
+    hops: float
+    saturated: bool
+    n_packets: int
+    measured_cycles: int
+    cycles: int
+    n_flits: int
+    digest: str
+    wall_s: float = field(compare=False)
+    kernel_s: float = field(compare=False)
+
+    @property
+    def flits_per_s(self) -> float:
+        """Flits delivered per second of the cycle loop."""
+        return self.n_flits / self.kernel_s if self.kernel_s else float("nan")
+
+
+class _Run:
+    """One network under one stream of packets."""
+
+    def __init__(self, config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol) -> None:
+        from dysharp.engine.packet.loop import network_run
+
+        self.kernel = network_run
+        self.config, self.protocol = config, protocol
+        self.draws = Draws(config, traffic, load, seed)
+        self.state: State = build(config, traffic)
+        self.events: tuple[Ints, ...] = tuple(np.full(1, NEVER, np.int64) for _ in range(5))
+        self.drawn = 0  # cycle up to which packets are drawn
+        self.kernel_s = 0.0
+
+    @property
+    def now(self) -> int:
+        return int(self.state.x[u.X_NOW])
+
+    def advance(self, cycles: int, until_measured: bool = False) -> int:
+        """Run `cycles` more with active sources. Returns the number of packets created in them."""
+        n = self._draw(cycles)
+        self._go(self.now + cycles, until_measured)
+        return n
+
+    def _draw(self, cycles: int) -> int:
+        """Append the packets of the next cycles to those still queued, whose order by cycle re-creates their sources' queues."""
+        assert self.drawn <= self.now
+        new = self.draws.chunk(self.now, cycles)
+        self.drawn = self.now + cycles
+        kept = self.events[4][:-1] != -2
+        self.events = tuple(
+            np.concatenate([old[:-1][kept], more, [NEVER]]) for old, more in zip(self.events, (*new, np.zeros(len(new[0]), np.int64)), strict=True)
+        )
+        self._requeue()
+        return len(new[0])
+
+    def _requeue(self) -> None:
+        a = self.state
+        a.x[u.X_EVENT] = 0
+        a.src[:, u.Q_HEAD] = -1
+        # A source in the middle of a packet stays listed; the others are listed again by their first queued packet.
+        sending = a.listed[: a.x[u.X_LISTED]]
+        sending = sending[a.src[sending, u.Q_LEFT] > 0]
+        a.src[:, u.Q_LISTED] = 0
+        a.src[sending, u.Q_LISTED] = 1
+        a.x[u.X_LISTED] = len(sending)
+        a.listed[: len(sending)] = sending
+
+    def _go(self, until: int, until_measured: bool = False) -> None:
+        a = self.state
+        while self.now < until:
+            stop = min(until, self.now + max(self.protocol.stuck_cycles, 2000))
+            begin = time.perf_counter()
+            self.kernel(stop, until_measured, a, *self.events)
+            self.kernel_s += time.perf_counter() - begin
+            quiet = self.now - int(a.x[u.X_MOVED])
+            longest = 4 * (max(self.config.terminal_delay, self.config.link_delay) + self.config.router.credit_delay + 64)
+            if a.x[u.X_IN_NET] and quiet > self.protocol.stuck_cycles + longest:
+                raise SimulationError(deadlock_text(a, quiet))
+            if until_measured and a.x[u.X_LEFT] == 0:
+                return
+
+    def drain(self) -> None:
+        """No new packets; everything leaves; nothing may be missing."""
+        self.events = tuple(np.full(1, NEVER, np.int64) for _ in range(5))
+        self._requeue()
+        a = self.state
+        while not settled(a):
+            self._go(self.now + 64)
+        check_drained(a, self.config)
+
+
+def measure(
+    config: NetworkConfig, traffic: Traffic, load: float, seed: int = 1, protocol: Protocol | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> NetworkPoint:  # fmt: skip
+    """Measure one load (flits per cycle and terminal). `progress(periods done, at most)`.
+
+    Raises ConfigError for what cannot run, SimulationError on a deadlock (naming the cycle of waiting VCs) and if a flit or a credit
+    is missing after the final drain.
+    """
+    begin = time.perf_counter()
+    protocol = protocol or Protocol()
+    run = _Run(config, traffic, load, seed, protocol)
+    a = run.state
+    before: tuple[float, float] = (0.0, 0.0)
+    steady, measured_periods, created = 0, 0, 0
+    for period in range(protocol.max_periods):
+        if progress:
+            progress(period, protocol.max_periods)
+        if period <= protocol.warmup_periods:
+            # every warm-up period is judged alone, the measured ones together
+            clear_statistics(a)
+        if period == protocol.warmup_periods:
+            a.x[u.X_ALL], a.x[u.X_FROM], a.x[u.X_LEFT] = 0, run.now, 0
+        made = run.advance(protocol.period)
+        measuring = period >= protocol.warmup_periods
+        measured_periods += measuring
+        created += made if measuring else 0
+        cycles = protocol.period * max(measured_periods, 1)
+        after = (float(a.s[u.S_PACKET]) / max(int(a.s[u.S_N]), 1), float(a.accepted.sum()) / cycles)
+        close = all(abs(y - z) <= protocol.threshold * y for y, z in zip(after, before, strict=True))
+        before = after
+        steady = steady + 1 if close and measuring else 0
+        if steady == 3:
+            break
+    n, cycles = config.n_terminals, measured_periods * protocol.period
+    sent, accepted = int(a.src[:, u.Q_SENT].sum()), a.accepted.copy()
+    a.x[u.X_TO] = run.now
+    a.x[u.X_LEFT] += created  # each arrival took one away
+    while a.x[u.X_LEFT] > 0:
+        run.advance(protocol.period, until_measured=True)
+    total_cycles = run.now
+    stats, n_flits, kernel_s = a.s.copy(), int(a.x[u.X_EJECTED]), run.kernel_s
+    if protocol.check:
+        run.drain()
+    rates = accepted / cycles
+    row: dict[str, Any] = {
+        "load": load, "seed": seed, "injected": sent / cycles / n, "accepted": float(rates.mean()),
+        "accepted_min": float(rates.min()), "accepted_max": float(rates.max()), **_latencies(stats),
+        "hops": _mean(stats[u.S_HOPS], stats[u.S_N]), "n_packets": int(stats[u.S_N]), "measured_cycles": cycles,
+        "cycles": total_cycles, "n_flits": n_flits,
+    }  # fmt: skip
+    row["saturated"] = bool(min(row["accepted"], row["injected"]) < SATURATED * load)
+    digest = hashlib.blake2b(json.dumps([asdict(config), asdict(traffic), asdict(protocol), row], sort_keys=True).encode(), digest_size=16)
+    return NetworkPoint(**row, digest=digest.hexdigest(), wall_s=time.perf_counter() - begin, kernel_s=kernel_s)
+
+
+def _mean(total: int, n: int) -> float:
+    return float(total) / int(n) if n else float("nan")
+
+
+def _latencies(s: Ints) -> dict[str, float | int]:
+    packets, flits = int(s[u.S_N]), int(s[u.S_FLITS])
+    columns = (
+        ("packet", packets, u.S_PACKET, u.S_PACKET_MIN, u.S_PACKET_MAX),
+        ("network", packets, u.S_NET, u.S_NET_MIN, u.S_NET_MAX),
+        ("flit", flits, u.S_FLIT, u.S_FLIT_MIN, u.S_FLIT_MAX),
+    )
+    row: dict[str, float | int] = {}
+    for name, n, total, low, high in columns:
+        row |= {f"{name}_latency": _mean(s[total], n), f"{name}_latency_min": int(s[low]) if n else 0, f"{name}_latency_max": int(s[high])}
+    return row
+
+
+def sweep(
+    config: NetworkConfig, traffic: Traffic, loads: Iterable[float], seed: int = 1, protocol: Protocol | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[NetworkPoint]:  # fmt: skip
+    """A curve of latency against load."""
+    points = list(loads)
+    rows = []
+    for i, load in enumerate(points):
+        if progress:
+            progress(i, len(points))
+        rows.append(measure(config, traffic, load, seed, protocol))
+    return rows

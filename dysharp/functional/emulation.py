@@ -1,0 +1,281 @@
+"""`emulate`: one MoE layer on the modelled machine, compared with its references."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
+from dysharp.functional.faults import ROUTING, check_kinds, machine_faults, routing_cases
+from dysharp.functional.layer import Tensors
+from dysharp.functional.machine import Machine, Pass
+from dysharp.functional.numbers import Number, number
+from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
+from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
+from dysharp.program import Program, Trace
+from dysharp.workload import needed_gpus
+
+Array = NDArray[Any]
+
+PLAIN_BLOCKS = {
+    "integer": "plain experts on integers: every sum is exact (dtype int32)",
+    "gated": "SwiGLU experts in NumPy, gate weights by softmax (float32 or bfloat16)",
+}
+BLOCKS = {**PLAIN_BLOCKS, **TORCH_BLOCKS}
+# Largest error against the reference, over the reference's largest value (docs/design/0004, Numbers).
+BOUNDS = {"int32": 0.0, "float32": 1e-5, "bfloat16": 2.0**-5}
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """What one emulated layer gave. Errors are largest absolute differences, and those over the reference's largest value; over outputs,
+    and with `backward` over all gradients too. `exact`: bit for bit equal to the reference that adds in the recorded order.
+    """
+
+    system: str
+    block: str
+    gpus: int
+    tokens_per_gpu: int
+    dtype: str
+    backward: bool
+    path: str
+    order: str
+    max_abs_error: float
+    max_rel_error: float
+    bound: float
+    exact: bool
+    reference: str
+    packets: dict[str, int]
+    flits: dict[str, int]
+    tables: dict[str, dict[str, int]]
+    injected: dict[str, int]
+    dump: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the machine computed the right thing."""
+        return self.exact and self.max_rel_error <= self.bound
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of an emulated layer; `experts` and `topk` are of the whole layer."""
+
+    hidden: int
+    expert_hidden: int
+    experts: int
+    topk: int
+
+
+@dataclass(slots=True)
+class _Errors:
+    """Largest differences seen so far."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def see(self, found: Array, expected: Array) -> None:
+        found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+        if not found.size:
+            return
+        worst = np.abs(found - expected).max()
+        worst = np.inf if np.isnan(worst) else float(worst)
+        self.absolute = max(self.absolute, worst)
+        scale = float(np.abs(expected).max())
+        self.relative = max(self.relative, worst / scale if scale else (np.inf if worst else 0.0))
+
+
+def run_emulation(
+    system: str,
+    block: str,
+    shape: Shape,
+    *,
+    gpus: int,
+    tokens: int,
+    dtype: str | None,
+    backward: bool,
+    inject: Iterable[str],
+    order: str,
+    path: str,
+    seed: int,
+    options: Mapping[str, Any],
+    placement: str,
+    dump_token: int | None,
+    tracer: Callable[[Program], Trace] | None,
+    progress: Callable[[int, int], None] | None,
+) -> Emulation:
+    """See `dysharp.emulate`."""
+    if block not in BLOCKS:
+        raise ConfigError(f"block {block!r}: unknown{nearest(block, BLOCKS)}")
+    kinds = tuple(inject)
+    check_kinds(kinds)
+    chosen = number(dtype if dtype is not None else "int32" if block == "integer" else "float32")
+    if chosen.is_integer != (block == "integer"):
+        raise ConfigError(f"dtype {chosen.name}: found it with block {block}, expected int32 for block integer and a float type for the others")
+    machine = Machine(
+        system,
+        gpus,
+        order=order,
+        seed=seed,
+        path=path,
+        faults=machine_faults(kinds),
+        options=dict(options),
+        placement=placement,
+        tracer=tracer,
+        progress=progress,
+        dump_token=dump_token,
+    )
+    errors = _Errors()
+    if block in PLAIN_BLOCKS:
+        what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors)
+    else:
+        what = _run_torch(machine, block, shape, tokens, chosen, backward, kinds, errors)
+    passes = list(machine.passes.values())
+    statistics = [p.statistics for p in passes if p.statistics is not None]
+    return Emulation(
+        system=system,
+        block=block,
+        gpus=gpus,
+        tokens_per_gpu=tokens,
+        dtype=chosen.name,
+        backward=backward,
+        path="packet" if statistics else "row",
+        order=order,
+        max_abs_error=errors.absolute,
+        max_rel_error=errors.relative,
+        bound=BOUNDS[chosen.name],
+        exact=_is_exact(passes),
+        reference=what,
+        packets=_sum_counts([s.packets for s in statistics]),
+        flits=_sum_counts([s.flits for s in statistics]),
+        tables={name: _sum_counts([s.tables[name] for s in statistics]) for name in (statistics[0].tables if statistics else ())},
+        injected=_injected(kinds, passes[0].tensors, _sum_counts([s.injected for s in statistics])),
+        dump=tuple(text for s in statistics for text in s.dump),
+    )
+
+
+def _run_plain(
+    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors
+) -> str:
+    rng = np.random.default_rng([machine.seed, 1])
+    family = IntegerExperts if block == "integer" else GatedExperts
+    experts = family(shape.experts, shape.hidden, shape.expert_hidden, machine.seed)
+    n_tokens = tokens * machine.gpus
+    expert = np.argsort(rng.random((n_tokens, shape.experts)), axis=1)[:, : shape.topk]
+    expert = routing_cases(expert, kinds, machine.gpus, shape.experts)
+    if n.is_integer:
+        x, weight = rng.integers(-3, 4, (n_tokens, shape.hidden)), rng.integers(1, 4, expert.shape)
+        dy = rng.integers(-3, 4, x.shape)
+    else:
+        x, weight = rng.standard_normal((n_tokens, shape.hidden)), rng.dirichlet(np.ones(shape.topk), n_tokens)
+        dy = rng.standard_normal(x.shape)
+    x, dy = n.store(x), n.store(dy)
+    y, context = machine.forward(x, expert, weight, experts)
+    forward = machine.passes["forward"].tensors
+    errors.see(y, dense_forward(forward))
+    if backward:
+        dx, gate = machine.backward(context, dy, experts)
+        grads = experts.take_grads()
+        dense = copy.deepcopy(experts)
+        expected_dx, expected_gate = dense_backward(_with(machine.passes["backward"].tensors, dense), forward.tokens)
+        errors.see(dx, expected_dx)
+        errors.see(gate, expected_gate)
+        for name, expected in dense.take_grads().items():
+            errors.see(grads[name], expected)
+    return "dense layer: every expert on all its tokens at once, unrounded, sums in " + ("int64" if n.is_integer else "float64")
+
+
+def _run_torch(
+    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors
+) -> str:
+    drawn = [kind for kind in kinds if kind in ROUTING]
+    if drawn:
+        raise ConfigError(f"inject {drawn[0]}: found block {block} whose router chooses, expected block integer or gated")
+    from dysharp.functional.torch import make_block, wrap
+
+    module = make_block(
+        block,
+        hidden=shape.hidden,
+        expert_hidden=shape.expert_hidden,
+        n_experts=shape.experts,
+        topk=shape.topk,
+        dtype=n.name,
+        seed=machine.seed,
+    )
+    import torch
+
+    generator = torch.Generator().manual_seed(machine.seed + 1)
+    size = (1, tokens * machine.gpus, shape.hidden)
+    x, r = (torch.randn(size, generator=generator).to(next(module.parameters()).dtype) for _ in range(2))
+    results = []
+    for layer in (wrap(module, machine), module):
+        given = x.clone().requires_grad_(backward)
+        with torch.set_grad_enabled(backward):
+            y = layer(given)
+        y = y[0] if isinstance(y, tuple) else y
+        result = {"output": y.detach()}
+        if backward:
+            module.zero_grad()
+            (y * r).sum().backward()
+            result["input"] = given.grad
+            result |= {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+        results.append(result)
+    found, expected = results
+    for name in expected:
+        errors.see(found[name].float().numpy(), expected[name].float().numpy())
+    return f"the Hugging Face block itself ({type(module).__name__}, eager, {n.name})"
+
+
+def _with(t: Tensors, experts: Experts) -> Tensors:
+    return Tensors(t.routing, t.number, experts, t.tokens, t.weight, t.saved)
+
+
+def _is_exact(passes: list[Pass]) -> bool:
+    """Whether outputs (and gate gradients) are those of the reference that adds in the recorded order, bit for bit."""
+    forward = passes[0].outcome.record
+    for p in passes:
+        tensors = _with(p.tensors, copy.deepcopy(p.tensors.experts)) if p.tensors.saved is not None else p.tensors
+        reference = recorded_reference(tensors, p.outcome.record, forward=forward)
+        if not _same_bits(p.outcome.out, reference.out):
+            return False
+        if reference.gate_grad is not None and p.outcome.gate_grad is not None and not _same_bits(p.outcome.gate_grad, reference.gate_grad):
+            return False
+    return True
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _sum_counts(counts: list[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, value in one.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def _injected(kinds: tuple[str, ...], t: Tensors, counted: dict[str, int]) -> dict[str, int]:
+    """How often each injected kind really happened."""
+    r = t.routing
+    per_gpu = r.placement.slots_per_gpu
+    needs = needed_gpus(r)
+    source = np.arange(r.n_tokens) // r.tokens_per_gpu
+    chosen = (r.slot >= 0).sum(axis=1)
+    of_routing = {
+        "empty": int((chosen == 0).sum()),
+        "local": int(((needs.sum(axis=1) == 1) & (r.slot.max(axis=1) // per_gpu == source) & (chosen > 0)).sum()),
+        "one-gpu": int(((needs.sum(axis=1) == 1) & (chosen > 1)).sum()),
+        "idle-expert": int((np.bincount(r.expert[r.expert >= 0], minlength=r.n_experts) == 0).sum()),
+        "drop": int((r.slot < 0).sum()),
+    }
+    return {kind: of_routing[kind] if kind in of_routing else counted.get(kind, 0) for kind in kinds}

@@ -1,0 +1,117 @@
+"""What can go wrong on purpose: faults of the machine (packet path) and hard cases of the routing (both paths)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+
+Array = NDArray[Any]
+DROPPED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults of the machine. Table sizes of 0 are the cluster's own."""
+
+    reduction_entries: int = 0
+    tlb_entries: int = 0
+    tracker_entries: int = 0
+    timeouts: bool = False  # any live reduction session may time out
+    late_memory: bool = False  # AL misses are answered when nothing else can happen: first touches race
+    lanes: int = 1  # virtual channels per class: packets of different tags overtake each other
+    duplicate_every: int = 0  # every n-th request is sent again with the next attempt number
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is injected at all."""
+        return self != Faults()
+
+
+MACHINE = {
+    "evict": ("reduction tables of one entry: partial sums are evicted", {"reduction_entries": 1}),
+    "timeout": ("reduction sessions time out at any moment", {"timeouts": True}),
+    "al-tlb": ("AL TLBs of one entry", {"tlb_entries": 1}),
+    "tracker": ("TS and OR tables of one entry: readiness is kept in memory", {"tracker_entries": 1}),
+    "first-touch": ("AL misses are answered last: packets of one vector race over all planes", {"late_memory": True}),
+    "reorder": ("four virtual channels per class: packets overtake each other", {"lanes": 4}),
+    "duplicate": ("every third request is sent twice, as after a retry", {"duplicate_every": 3}),
+}
+
+
+def _empty(expert: Array, gpus: int, n_experts: int) -> Array:
+    expert[0] = DROPPED
+    return expert
+
+
+def _local(expert: Array, gpus: int, n_experts: int) -> Array:
+    return _all_on(expert, gpus, n_experts, 0, "local")
+
+
+def _one_gpu(expert: Array, gpus: int, n_experts: int) -> Array:
+    return _all_on(expert, gpus, n_experts, gpus - 1, "one-gpu")
+
+
+def _all_on(expert: Array, gpus: int, n_experts: int, gpu: int, kind: str) -> Array:
+    per_gpu, topk = n_experts // gpus, expert.shape[1]
+    if per_gpu < topk:
+        raise ConfigError(f"inject {kind}: found {per_gpu} experts per GPU, expected at least top-{topk}")
+    expert[0] = gpu * per_gpu + np.arange(topk)
+    return expert
+
+
+def _idle_expert(expert: Array, gpus: int, n_experts: int) -> Array:
+    """Expert 0 gets nothing; who wanted it takes one that is free, or one expert less."""
+    for token in np.flatnonzero((expert == 0).any(axis=1)):
+        free = np.setdiff1d(np.arange(1, n_experts), expert[token])
+        expert[token, expert[token] == 0] = free[0] if len(free) else DROPPED
+    return expert
+
+
+def _drop(expert: Array, gpus: int, n_experts: int) -> Array:
+    """Every expert takes its first tokens up to the mean load and drops the others (a capacity factor of one)."""
+    capacity = max(1, expert.size // n_experts)
+    for e in range(n_experts):
+        token, column = np.nonzero(expert == e)
+        expert[token[capacity:], column[capacity:]] = DROPPED
+    return expert
+
+
+ROUTING: dict[str, tuple[str, Callable[[Array, int, int], Array]]] = {
+    "empty": ("token 0 has an empty target list", _empty),
+    "local": ("all experts of token 0 are on its own GPU", _local),
+    "one-gpu": ("all experts of token 0 are on the last GPU", _one_gpu),
+    "idle-expert": ("expert 0 gets no token", _idle_expert),
+    "drop": ("experts over their capacity drop tokens", _drop),
+}
+KINDS = {**{name: text for name, (text, _) in MACHINE.items()}, **{name: text for name, (text, _) in ROUTING.items()}}
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raises ConfigError for an unknown kind, with the nearest one."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"inject {kind!r}: unknown{nearest(kind, KINDS)}")
+
+
+def machine_faults(kinds: Iterable[str]) -> Faults:
+    """The faults of the machine among `kinds`, together."""
+    faults = Faults()
+    for kind in kinds:
+        if kind in MACHINE:
+            faults = replace(faults, **MACHINE[kind][1])  # type: ignore[arg-type]
+    return faults
+
+
+def routing_cases(expert: Array, kinds: Iterable[str], gpus: int, n_experts: int) -> Array:
+    """`[tokens, topk]` choices with the hard cases among `kinds` put in."""
+    expert = expert.copy()
+    for kind in kinds:
+        if kind in ROUTING:
+            expert = ROUTING[kind][1](expert, gpus, n_experts)
+    return expert

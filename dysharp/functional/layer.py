@@ -1,0 +1,216 @@
+"""What both paths of the machine work on: the tensors of a layer, where rows lie, what experts compute on a tile, what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.functional.experts import Experts
+from dysharp.functional.numbers import Number
+from dysharp.functional.sums import Expression
+from dysharp.program import Alloc, Program
+from dysharp.workload import Routing
+
+Array = NDArray[Any]
+UNBOUND = -1
+
+
+@dataclass(slots=True)
+class Record:
+    """What the machine did, for a reference that does it again on its own data.
+
+    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token an expression per
+    chunk of `chunk` columns (0 = one for the whole row).
+    """
+
+    chunk: int = 0
+    tiles: list[tuple[str, int, tuple[int, ...]]] = field(default_factory=list)
+    sums: dict[int, tuple[Expression, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a forward pass leaves for its backward: rows of all expert slots in layout order, and the layout.
+
+    `x` `[rows, hidden]`, `h` `[rows, inner]`, `a` `[rows, mid]` as stored; `weight` `[rows]` work dtype; `key` `[rows]` token of each row;
+    `row_slot` `[program rows]` as `Trace.row_slot`.
+    """
+
+    x: Array
+    h: Array
+    a: Array
+    weight: Array
+    key: Array
+    row_slot: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Inputs of one pass. `tokens`: `[tokens, hidden]` stored dtype, what Dispatch sends; `weight`: `[tokens, topk]` gate weights in the
+    work dtype; `saved`: of the forward pass (backward only).
+    """
+
+    routing: Routing
+    number: Number
+    experts: Experts
+    tokens: Array
+    weight: Array
+    saved: Saved | None = None
+
+    def __post_init__(self) -> None:
+        r, n = self.routing, self.number
+        for what, array, shape, dtype in (
+            ("tokens", self.tokens, (r.n_tokens, self.experts.hidden), n.stored),
+            ("gate weights", self.weight, (r.n_tokens, r.topk), n.work),
+        ):
+            if array.shape != shape or array.dtype != dtype:
+                raise ConfigError(f"{what}: found {array.dtype} of shape {array.shape}, expected {dtype} of shape {shape}")
+        if not n.is_integer and not np.isfinite(self.weight).all():
+            token, column = np.argwhere(~np.isfinite(self.weight))[0]
+            raise ConfigError(f"gate weights: found {self.weight[token, column]} at token {token}, column {column}, expected finite values")
+        if self.experts.n_experts != r.n_experts:
+            raise ConfigError(f"experts: found {self.experts.n_experts}, expected the routing's {r.n_experts}")
+
+
+class Layout:
+    """Rows of a Program's regions and the slots they take. A *place* is a slot counted over all regions, like a row."""
+
+    def __init__(self, program: Program, routing: Routing) -> None:
+        r = program.regions
+        self.region: list[int] = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr)).tolist()
+        self.row_ptr: list[int] = r.row_ptr.tolist()
+        self.tile_ptr: list[int] = r.tile_ptr.tolist()
+        self.tile_rows: list[int] = r.tile_rows.tolist()
+        self.node: list[int] = r.node.tolist()
+        self.key: list[int] = r.row_key.tolist()
+        self.region_of_tile: list[int] = np.repeat(np.arange(program.n_regions), np.diff(r.tile_ptr)).tolist()
+        prefix = np.repeat(r.alloc == Alloc.PREFIX, np.diff(r.row_ptr))
+        self.place: list[int] = np.where(prefix, np.arange(program.n_rows), UNBOUND).tolist()
+        self.row_at: list[int] = list(self.place)
+        self._used = [0] * program.n_regions
+        names = np.array([*r.name, ""])[:-1]
+        experts = np.flatnonzero(names == "expert")
+        self.slot_of_region = dict(zip(experts.tolist(), range(len(experts)), strict=True))
+        if len(experts) != routing.placement.n_slots:
+            raise ConfigError(f'Program: found {len(experts)} regions "expert", expected one per slot ({routing.placement.n_slots})')
+        self.n_useful = int(r.row_ptr[experts[-1] + 1] - r.row_ptr[experts[0]]) if len(experts) else 0
+        self.partial = np.flatnonzero(names == "partial").tolist()
+        self.column = self._columns(program, routing)
+
+    def _columns(self, program: Program, routing: Routing) -> list[int]:
+        """Per row of an expert region: the column of its token's top-k that chose it (the place of its gate weight)."""
+        n_slots = routing.placement.n_slots
+        token, column = np.nonzero(routing.slot >= 0)
+        chosen = token.astype(np.int64) * n_slots + routing.slot[token, column]
+        order = np.argsort(chosen)
+        useful = self.n_useful
+        region = np.array(self.region[:useful], np.int64)
+        slot = np.array([self.slot_of_region.get(i, 0) for i in range(program.n_regions)], np.int64)[region]
+        wanted = np.array(self.key[:useful], np.int64) * n_slots + slot
+        at = np.searchsorted(chosen[order], wanted)
+        found = at < len(chosen)
+        found[found] = chosen[order][at[found]] == wanted[found]
+        if not found.all():
+            row = int(np.flatnonzero(~found)[0])
+            raise EmulationMismatch(f"row {row}: found token {self.key[row]} in expert slot {slot[row]}, expected a choice of the routing")
+        out: list[int] = column[order][at].tolist()
+        return out
+
+    def bind(self, row: int, slot: int = UNBOUND) -> int:
+        """Give `row` a slot (`slot`, or the next free one) unless it has one; returns its place."""
+        place = self.place[row]
+        if place == UNBOUND:
+            region = self.region[row]
+            if slot == UNBOUND:
+                slot = self._used[region]
+            self._used[region] += 1
+            place = self.row_ptr[region] + slot
+            self.place[row] = place
+            self.row_at[place] = row
+        return place
+
+    def tile(self, tile: int) -> tuple[int, int, int]:
+        """(region, first place, end place) of a tile."""
+        region = self.region_of_tile[tile]
+        rows = self.tile_rows[region]
+        first = self.row_ptr[region] + (tile - self.tile_ptr[region]) * rows
+        return region, first, min(first + rows, self.row_ptr[region + 1])
+
+    def tile_of(self, row: int) -> int:
+        """The tile of a bound row."""
+        region = self.region[row]
+        return self.tile_ptr[region] + (self.place[row] - self.row_ptr[region]) // self.tile_rows[region]
+
+    def row_slot(self) -> NDArray[np.int32]:
+        """`[rows]` slot inside the region, -1 = never bound (as `Trace.row_slot`)."""
+        start = np.array(self.row_ptr, np.int64)[np.array(self.region, np.int64)] if self.region else np.zeros(0, np.int64)
+        place = np.array(self.place, np.int64)
+        return np.where(place < 0, UNBOUND, place - start).astype(np.int32)
+
+
+class ExpertMemory:
+    """Rows of all expert slots in memory, and what the tensor cores do to a tile of them. Nothing is written before it is computed."""
+
+    def __init__(self, tensors: Tensors, layout: Layout, record: Record) -> None:
+        self.t, self.layout, self.record = tensors, layout, record
+        self.slot_expert: list[int] = tensors.routing.placement.slot_expert.tolist()
+        e, n = tensors.experts, layout.n_useful
+        self._columns = {"x": e.hidden, "h": e.inner, "a": e.mid, "y": e.hidden, "dy": e.hidden, "dh": e.inner, "dx": e.hidden}
+        self._rows: dict[str, Array] = {}
+        self.n = n
+        self.weight = np.zeros(n, tensors.number.work)
+        self.gate_grad = np.zeros(n, tensors.number.work)
+        if tensors.saved is not None:
+            self._rows |= {"x": tensors.saved.x, "h": tensors.saved.h, "a": tensors.saved.a}
+            self.weight = tensors.saved.weight
+
+    def rows(self, name: str) -> Array:
+        """The buffer `expert.<name>`: `[useful rows, columns]` stored dtype in layout order."""
+        if name not in self._rows:
+            self._rows[name] = self.t.number.poison((self.n, self._columns[name]))
+        return self._rows[name]
+
+    def compute(self, fn: str, tile: int, node: int) -> None:
+        """Run one function on one tile. Raises EmulationMismatch for a tile of another GPU."""
+        region, first, end = self.layout.tile(tile)
+        if self.layout.node[region] != node:
+            raise EmulationMismatch(f"{fn} of tile {tile}: found on GPU {node}, expected on GPU {self.layout.node[region]} that holds it")
+        slot = self.layout.slot_of_region[region]
+        row_at = self.layout.row_at[first:end]
+        tokens = tuple(self.layout.key[row] if row != UNBOUND else UNBOUND for row in row_at)
+        self.record.tiles.append((fn, slot, tokens))
+        run_tile(fn, self.slot_expert[slot], slice(first, end), self, self.t)
+
+    def saved(self) -> Saved:
+        """What the backward pass needs."""
+        key = np.array([self.layout.key[row] if row != UNBOUND else UNBOUND for row in self.layout.row_at[: self.n]], np.int64)
+        return Saved(self.rows("x"), self.rows("h"), self.rows("a"), self.weight, key, self.layout.row_slot())
+
+
+def run_tile(fn: str, e: int, tile: slice, memory: ExpertMemory, t: Tensors) -> None:
+    """The arithmetic of one COMPUTE, with its rounding points (docs/design/0004, Numbers). `e`: logical expert."""
+    n, experts, rows = t.number, t.experts, memory.rows
+    w = memory.weight[tile, None]
+    if fn == "gemm1":
+        rows("h")[tile] = n.store(experts.gemm1(e, n.load(rows("x")[tile])))
+        rows("a")[tile] = n.store(experts.act(e, n.load(rows("h")[tile])))
+    elif fn == "gemm2":
+        rows("y")[tile] = n.store(w * experts.gemm2(e, n.load(rows("a")[tile])))
+    elif fn == "gemm2_dgrad":
+        dy, a, h = (n.load(rows(name)[tile]) for name in ("dy", "a", "h"))
+        g = experts.gemm2_dgrad(e, dy)
+        memory.gate_grad[tile] = experts.gate_grad(e, a, dy, g)
+        rows("dh")[tile] = n.store(experts.act_grad(e, h, w * g))
+    elif fn == "gemm1_dgrad":
+        rows("dx")[tile] = n.store(experts.gemm1_dgrad(e, n.load(rows("dh")[tile])))
+    elif fn == "gemm2_wgrad":
+        experts.gemm2_wgrad(e, n.load(rows("a")[tile]), w * n.load(rows("dy")[tile]))
+    elif fn == "gemm1_wgrad":
+        experts.gemm1_wgrad(e, n.load(rows("x")[tile]), n.load(rows("dh")[tile]))
+    else:
+        raise ConfigError(f"COMPUTE function {fn!r}: found no such function, expected gemm1, gemm2 or one of their gradients")
+

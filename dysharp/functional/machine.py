@@ -1,0 +1,164 @@
+"""`Machine`: MoE layers, forward and backward, on real tensors through one system of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.functional.experts import Experts
+from dysharp.functional.layer import Saved, Tensors
+from dysharp.functional.numbers import Number, number_of
+from dysharp.functional.packets import Faults, Statistics, run_packets
+from dysharp.functional.rows import Outcome, run_rows
+from dysharp.program import Program, Trace
+from dysharp.program.relayout import relayout
+from dysharp.program.verify import verify
+from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.systems import get_system
+from dysharp.workload import Routing, routing_from
+
+Array = NDArray[Any]
+PATHS = ("auto", "row", "packet")
+PACKETS_IN_A_MOMENT = 20_000  # up to here `auto` sends packets (about ten seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass that was run: what went in, the Program, the result, and the packet path's counts (None on the row path)."""
+
+    direction: str
+    tensors: Tensors
+    program: Program
+    outcome: Outcome
+    statistics: Statistics | None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What `backward` needs from its `forward`."""
+
+    saved: Saved
+    routing: Routing
+    weight: Array
+    number: Number
+    n_tokens: int
+
+
+@dataclass(slots=True)
+class Machine:
+    """A modelled machine that runs MoE layers. `passes` keeps the latest forward and backward for inspection.
+
+    `system`: a registered system; `gpus`: GPUs in use (tokens are dealt to them in order, the last one may get fewer); `order`: of
+    `orders.ORDERS`; `path`: row, packet, or auto (packets while there are few); `faults`: injected into the packet path; `tracer`: gives
+    the Trace for order "trace" (the engine's `run`, handed in because this level does not know engines).
+    """
+
+    system: str = "dysharp"
+    gpus: int = 4
+    cluster: str | Cluster = "paper-gh200-nvl32"
+    order: str = "random"
+    seed: int = 0
+    path: str = "auto"
+    faults: Faults = field(default_factory=Faults)
+    options: dict[str, Any] = field(default_factory=dict)
+    placement: str = "auto"
+    tracer: Callable[[Program], Trace] | None = None
+    progress: Callable[[int, int], None] | None = None
+    passes: dict[str, Pass] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path not in PATHS:
+            raise ConfigError(f"path: found {self.path!r}, expected one of {', '.join(PATHS)}")
+        if self.path == "row" and self.faults.any:
+            raise ConfigError("path: found row with injected faults, expected packet (faults live in its tables and channels)")
+
+    def forward(self, x: Array, expert: Array, weight: Array, experts: Experts) -> tuple[Array, Context]:
+        """`[tokens, hidden]` outputs (dtype of `x`) and what `backward` needs.
+
+        `x`: `[tokens, hidden]` int32, float32 or bfloat16; `expert`: `[tokens, topk]` integers, -1 = dropped; `weight`: `[tokens, topk]`
+        gate weights. Raises ConfigError for input that does not fit, EmulationMismatch when the machine hangs.
+        """
+        number = number_of(x, "tokens")
+        if x.ndim != 2 or expert.shape[:1] != x.shape[:1] or weight.shape != expert.shape:
+            raise ConfigError(
+                f"layer: found tokens {x.shape}, experts {expert.shape}, weights {weight.shape}, expected [tokens, hidden] and twice [tokens, topk]"
+            )
+        n = len(x)
+        expert, weight = _pad(expert, self.gpus, -1), _pad(np.asarray(weight, number.work), self.gpus, 0)
+        routing = routing_from(expert, experts.n_experts, self.gpus, placement=self.placement)
+        weight = np.where(routing.expert >= 0, weight, number.work.type(0))
+        tensors = Tensors(routing, number, experts, _pad(x, self.gpus, 0), weight)
+        outcome = self._run("forward", tensors)
+        assert outcome.saved is not None
+        return outcome.out[:n], Context(outcome.saved, routing, weight, number, n)
+
+    def backward(self, context: Context, dy: Array, experts: Experts) -> tuple[Array, Array]:
+        """(`[tokens, hidden]` gradient of the inputs, `[tokens, topk]` of the gate weights); weight gradients add up in `experts`."""
+        tensors = Tensors(context.routing, context.number, experts, _pad(dy, self.gpus, 0), context.weight, context.saved)
+        outcome = self._run("backward", tensors)
+        assert outcome.gate_grad is not None
+        return outcome.out[: context.n_tokens], outcome.gate_grad[: context.n_tokens]
+
+    def plan(self, tensors: Tensors) -> Program:
+        """The verified Program of a pass."""
+        system = get_system(self.system)
+        cluster = load_cluster(self.cluster) if isinstance(self.cluster, str) else self.cluster
+        direction = "fwd" if tensors.saved is None else "bwd"
+        program = system.plan(_model_of(tensors), cluster.with_gpus(self.gpus), tensors.routing, direction, system.options(**self.options))
+        verify(program)
+        return program if tensors.saved is None else relayout(program, tensors.saved.row_slot)
+
+    def _run(self, direction: str, tensors: Tensors) -> Outcome:
+        program = self.plan(tensors)
+        trace = None
+        if self.order == "trace":
+            if self.tracer is None:
+                raise ConfigError('order: found "trace" without a tracer, expected one (dysharp.emulate brings the engine)')
+            trace = self.tracer(program)
+        statistics = None
+        if self._sends_packets(program):
+            outcome, statistics = run_packets(
+                program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, cluster=self.cluster, progress=self.progress
+            )
+        else:
+            outcome = run_rows(program, tensors, self.order, seed=self.seed, trace=trace, progress=self.progress)
+        self.passes[direction] = Pass(direction, tensors, program, outcome, statistics)
+        return outcome
+
+    def _sends_packets(self, program: Program) -> bool:
+        if self.path != "auto":
+            return self.path == "packet"
+        if self.faults.any:
+            return True
+        per_op = np.diff(program.members.ptr) * -(-program.ops.bytes // 128)
+        return int(per_op.sum()) <= PACKETS_IN_A_MOMENT
+
+
+def _pad(array: Array, n_gpus: int, value: Any) -> Array:
+    """`array` with rows of `value` behind it until the GPUs divide them; those tokens go nowhere."""
+    missing = -len(array) % n_gpus
+    if not missing:
+        return np.ascontiguousarray(array)
+    return np.concatenate((array, np.full((missing, *array.shape[1:]), value, array.dtype)))
+
+
+def _model_of(t: Tensors) -> Model:
+    """The shape of a layer as the systems' planners want it."""
+    return Model(
+        name="emulated",
+        hidden=t.experts.hidden,
+        expert_hidden=t.experts.mid,
+        n_experts=t.experts.n_experts,
+        topk=t.routing.topk,
+        tokens_per_gpu=t.routing.tokens_per_gpu,
+        n_matrices=3 if t.experts.inner == 2 * t.experts.mid else 2,
+        element_bytes=t.number.bytes,
+        gemm_dtype="bf16",
+    )
+
+

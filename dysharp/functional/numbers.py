@@ -1,0 +1,73 @@
+"""Number formats of a payload: how values are stored, in what they are added, and the rounding between the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A payload format. `stored`: dtype in memory and on the wire; `work`: dtype of products and sums."""
+
+    name: str
+    stored: np.dtype[Any]
+    work: np.dtype[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element on the wire."""
+        return int(self.stored.itemsize)
+
+    @property
+    def is_integer(self) -> bool:
+        return self.work.kind == "i"
+
+    def store(self, values: Array) -> Array:
+        """`values` as they look in memory: rounded to nearest even (floats), unchanged (integers that fit)."""
+        return values.astype(self.stored)
+
+    def load(self, values: Array) -> Array:
+        """Stored `values` as operands of products and sums."""
+        return values.astype(self.work)
+
+    def poison(self, shape: tuple[int, ...]) -> Array:
+        """Memory nobody has written: NaN, or an integer that no small computation yields."""
+        value = np.array(-1_234_567_891 if self.is_integer else np.nan, self.stored)
+        # Through plain integers: filling with a dtype NumPy does not know is slow.
+        bits = np.dtype(f"u{self.bytes}")
+        return np.full(shape, value.view(bits), bits).view(self.stored)
+
+
+_NUMBERS = {
+    n.name: n
+    for n in (
+        Number("int32", np.dtype(np.int32), np.dtype(np.int64)),
+        Number("float32", np.dtype(np.float32), np.dtype(np.float32)),
+        Number("bfloat16", np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)),
+    )
+}
+NUMBER_NAMES = tuple(_NUMBERS)
+
+
+def number(name: str) -> Number:
+    """The format called `name` (int32, float32, bfloat16). Raises ConfigError with the nearest valid name."""
+    if name not in _NUMBERS:
+        raise ConfigError(f"dtype {name!r}: unknown{nearest(name, _NUMBERS)}")
+    return _NUMBERS[name]
+
+
+def number_of(array: Array, what: str) -> Number:
+    """The format of an array. Raises ConfigError for a dtype the machine has no payload for."""
+    for n in _NUMBERS.values():
+        if n.stored == array.dtype:
+            return n
+    raise ConfigError(f"{what}: found dtype {array.dtype}, expected one of {', '.join(_NUMBERS)}")

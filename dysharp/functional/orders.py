@@ -1,0 +1,125 @@
+"""Who goes next: pools of enabled events with a policy. Any policy is a legal machine; only the tensors must not care."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Protocol
+
+import numpy as np
+
+from dysharp.errors import ConfigError, nearest
+
+Event = tuple[int, int]  # (kind, id)
+
+
+class Pool(Protocol):
+    """Events that may happen. `add` takes the time of the event where a Trace gives one (else 0)."""
+
+    def add(self, event: Event, time: int = 0) -> None: ...
+    def pop(self) -> Event: ...
+    def __len__(self) -> int: ...
+
+
+class RandomPool:
+    """Any event, with equal chance."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._draws: list[float] = []
+        self._events: list[Event] = []
+
+    def add(self, event: Event, time: int = 0) -> None:
+        self._events.append(event)
+
+    def pop(self) -> Event:
+        if not self._draws:
+            self._draws = self._rng.random(4096).tolist()
+        events = self._events
+        i = int(self._draws.pop() * len(events))
+        events[i], events[-1] = events[-1], events[i]
+        return events.pop()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+
+class OldestPool:
+    """First enabled, first served."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+
+    def add(self, event: Event, time: int = 0) -> None:
+        self._events.append(event)
+
+    def pop(self) -> Event:
+        return self._events.popleft()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+
+class NewestPool(OldestPool):
+    """Adversary: what was enabled last happens first, so early work waits as long as it can."""
+
+    def pop(self) -> Event:
+        return self._events.pop()
+
+
+class BiasedPool:
+    """Adversary: events of the kinds `last` happen only when nothing else can, the others in random order."""
+
+    def __init__(self, seed: int, last: frozenset[int]) -> None:
+        self._last = last
+        self._now, self._later = RandomPool(seed), RandomPool(seed + 1)
+
+    def add(self, event: Event, time: int = 0) -> None:
+        (self._later if event[0] in self._last else self._now).add(event)
+
+    def pop(self) -> Event:
+        return self._now.pop() if len(self._now) else self._later.pop()
+
+    def __len__(self) -> int:
+        return len(self._now) + len(self._later)
+
+
+class TimedPool:
+    """The order of a Trace: smallest time first, then in the order in which the events were enabled."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Event]] = []
+        self._n = 0
+
+    def add(self, event: Event, time: int = 0) -> None:
+        self._n += 1
+        heapq.heappush(self._heap, (time, self._n, event))
+
+    def pop(self) -> Event:
+        return heapq.heappop(self._heap)[2]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+ORDERS = {
+    "trace": "the order of the timed engine",
+    "random": "any enabled event, seeded",
+    "oldest": "first enabled, first served",
+    "newest": "adversary: what was enabled last happens first",
+    "late-delivery": "adversary: transfers move only when nothing else can",
+    "late-completion": "adversary: completions and acknowledgements come only when nothing else can",
+}
+
+
+def make_pool(order: str, seed: int, deliveries: frozenset[int], completions: frozenset[int]) -> Pool:
+    """The pool of an order by name; `deliveries`, `completions`: event kinds that the adversaries hold back."""
+    if order == "trace":
+        return TimedPool()
+    if order == "random":
+        return RandomPool(seed)
+    if order in ("oldest", "newest"):
+        return OldestPool() if order == "oldest" else NewestPool()
+    if order in ("late-delivery", "late-completion"):
+        return BiasedPool(seed, deliveries if order == "late-delivery" else completions)
+    raise ConfigError(f"order {order!r}: unknown{nearest(order, ORDERS)}")

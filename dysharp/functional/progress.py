@@ -1,0 +1,196 @@
+"""What a Program lets happen: dependencies, issuing order and semaphores, without any time. Both paths of the machine obey it."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
+
+KINDS = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
+HEADS = (Head.OP_ISSUE, Head.MEMBER_RESPOND, Head.TILE_NOTIFY)
+SHOWN = 3  # waiting entries named by the watchdog
+
+
+class Listener(Protocol):
+    """Who is told what has become possible."""
+
+    def may_issue(self, op: int) -> None: ...
+    def may_respond(self, member: int) -> None: ...
+    def tile_notifies(self, tile: int) -> None: ...
+
+
+class Progress:
+    """Counts what every op, response and notification still waits for; the path reports what has happened.
+
+    An op may issue when its edges and notifications have come, when it is next in a program-order issuer, and when its semaphores are
+    free; other disciplines choose by time and bind nobody here. Raises ConfigError for parts of the Program that the machine does not
+    interpret (chains, announced thresholds, cancelling, holds by data, sessions).
+    """
+
+    def __init__(self, program: Program, listener: Listener) -> None:
+        _refuse(program)
+        self.program, self.listener = program, listener
+        e, r = program.edges, program.regions
+        n = program.n_ops
+        to_op = e.head[e.head_kind == Head.OP_ISSUE]
+        told = r.row_notify[r.row_notify >= 0]
+        self._waits: list[int] = (np.bincount(to_op, minlength=n) + np.bincount(told, minlength=n)).tolist()
+        self._member_waits = _counts(e.head[e.head_kind == Head.MEMBER_RESPOND])
+        self._tile_waits = _counts(e.head[e.head_kind == Head.TILE_NOTIFY])
+        self._out: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for tail_kind, tail, head_kind, head in zip(
+            e.tail_kind.tolist(), e.tail.tolist(), e.head_kind.tolist(), e.head.tolist(), strict=True
+        ):
+            self._out[tail_kind, tail].append((head_kind, head))
+        self._read_issuers()
+        self._read_holds()
+        self.issued = bytearray(n)
+        self.done = bytearray(n)
+        self.n_done = 0
+
+    def _read_issuers(self) -> None:
+        p = self.program
+        in_order = np.flatnonzero(p.issuers.discipline == Discipline.PROGRAM_ORDER)
+        self._queue: dict[int, deque[int]] = {int(i): deque() for i in in_order}
+        self._issuer: list[int] = p.ops.issuer.tolist()
+        for op in np.flatnonzero(np.isin(p.ops.issuer, in_order)).tolist():
+            self._queue[self._issuer[op]].append(op)
+
+    def _read_holds(self) -> None:
+        h = self.program.holds
+        self._free: list[int] = self.program.semaphores.capacity.tolist()
+        self._parked: dict[int, deque[int]] = defaultdict(deque)
+        self._needs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._frees: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for sem, amount, op, point, release in zip(
+            h.sem.tolist(), h.amount.tolist(), h.acquire.tolist(), h.release_kind.tolist(), h.release.tolist(), strict=True
+        ):
+            self._needs[op].append((sem, amount))
+            self._frees[point, release].append((sem, amount))
+
+    def start(self) -> None:
+        """Tell the listener about everything that waits for nothing."""
+        for op, waits in enumerate(self._waits):
+            if waits == 0:
+                self._offer(op)
+
+    def _offer(self, op: int) -> None:
+        queue = self._queue.get(self._issuer[op])
+        if queue is None or queue[0] == op:
+            self.listener.may_issue(op)
+
+    def try_issue(self, op: int) -> bool:
+        """Take the op's semaphores; False = it is parked until one comes free (the listener hears of it again)."""
+        needs = self._needs.get(op)
+        if needs:
+            for sem, amount in needs:
+                if self._free[sem] < amount:
+                    self._parked[sem].append(op)
+                    self._pass_on(needs, sem)
+                    return False
+            for sem, amount in needs:
+                self._free[sem] -= amount
+        self.issued[op] = 1
+        queue = self._queue.get(self._issuer[op])
+        if queue is not None:
+            queue.popleft()
+            if queue and self._waits[queue[0]] == 0:
+                self.listener.may_issue(queue[0])
+        self._release(Point.OP_ISSUED, op)
+        self.fire(Tail.OP_ISSUED, op)
+        return True
+
+    def _pass_on(self, needs: list[tuple[int, int]], full: int) -> None:
+        """An op that was woken by one semaphore and stopped by another wakes the next one of the first."""
+        for sem, _ in needs:
+            if sem != full:
+                self._wake(sem)
+
+    def _wake(self, sem: int) -> None:
+        parked = self._parked.get(sem)
+        if parked and self._free[sem] > 0:
+            self.listener.may_issue(parked.popleft())
+
+    def _release(self, point: Point, op: int) -> None:
+        for sem, amount in self._frees.pop((int(point), op), ()):
+            self._free[sem] += amount
+            for _ in range(amount):
+                self._wake(sem)
+
+    def finish(self, op: int) -> None:
+        """The op is done and visible at its source."""
+        self.done[op] = 1
+        self.n_done += 1
+        self._release(Point.OP_DONE, op)
+        self.fire(Tail.OP_DONE, op)
+
+    def fire(self, kind: Tail, ident: int) -> None:
+        """A point of an op, member, tile or row has been passed: what waited for it waits no more."""
+        for head_kind, head in self._out.get((int(kind), ident), ()):
+            if head_kind == Head.OP_ISSUE:
+                self.told(head)
+            elif head_kind == Head.MEMBER_RESPOND:
+                self._member_waits[head] -= 1
+                if not self._member_waits[head]:
+                    self.listener.may_respond(head)
+            else:
+                self._tile_waits[head] -= 1
+                if not self._tile_waits[head]:
+                    self.listener.tile_notifies(head)
+
+    def told(self, op: int, times: int = 1) -> None:
+        """One edge (or `times` notifications) of an op has come."""
+        self._waits[op] -= times
+        if self._waits[op] == 0:
+            self._offer(op)
+
+    def responds_freely(self, member: int) -> bool:
+        """Whether a pull's member may answer as soon as it is asked."""
+        return self._member_waits.get(member, 0) == 0
+
+    def waiting(self) -> Iterator[str]:
+        """One phrase per op that has not finished, those first that were issued and never came back."""
+        p = self.program
+        left = [op for op in range(p.n_ops) if not self.done[op]]
+        for op in sorted(left, key=lambda op: (not self.issued[op], op)):
+            name = f"op {op} ({p.templates[p.ops.template[op]].name}, GPU {p.ops.node[op]}, key {p.ops.key[op]})"
+            if self.issued[op]:
+                yield f"{name} was issued and never completed"
+            elif self._waits[op] > 0:
+                yield f"{name} waits for {self._waits[op]} more events"
+            else:
+                yield f"{name} waits for its turn or a semaphore"
+
+    def stuck(self) -> str:
+        """What the watchdog says when nothing can happen and ops are left."""
+        left = self.program.n_ops - self.n_done
+        first = [text for text, _ in zip(self.waiting(), range(SHOWN), strict=False)]
+        return f"found {left} of {self.program.n_ops} ops that wait for ever, expected none: " + "; ".join(first)
+
+
+def _counts(heads: np.ndarray) -> dict[int, int]:
+    ids, counts = np.unique(heads, return_counts=True)
+    return dict(zip(ids.tolist(), counts.tolist(), strict=True))
+
+
+def _refuse(p: Program) -> None:
+    kinds = sorted({t.kind for t in p.templates} - set(KINDS))
+    if kinds:
+        raise ConfigError(f"functional machine: found ops of kind {Kind(kinds[0]).name}, expected one of {', '.join(k.name for k in KINDS)}")
+    if p.ops.chain is not None and (p.ops.chain >= 0).any():
+        raise ConfigError("functional machine: found ops on chains, expected none")
+    if p.ops.threshold is not None and (p.ops.threshold >= 0).any():
+        raise ConfigError("functional machine: found JOINs with announced thresholds, expected none")
+    if not np.isin(p.edges.head_kind, [int(h) for h in HEADS]).all():
+        raise ConfigError("functional machine: found edges that cancel JOINs, expected none")
+    points = {*p.holds.acquire_kind.tolist()} - {int(Point.OP_ISSUED)}, {*p.holds.release_kind.tolist()} - {
+        int(Point.OP_ISSUED),
+        int(Point.OP_DONE),
+    }
+    if points[0] or points[1]:
+        raise ConfigError("functional machine: found semaphores held by data, expected by ops (issued to issued or done)")

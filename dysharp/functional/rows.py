@@ -1,0 +1,297 @@
+"""The row path: any Program on real tensors, one row per transfer. Fast, and blind to packets and tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Saved, Tensors
+from dysharp.functional.orders import Pool, make_pool
+from dysharp.functional.progress import Progress
+from dysharp.functional.sums import Expression, add_in_order
+from dysharp.program import Kind, Program, Tail, Trace
+from dysharp.program.builder import PULLS, PUSHES
+
+Array = NDArray[Any]
+
+ISSUE, DELIVER, RESPOND, DONE, NOTIFY = range(5)
+DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of one pass. `out`: `[tokens, hidden]` stored dtype, y or dx; `gate_grad`: `[tokens, topk]` (backward); `events`: steps taken."""
+
+    out: Array
+    gate_grad: Array | None
+    record: Record
+    saved: Saved | None
+    events: int
+
+
+def run_rows(
+    program: Program,
+    tensors: Tensors,
+    order: str = "oldest",
+    *,
+    seed: int = 0,
+    trace: Trace | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Interpret `program` on `tensors`. `order`: one of `orders.ORDERS`; "trace" needs the Trace of this very Program.
+
+    `progress(done, total)` is called now and then. Raises EmulationMismatch when nothing can happen and ops are left (the watchdog),
+    ConfigError for parts of a Program that the machine does not interpret.
+    """
+    if (order == "trace") != (trace is not None):
+        raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
+    machine = _RowMachine(program, tensors, make_pool(order, seed, DELIVERIES, COMPLETIONS), trace)
+    return machine.run(progress)
+
+
+class _RowMachine:
+    def __init__(self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None) -> None:
+        self.p, self.t, self.pool, self.trace = program, tensors, pool, trace
+        self.record = Record()
+        self.layout = Layout(program, tensors.routing)
+        self.memory = ExpertMemory(tensors, self.layout, self.record)
+        self.backward = tensors.saved is not None
+        self._check_layout()
+        ops, m = program.ops, program.members
+        self.kind = program.kinds().tolist()
+        self.template = ops.template.tolist()
+        self.node, self.key, self.bytes = ops.node.tolist(), ops.key.tolist(), ops.bytes.tolist()
+        self.ptr, self.member_node = m.ptr.tolist(), m.node.tolist()
+        self.fill_ptr, self.fill_row = m.fill_ptr.tolist(), m.fill_row.tolist()
+        self.owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr)).tolist()
+        self.missing = np.diff(m.ptr).tolist()
+        row_bytes = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr))
+        self.row_missing = row_bytes.tolist()
+        self.tile_missing = [end - first for _, first, end in map(self.layout.tile, range(program.n_tiles))]
+        self.tokens_per_gpu = tensors.routing.tokens_per_gpu
+        self._answers: dict[int, list[tuple[int, Array, Expression]]] = {}
+        self._partial: dict[int, tuple[Array, Expression]] = {}
+        self._prepare_output()
+        self.progress = Progress(program, self)
+
+    def _check_layout(self) -> None:
+        saved = self.t.saved
+        if saved is None:
+            return
+        mine = np.array([self.layout.key[row] if row != UNBOUND else UNBOUND for row in self.layout.row_at[: self.layout.n_useful]])
+        if (mine != saved.key).any():
+            raise ConfigError("backward Program: found another row layout than the forward pass left, expected relayout(program, row_slot)")
+
+    def _prepare_output(self) -> None:
+        """A token that goes nowhere yields zeros; every other place has to be written."""
+        r, n = self.t.routing, self.t.number
+        self.out = n.poison((r.n_tokens, self.t.experts.hidden))
+        self.out[(r.slot < 0).all(axis=1)] = 0
+        self.gate_grad = np.zeros((r.n_tokens, r.topk), n.work) if self.backward else None
+        if self.gate_grad is not None and not n.is_integer:
+            self.gate_grad[r.slot >= 0] = np.nan
+
+    def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
+        steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
+        self.progress.start()
+        pool, events = self.pool, 0
+        while len(pool):
+            kind, ident = pool.pop()
+            steps[kind](ident)
+            events += 1
+            if progress and not events & 0xFFF:
+                progress(self.progress.n_done, self.p.n_ops)
+        if self.progress.n_done < self.p.n_ops:
+            raise EmulationMismatch(f"watchdog: {self.progress.stuck()}")
+        self._copy_out()
+        saved = None if self.backward else self.memory.saved()
+        return Outcome(self.out, self.gate_grad, self.record, saved, events)
+
+    # ---- what may happen (Listener) ------------------------------------------------------------------------------------------
+
+    def _add(self, kind: int, ident: int, time: int = 0, tie: int = 0) -> None:
+        self.pool.add((kind, ident), (time << 32) + tie)
+
+    def may_issue(self, op: int) -> None:
+        self._add(ISSUE, op, 0 if self.trace is None else int(self.trace.issue[op]))
+
+    def may_respond(self, member: int) -> None:
+        if self.progress.issued[self.owner[member]]:
+            self._add(RESPOND, member, 0 if self.trace is None else int(self.trace.member[member]))
+
+    def tile_notifies(self, tile: int) -> None:
+        _, first, end = self.layout.tile(tile)
+        told = self.p.regions.row_notify
+        for row in self.layout.row_at[first:end]:
+            if row != UNBOUND and told[row] >= 0:
+                self._add(NOTIFY, int(told[row]))
+
+    # ---- steps -----------------------------------------------------------------------------------------------------------------
+
+    def _issue(self, op: int) -> None:
+        if not self.progress.try_issue(op):
+            return
+        kind = self.kind[op]
+        members = range(self.ptr[op], self.ptr[op + 1])
+        if kind in PULLS:
+            self._answers[op] = []
+            for member in members:
+                if self.progress.responds_freely(member):
+                    self.may_respond(member)
+        elif kind in PUSHES:
+            for member in members:
+                self._add(DELIVER, member, *self._delivery(member))
+        if kind not in PULLS + PUSHES or not members:
+            self._finish_later(op)
+
+    def _delivery(self, member: int) -> tuple[int, int]:
+        """Time of a delivery, and the slot of its first row: deliveries of one instant fill a region in the order of its slots."""
+        if self.trace is None:
+            return 0, 0
+        first = self.fill_ptr[member]
+        slot = int(self.trace.row_slot[self.fill_row[first]]) if first < self.fill_ptr[member + 1] else 0
+        return int(self.trace.member[member]), slot
+
+    def _finish_later(self, op: int) -> None:
+        self._add(DONE, op, 0 if self.trace is None else int(self.trace.done[op]))
+
+    def _deliver(self, member: int) -> None:
+        op = self.owner[member]
+        rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
+        template = self.p.templates[self.template[op]]
+        for row in rows:
+            self.layout.bind(row)
+        if template.fn == "copy":
+            self._copy(op, rows, template.dst.partition(".")[2])
+        elif template.fn == "sum":
+            self._push_sum(op, rows)
+        for row in rows:
+            self._arrived(row, self.bytes[op])
+        self.progress.fire(Tail.MEMBER_DELIVERED, member)
+        self._one_less(op)
+
+    def _copy(self, op: int, rows: list[int], name: str) -> None:
+        """A token's vector (and, forward, its gate weights) into the rows that the op fills."""
+        buffer, layout, t = self.memory.rows(name), self.layout, self.t
+        for row in rows:
+            token = self.key[op] if self.key[op] >= 0 else layout.key[row]
+            if self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
+                raise EmulationMismatch(
+                    f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}"
+                )
+            place = layout.place[row]
+            buffer[place] = t.tokens[token]
+            if not self.backward:
+                self.memory.weight[place] = t.weight[token, layout.column[row]]
+
+    def _arrived(self, row: int, n_bytes: int) -> None:
+        self.row_missing[row] -= n_bytes
+        if self.row_missing[row] != 0:
+            return
+        self.progress.fire(Tail.ROW_COMPLETE, row)
+        tile = self.layout.tile_of(row)
+        self.tile_missing[tile] -= 1
+        if self.tile_missing[tile] == 0:
+            self.progress.fire(Tail.TILE_READY, tile)
+
+    def _one_less(self, op: int) -> None:
+        self.missing[op] -= 1
+        if self.missing[op] == 0:
+            self._finish_later(op)
+
+    def _respond(self, member: int) -> None:
+        op = self.owner[member]
+        rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
+        value, expression = self._hub_sum(self.member_node[member], rows)
+        if self.gate_grad is not None:
+            self._return_gate_grads(self.key[op], rows)
+        self._answers[op].append((self.member_node[member], value, expression))
+        self.progress.fire(Tail.MEMBER_DELIVERED, member)
+        self._one_less(op)
+
+    def _hub_sum(self, node: int, rows: list[int]) -> tuple[Array, Expression]:
+        """Sum of expert rows in one GPU's memory, rounded (as stored)."""
+        t, layout = self.t, self.layout
+        buffer = self.memory.rows("dx" if self.backward else "y")
+        for row in rows:
+            if layout.node[layout.region[row]] != node or layout.place[row] == UNBOUND:
+                raise EmulationMismatch(f"row {row}: found a read on GPU {node}, expected one on GPU {layout.node[layout.region[row]]} once bound")
+        value = t.number.store(add_in_order([buffer[layout.place[row]] for row in rows], t.experts.hidden, t.number))
+        return value, ("hub", node, tuple(layout.slot_of_region[layout.region[row]] for row in rows))
+
+    def _return_gate_grads(self, token: int, rows: list[int]) -> None:
+        assert self.gate_grad is not None
+        for row in rows:
+            self.gate_grad[token, self.layout.column[row]] = self.memory.gate_grad[self.layout.place[row]]
+
+    def _push_sum(self, op: int, rows: list[int]) -> None:
+        """One GPU's sum of a token's expert rows, pushed into the source's partial row."""
+        mine = self._rows_of.get((self.node[op], self.key[op]), [])
+        for row in rows:
+            self._partial[row] = self._hub_sum(self.node[op], mine)
+        if self.gate_grad is not None:
+            self._return_gate_grads(self.key[op], mine)
+
+    @cached_property
+    def _rows_of(self) -> dict[tuple[int, int], list[int]]:
+        """Expert rows of every (GPU, token), by expert slot."""
+        layout, out = self.layout, defaultdict(list)
+        for row in range(layout.n_useful):
+            out[layout.node[layout.region[row]], layout.key[row]].append(row)
+        return out
+
+    def _done(self, op: int) -> None:
+        kind = self.kind[op]
+        template = self.p.templates[self.template[op]]
+        if kind == Kind.COMPUTE:
+            self.memory.compute(template.fn, self.key[op], self.node[op])
+        elif kind in PULLS and template.fn == "sum":
+            self._finish_pull(op)
+        elif kind == Kind.JOIN and template.fn == "sum":
+            self._sum_for_free(self.node[op])
+        self.progress.finish(op)
+
+    def _finish_pull(self, op: int) -> None:
+        """The switch adds the other GPUs' sums in the order of their answers; the source adds its own."""
+        answers = self._answers.pop(op)
+        far = [(value, e) for node, value, e in answers if node != self.node[op]]
+        parts = [(value, e) for node, value, e in answers if node == self.node[op]]
+        if far:
+            width, n = self.t.experts.hidden, self.t.number
+            switch = n.store(add_in_order([value for value, _ in far], width, n))
+            parts.insert(0, (switch, ("switch", tuple(e for _, e in far))))
+        self._write(self.key[op], parts)
+
+    def _write(self, token: int, parts: list[tuple[Array, Expression]]) -> None:
+        n = self.t.number
+        self.out[token] = n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n))
+        self.record.sums[token] = (("source", tuple(e for _, e in parts)),)
+
+    def _sum_for_free(self, node: int) -> None:
+        """Combine of a system whose communication is free: everything is added where it lies."""
+        nodes = range(self.p.n_nodes)
+        for token in range(node * self.tokens_per_gpu, (node + 1) * self.tokens_per_gpu):
+            groups = [(g, self._rows_of.get((g, token), [])) for g in nodes]
+            parts = [self._hub_sum(g, rows) for g, rows in groups if rows]
+            if parts:
+                self._write(token, parts)
+            if self.gate_grad is not None:
+                for _, rows in groups:
+                    self._return_gate_grads(token, rows)
+
+    def _copy_out(self) -> None:
+        """What pushed Combines leave at the source: one partial row per GPU and token, added in the order of the rows."""
+        by_token: dict[int, list[int]] = defaultdict(list)
+        for region in self.layout.partial:
+            for row in range(self.layout.row_ptr[region], self.layout.row_ptr[region + 1]):
+                by_token[self.layout.key[row]].append(row)
+        for token, rows in by_token.items():
+            if all(self.row_missing[row] == 0 for row in rows):
+                self._write(token, [self._partial[row] for row in rows])

@@ -1,0 +1,7 @@
+"""PyTorch and Hugging Face blocks on the functional machine. Importing this package does not import torch; using it does."""
+
+from dysharp.functional.torch.blocks import BLOCKS, make_block
+from dysharp.functional.torch.experts import ModuleExperts
+from dysharp.functional.torch.wrap import MoeMachine, wrap
+
+__all__ = ["BLOCKS", "ModuleExperts", "MoeMachine", "make_block", "wrap"]

@@ -1,0 +1,60 @@
+"""Tensors to NumPy arrays and back, bit for bit; bfloat16 travels as `ml_dtypes.bfloat16`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+Array = NDArray[Any]
+
+
+def check_tensor(tensor: torch.Tensor, what: str) -> None:
+    """Raises ConfigError unless `tensor` is a float32 or bfloat16 tensor in the memory of the CPU."""
+    import torch
+
+    if tensor.device.type != "cpu":
+        raise ConfigError(f"{what}: found device {tensor.device}, expected cpu: the machine computes in NumPy and moves nothing by itself")
+    if tensor.dtype not in (torch.float32, torch.bfloat16):
+        raise ConfigError(f"{what}: found dtype {dtype_name(tensor.dtype)}, expected float32 or bfloat16")
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    """`tensor` (float32 or bfloat16) as a read-only array of the same dtype; shares memory when `tensor` is contiguous."""
+    import torch
+
+    tensor = tensor.detach().contiguous()
+    # NumPy has no bfloat16 of its own; the bits pass as int16.
+    is_bf16 = tensor.dtype == torch.bfloat16
+    array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if is_bf16 else tensor.numpy()
+    # The memory may be the user's own.
+    array.flags.writeable = False
+    return array
+
+
+def to_tensor(array: Array, like: torch.Tensor, what: str) -> torch.Tensor:
+    """A copy of `array` as a tensor of the shape and dtype of `like`.
+
+    The array may be of that dtype or float32, which is then rounded to nearest even. Raises ConfigError for another shape or dtype.
+    """
+    import torch
+
+    if array.shape != tuple(like.shape) or array.dtype not in (np.float32, ml_dtypes.bfloat16):
+        raise ConfigError(f"{what}: found {array.dtype} {list(array.shape)}, expected {dtype_name(like.dtype)} {list(like.shape)}")
+    # Always a copy: the machine may keep its array, and autograd adds into tensors it is handed.
+    copy = np.array(array, order="C")
+    if copy.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16).to(like.dtype)
+    return torch.from_numpy(copy).to(like.dtype)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as an error message says it."""
+    return str(dtype).removeprefix("torch.")

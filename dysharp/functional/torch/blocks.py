@@ -1,0 +1,166 @@
+"""MoE blocks of known models, built offline with random weights."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.functional.torch.extra import require_transformers
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCKS: dict[str, str] = {
+    "deepseek-v3": "DeepSeek-V3: sigmoid router with bias and group-limited top-k, SwiGLU experts, one shared expert",
+    "gpt-oss": "gpt-oss: top-k before softmax, clamped SwiGLU on interleaved weights, biases everywhere",
+    "mixtral": "Mixtral: softmax router, renormalised top-k, SwiGLU experts",
+    "qwen3-moe": "Qwen3-MoE: softmax router, renormalised top-k, SwiGLU experts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    hidden: int
+    expert_hidden: int
+    n_experts: int
+    topk: int
+
+
+def make_block(
+    name: str, *, hidden: int, expert_hidden: int, n_experts: int, topk: int, dtype: str | torch.dtype = "float32", seed: int = 0
+) -> torch.nn.Module:
+    """A block of `BLOCKS` with random weights, in the Hugging Face class; inputs of order 1 give outputs of order 1.
+
+    Input and output are `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate weights)`. The
+    experts run in the `eager` implementation, whose order of sums is ascending expert id. The same arguments give the same weights, and the
+    global random state is left as it was. Raises ConfigError for an unknown name, sizes that do not fit, another dtype, and without
+    torch and transformers 5.
+    """
+    if name not in BLOCKS:
+        raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")
+    sizes = _Sizes(hidden, expert_hidden, n_experts, topk)
+    _check(name, sizes)
+    require_transformers()
+    import torch
+
+    kind = _dtype(name, dtype)
+    with torch.random.fork_rng(devices=[]):
+        block = _BUILDERS[name](sizes)
+    _fill(block, torch.Generator().manual_seed(seed))
+    for parameter in block.parameters():
+        # Parameters only: the correction bias of DeepSeek-V3 is a buffer that stays float32 in its bfloat16 models.
+        parameter.data = parameter.data.to(kind)
+    block.eval()
+    return block
+
+
+def _check(name: str, sizes: _Sizes) -> None:
+    for field in ("hidden", "expert_hidden", "n_experts", "topk"):
+        value = getattr(sizes, field)
+        if value < 1:
+            raise ConfigError(f"block {name}: found {field} {value}, expected at least 1")
+    if sizes.topk > sizes.n_experts:
+        raise ConfigError(f"block {name}: found topk {sizes.topk}, expected at most n_experts {sizes.n_experts}")
+
+
+def _dtype(name: str, dtype: str | torch.dtype) -> torch.dtype:
+    import torch
+
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    short = str(dtype).removeprefix("torch.")
+    if short not in known:
+        raise ConfigError(f"block {name}: found dtype {short}, expected float32 or bfloat16")
+    return known[short]
+
+
+def _model(folder: str, block: str, config: str, **fields: Any) -> torch.nn.Module:
+    module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    made: torch.nn.Module = getattr(module, block)(getattr(module, config)(experts_implementation="eager", **fields))
+    return made
+
+
+def _deepseek_v3(s: _Sizes) -> torch.nn.Module:
+    n_group, topk_group = _groups(s.n_experts, s.topk)
+    return _model(
+        "deepseek_v3",
+        "DeepseekV3MoE",
+        "DeepseekV3Config",
+        hidden_size=s.hidden,
+        moe_intermediate_size=s.expert_hidden,
+        n_routed_experts=s.n_experts,
+        num_experts_per_tok=s.topk,
+        n_group=n_group,
+        topk_group=topk_group,
+        n_shared_experts=1,
+    )
+
+
+def _groups(n_experts: int, topk: int) -> tuple[int, int]:
+    """Groups and groups per token: up to 8 equal groups of at least two experts, half of them chosen, as in DeepSeek-V3, more if top-k needs it."""
+    n_group = max((g for g in range(1, 9) if n_experts % g == 0 and n_experts // g >= 2), default=0)
+    if n_group == 0:
+        raise ConfigError(f"block deepseek-v3: found n_experts {n_experts}, expected at least 2: a group is scored by its best two")
+    return n_group, max(n_group // 2, 1, -(-topk * n_group // n_experts))
+
+
+def _gpt_oss(s: _Sizes) -> torch.nn.Module:
+    return _model(
+        "gpt_oss",
+        "GptOssMLP",
+        "GptOssConfig",
+        hidden_size=s.hidden,
+        intermediate_size=s.expert_hidden,
+        num_local_experts=s.n_experts,
+        num_experts_per_tok=s.topk,
+    )
+
+
+def _mixtral(s: _Sizes) -> torch.nn.Module:
+    return _model(
+        "mixtral",
+        "MixtralSparseMoeBlock",
+        "MixtralConfig",
+        hidden_size=s.hidden,
+        intermediate_size=s.expert_hidden,
+        num_local_experts=s.n_experts,
+        num_experts_per_tok=s.topk,
+    )
+
+
+def _qwen3_moe(s: _Sizes) -> torch.nn.Module:
+    return _model(
+        "qwen3_moe",
+        "Qwen3MoeSparseMoeBlock",
+        "Qwen3MoeConfig",
+        hidden_size=s.hidden,
+        moe_intermediate_size=s.expert_hidden,
+        num_experts=s.n_experts,
+        num_experts_per_tok=s.topk,
+        norm_topk_prob=True,
+    )
+
+
+_BUILDERS: dict[str, Callable[[_Sizes], torch.nn.Module]] = {
+    "deepseek-v3": _deepseek_v3,
+    "gpt-oss": _gpt_oss,
+    "mixtral": _mixtral,
+    "qwen3-moe": _qwen3_moe,
+}
+
+
+def _fill(block: torch.nn.Module, generator: torch.Generator) -> None:
+    """Normal weights that keep the variance of their input; in order of name, so that weights do not depend on the class's own order."""
+    import torch
+
+    tensors = dict(block.named_parameters()) | dict(block.named_buffers())
+    transposed = {f"{n}." for n, m in block.named_modules() if getattr(m, "is_transposed", False)}
+    with torch.no_grad():
+        for name, tensor in sorted(tensors.items()):
+            is_bias = name.endswith("bias")
+            fan_in = tensor.shape[-2 if any(name.startswith(t) for t in transposed) and not is_bias else -1]
+            # Products of gate and up lose about half of their spread in the activation; `down_proj` gives it back.
+            gain = 2.0 if "down_proj" in name else 1.0
+            tensor.normal_(0.0, 0.1 if is_bias else gain * fan_in**-0.5, generator=generator)

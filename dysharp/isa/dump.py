@@ -1,0 +1,88 @@
+"""Readable text of a packet, flit by flit, as a protocol analyser prints it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from dysharp.isa.commands import FLIT_BITS, FLIT_BYTES, RULES, Command, Dtype, Half, Stage, VirtualChannel
+from dysharp.isa.fields import unpack
+from dysharp.isa.packets import IDS_PER_FLIT, Packet, encode, flits, replica_form
+
+SHOWN: Final = 4  # values of a data flit
+HEX_DIGITS: Final = 2 * FLIT_BYTES + 3  # four groups
+
+
+def dump(packet: Packet) -> str:
+    """The flits of `packet` in hexadecimal at the left, what they mean at the right; no newline at the end.
+
+    Flit 0 shows one field a line with its bit range (bit 127 is sent first), extension flits their ids or address, data flits the first
+    values by dtype. Raises IsaError for a packet that cannot be encoded.
+    """
+    wire = encode(packet)
+    length = flits(packet)
+    lines = [f"{RULES[packet.op].name}, {length} flit{'s' * (length > 1)}"]
+    for number, start in enumerate(range(0, len(wire), FLIT_BYTES)):
+        flit = wire[start : start + FLIT_BYTES]
+        left = f"{number:>3}  {flit.hex(' ', 4)}"
+        for meaning in _meaning(packet, number, flit):
+            lines.append(f"{left}  {meaning}")
+            left = " " * (5 + HEX_DIGITS)
+    return "\n".join(lines)
+
+
+def _meaning(packet: Packet, number: int, flit: bytes) -> Iterator[str]:
+    first_data = flits(packet) - -(-len(packet.payload) // FLIT_BYTES)
+    if number == 0:
+        yield from _header(packet, flit)
+    elif number >= first_data:
+        yield _data(packet, FLIT_BYTES * (number - first_data))
+    elif RULES[packet.op].half is Half.EXPLICIT:
+        yield f"address {packet.further[number - 1]:#014x}"
+    else:
+        ids = packet.targets[IDS_PER_FLIT * (number - 1) : IDS_PER_FLIT * number]
+        yield "targets " + " ".join(map(str, ids))
+
+
+def _header(packet: Packet, flit: bytes) -> Iterator[str]:
+    layout = RULES[packet.op].layout
+    positions = layout.positions()
+    assert layout.bits == FLIT_BITS
+    for name, value in unpack(layout, int.from_bytes(flit, "big")).items():
+        high, low = positions[name]
+        yield f"[{high:>3}:{low:>3}] {name:<16} {_value(packet, name, value)}"
+
+
+def _value(packet: Packet, name: str, value: int) -> str:
+    names = {"command": Command, "virtual_channel": VirtualChannel, "dtype": Dtype, "stage": Stage}
+    if name in names:
+        return f"{value} {names[name](value).name}"
+    if name == "address":
+        return f"{value:#014x}"
+    if name == "crc":
+        return f"{value:#04x}"
+    if name == "local_targets":
+        form = replica_form(packet.local_experts, len(packet.targets))
+        return f"{value:#06x} {form.value}: experts {' '.join(map(str, packet.targets))}"
+    return str(value)
+
+
+def _data(packet: Packet, start: int) -> str:
+    """The first values of the flit that begins at byte `start` of the payload. An element that the payload cuts off is left out."""
+    piece = packet.payload[start : start + FLIT_BYTES]
+    size = packet.dtype.item_bytes
+    whole = len(piece) // size
+    values = [_element(packet.dtype, piece[at : at + size]) for at in range(0, min(whole, SHOWN) * size, size)]
+    more = [f"... {whole - SHOWN} more"] if whole > SHOWN else []
+    return " ".join([f"data {start:>3}:", *values, *more])
+
+
+def _element(dtype: Dtype, raw: bytes) -> str:
+    if dtype is Dtype.NONE:
+        return raw.hex()
+    if dtype in (Dtype.INT32, Dtype.INT64):
+        return str(int.from_bytes(raw, "little", signed=True))
+    # A BF16 number is the upper half of an FP32 number.
+    (number,) = struct.unpack("<f", raw.rjust(4, b"\0"))
+    return f"{number:.6g}"

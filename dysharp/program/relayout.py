@@ -1,0 +1,72 @@
+"""A Program on the row layout that another run has bound: backward on its forward's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.program.refuse import fail_where
+from dysharp.program.tables import Alloc, Point, Program, Tail
+
+I32 = NDArray[np.int32]
+
+
+def relayout(program: Program, row_slot: I32) -> Program:
+    """The same Program with the rows of its regions "expert" in the slots that a forward run gave them.
+
+    `row_slot`: `Trace.row_slot` of a Program of the same Routing whose regions "expert" come first, in the same order, each with its rows in
+    the order of their keys (as every forward Program has them); rows of other regions behind them are not looked at. `program` has regions
+    "expert" first, with `Alloc.PREFIX`. Raises ProgramError where the two do not fit.
+    """
+    new = _new_ids(program, np.asarray(row_slot))
+    n = len(new)
+    ids = np.concatenate((new, np.arange(n, program.n_rows, dtype=np.int32)))
+    r, m, e, h = program.regions, program.members, program.edges, program.holds
+    key, notify = r.row_key.copy(), r.row_notify.copy()
+    key[new], notify[new] = r.row_key[:n], r.row_notify[:n]
+    of_row = e.tail_kind == Tail.ROW_COMPLETE
+    return replace(
+        program,
+        regions=replace(r, row_key=key, row_notify=notify),
+        members=replace(m, fill_row=ids[m.fill_row]),
+        edges=replace(e, tail=np.where(of_row, ids[np.where(of_row, e.tail, 0)], e.tail)) if of_row.any() else e,
+        holds=replace(
+            h,
+            acquire=_moved(ids, h.acquire_kind, h.acquire),
+            release=_moved(ids, h.release_kind, h.release),
+        ),
+    )
+
+
+def _new_ids(program: Program, row_slot: I32) -> I32:
+    """`[expert rows]` new row id of every expert row: with PREFIX, the slot it takes."""
+    r = program.regions
+    expert = np.array([name == "expert" for name in r.name], bool)
+    n_regions = int(expert.sum())
+    if not expert[:n_regions].all():
+        raise ProgramError(f'relayout: found region {int(expert.argmin())} before the last "expert", expected those first')
+    n = int(r.row_ptr[n_regions])
+    if len(row_slot) < n:
+        raise ProgramError(f"relayout: found slots of {len(row_slot)} rows, expected at least the {n} expert rows")
+    fail_where(r.alloc[:n_regions] != Alloc.PREFIX, lambda i: f"relayout: found region {i} bound by arrival, expected PREFIX")
+    region = np.repeat(np.arange(n_regions), np.diff(r.row_ptr[: n_regions + 1]))
+    forward = np.lexsort((r.row_key[:n], region))  # row ids here, in the order of the forward's rows
+    slot = np.asarray(row_slot[:n], np.int64)
+    rows = np.diff(r.row_ptr)[region]
+    outside = (slot < 0) | (slot >= rows)
+    fail_where(outside, lambda i: f"relayout: found slot {slot[i]} of forward row {i}, expected 0 .. {rows[i] - 1}")
+    place = r.row_ptr[region] + slot
+    taken = np.bincount(place, minlength=n)
+    fail_where(taken != 1, lambda i: f"relayout: found {taken[i]} rows in slot {i - r.row_ptr[region[i]]} of region {region[i]}, expected one")
+    new = np.empty(n, np.int32)
+    new[forward] = place
+    return new
+
+
+def _moved(ids: I32, kind: I32, column: I32) -> I32:
+    """A column of hold ends with its row ids replaced."""
+    rows = kind == Point.ROW_FIRST_TOUCH
+    return np.where(rows, ids[np.where(rows, column, 0)], column) if rows.any() else column

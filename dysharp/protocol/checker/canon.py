@@ -1,0 +1,45 @@
+"""States of an actor that behave alike count as one. What is dropped here is history that nothing reads again.
+
+- Hub: the order of blocks within a tile (a tile is ready, computed and told as a whole; packets carry no layout index), the order among
+  pending misses and among packets that wait for one (all are answered at once), and among entries in memory.
+- OR table: the order of ready tokens and of the experts that told.
+- Operations: everything about one that is done, but its result.
+Least-recently-used orders stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from dysharp.protocol import readiness
+from dysharp.protocol.checker.actors import Hub, Operation, Port
+
+
+def canonical(state: Hub | Port | readiness.ReadinessState | Operation) -> Hashable:
+    """Equal for states that send the same messages for ever."""
+    if isinstance(state, Hub):
+        return _hub(state)
+    if isinstance(state, readiness.ReadinessState):
+        told = tuple((t, tuple(sorted(es))) for t, es in state.on_chip.items())
+        return told, tuple(sorted((t, tuple(sorted(es))) for t, es in state.memory.items())), tuple(sorted(state.ready))
+    if isinstance(state, Operation) and state.done:
+        return state.result
+    return state
+
+
+def _hub(hub: Hub) -> Hashable:
+    rows = sorted(
+        (expert, layout // hub.tiles.shape.tile_rows, token, hub.rows.get((expert, layout)) or (), hub.outputs.get((expert, layout)) or 0)
+        for expert, table in enumerate(hub.al.tables)
+        for token, layout in table.items()
+    )
+    return (
+        tuple(rows),
+        tuple(hub.al.tlb),
+        tuple(sorted((key, tuple(sorted(waiting))) for key, waiting in hub.al.pending.items())),
+        tuple(hub.tiles.on_chip.items()),
+        tuple(sorted((tile, entry.bytes, entry.gemm1, entry.gemm2) for tile, entry in hub.tiles.memory.items())),
+        tuple(sorted((tile, tuple(sorted(row))) for tile, row in hub.tiles.tokens.items())),
+        tuple(sorted(hub.open.items())),
+        tuple(sorted((tile, () if rows is None else tuple(sorted(rows))) for tile, rows in hub.work.items())),
+    )

@@ -1,0 +1,155 @@
+"""Which steps of a state suffice: a strong stubborn set of actors, and steps that commute with everything.
+
+Every step belongs to one actor: it takes a message from the bag (or an event of the actor's own), changes that actor only, and adds
+messages. (The notice that makes a token ready also issues its combine, an actor that has no step before.) Steps of different actors
+therefore commute and never disable each other. A set of actors is *closed* if for every message that may yet reach one of them, some
+actor that must act before is in the set. The enabled steps of a closed set are a persistent set: all that happens outside commutes with
+them and enables no further step inside. The state graph has no cycle (every packet is consumed, retries are bounded), so following
+persistent sets alone reaches every terminal state (P. Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996),
+and every step an actor can ever take from one of its states is taken somewhere, so failed assertions show as well.
+
+| message not yet in the bag | who must act before |
+|---|---|
+| request or ask of a combine that was not issued | a hub that still owes the token a notice, else the OR table |
+| ask of a combine behind the switch | its port |
+| response | the hub where its ask is, or waits |
+| note | the hub of its expert |
+| acknowledgement | a hub that has not acknowledged |
+| piece | the port, or the hub of the source |
+| anything of another attempt | the operation, if it may still retry |
+
+That a combine waits for all its notices, and that a notice comes once, are promises of the blocks under check. They are asserted where they
+could break (`actors.or_step`, `_compute`): the first step that breaks one belongs to an actor outside the closed set, so it is still
+possible after the steps inside, and the search meets it.
+
+Steps taken alone, at once:
+- a piece or an acknowledgement of an operation that never retries: it adds to a count and a sum that only its own kind touches, sums do
+  not depend on the order (a property of one block: tests/protocol/test_blocks.py), and nothing can disable it;
+- the same for an operation that is done: it changes nothing.
+"""
+
+from __future__ import annotations
+
+from dysharp.protocol.checker.machine import Effect, Machine, State
+
+Steps = list[tuple[int, Effect]]
+
+
+def enabled(machine: Machine, state: State) -> Steps:
+    """Every step of a state: a message is delivered, or an actor acts on its own."""
+    events = list(dict.fromkeys(state[machine.n_actors :]))
+    for info, number in zip(machine.info, state, strict=False):
+        events += info[number].internal
+    actor_of, steps = machine.actor_of, []
+    for event in events:
+        effect = machine.effect(state[actor_of[event]], event)
+        if effect is not None:
+            steps.append((event, effect))
+    return steps
+
+
+def reduced(machine: Machine, state: State) -> Steps:
+    """Enough steps of a state to reach every terminal state."""
+    steps = enabled(machine, state)
+    if len(steps) < 2:
+        return steps
+    by_actor: dict[int, Steps] = {}
+    for step in steps:
+        actor = machine.actor_of[step[0]]
+        if actor >= machine.dispatch0 and machine.info[actor][state[actor]].harmless:
+            return [step]
+        by_actor.setdefault(actor, []).append(step)
+    if len(by_actor) == 1:
+        return steps
+    owed, best = _Owed(machine, state), steps
+    for actor, own in by_actor.items():
+        if len(own) < len(best):
+            best = _closed(machine, owed, actor, by_actor, best)
+    return best
+
+
+def _closed(machine: Machine, owed: _Owed, actor: int, by_actor: dict[int, Steps], best: Steps) -> Steps:
+    """The steps of a closed set around `actor` if they are fewer than `best`, else `best`."""
+    chosen, queue, steps = {actor}, [actor], []
+    while queue:
+        actor = queue.pop()
+        steps += by_actor.get(actor, [])
+        if len(steps) >= len(best):
+            return best
+        for other in owed.needs(actor, chosen):
+            if other not in chosen:
+                chosen.add(other)
+                queue.append(other)
+    return steps
+
+
+class _Owed:
+    """Who must act before a message that is not in the bag can reach an actor (the table above)."""
+
+    def __init__(self, machine: Machine, state: State) -> None:
+        self.machine, self.map = machine, machine.map
+        self.info = [info[number] for info, number in zip(machine.info, state, strict=False)]
+        self.bag = {machine.mark[event] for event in state[machine.n_actors :]}
+
+    def needs(self, actor: int, chosen: set[int]) -> list[int]:
+        """Actors to add for the sake of `actor`; `chosen` are in already."""
+        m, needs = self.machine, []
+        if actor < m.port0:
+            for token in self.map.tokens_of_hub[actor]:
+                needs += self._of_hub(actor, token, chosen)
+        elif actor < m.or0:
+            for token in self.map.tokens_of_port[actor - m.port0]:
+                needs += self._of_port(token, chosen)
+        elif actor < m.dispatch0:
+            for token in self.map.tokens_of_source[actor - m.or0]:
+                if not self._issued(token):
+                    needs += self._owing(token)
+        elif actor < m.combine0:
+            needs = [hub for hub in self.map.hubs_of[actor - m.dispatch0] if self._has(hub, "data", actor - m.dispatch0)]
+        else:
+            needs = self._of_combine(actor - m.combine0, chosen)
+        return needs
+
+    def _issued(self, token: int) -> bool:
+        return self.info[self.machine.combine0 + token].issued
+
+    def _owing(self, token: int) -> list[int]:
+        """Hubs that have not sent all their notices of `token`."""
+        told = self.info[self.machine.or0 + self.map.source[token]].told
+        return [hub for hub, e in self.map.experts[token] if (token, e) not in told and ("note", token, e) not in self.bag]
+
+    def _before_issue(self, token: int, chosen: set[int]) -> int:
+        """One actor without which the combine of `token` is not issued; one that is chosen anyway, if possible."""
+        owing = self._owing(token)
+        for hub in owing:
+            if hub in chosen:
+                return hub
+        return owing[0] if owing else self.machine.or0 + self.map.source[token]
+
+    def _of_hub(self, hub: int, token: int, chosen: set[int]) -> list[int]:
+        m = self.machine
+        needs = [m.dispatch0 + token] if self.info[m.dispatch0 + token].retry else []
+        if not self._issued(token):
+            return [*needs, self._before_issue(token, chosen)]
+        if self.info[m.combine0 + token].retry:
+            needs.append(m.combine0 + token)
+        if ("request", token, -1) in self.bag and hub != self.map.source[token]:
+            needs.append(self.map.port[token])
+        return needs
+
+    def _of_port(self, token: int, chosen: set[int]) -> list[int]:
+        if not self._issued(token):
+            return [self._before_issue(token, chosen)]
+        combine = self.machine.combine0 + token
+        needs = [combine] if self.info[combine].retry else []
+        return needs + [h for h in self.map.hubs_of[token] if h != self.map.source[token] and self._has(h, "ask", token)]
+
+    def _of_combine(self, token: int, chosen: set[int]) -> list[int]:
+        if not self._issued(token):
+            return [self._before_issue(token, chosen)]
+        source = self.map.source[token]
+        return [self.map.port[token], source] if self._has(source, "ask", token) else [self.map.port[token]]
+
+    def _has(self, hub: int, kind: str, token: int) -> bool:
+        """Whether a packet of `token` is on its way to `hub` or waits there."""
+        return (kind, token) in self.info[hub].waits or any((kind, token, e) in self.bag for h, e in self.map.experts[token] if h == hub)

@@ -1,0 +1,140 @@
+"""The row path: any system, any order, the right tensor."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dysharp.errors import ConfigError, DysharpError, EmulationMismatch
+from dysharp.functional.layer import Tensors
+from dysharp.functional.machine import Machine
+from dysharp.functional.orders import ORDERS
+from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
+from dysharp.functional.rows import run_rows
+from dysharp.systems import all_systems
+from tests.functional.layers import layer_case, run_case
+
+SYSTEMS = sorted(all_systems())
+UNTIMED = sorted(set(ORDERS) - {"trace"})
+
+
+def _engine(program):
+    from dysharp.engine.burst.run import run_burst
+
+    return run_burst(program)[0]
+
+
+def _machine(system: str, order: str = "random", gpus: int = 4, seed: int = 0) -> Machine:
+    return Machine(system, gpus, order=order, seed=seed, path="row", tracer=_engine)
+
+
+@pytest.mark.parametrize("order", UNTIMED)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_integers_equal_the_dense_layer(system, order):
+    case = layer_case("int32")
+    machine = _machine(system, order)
+    y, dx, gate, *grads = run_case(case, machine, backward=True)
+    forward, backward = machine.passes["forward"].tensors, machine.passes["backward"].tensors
+    assert np.array_equal(y, dense_forward(forward)[: len(y)])
+    experts = copy.deepcopy(case.experts)
+    expected_dx, expected_gate = dense_backward(_on(backward, experts), forward.tokens)
+    assert np.array_equal(dx, expected_dx[: len(dx)])
+    assert np.array_equal(gate, expected_gate[: len(gate)])
+    for found, expected in zip(grads, experts.take_grads().values(), strict=True):
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_floats_equal_the_recorded_sums_bit_for_bit(system, dtype):
+    case = layer_case(dtype)
+    machine = _machine(system)
+    y, dx, gate, *grads = run_case(case, machine, backward=True)
+    forward, backward = machine.passes["forward"], machine.passes["backward"]
+    assert recorded_reference(forward.tensors, forward.outcome.record).out[: len(y)].tobytes() == y.tobytes()
+    experts = copy.deepcopy(case.experts)
+    again = recorded_reference(_on(backward.tensors, experts), backward.outcome.record, forward=forward.outcome.record)
+    assert again.out[: len(dx)].tobytes() == dx.tobytes()
+    assert again.gate_grad[: len(gate)].tobytes() == gate.tobytes()
+    for found, expected in zip(grads, experts.take_grads().values(), strict=True):
+        assert found.tobytes() == expected.tobytes()
+    bound = 1e-5 if dtype == "float32" else 2.0**-5
+    dense = dense_forward(forward.tensors)[: len(y)]
+    assert np.abs(y.astype(np.float64) - dense).max() <= bound * np.abs(dense).max()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_order_of_the_engine_binds_the_rows_of_its_trace(system):
+    machine = _machine(system, "trace")
+    case = layer_case("float32")
+    (y,) = run_case(case, machine)
+    done = machine.passes["forward"]
+    assert np.array_equal(done.outcome.saved.row_slot, _engine(done.program).row_slot)
+    assert recorded_reference(done.tensors, done.outcome.record).out[: len(y)].tobytes() == y.tobytes()
+
+
+def test_orders_change_the_layout_and_not_the_result():
+    case = layer_case("int32", tokens=40)
+    machines = [_machine("dysharp", seed=seed) for seed in range(4)]
+    results = {run_case(case, machine)[0].tobytes() for machine in machines}
+    layouts = {machine.passes["forward"].outcome.saved.row_slot.tobytes() for machine in machines}
+    assert len(results) == 1
+    assert len(layouts) > 1
+
+
+def test_one_gpu_and_tokens_that_gpus_do_not_divide():
+    for gpus in (1, 3):
+        case = layer_case("int32", gpus=gpus, tokens=7, experts=6)
+        machine = _machine("dysharp", gpus=gpus)
+        (y,) = run_case(case, machine)
+        assert np.array_equal(y, dense_forward(machine.passes["forward"].tensors)[:7])
+
+
+def test_replicas_compute_what_their_expert_does():
+    case = layer_case("int32", experts=6, gpus=4)  # auto placement: 8 slots, two of them second copies
+    machine = _machine("dysharp")
+    (y,) = run_case(case, machine)
+    assert machine.passes["forward"].tensors.routing.placement.n_slots == 8
+    assert np.array_equal(y, dense_forward(machine.passes["forward"].tensors)[: len(y)])
+
+
+def test_watchdog_names_what_waits():
+    machine = _machine("deepep")
+    run_case(layer_case(), machine)
+    done = machine.passes["forward"]
+    edges = done.program.edges
+    circle = replace(edges, tail=np.append(edges.tail, 0), head=np.append(edges.head, 0))
+    circle = replace(circle, tail_kind=np.append(edges.tail_kind, 0), head_kind=np.append(edges.head_kind, 0))
+    with pytest.raises(EmulationMismatch, match=r"watchdog: found \d+ of \d+ ops that wait for ever.*op 0 \(dispatch.put, GPU 0, key 1\) waits for 1"):
+        run_rows(replace(done.program, edges=circle), done.tensors)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"x": np.zeros((10, 96), np.float64)}, "tokens: found dtype float64, expected one of int32, float32, bfloat16"),
+        ({"x": np.zeros((10, 95), np.int32)}, r"tokens: found int32 of shape \(12, 95\), expected int32 of shape \(12, 96\)"),
+        ({"expert": np.full((10, 4), 99)}, "token 0, column 0: found expert 99, expected 0 to 15 or -1"),
+        ({"expert": np.zeros((10, 4), np.int64)}, "token 0: found expert 0 twice, expected distinct experts"),
+        ({"weight": np.ones((10, 3))}, "expected .tokens, hidden. and twice"),
+    ],
+)
+def test_bad_input_is_one_line(change, text):
+    case = replace(layer_case(), **change)
+    with pytest.raises(DysharpError, match=text) as error:
+        run_case(case, _machine("dysharp"))
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_names():
+    with pytest.raises(ConfigError, match="order 'randum': unknown"):
+        run_case(layer_case(), _machine("dysharp", "randum"))
+    with pytest.raises(ConfigError, match="path: found 'rows', expected one of auto, row, packet"):
+        Machine(path="rows")
+
+
+def _on(t: Tensors, experts) -> Tensors:
+    return Tensors(t.routing, t.number, experts, t.tokens, t.weight, t.saved)

@@ -1,0 +1,133 @@
+"""`relayout`: a backward Program on the rows that a forward run has bound."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from layers import layers
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.errors import ProgramError
+from dysharp.oracle import run_oracle
+from dysharp.program import Point, Program, Tail
+from dysharp.program.payload import moved_bytes
+from dysharp.program.relayout import relayout
+from dysharp.program.verify import verify
+from dysharp.systems import all_systems, get_system
+
+LAYERS = layers()
+SYSTEMS = list(all_systems())
+
+
+def passes(system: str, layer: str) -> tuple[Program, Program]:
+    known = get_system(system)
+    forward, backward = (known.plan(*LAYERS[layer], direction, known.options()) for direction in ("fwd", "bwd"))
+    return forward, backward
+
+
+def expert_rows(program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """(region of every expert row, first row of that region)."""
+    region = np.repeat(np.arange(program.n_regions), np.diff(program.regions.row_ptr))
+    region = region[[program.regions.name[i] == "expert" for i in region]]
+    return region, program.regions.row_ptr[region]
+
+
+def even_slots(forward: Program, backward: Program) -> np.ndarray:
+    """Slots of the forward's rows if it had filled its regions in the order that a backward Program assumes."""
+    region, first = expert_rows(backward)
+    n = len(region)
+    order = np.lexsort((backward.regions.row_key[:n], region))
+    assert (forward.regions.row_key[:n] == backward.regions.row_key[:n][order]).all()
+    return (order - first).astype(np.int32)
+
+
+def columns(program: Program) -> dict[str, np.ndarray]:
+    tables = {name: getattr(program, name) for name in ("ops", "members", "regions", "edges", "holds")}
+    found = {f"{name}.{f.name}": getattr(table, f.name) for name, table in tables.items() for f in fields(table)}
+    return {name: column for name, column in found.items() if isinstance(column, np.ndarray)}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_slots_are_those_of_the_forward_run(system, layer):
+    forward, backward = passes(system, layer)
+    trace, _ = run_burst(forward)
+    moved = relayout(backward, trace.row_slot)
+    verify(moved)
+    region, first = expert_rows(forward)
+    at_slot = np.empty(len(region), np.int64)
+    at_slot[first + trace.row_slot[: len(region)]] = forward.regions.row_key[: len(region)]
+    assert (moved.regions.row_key[: len(region)] == at_slot).all()
+    assert moved_bytes(moved) == moved_bytes(backward)
+    assert (run_burst(moved)[0].row_slot[: len(region)] == np.arange(len(region)) - first).all()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_rows_keep_what_they_are_for(system):
+    """Every row is filled, read and told about by the same ops as before, found by its region and key."""
+    forward, backward = passes(system, "lognormal")
+    moved = relayout(backward, run_burst(forward)[0].row_slot)
+
+    def meaning(program: Program) -> list[tuple[int, ...]]:
+        m, r = program.members, program.regions
+        member = np.repeat(np.arange(program.n_members), np.diff(m.fill_ptr))
+        region = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr))
+        filled = zip(member, region[m.fill_row], r.row_key[m.fill_row], r.row_notify[m.fill_row], strict=True)
+        return sorted(tuple(map(int, row)) for row in filled)
+
+    assert meaning(moved) == meaning(backward)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_even_layout_changes_nothing(layer):
+    forward, backward = passes("dysharp", layer)
+    same = columns(relayout(backward, even_slots(forward, backward)))
+    for name, column in columns(backward).items():
+        assert same[name].dtype == column.dtype, name
+        assert (same[name] == column).all(), name
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_engine_and_oracle_agree_on_it(system):
+    forward, backward = passes(system, "lognormal")
+    moved = relayout(backward, run_burst(forward)[0].row_slot)
+    assert run_burst(moved)[0].digest() == run_oracle(moved).digest()
+
+
+def test_points_of_rows_move_along():
+    """Edges and holds that name a row name it still."""
+    forward, backward = passes("deepep", "uniform")
+    e, h, row = backward.edges, backward.holds, 3
+    edges = replace(e, tail_kind=e.tail_kind.copy(), tail=e.tail.copy(), head_kind=e.head_kind, head=e.head)
+    edges.tail_kind[0], edges.tail[0] = Tail.ROW_COMPLETE, row
+    one = np.array([0], np.int32)
+    holds = replace(h, sem=one, amount=one + 1, acquire_kind=one + Point.ROW_FIRST_TOUCH, acquire=one + row, release_kind=one, release=one)
+    slots = run_burst(forward)[0].row_slot
+    moved = relayout(replace(backward, edges=edges, holds=holds), slots)
+    new = int(moved.edges.tail[0])
+    assert new == moved.holds.acquire[0]
+    assert moved.holds.release[0] == 0
+    assert moved.regions.row_key[new] == backward.regions.row_key[row]
+    assert (moved.edges.tail[1:] == e.tail[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda slots: slots[:5], r"found slots of 5 rows, expected at least the \d+ expert rows"),
+        (lambda slots: np.where(np.arange(len(slots)) == 2, -1, slots), r"found slot -1 of forward row 2, expected 0 \.\. \d+"),
+        (lambda slots: np.where(np.arange(len(slots)) == 1, slots[0], slots), r"rows in slot \d+ of region 0, expected one"),
+    ],
+)
+def test_slots_that_do_not_fit(change, text):
+    forward, backward = passes("deepep", "uniform")
+    with pytest.raises(ProgramError, match=text):
+        relayout(backward, change(run_burst(forward)[0].row_slot))
+
+
+def test_a_forward_program_binds_its_own_rows():
+    forward, _ = passes("deepep", "uniform")
+    with pytest.raises(ProgramError, match="relayout: found region 0 bound by arrival, expected PREFIX"):
+        relayout(forward, run_burst(forward)[0].row_slot)
