@@ -13,7 +13,8 @@ from dysharp.errors import ConfigError
 from dysharp.functional.experts import Experts
 from dysharp.functional.layer import Saved, Tensors
 from dysharp.functional.numbers import Number, number_of
-from dysharp.functional.packets import Faults, Statistics, run_packets
+from dysharp.functional.faults import Faults
+from dysharp.functional.packets import Statistics, run_packets
 from dysharp.functional.rows import Outcome, run_rows
 from dysharp.program import Program, Trace
 from dysharp.program.relayout import relayout
@@ -68,6 +69,7 @@ class Machine:
     options: dict[str, Any] = field(default_factory=dict)
     placement: str = "auto"
     tracer: Callable[[Program], Trace] | None = None
+    dump_token: int | None = None
     progress: Callable[[int, int], None] | None = None
     passes: dict[str, Pass] = field(default_factory=dict)
 
@@ -123,7 +125,15 @@ class Machine:
         statistics = None
         if self._sends_packets(program):
             outcome, statistics = run_packets(
-                program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, cluster=self.cluster, progress=self.progress
+                program,
+                tensors,
+                self.order,
+                seed=self.seed,
+                trace=trace,
+                faults=self.faults,
+                cluster=self.cluster,
+                dump_token=self.dump_token,
+                progress=self.progress,
             )
         else:
             outcome = run_rows(program, tensors, self.order, seed=self.seed, trace=trace, progress=self.progress)

@@ -1,15 +1,6 @@
 """The packet path: LSUs, switches, hubs and trackers that exchange packed packets."""
 
-from dysharp.functional.faults import Faults
-from dataclasses import dataclass, field
+from dysharp.functional.packets.machine import run_packets
+from dysharp.functional.packets.statistics import Statistics
 
-@dataclass
-class Statistics:
-    packets: dict = field(default_factory=dict)
-    flits: dict = field(default_factory=dict)
-    tables: dict = field(default_factory=dict)
-    injected: dict = field(default_factory=dict)
-    dump: tuple = ()
-
-def run_packets(*a, **k):
-    raise NotImplementedError
+__all__ = ["Statistics", "run_packets"]
