@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -157,28 +158,22 @@ def run_emulation(
         reference=what,
         packets=_sum_counts([s.packets for s in statistics]),
         flits=_sum_counts([s.flits for s in statistics]),
-        tables={name: _sum_counts([s.tables[name] for s in statistics]) for name in (statistics[0].tables if statistics else ())},
+        tables=_tables([s.tables for s in statistics]),
         injected=_injected(kinds, passes[0].tensors, _sum_counts([s.injected for s in statistics])),
         dump=tuple(text for s in statistics for text in s.dump),
     )
 
 
-def _run_plain(
-    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors
-) -> str:
+def _run_plain(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors) -> str:
     rng = np.random.default_rng([machine.seed, 1])
     family = IntegerExperts if block == "integer" else GatedExperts
     experts = family(shape.experts, shape.hidden, shape.expert_hidden, machine.seed)
     n_tokens = tokens * machine.gpus
     expert = np.argsort(rng.random((n_tokens, shape.experts)), axis=1)[:, : shape.topk]
     expert = routing_cases(expert, kinds, machine.gpus, shape.experts)
-    if n.is_integer:
-        x, weight = rng.integers(-3, 4, (n_tokens, shape.hidden)), rng.integers(1, 4, expert.shape)
-        dy = rng.integers(-3, 4, x.shape)
-    else:
-        x, weight = rng.standard_normal((n_tokens, shape.hidden)), rng.dirichlet(np.ones(shape.topk), n_tokens)
-        dy = rng.standard_normal(x.shape)
-    x, dy = n.store(x), n.store(dy)
+    size = (2, n_tokens, shape.hidden)
+    x, dy = n.store(rng.integers(-3, 4, size) if n.is_integer else rng.standard_normal(size))
+    weight: Array = rng.integers(1, 4, expert.shape) if n.is_integer else rng.dirichlet(np.ones(shape.topk), n_tokens)
     y, context = machine.forward(x, expert, weight, experts)
     forward = machine.passes["forward"].tensors
     errors.see(y, dense_forward(forward))
@@ -194,9 +189,7 @@ def _run_plain(
     return "dense layer: every expert on all its tokens at once, unrounded, sums in " + ("int64" if n.is_integer else "float64")
 
 
-def _run_torch(
-    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors
-) -> str:
+def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors) -> str:
     drawn = [kind for kind in kinds if kind in ROUTING]
     if drawn:
         raise ConfigError(f"inject {drawn[0]}: found block {block} whose router chooses, expected block integer or gated")
@@ -256,11 +249,22 @@ def _same_bits(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def _sum_counts(counts: list[dict[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for one in counts:
         for name, value in one.items():
             total[name] = total.get(name, 0) + value
+    return total
+
+
+def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
+    """Counts of all passes together; sizes and peaks are not added up."""
+    total: dict[str, dict[str, int]] = {}
+    for tables in passes:
+        for name, counts in tables.items():
+            into = total.setdefault(name, {})
+            for key, value in counts.items():
+                into[key] = max(into.get(key, 0), value) if key in ("entries", "peak") else into.get(key, 0) + value
     return total
 
 

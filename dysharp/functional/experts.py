@@ -112,9 +112,7 @@ class IntegerExperts(_TwoMatrices):
 
     def __init__(self, n_experts: int, hidden: int, expert_hidden: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        super().__init__(
-            rng.integers(-1, 2, (n_experts, hidden, expert_hidden)), rng.integers(-1, 2, (n_experts, expert_hidden, hidden))
-        )
+        super().__init__(rng.integers(-1, 2, (n_experts, hidden, expert_hidden)), rng.integers(-1, 2, (n_experts, expert_hidden, hidden)))
 
     def act(self, e: int, h: Array) -> Array:
         return np.maximum(h, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,7 +191,16 @@ class ExpertMemory:
         return Saved(self.rows("x"), self.rows("h"), self.rows("a"), self.weight, key, self.layout.row_slot())
 
 
-def run_tile(fn: str, e: int, tile: slice, memory: ExpertMemory, t: Tensors) -> None:
+class TileMemory(Protocol):
+    """What `run_tile` works on: buffers by name, gate weights and their gradients, all `[rows, ...]`."""
+
+    weight: Array
+    gate_grad: Array
+
+    def rows(self, name: str) -> Array: ...
+
+
+def run_tile(fn: str, e: int, tile: slice, memory: TileMemory, t: Tensors) -> None:
     """The arithmetic of one COMPUTE, with its rounding points (docs/design/0004, Numbers). `e`: logical expert."""
     n, experts, rows = t.number, t.experts, memory.rows
     w = memory.weight[tile, None]
@@ -213,4 +222,3 @@ def run_tile(fn: str, e: int, tile: slice, memory: ExpertMemory, t: Tensors) -> 
         experts.gemm1_wgrad(e, n.load(rows("x")[tile]), n.load(rows("dh")[tile]))
     else:
         raise ConfigError(f"COMPUTE function {fn!r}: found no such function, expected gemm1, gemm2 or one of their gradients")
-

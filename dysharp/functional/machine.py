@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.functional.experts import Experts
+from dysharp.functional.faults import Faults
 from dysharp.functional.layer import Saved, Tensors
 from dysharp.functional.numbers import Number, number_of
-from dysharp.functional.faults import Faults
 from dysharp.functional.packets import Statistics, run_packets
 from dysharp.functional.rows import Outcome, run_rows
 from dysharp.program import Program, Trace
@@ -170,5 +170,3 @@ def _model_of(t: Tensors) -> Model:
         element_bytes=t.number.bytes,
         gemm_dtype="bf16",
     )
-
-

@@ -43,9 +43,7 @@ class Progress:
         self._member_waits = _counts(e.head[e.head_kind == Head.MEMBER_RESPOND])
         self._tile_waits = _counts(e.head[e.head_kind == Head.TILE_NOTIFY])
         self._out: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        for tail_kind, tail, head_kind, head in zip(
-            e.tail_kind.tolist(), e.tail.tolist(), e.head_kind.tolist(), e.head.tolist(), strict=True
-        ):
+        for tail_kind, tail, head_kind, head in zip(e.tail_kind.tolist(), e.tail.tolist(), e.head_kind.tolist(), e.head.tolist(), strict=True):
             self._out[tail_kind, tail].append((head_kind, head))
         self._read_issuers()
         self._read_holds()
@@ -188,9 +186,13 @@ def _refuse(p: Program) -> None:
         raise ConfigError("functional machine: found JOINs with announced thresholds, expected none")
     if not np.isin(p.edges.head_kind, [int(h) for h in HEADS]).all():
         raise ConfigError("functional machine: found edges that cancel JOINs, expected none")
-    points = {*p.holds.acquire_kind.tolist()} - {int(Point.OP_ISSUED)}, {*p.holds.release_kind.tolist()} - {
-        int(Point.OP_ISSUED),
-        int(Point.OP_DONE),
-    }
+    points = (
+        {*p.holds.acquire_kind.tolist()} - {int(Point.OP_ISSUED)},
+        {*p.holds.release_kind.tolist()}
+        - {
+            int(Point.OP_ISSUED),
+            int(Point.OP_DONE),
+        },
+    )
     if points[0] or points[1]:
         raise ConfigError("functional machine: found semaphores held by data, expected by ops (issued to issued or done)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,30 +142,36 @@ def _add_up(t: Tensors, rows: _Rows, record: Record, values: Array) -> Array:
             if added != chosen:
                 raise EmulationMismatch(f"token {token}: found a sum over expert slots {added}, expected {chosen}")
             part = slice(c * width, min((c + 1) * width, hidden))
-            out[token, part] = evaluate(
-                expression, lambda slot, token=token, part=part: values[rows.index[token, slot], part], part.stop - part.start, n
-            )
+            out[token, part] = evaluate(expression, _reader(rows, values, token, part), part.stop - part.start, n)
     return out
+
+
+def _reader(rows: _Rows, values: Array, token: int, part: slice) -> Callable[[int], Array]:
+    def read(slot: int) -> Array:
+        row: Array = values[rows.index[token, slot], part]
+        return row
+
+    return read
 
 
 def dense_forward(t: Tensors) -> Array:
     """`[tokens, hidden]` work dtype: every expert on all its tokens at once, nothing rounded, sums in float64 (integers exactly)."""
     r, e, n = t.routing, t.experts, t.number
-    wide = np.int64 if n.is_integer else np.float64
+    wide = np.dtype(np.int64 if n.is_integer else np.float64)
     out = np.zeros((r.n_tokens, e.hidden), wide)
     for expert in range(r.n_experts):
         token, column = np.nonzero((r.expert == expert) & (r.slot >= 0))
         if len(token):
             x = n.load(t.tokens[token])
             y = e.gemm2(expert, e.act(expert, e.gemm1(expert, x)))
-            out[token] += t.weight[token, column, None].astype(wide) * y.astype(wide)
+            out[token] = out[token] + t.weight[token, column, None].astype(wide) * y.astype(wide)
     return out
 
 
 def dense_backward(t: Tensors, x: Array) -> tuple[Array, Array]:
     """(`[tokens, hidden]` dx, `[tokens, topk]` gate gradients), nothing rounded; weight gradients add up in the experts. `x`: forward inputs."""
     r, e, n = t.routing, t.experts, t.number
-    wide = np.int64 if n.is_integer else np.float64
+    wide = np.dtype(np.int64 if n.is_integer else np.float64)
     dx, gate = np.zeros((r.n_tokens, e.hidden), wide), np.zeros((r.n_tokens, r.topk), wide)
     for expert in range(r.n_experts):
         token, column = np.nonzero((r.expert == expert) & (r.slot >= 0))
@@ -176,7 +183,7 @@ def dense_backward(t: Tensors, x: Array) -> tuple[Array, Array]:
         g = e.gemm2_dgrad(expert, dy)
         gate[token, column] = e.gate_grad(expert, a, dy, g)
         dh = e.act_grad(expert, h, w * g)
-        dx[token] += e.gemm1_dgrad(expert, dh)
+        dx[token] = dx[token] + e.gemm1_dgrad(expert, dh)
         e.gemm2_wgrad(expert, a, w * dy)
         e.gemm1_wgrad(expert, rows, dh)
     return dx, gate

@@ -183,9 +183,7 @@ class _RowMachine:
         for row in rows:
             token = self.key[op] if self.key[op] >= 0 else layout.key[row]
             if self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
-                raise EmulationMismatch(
-                    f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}"
-                )
+                raise EmulationMismatch(f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}")
             place = layout.place[row]
             buffer[place] = t.tokens[token]
             if not self.backward:

@@ -27,7 +27,15 @@ class LayerCase:
 
 
 def layer_case(
-    dtype: str = "int32", *, gpus: int = 4, tokens: int = 10, experts: int = 16, topk: int = 4, hidden: int = 96, expert_hidden: int = 16, seed: int = 0
+    dtype: str = "int32",
+    *,
+    gpus: int = 4,
+    tokens: int = 10,
+    experts: int = 16,
+    topk: int = 4,
+    hidden: int = 96,
+    expert_hidden: int = 16,
+    seed: int = 0,
 ) -> LayerCase:
     """`tokens` in all; token 0 goes nowhere and token 3 has dropped one choice."""
     rng = np.random.default_rng(seed)
@@ -37,9 +45,7 @@ def layer_case(
     expert[3, 1] = -1
     if n.is_integer:
         x, dy = rng.integers(-3, 4, (2, tokens, hidden))
-        return LayerCase(
-            n.store(x), n.store(dy), expert, rng.integers(1, 4, expert.shape), IntegerExperts(experts, hidden, expert_hidden, seed)
-        )
+        return LayerCase(n.store(x), n.store(dy), expert, rng.integers(1, 4, expert.shape), IntegerExperts(experts, hidden, expert_hidden, seed))
     x, dy = rng.standard_normal((2, tokens, hidden))
     weight = rng.random(expert.shape).astype(np.float32)
     return LayerCase(n.store(x), n.store(dy), expert, weight, GatedExperts(experts, hidden, expert_hidden, seed))

@@ -54,16 +54,33 @@ class Hub:
         self.row_of: dict[Key, int] = {
             (e, layout.key[row]): row for e, region in enumerate(self.regions) for row in range(*layout.row_ptr[region : region + 2])
         }
-        known = [((e, token), layout.place[row] - layout.row_ptr[self.regions[e]]) for (e, token), row in self.row_of.items() if layout.place[row] >= 0]
+        known = [
+            ((e, token), layout.place[row] - layout.row_ptr[self.regions[e]]) for (e, token), row in self.row_of.items() if layout.place[row] >= 0
+        ]
         self.al = al_table.bound(len(self.regions), tlb_entries, known) if known else al_table.empty(len(self.regions), tlb_entries)
         n_active = tuple(layout.row_ptr[r + 1] - layout.row_ptr[r] for r in self.regions)
         tile_rows = max((layout.tile_rows[r] for r in self.regions), default=1)
         shape = tracker.Shape(tile_rows, row_bytes, n_active)
-        order = tuple(tuple(layout.key[layout.row_at[place]] for place in range(*layout.row_ptr[r : r + 2]) if layout.row_at[place] >= 0) for r in self.regions)
+        order = tuple(
+            tuple(layout.key[layout.row_at[place]] for place in range(*layout.row_ptr[r : r + 2]) if layout.row_at[place] >= 0) for r in self.regions
+        )
         self.ts = tracker.bound(shape, ts_entries, order) if known else tracker.empty(shape, ts_entries)
         self._al_counts = statistics.table("al_tlb", entries=tlb_entries)
         self._ts_counts = statistics.table("ts", entries=ts_entries)
         self.notices: dict[int, list[int]] = {}
+
+    def _start_tables(self, tlb_entries: int, ts_entries: int, row_bytes: int) -> None:
+        """Empty tables; with a layout given before (backward, PREFIX), tables that hold it."""
+        layout, regions = self.layout, self.regions
+        spans = [range(*layout.row_ptr[region : region + 2]) for region in regions]
+        tile_rows = max((layout.tile_rows[region] for region in regions), default=1)
+        shape = tracker.Shape(tile_rows, row_bytes, tuple(len(span) for span in spans))
+        order = tuple(tuple(layout.key[layout.row_at[place]] for place in span if layout.row_at[place] != UNBOUND) for span in spans)
+        if any(order):
+            known = [((e, token), i) for e, tokens in enumerate(order) for i, token in enumerate(tokens)]
+            self.al, self.ts = al_table.bound(len(regions), tlb_entries, known), tracker.bound(shape, ts_entries, order)
+        else:
+            self.al, self.ts = al_table.empty(len(regions), tlb_entries), tracker.empty(shape, ts_entries)
 
     # ---- addresses -------------------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,8 @@ class Decoder:
 
     def rows(self, member: int) -> list[int]:
         """Rows a member fills or reads."""
-        return self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
+        rows: list[int] = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
+        return rows
 
     def of_op(self, op: int) -> list[Instruction]:
         """New instructions for `op`: its data packets, then that of its gate weights or gate gradients."""

@@ -156,10 +156,19 @@ class _PacketMachine:
         if self.progress.n_done < self.p.n_ops:
             raise EmulationMismatch(f"watchdog: {self.progress.stuck()}{self._waiting()}")
         self._copy_out()
+        self._count_faults()
         for token, chunks in self.expressions.items():
             self.record.sums[token] = tuple(chunks[c] for c in sorted(chunks))
         saved = None if self.backward else self.memory.saved()
         return Outcome(self.out, self.gate_grad, self.record, saved, events)
+
+    def _count_faults(self) -> None:
+        """How often small tables really overflowed."""
+        tables, injected = self.statistics.tables, self.statistics.injected
+        if self.faults.tlb_entries:
+            injected["al-tlb"] += tables["al_tlb"]["misses"]
+        if self.faults.tracker_entries:
+            injected["tracker"] += tables["ts"]["spills"] + tables["or"]["spills"]
 
     def _waiting(self) -> str:
         """Table entries that still wait, for the watchdog."""
@@ -337,7 +346,8 @@ class _PacketMachine:
                 return self._weights(one, token)
             if self.key[one.op] < 0 or token // self.t.routing.tokens_per_gpu != one.source:
                 raise EmulationMismatch(f"op {one.op}: found token {self.key[one.op]} read on GPU {one.source}, expected one of its own")
-            return self.t.tokens[token].tobytes()[first : first + self._chunk_bytes(one)]
+            row: bytes = self.t.tokens[token].tobytes()
+            return row[first : first + self._chunk_bytes(one)]
         return self._pushed_sum(one)[0]
 
     def _weights(self, one: Instruction, token: int) -> bytes:
@@ -475,9 +485,7 @@ class _PacketMachine:
 
         if one.mode == DYNAMIC:
             token, first = packet.address // STRIDE, packet.address % STRIDE
-            self.hubs[gpu].look_up(
-                packet.targets, token, False, lambda places: respond(self._read(one, gpu, places, first), len(places))
-            )
+            self.hubs[gpu].look_up(packet.targets, token, False, lambda places: respond(self._read(one, gpu, places, first), len(places)))
         else:
             places = self._places(gpu, self.key[one.op])
             respond(self._read(one, gpu, places, -1), 1)
@@ -521,9 +529,7 @@ class _PacketMachine:
         regions = self.hubs[one.source].regions
         return tuple(sorted(regions.index(self.layout.region[row]) for row in self.decoder.rows(one.local)))
 
-    def _write_row(
-        self, one: Instruction, gpu: int, expert: int, place: int, chunk: int, payload: bytes, weight: Any, token: int
-    ) -> None:
+    def _write_row(self, one: Instruction, gpu: int, expert: int, place: int, chunk: int, payload: bytes, weight: Any, token: int) -> None:
         """A chunk, or a gate weight, becomes visible in a row of a local expert."""
         if one.weights:
             if weight is None:
@@ -705,4 +711,3 @@ class _PacketMachine:
 
 def _as_value(part: tuple[Array, Expression]) -> tuple[Array, tuple[Expression, ...]]:
     return part[0], (part[1],)
-

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Statistics:
-    """`packets` by kind and hop-less (each packet once per link), `flits` per direction, `tables` by block, `injected` faults that happened.
+    """`packets` by kind, once per link they cross; `flits` per direction; `tables` by block; `injected`: faults that really happened.
 
-    `sent` `[GPU]` bytes up and down per GPU, for comparison with a Trace.
+    `up_bytes`, `down_bytes`: by GPU, as `Trace.up_busy` and `Trace.down_busy`; `dump`: the followed token's packets as text.
     """
 
     packets: Counter[str] = field(default_factory=Counter)

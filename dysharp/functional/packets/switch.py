@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class Switch:
             self._counts["evictions"] += 1
             self._statistics.injected["evict"] += 1
         for out in outputs:
-            request, one = self._requests[plane, out.session]
+            request, one = self._requests[plane, cast(Session, out.session)]
             if isinstance(out, reduction.Partial):
                 self._counts["partial sums"] += 1
                 self._send_partial(plane, request, one, out)
