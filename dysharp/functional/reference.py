@@ -47,9 +47,9 @@ class _Rows:
 class _Gathered:
     """A tile's rows gathered out of `_Rows`, computed on, and scattered back: what `run_tile` sees as memory."""
 
-    def __init__(self, rows: _Rows, index: Array) -> None:
+    def __init__(self, rows: _Rows, index: Array, given: dict[str, Array]) -> None:
         self._from, self._index = rows, index
-        self._cache: dict[str, Array] = {}
+        self._cache = dict(given)
         self.weight = rows.weight[index]
         self.gate_grad = np.zeros(len(index), rows.gate_grad.dtype)
 
@@ -78,7 +78,8 @@ def recorded_reference(t: Tensors, record: Record, *, forward: Record | None = N
     if t.saved is not None and forward is not None:
         rows.rows("x")[:] = _saved_inputs(t, rows)
         _run(t, rows, [tile for tile in forward.tiles if tile[0] == "gemm1"])
-    rows.rows("dy" if backward else "x")[:] = t.tokens[rows.token]
+    if backward:
+        rows.rows("dy")[:] = t.tokens[rows.token]
     _run(t, rows, record.tiles)
     _check_once(rows, record, BACKWARD if backward else FORWARD)
     out = _add_up(t, rows, record, rows.rows("dx" if backward else "y"))
@@ -105,9 +106,11 @@ def _run(t: Tensors, rows: _Rows, tiles: list[tuple[str, int, tuple[int, ...]]])
         if missing:
             raise EmulationMismatch(f"{fn} in expert slot {slot}: found token {missing[0]} in a tile, expected tokens that chose it")
         index = np.array([rows.index[token, slot] for token in tokens], np.int64)
-        tile = _Gathered(rows, index)
+        # Forward, inputs come straight from the tokens and activations are not kept: half the memory.
+        forward = t.saved is None
+        tile = _Gathered(rows, index, {"x": t.tokens[rows.token[index]]} if forward and fn == "gemm1" else {})
         run_tile(fn, slot_expert[slot], slice(0, len(index)), tile, t)
-        tile.scatter(WRITES[fn])
+        tile.scatter(("a",) if forward and fn == "gemm1" else WRITES[fn])
         if fn == "gemm2_dgrad":
             rows.gate_grad[index] = tile.gate_grad
 
