@@ -65,13 +65,15 @@ def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
     assert np.abs(a - b).max() <= bound * np.abs(b).max()  # GEMMs of other tile mates may differ in the last bit
 
 
+@pytest.mark.parametrize("local_experts", [4, 20, 40])  # replicas as bitmap, as three ids, with extension flits
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_bytes_on_every_link_are_those_of_the_timed_engine(system, direction):
+def test_bytes_on_every_link_are_those_of_the_timed_engine(system, direction, local_experts):
     from dysharp.engine.burst.run import run_burst
 
     machine = _packets(system)
-    run_case(layer_case("bfloat16", tokens=24), machine, backward=True)
+    case = layer_case("bfloat16", tokens=24, experts=4 * local_experts, topk=min(8, local_experts), hidden=160, expert_hidden=4)
+    run_case(case, machine, backward=True)
     done = machine.passes[direction]
     trace = run_burst(done.program)[0]
     gpus = range(4)
