@@ -35,6 +35,8 @@ over = "deepep"
 at_least = 0.1
 status = "reproduced"
 """
+# Enough points that a signal after the first one comes before the last, on a busy machine too.
+LONG = TINY.replace("[0, 1, 2]", str(list(range(20))))
 GOOD = Point("ideal", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
 
 
@@ -57,7 +59,7 @@ def started(path: Path, store: Store) -> "subprocess.Popen[bytes]":
 
 
 def test_a_killed_run_leaves_a_readable_store_and_repeats_nothing(tmp_path: Path) -> None:
-    path, store = tiny_file(tmp_path), Store(tmp_path / "store")
+    path, store = tiny_file(tmp_path, LONG), Store(tmp_path / "store")
     process = started(path, store)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -72,7 +74,7 @@ def test_a_killed_run_leaves_a_readable_store_and_repeats_nothing(tmp_path: Path
 
 
 def test_an_interrupted_run_exits_with_130_and_keeps_its_points(tmp_path: Path) -> None:
-    path, store = tiny_file(tmp_path), Store(tmp_path / "store")
+    path, store = tiny_file(tmp_path, LONG), Store(tmp_path / "store")
     process = started(path, store)
     process.send_signal(signal.SIGINT)  # to the run alone: it has to end its processes itself
     assert process.wait(30) == INTERRUPTED
