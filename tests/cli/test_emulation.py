@@ -1,0 +1,77 @@
+"""`dysharp emulate`."""
+
+import json
+
+import pytest
+
+from dysharp.functional.faults import KINDS
+
+SMALL = ("--gpus", "4", "--tokens", "4", "--hidden", "64", "--expert-hidden", "8")
+FIELDS = {"max_abs_error", "max_rel_error", "exact", "reference", "packets", "flits", "tables", "injected"}
+
+
+def test_json_has_the_promised_fields(dysharp):
+    done = dysharp("emulate", "dysharp", *SMALL, "--json", "--backward")
+    result = json.loads(done.out)
+    assert done.code == 0
+    assert set(result) >= FIELDS
+    assert (result["exact"], result["max_abs_error"]) == (True, 0)
+    assert result["packets"]["dymultimem.st"] > 0
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_can_be_injected(dysharp, kind):
+    done = dysharp("emulate", "dysharp", *SMALL, "--tokens", "12", "--inject", kind, "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["injected"][kind] > 0
+
+
+def test_dump_prints_the_packets_of_a_token(dysharp):
+    done = dysharp("emulate", "dysharp", *SMALL, "--dump", "--token", "2")
+    assert done.code == 0
+    assert "dymultimem.st, " in done.out
+    assert "target_count" in done.out
+    assert "result         right" in done.out
+
+
+def test_help_of_inject(dysharp):
+    done = dysharp("emulate", "dysharp", "--inject", "help")
+    assert done.code == 0
+    assert all(kind in done.out for kind in KINDS)
+
+
+def test_floats_and_the_order_of_the_engine(dysharp):
+    done = dysharp("emulate", "comet", *SMALL, "--block", "gated", "--dtype", "bfloat16", "--backward", "--order", "trace", "--path", "row", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["path"] == "row"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (("--inject", "evickt"), "inject 'evickt': unknown; did you mean \"evict\"?"),
+        (("--block", "mixtrall"), "block 'mixtrall': unknown"),
+        (("--order", "randum"), "order 'randum': unknown"),
+        (("--dtype", "float16"), "dtype 'float16': unknown"),
+        (("--dtype", "float32"), "expected int32 for block integer"),
+        (("--path", "row", "--inject", "evict"), "path: found row with injected faults"),
+        (("--topk", "99"), "topk: found 99, expected at most the 16 experts"),
+        (("--tokens", "0"), "tokens: found 0, expected 1 to"),
+        (("--token", "99", "--dump"), "dump: found token 99, expected 0 to 15"),
+        (("--experts", "3"), "topk"),
+    ],
+)
+def test_wrong_input_is_one_line(dysharp, line, text):
+    done = dysharp("emulate", "dysharp", *SMALL, *line)
+    if line == ("--experts", "3"):  # three experts on four GPUs: replicas, and top-k follows
+        assert done.code == 0
+        return
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    assert text in done.err
+
+
+def test_blocks_are_listed(dysharp):
+    rows = json.loads(dysharp("list", "blocks", "--json").out)
+    assert {row["name"] for row in rows} >= {"integer", "gated", "deepseek-v3", "qwen3-moe", "gpt-oss", "mixtral"}
