@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.bound import program_bound
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ProgramError, SimulationError
+from dysharp.errors import ConfigError, EmulationMismatch, ProgramError, SimulationError
+from dysharp.functional.experts import IntegerExperts
+from dysharp.functional.layer import Tensors
+from dysharp.functional.numbers import number
+from dysharp.functional.reference import dense_forward
+from dysharp.functional.rows import run_rows
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
@@ -35,7 +40,8 @@ def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routi
     closed form of the system's traffic scheme per operator, direction and GPU, and nothing else moves but
     control words; every useful row exists once and is computed once by each GEMM of the pass on its GPU; the
     run takes no less than the busiest link or pool; two runs give one digest; engine and oracle return the
-    same Trace (up to 20 000 ops); and 10 ops with a member or row deleted, doubled or redirected are caught
+    same Trace (up to 20 000 ops); the forward pass gives the dense layer's tensor, with integer experts and in
+    a random order (up to 20 000 ops); and 10 ops with a member or row deleted, doubled or redirected are caught
     by the verifier or by the watchdog of the run. Raises ConfigError for an unknown system.
     """
     system = get_system(system_name)
@@ -50,8 +56,26 @@ def conformance(system_name: str, model: Model, cluster: Cluster, routing: Routi
     failed += _wrong_gemms(program, trace, routing, direction)
     failed += _below_bound(program, trace)
     failed += _not_repeatable(program, trace)
+    failed += _wrong_tensor(program, routing) if direction == "fwd" else []
     failed += [text for seed in range(SAMPLES) if (text := _unnoticed(program, seed))]
     return [f"{system_name}: {text}" for text in failed]
+
+
+def _wrong_tensor(program: Program, routing: Routing) -> list[str]:
+    """The Program on real tensors, a few integers wide: rows are bound, computed and summed as it says."""
+    if program.n_ops > ORACLE_OPS:
+        return []
+    experts = IntegerExperts(routing.n_experts, 8, 4)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(-3, 4, (routing.n_tokens, experts.hidden)).astype(np.int32)
+    weight = np.where(routing.slot >= 0, rng.integers(1, 4, routing.slot.shape), 0)
+    tensors = Tensors(routing, number("int32"), experts, tokens, weight)
+    try:
+        out = run_rows(program, tensors, "random").out
+    except (ConfigError, EmulationMismatch) as error:
+        return [f"emulation: {error}"]
+    wrong = np.flatnonzero((out != dense_forward(tensors)).any(axis=1))
+    return [f"emulation: found a wrong output of token {wrong[0]}, expected the dense layer's"] if len(wrong) else []
 
 
 # ---- bytes and rows --------------------------------------------------------------------------------------
