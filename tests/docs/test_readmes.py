@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(p for p in [*ROOT.glob("dysharp/*/README.md"), *ROOT.glob("docs/*.md"), ROOT / "README.md"] if ">>>" in p.read_text())
+PAGES = sorted(p for p in [*ROOT.glob("dysharp/**/README.md"), *ROOT.glob("docs/*.md"), ROOT / "README.md"] if ">>>" in p.read_text())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
