@@ -54,17 +54,7 @@ class Hub:
         self.row_of: dict[Key, int] = {
             (e, layout.key[row]): row for e, region in enumerate(self.regions) for row in range(*layout.row_ptr[region : region + 2])
         }
-        known = [
-            ((e, token), layout.place[row] - layout.row_ptr[self.regions[e]]) for (e, token), row in self.row_of.items() if layout.place[row] >= 0
-        ]
-        self.al = al_table.bound(len(self.regions), tlb_entries, known) if known else al_table.empty(len(self.regions), tlb_entries)
-        n_active = tuple(layout.row_ptr[r + 1] - layout.row_ptr[r] for r in self.regions)
-        tile_rows = max((layout.tile_rows[r] for r in self.regions), default=1)
-        shape = tracker.Shape(tile_rows, row_bytes, n_active)
-        order = tuple(
-            tuple(layout.key[layout.row_at[place]] for place in range(*layout.row_ptr[r : r + 2]) if layout.row_at[place] >= 0) for r in self.regions
-        )
-        self.ts = tracker.bound(shape, ts_entries, order) if known else tracker.empty(shape, ts_entries)
+        self._start_tables(tlb_entries, ts_entries, row_bytes)
         self._al_counts = statistics.table("al_tlb", entries=tlb_entries)
         self._ts_counts = statistics.table("ts", entries=ts_entries)
         self.notices: dict[int, list[int]] = {}
