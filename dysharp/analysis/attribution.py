@@ -91,7 +91,9 @@ class _Walk:
             at = done
         if kind in (Kind.COMPUTE, Kind.DELAY):
             ready = int(t.ready[o])
-            self.spend("sm" if kind is Kind.COMPUTE else "host", at - ready)
+            # An SM that copies rows is a delay with an operator of its own; software costs have "other".
+            on_sm = kind is Kind.COMPUTE or self.program.templates[self.program.ops.template[o]].operator in ("dispatch", "combine")
+            self.spend("sm" if on_sm else "host", at - ready)
             return int(t.cause[o]), ready, False
         if kind is Kind.JOIN:
             return int(t.cause[o]), at, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dysharp.analysis.attribution import attribute
@@ -57,7 +57,8 @@ class Row:
     `wire_flits`: {up, down}, everything. `utilization`: {up, down, sm} mean over GPUs, {up_max, down_max, sm_max}. `bound_us`,
     `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
     host_us}, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes last. In a backward pass the gradients of a
-    GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`.
+    GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`. `blocks`: what the blocks of the fabric counted at packet level
+    (`engine.packet.statistics`; of "both": the forward pass), empty at burst level.
     """
 
     system: str
@@ -92,10 +93,14 @@ class Row:
     peak_rss_mb: float
     digest: str
     model_version: str
+    blocks: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values for JSON, in the order of their declaration."""
-        return dataclasses.asdict(self)
+        """The fields as plain values for JSON, in the order of their declaration; `blocks` only at packet level."""
+        out = dataclasses.asdict(self)
+        if not self.blocks:
+            del out["blocks"]
+        return out
 
 
 def make_row(point: Point, program: Program, trace: Trace) -> Row:

@@ -2,7 +2,12 @@
 
 from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
 from dysharp.api.emulation import emulate, machine_with_engine, wrap
+from dysharp.api.network_curve import compare_network, network
 from dysharp.api.point import run
 from dysharp.api.progress import Progress, Step
+from dysharp.api.recording import capture
 
-__all__ = ["DEFAULT_SYSTEMS", "Comparison", "Progress", "Step", "compare", "emulate", "machine_with_engine", "run", "wrap"]
+__all__ = [
+    "DEFAULT_SYSTEMS", "Comparison", "Progress", "Step", "capture", "compare", "compare_network", "emulate", "machine_with_engine", "network", "run",
+    "wrap",
+]  # fmt: skip

@@ -13,13 +13,16 @@ from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, options_of, split_options
 from dysharp.api.progress import Progress, Step
-from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Workload, make_request, make_workload
+from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Request, Workload, make_request, make_workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from dysharp.engine.burst.run import Timing
+    from dysharp.program import Program, Trace
 
 
 def run(
@@ -100,10 +103,9 @@ def _run_pass(
     plan_s = time.perf_counter() - begin
     tell("engine", 0, program.n_ops)
     importing = time.perf_counter()
-    from dysharp.engine.burst.run import run_burst  # numba loads here and nowhere earlier
-
+    engine = _engine(request)  # numba loads here and nowhere earlier
     import_s = time.perf_counter() - importing
-    trace, timing = run_burst(program, lambda done, total: tell("engine", done, total))
+    trace, timing, blocks = engine(program, lambda done, total: tell("engine", done, total))
     tell("analysis")
     analysing = time.perf_counter()
     point = Point(
@@ -128,8 +130,24 @@ def _run_pass(
         analysis=end - analysing,
         total=w.routing_s + end - begin - compile_s,
     )
-    row = dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb())
+    row = dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb(), blocks=blocks)
     return row, trace.row_slot
+
+
+def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]], tuple[Trace, Timing, dict[str, Any]]]:
+    """The engine of the fidelity asked for: (Trace, wall times, statistics of its blocks) of a Program."""
+    if request.fidelity == "packet":
+        from dysharp.engine.packet.fabric import fabric_of
+        from dysharp.engine.packet.program import run_packet
+
+        def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+            run = run_packet(program, fabric_of(request.cluster), progress)
+            return run.trace, run.timing, run.statistics
+
+        return packet
+    from dysharp.engine.burst.run import run_burst
+
+    return lambda program, progress: (*run_burst(program, progress), {})
 
 
 def peak_rss_mb() -> float:

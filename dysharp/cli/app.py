@@ -9,7 +9,10 @@ import click
 from dysharp import __version__
 from dysharp.cli.emulate import emulate
 from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.cli.network import network
 from dysharp.cli.reproduce import reproduce, sweep
+from dysharp.cli.traces import capture, routing
+from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
 
 LISTS = ("systems", "models", "clusters", "options", "figures", "blocks")
@@ -111,31 +114,10 @@ def list_(what: str, as_json: bool) -> None:
     print_json(rows) if as_json else print_list(what, rows)
 
 
-@cli.command()
-@click.argument("source", metavar="FILE_OR_NAME")
-@click.option("--gpus", default="8,16,32,64", show_default=True, metavar="G,G,...", help="GPU counts to place the experts on.")
-@click.option("--model", metavar="NAME|FILE", help="Experts and top-k for a distribution such as lognormal:0.65.")
-@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU for a distribution.  [default: the model's own]")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of a distribution.")
-@json_flag
-def routing(source: str, gpus: str, model: str | None, tokens: int | None, seed: int, as_json: bool) -> None:
-    """Describe recorded or drawn routing: load imbalance and distinct GPUs.
-
-    FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
-    """
-    from dysharp.cli.output import print_json, print_layers
-    from dysharp.cli.routing import counts_of, routing_dict
-    from dysharp.specs import load_model
-    from dysharp.workload import describe
-
-    if tokens is not None and tokens < 1:
-        raise ConfigError(f"--tokens: found {tokens}, expected at least 1")
-    if seed < 0:
-        raise ConfigError(f"--seed: found {seed}, expected 0 or more")
-    rows = describe(source, counts_of(gpus), model=load_model(model) if model else None, tokens_per_gpu=tokens, seed=seed)
-    print_json(routing_dict(source, rows)) if as_json else print_layers(rows)
-
-
+cli.add_command(capture)
 cli.add_command(emulate)
+cli.add_command(network)
 cli.add_command(reproduce)
+cli.add_command(routing)
 cli.add_command(sweep)
+cli.add_command(validate)

@@ -21,6 +21,7 @@ def _complete(what: str) -> Callable[[click.Context, click.Parameter, str], list
 
 
 complete_systems = _complete("systems")
+complete_clusters = _complete("clusters")
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
@@ -38,7 +39,7 @@ _WORKLOAD = (
         default="paper-gh200-nvl32",
         show_default=True,
         metavar="NAME|FILE",
-        shell_complete=_complete("clusters"),
+        shell_complete=complete_clusters,
         help="Packaged cluster or a TOML file.",
     ),
     click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all of the cluster]"),

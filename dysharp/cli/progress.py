@@ -10,8 +10,8 @@ from dysharp.api import Progress, Step
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """A callback for the API that draws a bar; None where stderr is no terminal. The bar is gone afterwards."""
+def progress_bar(unit: str = "ops") -> Iterator[Progress | None]:
+    """A callback for the API that draws a bar, counting `unit`; None where stderr is no terminal. The bar is gone afterwards."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -19,7 +19,7 @@ def progress_bar() -> Iterator[Progress | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("ops"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 

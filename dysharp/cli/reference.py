@@ -21,8 +21,15 @@ def reference() -> str:
     for name in cli.list_commands(group):
         command = cli.get_command(group, name)
         assert command is not None
-        parts.append(_section(f"dysharp {name}", command, _context(name, command, group)))
+        parts += _sections(f"dysharp {name}", command, _context(name, command, group))
     return _HEAD + "\n".join(parts)
+
+
+def _sections(title: str, command: click.Command, context: click.Context) -> list[str]:
+    """The section of a command, and of the commands below it."""
+    below = command.commands if isinstance(command, click.Group) else {}
+    nested = [s for name, child in sorted(below.items()) for s in _sections(f"{title} {name}", child, _context(name, child, context))]
+    return [_section(title, command, context), *nested]
 
 
 def _context(name: str, command: click.Command, parent: click.Context | None = None) -> click.Context:

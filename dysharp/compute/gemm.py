@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.compute.operators import sustained_flops_per_us
 from dysharp.specs import Cluster, choice_int, choice_str
+from dysharp.specs.gpu import load_gpu
+from dysharp.units import PS_PER_US
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -61,9 +64,13 @@ def weight_grad_task_ps(cluster: Cluster, dtype: str, columns: int, depth: int, 
 
 
 def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int) -> int:
-    """Of `tile_rows` by `gemm.tile_cols` by `depth` multiply-adds."""
+    """Of `tile_rows` by `gemm.tile_cols` by `depth` multiply-adds; on a real GPU at the sustained rate, with a tile's prologue and epilogue."""
     flops = 2 * tile_rows * choice_int("gemm.tile_cols") * depth
-    return -(-flops * 1_000_000 * cluster.n_sms // cluster.peak_flops_per_us(dtype))
+    if not cluster.gpu:
+        return -(-flops * PS_PER_US * cluster.n_sms // cluster.peak_flops_per_us(dtype))
+    fitted = cluster.fitted
+    rate = sustained_flops_per_us(load_gpu(cluster.gpu), fitted, dtype) / cluster.n_sms
+    return round((flops / rate + fitted["gemm.tile_us"]) * PS_PER_US)
 
 
 def _weight_share(rows: I64, rows_per_expert: float) -> F64 | float:
@@ -72,4 +79,5 @@ def _weight_share(rows: I64, rows_per_expert: float) -> F64 | float:
 
 
 def _memory_ps(cluster: Cluster, moved: F64) -> I64:
-    return np.ceil(moved * 1_000_000 * cluster.n_sms / cluster.hbm_bytes_per_us).astype(np.int64)
+    rate = cluster.hbm_bytes_per_us * (cluster.fitted["hbm.fraction"] if cluster.gpu else 1)
+    return np.ceil(moved * PS_PER_US * cluster.n_sms / rate).astype(np.int64)

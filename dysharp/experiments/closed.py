@@ -1,4 +1,4 @@
-"""Rows of the pseudo-system `closed-form`: uniform routing in formulas, nothing is simulated."""
+"""Rows of pseudo-systems, for which nothing is simulated: `closed-form` (uniform routing in formulas) and `packet-format` (flits)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,32 @@ from dataclasses import asdict
 from typing import Any
 
 from dysharp.errors import ConfigError
-from dysharp.experiments.figure import CLOSED_FORM, Point
+from dysharp.experiments.figure import CLOSED_FORM, PACKET_FORMAT, Point
+from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.specs import load_cluster, load_model
 from dysharp.workload import uniform_traffic
+
+
+def calculated_row(point: Point) -> dict[str, Any]:
+    """The row of a point of a pseudo-system."""
+    return format_row(point) if point.system == PACKET_FORMAT else closed_row(point)
+
+
+def format_row(point: Point) -> dict[str, Any]:
+    """Payload efficiency (percent) of a store of `granularity` bytes to topk targets in `format`, beside other formats
+    and beside the packets as they are encoded."""
+    options = dict(point.options)
+    name, granularity = options.pop("format", None), options.pop("granularity", None)
+    if options or not isinstance(name, str) or isinstance(granularity, bool) or not isinstance(granularity, int):
+        raise ConfigError(f"{point.label}: found options {dict(point.options)}, expected format (a name) and granularity (bytes)")
+    targets = load_model(point.model).topk
+    closed = closed_efficiency(name, granularity, targets)
+    return {
+        "payload_efficiency": 100 * closed,
+        "encoded_over_closed": encoded_efficiency(name, granularity, targets) / closed,
+        "of_ideal": closed / closed_efficiency("ideal", granularity, targets),
+        "over_explicit": closed / closed_efficiency("explicit", granularity, targets),
+    }
 
 
 def closed_row(point: Point) -> dict[str, Any]:

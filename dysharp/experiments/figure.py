@@ -25,13 +25,21 @@ METRICS = (
     "over_best",
     "redundant_share",
     "ideal_speedup",
+    "payload_efficiency",
+    "encoded_over_closed",
+    "of_ideal",
+    "over_explicit",
 )
 COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
-CLOSED = ("redundant_share", "ideal_speedup")  # metrics of closed forms
 STATUSES = ("reproduced", "gap", "no_published_value")
 DIRECTIONS = ("fwd", "bwd", "both")
 KEYS = {"title", "source", "text", "points", "check"}
 CLOSED_FORM = "closed-form"  # no system: the closed forms of uniform routing, for which nothing is simulated
+PACKET_FORMAT = "packet-format"  # no system: flits of packets (isa/efficiency.py), nothing is simulated
+CALCULATED = {  # pseudo-system: its metrics
+    CLOSED_FORM: ("redundant_share", "ideal_speedup"),
+    PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
+}
 T = TypeVar("T")
 
 
@@ -142,7 +150,7 @@ def in_direction(figure: Figure, direction: str) -> Figure:
     _word(direction, DIRECTIONS, "direction")
     if direction == "fwd":
         return figure
-    points = tuple(p if p.system == CLOSED_FORM else replace(p, direction=direction) for p in figure.points)
+    points = tuple(p if p.system in CALCULATED else replace(p, direction=direction) for p in figure.points)
     title = f"{figure.title}; here with --direction {direction}"
     return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)))
 
@@ -253,8 +261,9 @@ def _check(table: dict[str, Any], where: str) -> Check:
         raise ConfigError(f"{where}: found a gap without its reason or ablation command, expected both")
     if (check.metric in COMPARED) != bool(check.over):
         raise ConfigError(f"{where}.over: found {check.over!r}, expected a system exactly where the metric is one of {', '.join(COMPARED)}")
-    if (check.metric in CLOSED) != (check.system == CLOSED_FORM):
-        raise ConfigError(f"{where}.metric: found {check.metric!r} of {check.system!r}, expected {' or '.join(CLOSED)} of {CLOSED_FORM} only")
+    for system, metrics in CALCULATED.items():
+        if (check.metric in metrics) != (check.system == system):
+            raise ConfigError(f"{where}.metric: found {check.metric!r} of {check.system!r}, expected {' or '.join(metrics)} of {system} only")
     if check.within is not None and check.paper is None:
         raise ConfigError(f"{where}.within: found a tolerance without the paper's value it refers to, expected both")
     judged = any(v is not None for v in (check.within, check.at_least, check.at_most))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.experiments.closed import closed_row
-from dysharp.experiments.figure import CLOSED_FORM, Point
+from dysharp.experiments.closed import calculated_row
+from dysharp.experiments.figure import CALCULATED, Point
 from dysharp.experiments.store import Store, code_digest, point_dict
 from dysharp.specs import load_cluster, load_model
 
@@ -38,7 +38,7 @@ def check_points(points: Iterable[Point]) -> None:
         machine = load_cluster(cluster)
         _ = machine if gpus is None else machine.with_gpus(gpus)
     for system, options in dict.fromkeys((p.system, p.options) for p in points):
-        if system != CLOSED_FORM:
+        if system not in CALCULATED:
             options_of(get_system(system), dict(options))
 
 
@@ -52,8 +52,8 @@ class _Processes:
 
     def row_of(self, point: Point) -> dict[str, Any]:
         """The Row of one point. Raises SimulationError with its label and the last line that the process printed."""
-        if point.system == CLOSED_FORM:
-            return closed_row(point)
+        if point.system in CALCULATED:
+            return calculated_row(point)
         command = [sys.executable, "-m", "dysharp.experiments.worker"]
         with self.lock:
             if self.ended:

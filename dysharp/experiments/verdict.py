@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.errors import ConfigError
-from dysharp.experiments.figure import Check, Figure, Point, unclaimed
+from dysharp.experiments.figure import CALCULATED, Check, Figure, Point, unclaimed
 
 Rows = dict[Point, dict[str, Any]]
 
@@ -87,10 +87,16 @@ MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
     "kept": _kept,
     "traffic_GB": _traffic,
     "time_us": _field("time_us"),
-    "redundant_share": _field("redundant_share"),
-    "ideal_speedup": _field("ideal_speedup"),
+    **{name: _field(name) for names in CALCULATED.values() for name in names},
 }
-UNITS = {"traffic_GB": "payload (GB)", "time_us": "layer time (us)"}
+UNITS = {
+    "traffic_GB": "payload (GB)",
+    "time_us": "layer time (us)",
+    "payload_efficiency": "payload efficiency (%)",
+    "encoded_over_closed": "encoded packets over closed form",
+    "of_ideal": "payload efficiency over ideal",
+    "over_explicit": "payload efficiency over explicit",
+}
 
 
 def _reduce(values: list[float], how: str) -> float:

@@ -12,6 +12,7 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.clusterfile import ClusterFile
 from dysharp.specs.fields import problems, raise_if, show
+from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import parse_json, parse_toml, read_text
@@ -51,8 +52,6 @@ def load_cluster(name_or_path: NameOrPath) -> Cluster:
     """A packaged cluster by name, or a user's TOML. Raises `ConfigError`."""
     if _is_name(name_or_path, "clusters"):
         return _packaged_cluster(str(name_or_path))
-    if isinstance(name_or_path, str) and name_or_path.startswith("hw-"):
-        raise ConfigError(_no_hw(name_or_path))
     path = _user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
     return cluster_from_toml(read_text(path), str(path))
 
@@ -67,11 +66,10 @@ def model_from_toml(text: str, where: str) -> Model:
 def cluster_from_toml(text: str, where: str) -> Cluster:
     """A `Cluster` from TOML text; `where` names the file in errors (`ConfigError`)."""
     table = _with_base(parse_toml(text, where), "clusters", where)
+    if "constants" in table:
+        table["constants"] = overrides_of(table["constants"], where)
     raise_if(problems(ClusterFile, table), where)
-    cluster = _in_file(lambda: ClusterFile(**table).to_cluster(), where)
-    if cluster.family == "hw" or cluster.name.startswith("hw-"):
-        raise ConfigError(f"{where}: {_no_hw(cluster.name)}")
-    return cluster
+    return _in_file(lambda: ClusterFile(**table).to_cluster(), where)
 
 
 @functools.cache
@@ -84,10 +82,6 @@ def _packaged_model(name: str) -> Model:
 def _packaged_cluster(name: str) -> Cluster:
     path = DATA / "clusters" / f"{name}.toml"
     return cluster_from_toml(read_text(path), path.name)
-
-
-def _no_hw(name: str) -> str:
-    return f"cluster {show(name)}: calibrated hw clusters are not available yet, expected a paper-* cluster"
 
 
 def _in_file(build: Callable[[], Spec], where: str) -> Spec:

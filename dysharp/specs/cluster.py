@@ -8,6 +8,7 @@ from dysharp.errors import ConfigError
 from dysharp.specs.fields import (
     Amount,
     AmountOrZero,
+    Constants,
     Entries,
     EntriesOrInfinite,
     Family,
@@ -19,6 +20,8 @@ from dysharp.specs.fields import (
     raise_if,
     show,
 )
+from dysharp.specs.fitted import conflicts_of, fitted_values
+from dysharp.specs.gpu import list_gpus
 
 MAX_GPUS = 1024
 
@@ -62,8 +65,12 @@ class Cluster:
     software_costs: Flag
     """Whether launches, barriers, polls and the like are charged."""
     source: Text = ""
+    gpu: Text = ""
+    """Packaged GPU (`specs.gpu`) whose datasheet and fitted constants hold here; "" in paper clusters."""
     max_gpus: EntriesOrInfinite = 0
     """Largest `n_gpus` of this machine; 0 = `n_gpus` itself."""
+    constants: Constants = ()
+    """Fitted constants of this machine that replace the packaged ones (`specs.fitted`), sorted by name; `dysharp calibrate` writes them."""
 
     def __post_init__(self) -> None:
         where = f"cluster {show(self.name)}"
@@ -83,6 +90,11 @@ class Cluster:
             return self.bf16_flops_per_us
         raise ConfigError(f'cluster "{self.name}": no peak for dtype {show(dtype)}, expected "fp8" or "bf16"')
 
+    @property
+    def fitted(self) -> dict[str, float]:
+        """The fitted constants that hold on this machine, by name."""
+        return fitted_values(self.constants)
+
     def with_gpus(self, n: int) -> Cluster:
         """The same machine with `n` GPUs in use, 1 to `max_gpus`; links, switches and tables stay."""
         limit = self.max_gpus or self.n_gpus
@@ -101,6 +113,9 @@ def _conflicts(c: Cluster) -> list[str]:
         found.append(f"n_gpus: found {c.n_gpus}, expected at most {limit}")
     if c.links_per_gpu < c.n_switches:
         found.append(f"links_per_gpu: found {c.links_per_gpu}, expected at least n_switches = {c.n_switches}")
+    if (c.family == "hw" or c.gpu) and c.gpu not in list_gpus():
+        found.append(f"gpu: found {show(c.gpu)}, expected one of {', '.join(list_gpus())} (an hw cluster takes that GPU's constants)")
+    found += conflicts_of(c.constants) if c.constants else []
     if c.flit_bytes & (c.flit_bytes - 1):
         found.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
     return found

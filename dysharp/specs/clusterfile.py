@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dysharp import units
 from dysharp.specs.cluster import Cluster
-from dysharp.specs.fields import Delay, Entries, EntriesOrInfinite, Family, Flag, Name, Rate, Small, Text
+from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, Flag, Name, Rate, Small, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class ClusterFile:
     tile_rows: Small
     software_costs: Flag
     source: Text = ""
+    gpu: Text = ""
     max_gpus: EntriesOrInfinite = 0
+    constants: Constants = ()
 
     def to_cluster(self) -> Cluster:
         """The same machine in engine units; raises `ConfigError` when the values conflict."""
@@ -66,5 +68,7 @@ class ClusterFile:
             tile_rows=self.tile_rows,
             software_costs=self.software_costs,
             source=self.source,
+            gpu=self.gpu,
             max_gpus=self.max_gpus,
+            constants=self.constants,
         )

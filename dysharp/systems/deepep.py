@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
-from dysharp.specs import Cluster, Model
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.channels import Channels
 from dysharp.systems.experts import one_after_another
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
+from dysharp.systems.software import is_real
 from dysharp.workload import Routing
+
+
+def fp8_row_bytes(hidden: int) -> int:
+    """A token in FP8 with an FP32 scale per 128 elements (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)."""
+    return hidden + 4 * -(-hidden // 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived."""
+    """`form` "real" (default on hw-* clusters): SM channels, rings, launches and barriers with their costs.
 
+    `n_sm`: SMs of those kernels; `dispatch`: "rows" sends the model's rows, "fp8" a byte per element and an FP32 scale per 128 of them.
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """
+
+    form: str = "auto"
+    n_sm: int = choice_int("deepep.n_sm")
+    dispatch: str = "rows"
     compute: bool = True
 
 
@@ -24,11 +39,18 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (V1, normal); spec/baselines.md section 1",
     options=Options,
     traffic="one_copy_per_gpu",
-    drops="channels of SM pairs, ring queues, notify kernels, the receiver's copy-out and the host's wait for counts",
+    drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, then one GEMM after the other, then Combine on each GPU; the only waits are each GPU's own."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    if options.dispatch not in ("rows", "fp8"):
+        raise ConfigError(f"deepep.dispatch: found {options.dispatch!r}, expected rows or fp8")
+    sent = fp8_row_bytes(model.hidden) if options.dispatch == "fp8" else None
+    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+    if is_real(options.form, cluster):
+        channels = Channels(layer, options.n_sm)
+        channels.combine(one_after_another(layer, channels.dispatch()))
+        return layer.build("one_copy_per_gpu")
     layer.dispatch_puts()
     finished = one_after_another(layer)
     combine = layer.combine_puts(Discipline.PROGRAM_ORDER)

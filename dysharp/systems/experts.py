@@ -85,12 +85,12 @@ def _task_ps(layer: Layer, gemm: Gemm) -> I64:
     return weight_grad_task_ps(*shape) if gemm.of_weights else tile_task_ps(*shape, gemm.epilogue_bytes)
 
 
-def one_after_another(layer: Layer) -> I32:
-    """All of a GPU's rows, then all of the first stage, then all of the second. Returns the JOIN per GPU that ends it."""
+def one_after_another(layer: Layer, received: I32 | None = None) -> I32:
+    """All of a GPU's rows (and `received[gpu]`), then all of the first stage, then all of the second. Returns the JOIN per GPU that ends it."""
     if not layer.compute:
-        return layer.gpu_barrier(Tail.TILE_READY, 0)
+        return layer.gpu_barrier(Tail.TILE_READY, 0, also=received)
     first, second = _add(layer)
-    layer.gpu_barrier(Tail.TILE_READY, 0, first)
+    layer.gpu_barrier(Tail.TILE_READY, 0, first, also=received)
     layer.gpu_barrier(Tail.OP_DONE, first[0], second)
     return layer.gpu_barrier(Tail.OP_DONE, second[0])
 

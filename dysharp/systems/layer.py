@@ -34,13 +34,17 @@ BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}  # what Dispatch sends of a t
 class Layer:
     """One pass of a layer under construction. `pair_*` columns are per distinct (token, GPU), `row_*` per useful (token, expert)."""
 
-    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True) -> None:
+    def __init__(
+        self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True, sent_bytes: int | None = None
+    ) -> None:
+        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows."""
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.b = ProgramBuilder(machine_of(cluster), self.n_gpus, CLASSES)
+        self.sent_bytes = model.row_bytes if sent_bytes is None else sent_bytes
         if model.row_bytes > self.b.machine.train_bytes:
             raise ConfigError(f"model {model.name!r}: found rows of {model.row_bytes} B, expected at most {self.b.machine.train_bytes} B (one train)")
         self.p: Pairs = pairs(routing)
@@ -73,8 +77,7 @@ class Layer:
         self.row_of[order] = np.arange(len(order), dtype=np.int32)
         slot_gpu = np.arange(n_slots) // slots_per_gpu
         tile_rows = choice_int("gemm.tile_rows") if self.compute else 1  # without compute a row is ready by itself
-        row_bytes, key = self.model.row_bytes, token_of_row[order]
-        self.b.regions(slot_gpu, counts, row_bytes, tile_rows, alloc=alloc, key=key, name="expert")
+        self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name="expert")
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
         first = np.cumsum(tiles) - tiles
@@ -119,14 +122,14 @@ class Layer:
         at = self.b.framing(framing)
         return self.b.template(Template(name, kind, "dispatch", "copy", DISPATCH, framing=at, src=self.sent_buffer, dst=self.arrived))
 
-    def dispatch_puts(self) -> int:
+    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER) -> int:
         """One copy per distinct GPU, pushed in token order (DeepEP). Returns the first op; ops follow `pair_*` order."""
         template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
         return self.b.ops(
             template,
             self.pair_source,
-            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[self.pair_source],
-            bytes=self.model.row_bytes,
+            issuer=self.per_gpu(discipline, "dispatch")[self.pair_source],
+            bytes=self.sent_bytes,
             key=self.p.token,
             to=To(np.ones(len(self.p.gpu), np.int32), self.p.gpu, self.pair_rows, self.row_of),
             targets=1,
@@ -271,14 +274,16 @@ class Layer:
         """Ids of the experts' tiles."""
         return np.arange(len(self.tile_gpu))
 
-    def gpu_barrier(self, tails: Tail, first: int, heads: tuple[int, ...] = ()) -> I32:
+    def gpu_barrier(self, tails: Tail, first: int, heads: tuple[int, ...] = (), also: I32 | None = None) -> I32:
         """One JOIN per GPU over its tiles' `tails`; those ops of every tile of the GPU (first id of each in `heads`) wait for it.
 
-        Returns the JOINs.
+        `also[gpu]` is one more op it waits for. Returns the JOINs.
         """
         template = self.b.template(Template("barrier", Kind.JOIN, "other", "join"))
         join = self.b.ops(template, np.arange(self.n_gpus))
         self.b.edges(tails, first + self.tiles, Head.OP_ISSUE, join + self.tile_gpu)
+        if also is not None:
+            self.b.edges(Tail.OP_DONE, also, Head.OP_ISSUE, join + np.arange(self.n_gpus))
         for head in heads:
             self.b.edges(Tail.OP_DONE, join + self.tile_gpu, Head.OP_ISSUE, head + self.tiles)
         return (join + np.arange(self.n_gpus)).astype(np.int32)
@@ -335,6 +340,8 @@ class Layer:
 
     def build(self, scheme: str) -> Program:
         """The Program, declaring its useful rows and the closed-form traffic of this Routing under `scheme`."""
-        closed = traffic(self.routing, scheme, self.model.row_bytes)
-        sums = {side: {op: int(closed[op][side]) for op in ("dispatch", "combine")} for side in ("up", "down")}
+        back = traffic(self.routing, scheme, self.model.row_bytes)
+        out = back if self.sent_bytes == self.model.row_bytes else traffic(self.routing, scheme, self.sent_bytes)
+        closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
+        sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
         return self.b.build(Declared(len(self.p.slot), sums))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dysharp.workload.closed import UniformTraffic, uniform_p, uniform_R, uniform_traffic
-from dysharp.workload.describe import GpuRow, LayerRow, describe, describe_routing
+from dysharp.workload.describe import GpuRow, LayerRow, describe, describe_routing, describe_trace
 from dysharp.workload.make import make_routing, routing_from
 from dysharp.workload.pairs import Pairs, pairs
 from dysharp.workload.routing import (
@@ -17,7 +17,8 @@ from dysharp.workload.routing import (
     rows_per_expert,
     rows_per_slot,
 )
-from dysharp.workload.traces import packaged_traces
+from dysharp.workload.save import check_writable, save_trace
+from dysharp.workload.traces import Trace, load_trace, packaged_traces
 from dysharp.workload.traffic import SCHEMES, Direction, Traffic, traffic
 
 __all__ = [
@@ -30,12 +31,16 @@ __all__ = [
     "Pairs",
     "Placement",
     "Routing",
+    "Trace",
     "Traffic",
     "UniformTraffic",
+    "check_writable",
     "describe",
     "describe_routing",
+    "describe_trace",
     "distinct_gpus",
     "imbalance",
+    "load_trace",
     "make_routing",
     "needed_gpus",
     "packaged_traces",
@@ -43,6 +48,7 @@ __all__ = [
     "routing_from",
     "rows_per_expert",
     "rows_per_slot",
+    "save_trace",
     "traffic",
     "uniform_R",
     "uniform_p",

@@ -77,9 +77,7 @@ def describe(
     A distribution (`lognormal:0.65`) needs `model`; it gives one row per GPU count, with `tokens_per_gpu`
     tokens (the model's own by default). Raises ConfigError on files that do not read.
     """
-    for count in n_gpus:
-        if not 1 <= count <= _MAX_GPUS:
-            raise ConfigError(f"describe: found {count} GPUs, expected 1 to {_MAX_GPUS}")
+    _check_gpus(n_gpus)
     name = source.partition(":")[0]
     if source.endswith(".csv"):
         path = source.removeprefix("counts:")
@@ -112,6 +110,18 @@ def describe_routing(routing: Routing) -> LayerRow:
         note,
     )
     return _layer_row(routing.description, None, load, routing.topk, routing.n_tokens, (gpu,))
+
+
+def describe_trace(trace: Trace, n_gpus: Sequence[int] = (8, 16, 32, 64)) -> list[LayerRow]:
+    """The rows of a Trace in memory; raises ConfigError as `describe`."""
+    _check_gpus(n_gpus)
+    return _of_trace(trace, None, n_gpus)
+
+
+def _check_gpus(n_gpus: Sequence[int]) -> None:
+    for count in n_gpus:
+        if not 1 <= count <= _MAX_GPUS:
+            raise ConfigError(f"describe: found {count} GPUs, expected 1 to {_MAX_GPUS}")
 
 
 def _of_trace(trace: Trace, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:

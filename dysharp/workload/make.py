@@ -34,6 +34,7 @@ class _Choice:
     description: str
     synthetic: bool
     notes: tuple[str, ...] = ()
+    layer: int | None = None
 
 
 def make_routing(
@@ -74,6 +75,7 @@ def make_routing(
         description=choice.description,
         synthetic=choice.synthetic,
         notes=choice.notes,
+        layer=choice.layer,
     )
 
 
@@ -85,6 +87,7 @@ def routing_from(
     placement: str = "auto",
     description: str = "given choices",
     synthetic: bool = True,
+    layer: int | None = None,
 ) -> Routing:
     """The Routing of choices made elsewhere: `expert` `[tokens, topk]` integers, -1 = dropped, tokens in GPU order and a multiple of `n_gpus`.
 
@@ -109,7 +112,7 @@ def routing_from(
     chosen = expert.astype(np.int32)
     placed = place(placement, n_experts, n_gpus, count_ids(chosen, n_experts))
     slot = replica_slots(chosen, placed, n_experts)
-    return Routing(chosen, slot, n_gpus, len(chosen) // n_gpus, n_experts, placed, description, synthetic, ())
+    return Routing(chosen, slot, n_gpus, len(chosen) // n_gpus, n_experts, placed, description, synthetic, (), layer)
 
 
 def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:
@@ -158,7 +161,12 @@ def _stream(seed: int, name: str, layer: int | None = None) -> np.random.Generat
 def _from_weights(
     parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None
 ) -> _Choice:
-    weight, description, notes = _popularity(parsed, model, n_gpus, seed, layer)
+    notes: tuple[str, ...] = ()
+    taken = layer
+    if parsed.name == "counts":
+        weight, description, notes, taken = _counted(parsed, model, n_gpus, layer)
+    else:
+        weight, description = _popularity(parsed, model, seed, layer)
     rng = _stream(seed, "routing.tokens", layer)
     n_tokens = n_gpus * tokens_per_gpu
     if parsed.group_limited:
@@ -173,18 +181,15 @@ def _from_weights(
         expert = sampling.draw_weighted(rng, n_tokens, weight, model.topk)
     if parsed.name != "uniform":
         description += " (synthetic)"
-    return _Choice(expert, description, True, notes)
+    return _Choice(expert, description, True, notes, taken)
 
 
 def _popularity(
-    parsed: RoutingSpec, model: Model, n_gpus: int, seed: int, layer: int | None
-) -> tuple[NDArray[np.float64], str, tuple[str, ...]]:
-    """Weight of every expert [n_experts] float64, description and notes."""
+    parsed: RoutingSpec, model: Model, seed: int, layer: int | None
+) -> tuple[NDArray[np.float64], str]:
+    """Weight of every expert [n_experts] float64 of a distribution, and its description."""
     rng = _stream(seed, "routing.popularity", layer)
     n_experts, value = model.n_experts, parsed.value
-    notes: tuple[str, ...] = ()
-    if parsed.name == "counts":
-        return _counted(parsed, model, n_gpus, layer)
     if parsed.name == "uniform":
         weight, description = np.ones(n_experts), "uniform"
     elif parsed.name == "powerlaw":
@@ -208,12 +213,12 @@ def _popularity(
             f"routing {parsed.name}:{value:g}: too skewed, only {possible} of {n_experts} experts "
             f"would ever be chosen, expected at least top-{model.topk}"
         )
-    return weight, description, notes
+    return weight, description
 
 
 def _counted(
     parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None
-) -> tuple[NDArray[np.float64], str, tuple[str, ...]]:
+) -> tuple[NDArray[np.float64], str, tuple[str, ...], int]:
     table = load_counts(Path(parsed.source), parsed.model)
     row = table.row(layer, auto(table.n_experts, n_gpus))
     count = table.count[row]
@@ -226,7 +231,8 @@ def _counted(
         )
     weight, capped = popularity.fit_weights(count, model.topk)
     note = f"counts above one choice per token at top-{model.topk} were cut"
-    return weight, f"counts {table.model} layer {table.layers[row]}", (note,) if capped else ()
+    number = table.layers[row]
+    return weight, f"counts {table.model} layer {number}", (note,) if capped else (), number
 
 
 def _check_groups(parsed: RoutingSpec, model: Model, weight: NDArray[np.float64]) -> None:
@@ -254,7 +260,9 @@ def _from_trace(
     description = f"trace {trace.name} layer {trace.layers[row]} {parsed.window}"
     if layer is None:
         notes = (f"layer {trace.layers[row]} has the median imbalance on {n_gpus} GPUs", *notes)
-    return _Choice(expert, description, False, notes)
+    if trace.synthetic:
+        description += f", {trace.origin} (synthetic)"
+    return _Choice(expert, description, trace.synthetic, notes, trace.layers[row])
 
 
 def _check_trace(trace: Trace, model: Model) -> None:

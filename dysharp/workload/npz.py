@@ -1,4 +1,4 @@
-"""Reading `.npz` files of unknown origin: headers are checked before memory is taken, no pickle is read."""
+"""Reading `.npz` and `.npy` files of unknown origin: headers are checked before memory is taken, no pickle is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_MEMBERS = 64
 _MAX_NDIM = 4
 
 # What zipfile, zlib and NumPy's header reader raise on damaged bytes.
-_DAMAGE = (
+DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -53,19 +53,19 @@ class _Header:
     n_bytes: int
 
 
-def read_npz(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
     """The wanted arrays of an `.npz` file, those that it has. Others are checked too, but not loaded.
 
     Raises ConfigError naming file and member: not a zip file, truncated, pickled objects, a shape that does
-    not fit the stored bytes, more than 4 GiB.
+    not fit the stored bytes, more than `max_bytes` (4 GiB).
     """
     try:
         with zipfile.ZipFile(path) as archive:
             members = _members(archive, path)
-            headers = {name: _check_member(archive, info, path) for name, info in members.items()}
+            headers = {name: _check_member(archive, info, path, max_bytes) for name, info in members.items()}
             total = sum(header.n_bytes for header in headers.values())
-            if total > MAX_BYTES:
-                raise ConfigError(f"{path}: arrays of {total} bytes, expected at most {MAX_BYTES}")
+            if total > max_bytes:
+                raise ConfigError(f"{path}: arrays of {total} bytes, expected at most {max_bytes}")
             return {
                 name: _load(archive, members[name], header)
                 for name, header in headers.items()
@@ -73,8 +73,8 @@ def read_npz(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
             }
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except _DAMAGE as error:
-        raise ConfigError(f"{path}: damaged or not an .npz file: {_reason(error)}") from None
+    except DAMAGE as error:
+        raise ConfigError(f"{path}: damaged or not an .npz file: {reason_of(error)}") from None
 
 
 def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
@@ -91,27 +91,42 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
     return {info.filename.removesuffix(".npy"): info for info in infos}
 
 
-def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> _Header:
+def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, max_bytes: int) -> _Header:
     where = f"{path}: array {info.filename.removesuffix('.npy')[:60]!r}"
     with archive.open(info) as stream:
-        shape, fortran, dtype = _read_header(stream)
-        start = stream.tell()
+        return _checked_header(stream, info.file_size, where, max_bytes)
+
+
+def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_BYTES) -> NDArray[Any]:
+    """The array of an `.npy` stream of `n_stored` bytes; raises ConfigError that begins with `where`, as `read_npz`."""
+    try:
+        header = _checked_header(stream, n_stored, where, max_bytes)
+        flat = np.frombuffer(stream.read(header.n_bytes), dtype=header.dtype)
+        return flat.reshape(header.shape, order="F" if header.fortran else "C")
+    except DAMAGE as error:
+        raise ConfigError(f"{where}: damaged or not an .npy file: {reason_of(error)}") from None
+
+
+def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int) -> _Header:
+    """The header of an array that fits the stored bytes and the limit."""
+    shape, fortran, dtype = read_header(stream)
     if dtype.hasobject:
         raise ConfigError(f"{where}: holds pickled objects, expected plain numbers or text")
     if len(shape) > _MAX_NDIM or any(type(length) is not int or length < 0 for length in shape):
         raise ConfigError(f"{where}: found shape {str(shape)[:60]}, expected at most {_MAX_NDIM} axes")
     n_bytes = math.prod(shape) * dtype.itemsize
-    if n_bytes > MAX_BYTES:
-        raise ConfigError(f"{where}: {n_bytes} bytes, expected at most {MAX_BYTES}")
-    if info.file_size - start != n_bytes:
+    if n_bytes > max_bytes:
+        raise ConfigError(f"{where}: {n_bytes} bytes, expected at most {max_bytes}")
+    n_data = n_stored - stream.tell()
+    if n_data != n_bytes:
         raise ConfigError(
             f"{where}: header says shape {shape} of {dtype} = {n_bytes} bytes, "
-            f"the file holds {info.file_size - start}"
+            f"the file holds {n_data}"
         )
     return _Header(shape, fortran, dtype, n_bytes)
 
 
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     with warnings.catch_warnings():
         # A strange header must end in our one line, not in the parser's opinion of its escapes.
@@ -125,14 +140,14 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
 
 def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> NDArray[Any]:
     with archive.open(info) as stream:
-        _read_header(stream)
+        read_header(stream)
         data = stream.read(header.n_bytes)
         stream.read(1)  # reaching the end makes zipfile compare the checksum
     flat = np.frombuffer(data, dtype=header.dtype)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return (str(error) or type(error).__name__)[:120]

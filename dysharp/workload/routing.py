@@ -35,7 +35,8 @@ class Routing:
 
     `expert`: [tokens, topk] int32 logical expert ids, distinct within a token, -1 = dropped; the order of
     the columns carries no meaning. `slot`: [tokens, topk] int32 physical slots, -1 = dropped.
-    `synthetic` is False only when the ids themselves were recorded from a model.
+    `synthetic` is False only when the ids themselves were recorded from a model. `layer`: the model's layer they stand for, None where
+    no layer was named.
     """
 
     expert: NDArray[np.int32]
@@ -47,6 +48,7 @@ class Routing:
     description: str
     synthetic: bool
     notes: tuple[str, ...]
+    layer: int | None = None
 
     @property
     def n_tokens(self) -> int:

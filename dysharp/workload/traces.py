@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, nearest, one_line
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean
@@ -25,6 +25,7 @@ _PACKAGED: dict[str, tuple[str, ...]] = {
 _OWN = ("expert", "weight", "layer_id", "token_rank", "seq_len", "meta")
 _PLAIN = ("topk", "layer_ids", "seq_len", "num_experts")
 _MAX_EXPERTS = 1 << 16
+_MAX_ORIGIN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Trace:
     """Expert ids of real tokens. `expert`: [layers, tokens, topk] signed integers, -1 = not recorded.
 
     `layers`: the model's own layer numbers. `seq_len`: [sequences] int64, the token axis is these sequences
-    one after another; None when the file does not tell.
+    one after another; None when the file does not tell. `weight`: gate weights in the shape of `expert`, None when not recorded.
+    `synthetic`: the ids were drawn to fit recorded counts; `origin`: one line that says where the ids come from, "" when not known.
     """
 
     name: str
@@ -40,6 +42,9 @@ class Trace:
     layers: tuple[int, ...]
     seq_len: NDArray[np.int64] | None
     n_experts: int
+    weight: NDArray[np.floating] | None = None
+    synthetic: bool = False
+    origin: str = ""
 
     @property
     def n_tokens(self) -> int:
@@ -72,7 +77,8 @@ def load_trace(name: str) -> Trace:
 
     Own format: `expert [layers, tokens, topk]` integers (-1 = none), optional `weight` of that shape,
     `layer_id [layers]`, `token_rank [tokens]`, `seq_len [sequences]`, and `meta`, a JSON text with the number
-    of experts as `E`. Plain format: `topk`, `layer_ids`, `seq_len`, `num_experts`.
+    of experts as `E` and, when the ids were drawn and not recorded, `synthetic` true; `origin` is shown as it is.
+    Plain format: `topk`, `layer_ids`, `seq_len`, `num_experts`.
     """
     if name in _PACKAGED:
         parts = [_read(_DATA / file, name) for file in _PACKAGED[name]]
@@ -116,11 +122,12 @@ def _read(path: Path, name: str) -> Trace:
     arrays = read_npz(path, {*_OWN, *_PLAIN})
     if "expert" in arrays:
         _need(path, arrays, ("expert", "meta"))
-        n_experts = _experts_of_meta(path, arrays["meta"])
+        meta = _meta(path, arrays["meta"])
+        n_experts = _experts_of_meta(path, meta)
         expert, layers = arrays["expert"], arrays.get("layer_id")
     elif "topk" in arrays:
         _need(path, arrays, _PLAIN)
-        n_experts = _one_number(path, arrays["num_experts"])
+        meta, n_experts = {}, _one_number(path, arrays["num_experts"])
         expert, layers = arrays["topk"], arrays["layer_ids"]
     else:
         raise ConfigError(
@@ -131,11 +138,13 @@ def _read(path: Path, name: str) -> Trace:
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
         raise ConfigError(f"{path}: expert ids of {_form(expert)}, expected integers [layers, tokens, topk]")
     numbers = _layer_numbers(path, layers, expert.shape[0])
-    ids = _checked_ids(path, expert, numbers, n_experts)
-    if "weight" in arrays:
-        _check_weights(path, arrays["weight"], expert.shape, numbers)
+    ids = checked_ids(path, expert, numbers, n_experts)
+    weight = arrays.get("weight")
+    if weight is not None:
+        check_weights(path, weight, expert.shape, numbers)
     lengths = _lengths(path, arrays, expert.shape[1])
-    return Trace(name, ids, numbers, lengths, n_experts)
+    origin = one_line(str(meta.get("origin", ""))[:_MAX_ORIGIN])
+    return Trace(name, ids, numbers, lengths, n_experts, weight, meta.get("synthetic") is True, origin)
 
 
 def _need(path: Path, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:
@@ -150,14 +159,18 @@ def _one_number(path: Path, value: NDArray[Any]) -> int:
     return int(value.reshape(-1)[0])
 
 
-def _experts_of_meta(path: Path, value: NDArray[Any]) -> int:
+def _meta(path: Path, value: NDArray[Any]) -> dict[str, Any]:
     if value.size != 1 or value.dtype.kind != "U":
         raise ConfigError(f"{path}: meta of {_form(value)}, expected one JSON text")
     try:
         meta = json.loads(str(value.reshape(-1)[0]))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: meta is malformed JSON: {error}") from None
-    found = meta.get("E") if isinstance(meta, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def _experts_of_meta(path: Path, meta: dict[str, Any]) -> int:
+    found = meta.get("E")
     if type(found) is not int:
         raise ConfigError(f'{path}: meta has no whole number "E", expected the number of experts')
     return found
@@ -174,10 +187,10 @@ def _layer_numbers(path: Path, value: NDArray[Any] | None, n_layers: int) -> tup
     return numbers
 
 
-def _checked_ids(
-    path: Path, expert: NDArray[Any], layers: tuple[int, ...], n_experts: int
+def checked_ids(
+    path: Path | str, expert: NDArray[Any], layers: tuple[int, ...], n_experts: int
 ) -> NDArray[np.signedinteger]:
-    """The ids in a small signed type, after looking at every one of them."""
+    """The ids [layers, tokens, topk] in a small signed type, after looking at every one; ConfigError names layer, row and column."""
     wrong: NDArray[np.bool_] = np.greater_equal(expert, n_experts)
     if expert.dtype.kind == "i":
         wrong |= np.less(expert, -1)
@@ -200,7 +213,8 @@ def _checked_ids(
     return ids
 
 
-def _check_weights(path: Path, weight: NDArray[Any], shape: tuple[int, ...], layers: tuple[int, ...]) -> None:
+def check_weights(path: Path | str, weight: NDArray[Any], shape: tuple[int, ...], layers: tuple[int, ...]) -> None:
+    """Raises ConfigError unless the weights are finite floats of that shape; names layer, row and column."""
     if weight.shape != shape or weight.dtype.kind != "f":
         raise ConfigError(f"{path}: weights of {_form(weight)}, expected floats {shape}")
     wrong = ~np.isfinite(weight)

@@ -178,7 +178,8 @@ def test_options_reach_the_system() -> None:
     [
         ({"system": "deepeep"}, 'system \'deepeep\': unknown; did you mean "deepep"?'),
         ({"model": "deepseek-v2"}, 'did you mean "deepseek-v2-lite"?'),
-        ({"cluster": "hw-h100"}, "hw clusters are not available yet"),
+        ({"cluster": "hw-h100"}, "unknown cluster 'hw-h100'"),
+        ({"system": "deepep", "options": {"form": "real"}}, 'form: found "real" on cluster "paper-gh200-nvl32", expected an hw-* cluster'),
         ({"gpus": 0}, "gpus: found 0, expected at least 1"),
         ({"gpus": 33}, "found 33 GPUs, expected 1 to 32"),
         ({"tokens": 0}, "tokens: found 0, expected at least 1"),
@@ -188,7 +189,6 @@ def test_options_reach_the_system() -> None:
         ({"placement": "contigous"}, 'did you mean "contiguous"?'),
         ({"gpus": 3, "placement": "contiguous"}, "64 experts do not divide by 3 GPUs"),
         ({"direction": "forward"}, "direction: found 'forward'"),
-        ({"fidelity": "packet"}, "comes with the packet level"),
         ({"fidelity": "flit"}, "expected one of burst, packet"),
         ({"seed": -1}, "found seed -1"),
         ({"options": {"combine_windw": 1}}, 'option dysharp.combine_windw: unknown; did you mean "combine_window"?'),

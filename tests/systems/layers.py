@@ -40,11 +40,12 @@ def dropping(routing: Routing, every: int) -> Routing:
 
 
 def layers() -> dict[str, tuple[Model, Cluster, Routing]]:
-    """Layers by name: even, skewed, with dropped choices, on one GPU, on more GPUs than one word has bits."""
+    """Layers by name: even, skewed, with dropped choices, on one GPU, on more GPUs than one word has bits, on a real machine."""
     return {
         "uniform": (TINY, cluster(4), make_routing("uniform", TINY, 4, 24)),
         "lognormal": (WIDE, cluster(4), make_routing("lognormal:0.65", WIDE, 4, 24, seed=1)),
         "dropped": (TINY, cluster(4), dropping(make_routing("uniform", TINY, 4, 24, seed=2), 3)),
         "one GPU": (TINY, cluster(1), make_routing("uniform", TINY, 1, 24, seed=3)),
+        "real": (TINY, load_cluster("hw-dgx-h100").with_gpus(4), dropping(make_routing("lognormal:0.65", TINY, 4, 24, seed=5), 5)),
         "32 GPUs": (WIDE, cluster(32), make_routing("uniform", WIDE, 32, 6, seed=4)),
     }

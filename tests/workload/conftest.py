@@ -1,10 +1,14 @@
-"""Small models for the workload tests."""
+"""Small models for the workload tests; the modules beside the tests made importable."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from dysharp.specs import Model
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def _model(n_experts: int, topk: int, n_group: int = 1, topk_group: int = 1) -> Model:

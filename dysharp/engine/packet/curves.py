@@ -1,8 +1,9 @@
 """Comparison with recorded curves of an established router simulator, row by row and curve by curve.
 
-A reference row fixes network, traffic and load. Both sides are single random runs, so ours takes the load the recorded run really
-injected (and, with a hot terminal, the share it really got). Latency counts up to 90 % of saturation, the accepted rate beyond. Rows
-that say nothing about a port are left out, with the reason.
+A reference row fixes network, traffic and load, and the recorded run was one random run. Ours sends the very packets of that run
+(`replay`), or packets of its own, at the load the recorded run really injected (and, with a hot terminal, the share it really got): then
+the difference of single runs is in the comparison. Latency counts up to 90 % of saturation, the accepted rate beyond. Rows that say
+nothing about a port are left out, with the reason.
 """
 
 from __future__ import annotations
@@ -16,10 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dysharp.engine.packet.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
+from dysharp.engine.packet.replay.run import replay
 from dysharp.errors import ConfigError
 
 LATENCY_UP_TO = 0.9  # of the saturation rate
 MEAN_ERROR, POINT_ERROR, RATE_ERROR = 0.03, 0.06, 0.02  # bars: latency per curve, latency of a point, largest accepted rate
+
+DIGITS = 5e-6  # rates and latencies were recorded in six digits
+# Up to this load these curves were measured for up to ten periods instead of seven, as their recorded cycles say.
+LONG_RUNS = {"xbar8_v4b8_p1": 1.0, "xbar8_v4b8_p9": 1.0, "xbar16_v4b8_p1": 0.85}
 
 FILLING, STEEP = "deep ports are still filling past saturation", "latency above 90 % of saturation; its rate counts"
 
@@ -29,7 +35,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CurveRow:
-    """One load of one curve: reference, ours and the relative errors (NaN where a column is not compared; `left_out` says why)."""
+    """One load of one curve: reference, ours and the relative errors (NaN where a column is not compared; `left_out` says why).
+
+    `same`: rates injected and accepted, packet and network latency are the recorded ones in all their digits, left out or not.
+    """
 
     curve: str
     load: float
@@ -44,6 +53,7 @@ class CurveRow:
     network_error: float
     n_runs: int
     left_out: str
+    same: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,8 @@ class CurveError:
     reference_rate: float
     rate_error: float
     network_error: float
+    n_rows: int
+    n_same: int
     holds: bool
 
 
@@ -99,9 +111,10 @@ def setting(row: Row) -> tuple[NetworkConfig, Traffic, Protocol, float]:
         # The few hundred packets of a recorded hot terminal miss its nominal share by up to 7 %, its latency by far more.
         share = float(row["accepted_max_node"]) / float(row["accepted_flits_per_cycle_node"]) / network.n_terminals
         traffic = Traffic("hotspot", whole["packet_size"], weights=(share / (1 - share) * (network.n_terminals - 1),))
-    small = row["curve"].startswith("xbar8_v4b8_")
     load = float(row["offered_flits_per_cycle_node" if row["saturated"] == "1" else "injected_flits_per_cycle_node"])
-    return network, traffic, Protocol(whole["sample_period"], max_periods=10 if small else 7), load
+    period = whole["sample_period"]
+    long = float(row["offered_flits_per_cycle_node"]) <= LONG_RUNS.get(row["curve"], 0.0)
+    return network, traffic, Protocol(period, max_periods=10 if long else 7), load
 
 
 def _column(rows: Sequence[Row], name: str) -> Floats:
@@ -119,30 +132,47 @@ def _left_out(row: Row, saturation: float) -> str:
 
 
 def compare_curves(
-    path: str | Path, only: Callable[[str], bool] | None = None, every: int = 1, seeds: Sequence[int] = tuple(range(1, 17)),
-    precision: float = 0.01, progress: Callable[[int, int], None] | None = None,
+    path: str | Path, only: Callable[[str], bool] | None = None, every: int = 1, seeds: Sequence[int] | None = None,
+    precision: float = 0.01, progress: Callable[[int, int], None] | None = None, at: float | None = None,
 ) -> list[CurveRow]:  # fmt: skip
     """Measure the rows of the curves in `path` (those `only` accepts; every n-th row and the last) and set ours beside the reference.
 
-    Our value is the mean over `seeds`, taken one by one (two at least, if there are two) until its standard error is below
-    `precision` of the latency, or a quarter of that of the accepted rate past saturation.
+    `at`: only the rows of this offered load.
+
+    Without `seeds` on the packets of the recorded runs. Else our value is the mean over `seeds`, taken one by one (two at least, if
+    there are two) until its standard error is below `precision` of the latency, or a quarter of that of the accepted rate past
+    saturation. Raises ConfigError for a file that is no such table.
     """
     work = [(rows, row) for name, rows in read_curves(path).items() if only is None or only(name) for row in _sample(rows, every)]
+    work = [(rows, row) for rows, row in work if at is None or float(row["offered_flits_per_cycle_node"]) == at]
     result = []
     for i, (rows, row) in enumerate(work):
         if progress:
             progress(i, len(work))
         try:
-            network, traffic, protocol, load = setting(row)
+            points = [replay(*_recorded(row))] if seeds is None else _drawn(row, seeds, precision)
+            result.append(_compare(rows, row, points))
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
             raise ConfigError(f"{path}: curve {row['curve']}: a column is missing or is no number: {e!r}") from None
-        points: list[NetworkPoint] = []
-        for seed in seeds:
-            points.append(measure(network, traffic, load, seed, protocol))
-            if _precise(points, precision, row["saturated"] == "1"):
-                break
-        result.append(_compare(rows, row, points))
     return result
+
+
+def _recorded(row: Row) -> tuple[NetworkConfig, Traffic, float, int, Protocol]:
+    """Arguments of `replay` for a row: the load that was offered, and the nominal weight of a hot terminal (`hotW`)."""
+    network, traffic, protocol, _ = setting(row)
+    if traffic.pattern == "hotspot":
+        traffic = Traffic("hotspot", traffic.packet_flits, weights=(float(row["traffic"].removeprefix("hot")),))
+    return network, traffic, float(row["offered_flits_per_cycle_node"]), int(row["seed"]), protocol
+
+
+def _drawn(row: Row, seeds: Sequence[int], precision: float) -> list[NetworkPoint]:
+    network, traffic, protocol, load = setting(row)
+    points: list[NetworkPoint] = []
+    for seed in seeds:
+        points.append(measure(network, traffic, load, seed, protocol))
+        if _precise(points, precision, row["saturated"] == "1"):
+            break
+    return points
 
 
 def _precise(points: Sequence[NetworkPoint], precision: float, saturated: bool) -> bool:
@@ -176,8 +206,17 @@ def _compare(rows: Sequence[Row], row: Row, points: Sequence[NetworkPoint]) -> C
         latency_error = latency / reference - 1
     return CurveRow(
         row["curve"], float(row["offered_flits_per_cycle_node"]), injected, reference_injected, latency, reference, latency_error,
-        accepted, reference_accepted, accepted / reference_accepted - 1, network_error, len(points), left_out,
+        accepted, reference_accepted, accepted / reference_accepted - 1, network_error, len(points), left_out, _same(row, points),
     )  # fmt: skip
+
+
+def _same(row: Row, points: Sequence[NetworkPoint]) -> bool:
+    """Equal in the six digits that were recorded."""
+    columns = {
+        "injected_flits_per_cycle_node": "injected", "accepted_flits_per_cycle_node": "accepted", "packet_latency_avg": "packet_latency",
+        "network_latency_avg": "network_latency",
+    }  # fmt: skip
+    return all(abs(getattr(p, ours) / float(row[name]) - 1) < DIGITS for p in points for name, ours in columns.items())
 
 
 def curve_errors(rows: Sequence[CurveRow]) -> list[CurveError]:
@@ -190,9 +229,10 @@ def curve_errors(rows: Sequence[CurveRow]) -> list[CurveError]:
         rate, reference_rate = max(r.accepted for r in rated), max(r.reference_accepted for r in rated)
         mean, worst, rate_error = float(np.abs(errors).mean()), float(np.abs(errors).max()), rate / reference_rate - 1
         holds = mean <= MEAN_ERROR and worst <= POINT_ERROR and abs(rate_error) <= RATE_ERROR
-        result.append(
-            CurveError(name, len(errors), mean, worst, float(errors.mean()), rate, reference_rate, rate_error, float(np.abs(network).mean()), holds)
-        )
+        past = float(np.abs(network).mean())
+        same = sum(r.same for r in mine)
+        error = CurveError(name, len(errors), mean, worst, float(errors.mean()), rate, reference_rate, rate_error, past, len(mine), same, holds)
+        result.append(error)
     return result
 
 
@@ -204,10 +244,11 @@ def _known(values: Sequence[float]) -> Floats:
 
 def error_table(errors: Sequence[CurveError]) -> str:
     """The table people read: percent, one curve a line."""
-    head = f"{'curve':32} {'points':>6} {'mean %':>7} {'worst %':>8} {'bias %':>7} {'rate':>7} {'ref.':>7} {'rate %':>7} {'network %':>10}"
+    head = f"{'curve':29} {'points':>6} {'mean %':>7} {'worst %':>8} {'bias %':>7} {'rate':>7} {'ref.':>7} {'rate %':>7} {'netw. %':>8} {'same':>6}"
     lines = [
-        f"{e.curve:32} {e.n_latency:6d} {100 * e.mean_error:7.2f} {100 * e.worst_error:8.2f} {100 * e.bias:+7.2f} {e.rate:7.4f} "
-        f"{e.reference_rate:7.4f} {100 * e.rate_error:+7.2f} {100 * e.network_error:10.2f}{'' if e.holds else '  MISSES'}"
+        f"{e.curve:29} {e.n_latency:6d} {100 * e.mean_error:7.2f} {100 * e.worst_error:8.2f} {100 * e.bias:+7.2f} {e.rate:7.4f} "
+        f"{e.reference_rate:7.4f} {100 * e.rate_error:+7.2f} {100 * e.network_error:8.2f} {f'{e.n_same}/{e.n_rows}':>6}"
+        + ("" if e.holds else "  MISSES")
         for e in errors
     ]
     return "\n".join([head, *lines])

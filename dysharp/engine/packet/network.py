@@ -84,14 +84,14 @@ class NetworkPoint:
         return self.n_flits / self.kernel_s if self.kernel_s else float("nan")
 
 
-class _Run:
+class Run:
     """One network under one stream of packets."""
 
     def __init__(self, config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol) -> None:
         from dysharp.engine.packet.loop import network_run
 
         self.kernel = network_run
-        self.config, self.protocol = config, protocol
+        self.config, self.traffic, self.load, self.seed, self.protocol = config, traffic, load, seed, protocol
         self.draws = Draws(config, traffic, load, seed)
         self.state: State = build(config, traffic)
         self.events: tuple[Ints, ...] = tuple(np.full(1, NEVER, np.int64) for _ in range(5))
@@ -165,10 +165,13 @@ def measure(
     Raises ConfigError for what cannot run, SimulationError on a deadlock (naming the cycle of waiting VCs) and if a flit or a credit
     is missing after the final drain.
     """
+    return measure_run(Run(config, traffic, load, seed, protocol or Protocol()), progress)
+
+
+def measure_run(run: Run, progress: Callable[[int, int], None] | None = None) -> NetworkPoint:
+    """What `measure` does, with a run of another kind. Raises as it does."""
     begin = time.perf_counter()
-    protocol = protocol or Protocol()
-    run = _Run(config, traffic, load, seed, protocol)
-    a = run.state
+    a, protocol, config = run.state, run.protocol, run.config
     before: tuple[float, float] = (0.0, 0.0)
     steady, measured_periods, created = 0, 0, 0
     for period in range(protocol.max_periods):
@@ -202,13 +205,13 @@ def measure(
         run.drain()
     rates = accepted / cycles
     row: dict[str, Any] = {
-        "load": load, "seed": seed, "injected": sent / cycles / n, "accepted": float(rates.mean()),
+        "load": run.load, "seed": run.seed, "injected": sent / cycles / n, "accepted": float(rates.mean()),
         "accepted_min": float(rates.min()), "accepted_max": float(rates.max()), **_latencies(stats),
         "hops": _mean(stats[u.S_HOPS], stats[u.S_N]), "n_packets": int(stats[u.S_N]), "measured_cycles": cycles,
         "cycles": total_cycles, "n_flits": n_flits,
     }  # fmt: skip
-    row["saturated"] = bool(min(row["accepted"], row["injected"]) < SATURATED * load)
-    digest = hashlib.blake2b(json.dumps([asdict(config), asdict(traffic), asdict(protocol), row], sort_keys=True).encode(), digest_size=16)
+    row["saturated"] = bool(min(row["accepted"], row["injected"]) < SATURATED * run.load)
+    digest = hashlib.blake2b(json.dumps([asdict(config), asdict(run.traffic), asdict(protocol), row], sort_keys=True).encode(), digest_size=16)
     return NetworkPoint(**row, digest=digest.hexdigest(), wall_s=time.perf_counter() - begin, kernel_s=kernel_s)
 
 

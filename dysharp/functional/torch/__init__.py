@@ -2,6 +2,7 @@
 
 from dysharp.functional.torch.blocks import BLOCKS, make_block
 from dysharp.functional.torch.experts import ModuleExperts
+from dysharp.functional.torch.routers import capture
 from dysharp.functional.torch.wrap import MoeMachine, wrap
 
-__all__ = ["BLOCKS", "ModuleExperts", "MoeMachine", "make_block", "wrap"]
+__all__ = ["BLOCKS", "ModuleExperts", "MoeMachine", "capture", "make_block", "wrap"]

@@ -1,0 +1,60 @@
+"""Speed of the packet level: flits per second on the 32-terminal crossbar (events and flit-exact), and S-8 whole.
+
+python bench/packet.py [--tokens 256] [--systems dysharp,deepep]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.engine.packet.fabric import FabricConfig, fabric_of
+from dysharp.engine.packet.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
+from dysharp.engine.packet.program import run_packet
+from dysharp.engine.packet.synthetic import measure_events
+from dysharp.specs import load_cluster, load_model
+from dysharp.systems import get_system
+from dysharp.workload import make_routing
+
+RECORDED = 229_000, 291_000  # flits/s of the established router simulator (its recorded curves)
+
+
+def crossbar() -> None:
+    """32 terminals, 16 VCs of 256 flits, packets of 9 flits, speed-up 2."""
+    config = NetworkConfig(k=32, router=RouterConfig(num_vcs=16, vc_buf_size=256, internal_speedup=2))
+    protocol = Protocol(period=4000, warmup_periods=1, max_periods=4, threshold=1e-9, check=False)
+    print("| load | events Mflits/s | flit-exact Mflits/s | over the recorded simulator |\n|---|---|---|---|")
+    for load in (0.1, 0.5, 0.9):
+        traffic = Traffic(packet_flits=9)
+        events, exact = measure_events(config, traffic, load, 1, protocol), measure(config, traffic, load, 1, protocol)
+        low, high = events.flits_per_s / RECORDED[1], events.flits_per_s / RECORDED[0]
+        print(f"| {load} | {events.flits_per_s / 1e6:.1f} | {exact.flits_per_s / 1e6:.1f} | {low:.0f} to {high:.0f} times |")
+
+
+def systems(names: list[str], tokens: int) -> None:
+    """S-8 on 32 GPUs: times of both levels, with infinite tables and with the cluster's."""
+    model, cluster = load_model("S-8"), load_cluster("paper-gh200-nvl32")
+    routing = make_routing(model.routing, model, 32, tokens, seed=0, layer=None, placement="auto")
+    infinite = FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)
+    print("\n| system | burst us | packet us | difference | with the cluster's tables us | Mevents | Mevents/s |\n|---|---|---|---|---|---|---|")
+    for name in names:
+        system = get_system(name)
+        program = system.plan(model, cluster, routing, "fwd", system.options())
+        burst, run, finite = run_burst(program)[0], run_packet(program, infinite), run_packet(program, fabric_of(cluster))
+        ours, theirs, n = run.trace.time_ps, burst.time_ps, run.trace.n_events
+        cells = name, f"{theirs / 1e6:.2f}", f"{ours / 1e6:.2f}", f"{ours / theirs - 1:+.2%}", f"{finite.trace.time_ps / 1e6:.2f}"
+        print("|", " | ".join((*cells, f"{n / 1e6:.1f}", f"{n / run.timing.engine_s / 1e6:.2f}")), "|", flush=True)
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--systems", default="dysharp,deepep")
+    given = parser.parse_args(argv)
+    crossbar()
+    systems(given.systems.split(","), given.tokens)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

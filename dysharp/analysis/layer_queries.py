@@ -1,0 +1,119 @@
+"""Queries of whole layers: fused kernels (Mega MoE) and layers put together from parts; and the load of the busiest rank they need."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from dysharp.analysis.measured import Measurement
+from dysharp.analysis.queries import SCALED_FP4, Query, Unsupported, check_quality, gpu_of, number, shape_of, us_per_unit
+from dysharp.compute.transfer import expected_copies
+
+MX_SCALE = 1 / 32  # one 8-bit scale for 32 values (OCP MX)
+DEFAULT_SMS = 20  # of the DeepEP library
+DRAWS = 24  # of a load distribution; the median over them is what a row is asked for
+WEIGHT_BYTES = {"fp4": 0.5 + MX_SCALE, "fp4_int8_block32": 0.5 + MX_SCALE, "nvfp4_block16": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
+ACT_BYTES = {"fp8": 1 + MX_SCALE, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
+
+
+def fused(row: Measurement) -> Query:
+    """One kernel per layer (Mega MoE and its variants)."""
+    check_quality(row.config)
+    gpu = gpu_of(row)
+    if row.metric.startswith("speedup"):
+        raise Unsupported("a ratio to another system")
+    if "MegaMoE" not in row.system:
+        raise Unsupported("a tensor-parallel layer: no closed form yet")
+    c = row.config
+    gpus, experts, topk, tokens = (number(row, key) for key in ("ep", "experts", "topk", "tokens_per_rank"))
+    hidden, inter = number(row, "hidden"), number(row, "inter")
+    distribution = str(c.get("distribution", "random"))
+    rows, touched = busiest_rank(round(gpus), round(experts), round(topk), round(tokens), distribution)
+    acts, weights = str(c.get("acts", "fp8")), str(c.get("weights", "fp4"))
+    act = next((b for name, b in ACT_BYTES.items() if acts.startswith(name)), None)
+    weight = next((b for name, b in WEIGHT_BYTES.items() if weights.startswith(name)), None)
+    if act is None or weight is None:
+        raise Unsupported(f"no sizes for activations {acts!r} and weights {weights!r}")
+    combine = hidden * (ACT_BYTES["mxfp8"] if "combine_mxfp8" in row.system else SCALED_FP4 if "combine_nvfp4" in row.system else 2.0)
+    numbers = {"rows": rows, "touched": touched, "hidden": hidden, "inter": inter, "gpus": gpus, "dispatch_bytes": act * hidden,
+               "combine_bytes": combine, "tokens": tokens}
+    flops = 2 * tokens * topk * 3 * hidden * inter / 1e6
+    moved = tokens * topk * (act * hidden + combine) / 1e3  # DeepGEMM counts every row, those of the own rank too
+    work = {"TFLOPS": flops, "GB/s": moved}.get(row.unit, 0.0)
+    words = ("fp4" if acts.startswith("nvfp4") else "fp8", f"{weight:.6f}")
+    return Query("fused_layer", gpu, words, numbers, work, us_per_unit(row), shape_of(row, "hidden", "inter", "experts", "topk"))
+
+
+def layer(row: Measurement) -> Query:
+    """A layer of separate kernels: DeepEP or NCCL around a grouped MLP."""
+    check_quality(row.config)
+    c, gpu = row.config, gpu_of(row)
+    if row.kind in ("moe_layer0", "moe_layer1"):
+        raise Unsupported("a tensor-parallel layer: no closed form yet")
+    if "PCIe" in row.hardware:
+        raise Unsupported("more than one NVLink domain")
+    gpus, experts, topk, tokens, hidden = (number(row, key) for key in ("ep", "experts", "topk", "tokens_per_rank", "hidden"))
+    gated = "ffn" not in c
+    inter = number(row, "inter" if gated else "ffn")
+    rows, touched = busiest_rank(round(gpus), round(experts), round(topk), round(tokens), "balanced" if not gated else "random")
+    numbers = {"rows": rows, "touched": touched, "tokens": tokens, "hidden": hidden, "inter": inter, "gpus": gpus, "experts": experts,
+               "topk": topk, "gates": 2.0 if gated else 1.0, "sms": float(c.get("moe_comm_sms") or DEFAULT_SMS)}
+    groups = float(c.get("topk_groups", gpus))
+    numbers["copies"] = _copies(gpus, experts, topk, groups)
+    moves = "nccl" if "NCCL" in row.system else "deepep"
+    wire = "bf16" if not gated else "fp8"
+    compute = str(c.get("dtype", "fp8"))
+    return Query("layer", gpu, (moves, wire, "fp8" if compute.startswith("fp8") else "bf16"), numbers, 0.0, us_per_unit(row),
+                 shape_of(row, "hidden", "inter", "ffn", "experts"))
+
+
+def _copies(gpus: float, experts: float, topk: float, groups: float) -> float:
+    if groups >= gpus:
+        return expected_copies(round(gpus), round(experts), round(topk))
+    return expected_copies(round(groups), round(experts * groups / gpus), round(topk))
+
+
+@functools.cache
+def busiest_rank(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> tuple[float, float]:
+    """Rows the busiest rank computes and how many of its experts have any, the median of seeded draws.
+
+    `distribution`: "balanced" (round robin), "random" (uniform top-k), "power_law_A" or "power_law_sampled_A": expert loads from a
+    bounded power law with exponent A between 1 and 0.8 times all tokens (0.01 and 2 when there are fewer rows than experts), scaled to all rows and
+    rounded, as the collector of protocol P6 draws them.
+    """
+    rows = gpus * tokens * topk
+    if distribution == "balanced":
+        touched = min(experts, rows) / gpus
+        return rows / gpus, float(np.ceil(touched))
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(DRAWS):
+        loads = _loads(rng, experts, rows, gpus * tokens, distribution)
+        per_rank = loads.reshape(gpus, -1)
+        at = int(per_rank.sum(axis=1).argmax())
+        found.append((float(per_rank[at].sum()), float((per_rank[at] > 0).sum())))
+    half = sorted(found)[len(found) // 2]
+    return half[0], float(np.median([touched for _, touched in found]))
+
+
+def _loads(rng: np.random.Generator, experts: int, rows: int, tokens: int, distribution: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    if distribution == "random":
+        return rng.multinomial(rows, np.full(experts, 1 / experts)).astype(np.float64)
+    if not distribution.startswith("power_law"):
+        raise Unsupported(f"no load distribution {distribution!r}")
+    a = float(distribution.rsplit("_", maxsplit=1)[1])
+    low, high = (1.0, 0.8 * tokens) if rows > experts else (0.01, 2.0)
+    draw = ((high ** (1 - a) - low ** (1 - a)) * rng.random(experts) + low ** (1 - a)) ** (1 / (1 - a))
+    return np.rint(_capped(draw / draw.sum() * rows, float(tokens)))
+
+
+def _capped(loads: np.ndarray[tuple[int], np.dtype[np.float64]], most: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The same total with no load above `most` (a token chooses an expert once); the rest is spread in proportion."""
+    total = loads.sum()
+    for _ in range(64):
+        over = loads >= most
+        if not (loads > most).any() or over.all():
+            break
+        loads = np.where(over, most, loads * (total - most * over.sum()) / max(loads[~over].sum(), 1e-9))
+    return loads

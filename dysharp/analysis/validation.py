@@ -1,0 +1,237 @@
+"""Predictions against measurements: errors by group, family and size, what is not supported and why, and the bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.analysis.families import ASK, BARS, family_of, in_scope
+from dysharp.analysis.measured import Measurement
+from dysharp.analysis.predict import Batch
+from dysharp.analysis.queries import Query, Unsupported
+from dysharp.specs.fitted import Fitted
+
+F64 = NDArray[np.float64]
+N_WORST = 20
+OUTSIDE = "not of a family that is predicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Statistics of relative errors, in percent. `bias` is the median of predicted / measured - 1, `mape` the mean of its absolute value."""
+
+    n: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    bias: float
+
+
+def errors_of(predicted: F64, measured: F64) -> Errors:
+    """Of `[n]` predictions and measurements in one unit each; n at least 1."""
+    signed = 100 * (predicted / measured - 1)
+    size = np.abs(signed)
+    return Errors(len(size), float(size.mean()), float(np.median(size)), float(np.percentile(size, 90)), float(np.median(signed)))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row with its family and the query that answers it."""
+
+    row: Measurement
+    family: str
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A row without a prediction. `counted`: it counts against coverage (a family's row, an NVIDIA machine, one NVLink domain)."""
+
+    row: Measurement
+    family: str | None
+    reason: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """All rows of a file: those with a query, and those without."""
+
+    cases: tuple[Case, ...]
+    missing: tuple[Missing, ...]
+
+    def batch(self, at: Sequence[int] | None = None) -> Batch:
+        """The queries of the cases `at` (all by default), as arrays."""
+        return Batch([self.cases[i].query for i in (range(len(self.cases)) if at is None else at)])
+
+    def measured(self) -> F64:
+        """`[cases]`, in the unit of each row."""
+        return np.array([case.row.value for case in self.cases], np.float64)
+
+
+def sort_rows(rows: Sequence[Measurement]) -> Sorted:
+    """Every row either with its query or with the reason why there is none."""
+    cases, missing = [], []
+    for row in rows:
+        family = family_of(row)
+        if family is None:
+            missing.append(Missing(row, None, OUTSIDE, False))
+            continue
+        counted = in_scope(row)
+        try:
+            query = ASK[family](row)
+        except Unsupported as reason:
+            missing.append(Missing(row, family, str(reason), counted))
+            continue
+        if counted:
+            cases.append(Case(row, family, query))
+        else:
+            missing.append(Missing(row, family, "no NVIDIA machine, or more than one NVLink domain", False))
+    return Sorted(tuple(cases), tuple(missing))
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What `dysharp validate` reports; `to_dict` is its `--json`."""
+
+    groups: list[dict[str, Any]]
+    families: list[dict[str, Any]]
+    sizes: list[dict[str, Any]]
+    worst: list[dict[str, Any]]
+    overall: dict[str, Any]
+    unsupported: list[dict[str, Any]]
+    fitted_constants: list[dict[str, Any]]
+    bars: list[dict[str, Any]]
+    hold_out: list[dict[str, Any]] = field(default_factory=list)
+    points: tuple[tuple[str, float, float], ...] = ()
+    """(family, measured, predicted) of every case, in us: what a plot shows."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every bar holds."""
+        return all(bar["holds"] for bar in self.bars)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields of `--json`, plain values."""
+        names = ("groups", "overall", "families", "sizes", "worst", "fitted_constants", "unsupported", "bars", "hold_out")
+        return {name: getattr(self, name) for name in names}
+
+
+def validate_rows(rows: Sequence[Measurement], constants: Mapping[str, Fitted], hold_out: Sequence[dict[str, Any]] = ()) -> Validation:
+    """Errors of the closed forms with these constants on these rows. `hold_out`: what `calibration.hold_out` found, to be judged too."""
+    found = sort_rows(rows)
+    measured, batch = found.measured(), found.batch()
+    values = {name: constant.value for name, constant in constants.items()}
+    predicted = batch.values(values) if found.cases else measured
+    tables = _Tables(found, predicted, measured)
+    families = tables.families()
+    overall = _overall(found, families, predicted, measured, constants)
+    times = batch.us(values) if found.cases else measured
+    real = np.where(batch.work > 0, batch.work / np.maximum(measured, 1e-300), measured * batch.scale)
+    return Validation(
+        groups=tables.groups(),
+        families=families,
+        sizes=tables.sizes(real),
+        worst=tables.worst(),
+        overall=overall,
+        unsupported=_unsupported(found.missing),
+        fitted_constants=[{key: value for key, value in asdict(c).items() if key not in ("low", "high")} for c in constants.values()],
+        bars=check_bars(overall, families, hold_out),
+        hold_out=list(hold_out),
+        points=tuple((case.family, float(m), float(p)) for case, m, p in zip(found.cases, real, times, strict=True)),
+    )
+
+
+class _Tables:
+    """Groups of one set of predictions."""
+
+    def __init__(self, found: Sorted, predicted: F64, measured: F64) -> None:
+        self.found, self.predicted, self.measured = found, predicted, measured
+
+    def _by(self, key: Callable[[int, Case], Hashable]) -> dict[Any, list[int]]:
+        groups: dict[Any, list[int]] = {}
+        for at, case in enumerate(self.found.cases):
+            groups.setdefault(key(at, case), []).append(at)
+        return groups
+
+    def _errors(self, at: Sequence[int]) -> dict[str, Any]:
+        places = np.array(at)
+        return asdict(errors_of(self.predicted[places], self.measured[places]))
+
+    def groups(self) -> list[dict[str, Any]]:
+        by = self._by(lambda _, c: (list(ASK).index(c.family), c.family, c.row.kind, c.row.system, c.row.hardware))
+        keys = ("family", "kind", "system", "hardware")
+        return [dict(zip(keys, key[1:], strict=True)) | self._errors(at) for key, at in sorted(by.items())]
+
+    def families(self) -> list[dict[str, Any]]:
+        by = self._by(lambda _, c: c.family)
+        absent = [m.family for m in self.found.missing if m.counted]
+        rows = []
+        for family in ASK:
+            n_rows = len(by.get(family, [])) + absent.count(family)
+            if family in by:
+                rows.append({"family": family, "n_rows": n_rows, "coverage": 100 * len(by[family]) / n_rows} | self._errors(by[family]))
+        return rows
+
+    def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
+        """By decade of the measured time."""
+        by = self._by(lambda at, c: (list(ASK).index(c.family), c.family, math.floor(math.log10(measured_us[at]))))
+        return [{"family": key[1], "from_us": 10.0 ** key[2], "to_us": 10.0 ** (key[2] + 1)} | self._errors(at) for key, at in sorted(by.items())]
+
+    def worst(self) -> list[dict[str, Any]]:
+        size = np.abs(self.predicted / self.measured - 1)
+        rows = []
+        for at in np.argsort(-size, kind="stable")[:N_WORST]:
+            case = self.found.cases[at]
+            rows.append({"id": case.row.id, "family": case.family, "hardware": case.row.hardware, "config": dict(case.row.config),
+                         "measured": float(self.measured[at]), "predicted": float(self.predicted[at]), "unit": case.row.unit,
+                         "error": 100 * float(self.predicted[at] / self.measured[at] - 1)})
+        return rows
+
+
+def _overall(found: Sorted, families: Sequence[Mapping[str, Any]], predicted: F64, measured: F64, constants: Mapping[str, Fitted]) -> dict[str, Any]:
+    counted = len(found.cases) + sum(m.counted for m in found.missing)
+    overall: dict[str, Any] = {"n": len(found.cases), "n_rows": counted, "n_constants": len(constants)}
+    if not found.cases:
+        return overall | {"median_ape": None, "p90_ape": None, "macro_median_ape": None, "macro_p90_ape": None, "bias": None, "coverage": None}
+    micro = errors_of(predicted, measured)
+    return overall | {
+        "median_ape": micro.median_ape,
+        "p90_ape": micro.p90_ape,
+        "bias": micro.bias,
+        "macro_median_ape": float(np.mean([row["median_ape"] for row in families])),
+        "macro_p90_ape": float(np.mean([row["p90_ape"] for row in families])),
+        "coverage": 100 * len(found.cases) / counted,
+    }
+
+
+def _unsupported(missing: Sequence[Missing]) -> list[dict[str, Any]]:
+    """One entry per kind, system, hardware and reason, with the number of rows."""
+    by: dict[tuple[str, str, str, str, str, bool], int] = {}
+    for m in missing:
+        key = (m.family or "", m.row.kind, m.row.system, m.row.hardware, m.reason, m.counted)
+        by[key] = by.get(key, 0) + 1
+    keys = ("family", "kind", "system", "hardware", "reason", "counts_for_coverage")
+    return [dict(zip(keys, key, strict=True)) | {"n": n} for key, n in sorted(by.items())]
+
+
+def check_bars(overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each promise with the value found; a promise about nothing does not hold."""
+    worst = max((row["median_ape"] for row in families), default=None)
+    found = [
+        ("macro median error, %", overall["macro_median_ape"], BARS.macro_median, True),
+        ("macro 90th percentile, %", overall["macro_p90_ape"], BARS.macro_p90, True),
+        ("largest family median, %", worst, BARS.family_median, True),
+        ("coverage, %", overall["coverage"], BARS.coverage, False),
+        ("fitted constants", overall["n_constants"], BARS.constants, True),
+    ]
+    found += [(f"hold-out over fit, by {row['by']}", row["ratio"], BARS.hold_out_ratio, True) for row in hold_out if row["family"] == "macro"]
+    return [
+        {"name": name, "value": value, "bar": bar, "at_most": most, "holds": value is not None and (value <= bar if most else value >= bar)}
+        for name, value, bar, most in found
+    ]

@@ -1,0 +1,202 @@
+"""`network`: latency against load of one switch or network, flit by flit."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dysharp.api.network_setting import Setting, network_setting, parse_loads
+from dysharp.api.progress import Progress, Step
+from dysharp.engine.packet.config import NetworkConfig, Traffic
+from dysharp.engine.packet.network import NetworkPoint, Protocol
+from dysharp.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from dysharp.engine.packet.curves import CurveError, CurveRow
+
+LOADS = "0.1:0.9:0.1"
+STEP = 1 / 128  # width at which the search for saturation ends
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCurve:
+    """Points of one network, by load. `saturation`: what the search found, {load, accepted, saturated_at}, or None."""
+
+    setting: Setting
+    protocol: Protocol
+    seed: int
+    points: tuple[NetworkPoint, ...]
+    saturation: dict[str, float] | None
+
+    @property
+    def flits_per_s(self) -> float:
+        """Flits delivered per second of the cycle loop, over all points."""
+        seconds = sum(p.kernel_s for p in self.points)
+        return sum(p.n_flits for p in self.points) / seconds if seconds else 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What about this network surprises people."""
+        c, flits = self.setting.config, self.setting.traffic.packet_flits
+        size = c.router.vc_buf_size
+        if flits <= size:
+            return []
+        loop = 2 * max(c.terminal_delay, c.link_delay) + 2 + c.router.credit_delay
+        return [f"note: a packet is longer than a virtual channel of {size} flits, and the rest of it waits for credits, which take {loop} cycles"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a latency of which nothing was measured is None."""
+        return {
+            "network": self.setting.name,
+            "config": asdict(self.setting.config) | {"terminals": self.setting.config.n_terminals},
+            "traffic": asdict(self.setting.traffic),
+            "cycle_ps": self.setting.cycle_ps or None,
+            "protocol": asdict(self.protocol),
+            "seed": self.seed,
+            "points": [_plain(p, self.setting.cycle_ps) for p in self.points],
+            "saturation": self.saturation,
+            "notes": self.notes,
+            "flits_per_s": self.flits_per_s,
+        }
+
+
+def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(p, name) for name in ("load", "injected", "accepted", "accepted_min", "accepted_max")}
+    for name, column in (("", "packet_latency"), ("network_", "network_latency"), ("flit_", "flit_latency")):
+        mean = getattr(p, column)
+        row[f"{name}latency_cycles"] = None if math.isnan(mean) else mean
+        row[f"{name}latency_min_cycles"], row[f"{name}latency_max_cycles"] = getattr(p, f"{column}_min"), getattr(p, f"{column}_max")
+    if cycle_ps:
+        row["latency_ns"] = None if math.isnan(p.packet_latency) else p.packet_latency * cycle_ps / 1000
+    row["hops"] = None if math.isnan(p.hops) else p.hops
+    for name in ("saturated", "n_packets", "measured_cycles", "cycles", "n_flits", "digest", "wall_s"):
+        row[name] = getattr(p, name)
+    return row
+
+
+def network(
+    load: str | float | Iterable[float] = LOADS, *, saturation: bool = False, seed: int = 1, period: int = 6000, warm_up: int = 3,
+    max_periods: int | None = None, progress: Progress | None = None, **setting: Any,
+) -> NetworkCurve:  # fmt: skip
+    """Latency against load of one network, flit by flit: virtual channels, credits, allocators (docs/network.md).
+
+    `load`: flits per cycle and terminal, as numbers or as text (`parse_loads`); `setting`: see `network_setting`; `saturation`: also look
+    for the largest load that is carried, by bisection (the points it measures are among the points). `warm_up` periods of `period`
+    cycles are discarded, then at most `max_periods` - `warm_up` measured (default 4). The same arguments give the same points.
+
+    Raises ConfigError for what cannot run, SimulationError on a deadlock, naming the cycle of virtual channels that wait for each other.
+    """
+    chosen = network_setting(**setting)
+    protocol = Protocol(period, warm_up, warm_up + 4 if max_periods is None else max_periods)
+    loads = parse_loads(load if isinstance(load, str) else ",".join(str(x) for x in ([load] if isinstance(load, int | float) else load)))
+    check_runs(chosen, loads, seed)
+    _compile()
+    done: dict[float, NetworkPoint] = {}
+    total = len(loads)
+
+    def point(at: float) -> NetworkPoint:
+        if at not in done:
+            done[at] = _measured(chosen, at, seed, protocol, len(done) + 1, max(total, len(done) + 1), progress)
+        return done[at]
+
+    for at in loads:
+        point(at)
+    found = None
+    if saturation:
+        total += round(math.log2(1 / STEP)) + 1
+        found = _saturation(point, done)
+    return NetworkCurve(chosen, protocol, seed, tuple(done[at] for at in sorted(done)), found)
+
+
+def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
+    """Raise ConfigError for traffic that the network cannot take: before anything runs."""
+    from dysharp.engine.packet.traffic import Draws, packet_rate
+
+    Draws(setting.config, setting.traffic, loads[0], seed)
+    for load in loads:
+        packet_rate(setting.traffic, load)
+
+
+def _compile() -> None:
+    """Compile before the first point, so that its speed is that of the loop."""
+    from dysharp.engine.packet.network import measure
+
+    measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
+
+
+def _measured(setting: Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
+    from dysharp.engine.packet.network import measure
+
+    def tell(done: int, total: int) -> None:
+        if progress:
+            progress(Step(f"load {load:g}", index, count, "measuring", done, total))
+
+    return measure(setting.config, setting.traffic, load, seed, protocol, tell)
+
+
+def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> dict[str, float]:
+    """Bisection between the largest load carried and the smallest not carried; the largest accepted rate of all points measured."""
+    low, high = 0.0, 1.0
+    if point(1.0).saturated:
+        low = max((at for at, p in done.items() if not p.saturated and at < min(a for a, q in done.items() if q.saturated)), default=0.0)
+        high = min(at for at, p in done.items() if p.saturated)
+        while high - low > STEP:
+            middle = (low + high) / 2
+            if point(middle).saturated:
+                high = middle
+            else:
+                low = middle
+    else:
+        low = 1.0
+    best = max(done.values(), key=lambda p: p.accepted)
+    return {"load": low, "saturated_at": high, "accepted": best.accepted, "accepted_at": best.load}
+
+
+@dataclass(frozen=True, slots=True)
+class CurveComparison:
+    """Ours beside recorded curves: every row, one line per curve, and whether all bars hold."""
+
+    rows: tuple[CurveRow, ...]
+    errors: tuple[CurveError, ...]
+
+    @property
+    def holds(self) -> bool:
+        """All curves are within the bars."""
+        return all(e.holds for e in self.errors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; what is not compared is None."""
+        from dysharp.engine.packet.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR
+
+        def plain(value: Any) -> dict[str, Any]:
+            return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(value).items()}
+
+        bars = {"mean_error": MEAN_ERROR, "worst_error": POINT_ERROR, "rate_error": RATE_ERROR}
+        return {"bars": bars, "curves": [plain(e) for e in self.errors], "rows": [plain(r) for r in self.rows], "holds": self.holds}
+
+
+def compare_network(csv: str, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None) -> CurveComparison:
+    """The recorded curves of the file `csv` beside ours (engine/packet/curves.py): those whose name matches `curve`, a name or pattern.
+
+    `every`: only every n-th row of a curve and its last; `seeds`: 0 = ours sends the packets of the recorded runs, else packets of its
+    own, mean of up to so many seeds. Raises ConfigError for a file that is no such table and a name that is not in it.
+    """
+    from dysharp.engine.packet.curves import compare_curves, curve_errors, read_curves
+
+    if every < 1 or seeds < 0:
+        raise ConfigError(f"compare_network: found every {every} and seeds {seeds}, expected at least 1 and 0")
+    known = list(read_curves(csv))
+    names = [name for name in known if curve is None or fnmatch.fnmatchcase(name, curve)]
+    if not names:
+        raise ConfigError(f"curve: found {str(curve)[:60]!r}{nearest(str(curve), known)}")
+
+    def tell(done: int, total: int) -> None:
+        if progress:
+            progress(Step("recorded curves", 1, 1, "row", done, total))
+
+    _compile()
+    rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=range(1, seeds + 1) if seeds else None, progress=tell)
+    return CurveComparison(tuple(rows), tuple(curve_errors(rows)))

@@ -1,0 +1,89 @@
+"""`capture`: from a model and a text to a Trace of its routing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dysharp.api.progress import Progress, Step
+from dysharp.errors import ConfigError
+from dysharp.specs.reading import decode
+from dysharp.units import MiB
+from dysharp.workload import Trace
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_TEXT_BYTES = 64 * MiB
+MAX_TOKENS = 8192
+
+
+def capture(
+    model: str | os.PathLike[str] | torch.nn.Module,
+    text: str,
+    *,
+    tokenizer: Any | None = None,
+    layers: Sequence[int] | None = None,
+    max_tokens: int = MAX_TOKENS,
+    sequence: int | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """Which experts a Hugging Face MoE model chooses while it reads the first `max_tokens` tokens of `text`, in `layers` (all).
+
+    `model`: a model in memory, or a local folder with `config.json` and `*.safetensors`, which is loaded with its own tokenizer. Without a
+    tokenizer the model reads the bytes of the text; the Trace's `origin` says so. `sequence`: tokens that see each other (512).
+    `save_trace` writes the result, `make_routing("trace:FILE")` replays it. Raises ConfigError as `functional.torch.capture`, and for a
+    folder that is no such model.
+    """
+    from dataclasses import replace
+
+    from dysharp.functional.torch.pretrained import load_pretrained, load_tokenizer, model_name, token_ids
+    from dysharp.functional.torch.routers import capture as record
+
+    wanted = None if layers is None else tuple(layers)
+    if isinstance(model, str | os.PathLike):
+        folder = Path(model)
+        name = folder.resolve().name
+        _say(progress, name, "loading model")
+        module = load_pretrained(folder, wanted)
+        name = model_name(folder)
+        tokenizer = load_tokenizer(folder) if tokenizer is None else tokenizer
+    else:
+        module, name = model, type(model).__name__
+    ids = token_ids(text, tokenizer, max_tokens, _vocabulary(module))
+    report: Callable[[int, int], None] | None = None
+    if progress is not None:
+        show = progress
+
+        def report(done: int, total: int) -> None:
+            show(Step(name, 1, 1, "capture", done, total))
+
+    trace = record(module, ids, layers=wanted, sequence=sequence, name=name, progress=report)
+    return trace if tokenizer is not None else replace(trace, origin=f"{trace.origin}, text fed as bytes")
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """A UTF-8 text of at most 64 MiB; raises ConfigError for anything else."""
+    file = Path(path)
+    try:
+        if not file.is_file():
+            raise ConfigError(f"{file}: no such file, expected a text")
+        with file.open("rb") as stream:
+            data = stream.read(MAX_TEXT_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise ConfigError(f"{file}: more than {MAX_TEXT_BYTES} bytes, expected at most so many")
+    return decode(data, str(file))
+
+
+def _say(progress: Progress | None, name: str, stage: str) -> None:
+    if progress is not None:
+        progress(Step(name, 1, 1, stage))
+
+
+def _vocabulary(model: Any) -> int:
+    embeddings = model.get_input_embeddings() if callable(getattr(model, "get_input_embeddings", None)) else None
+    return int(getattr(embeddings, "num_embeddings", 0))

@@ -1,0 +1,188 @@
+"""`dysharp capture` and `dysharp routing`: record, import and describe expert choices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dysharp.cli.flags import json_flag
+from dysharp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dysharp.workload import Trace
+
+GiB = 1 << 30
+_gpus = click.option("--gpus", default="8,16,32,64", show_default=True, metavar="G,G,...", help="GPU counts to place the experts on.")
+
+
+class RoutingGroup(click.Group):
+    """`dysharp routing X` describes X unless X is one of the subcommands."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["describe", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=RoutingGroup)
+def routing() -> None:
+    """Describe recorded or drawn routing; import dumps of other tools.
+
+    `dysharp routing FILE_OR_NAME` is short for `dysharp routing describe FILE_OR_NAME`.
+    """
+
+
+@routing.command()
+@click.argument("source", metavar="FILE_OR_NAME")
+@_gpus
+@click.option("--model", metavar="NAME|FILE", help="Experts and top-k for a distribution such as lognormal:0.65.")
+@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU for a distribution.  [default: the model's own]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of a distribution.")
+@json_flag
+def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed: int, as_json: bool) -> None:
+    """Describe recorded or drawn routing: load imbalance and distinct GPUs.
+
+    FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
+    """
+    from dysharp.cli.output import print_json, print_layers
+    from dysharp.cli.routing import counts_of, routing_dict
+    from dysharp.specs import load_model
+    from dysharp.workload import describe as describe_source
+
+    if tokens is not None and tokens < 1:
+        raise ConfigError(f"--tokens: found {tokens}, expected at least 1")
+    if seed < 0:
+        raise ConfigError(f"--seed: found {seed}, expected 0 or more")
+    rows = describe_source(source, counts_of(gpus), model=load_model(model) if model else None, tokens_per_gpu=tokens, seed=seed)
+    print_json(routing_dict(source, rows)) if as_json else print_layers(rows)
+
+
+@routing.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-o", "--out", required=True, metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
+@click.option("--format", "format_name", default="auto", show_default=True, metavar="F", help="Format of the dump; `--format help` lists them.")
+@click.option("--experts", type=int, metavar="E", help="Routed experts of a layer, where the file cannot tell.")
+@click.option("--topk", type=int, metavar="K", help="Experts per token, where the file cannot tell.")
+@click.option("--n-layers", type=int, metavar="L", help="Length of the layer axis, where the file cannot tell (SGLang's server).")
+@click.option("--model", metavar="NAME|FILE", help="Take experts and top-k from a model: a name, a TOML file or a config.json.")
+@click.option("--layers", metavar="L,L,...", help="Layers to keep.  [default: all that route]")
+@click.option("--tokens", type=int, metavar="T", help="Counts only: scale them to T tokens.  [default: as many as were counted]")
+@click.option("--counts-of", default="", metavar="NAME", help="Counts only: which model of a CSV with several.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Counts only: seed of the drawn tokens.")
+@click.option("--limit", type=float, default=4.0, show_default=True, metavar="GiB", help="Refuse files with more data than this.")
+@_gpus
+@json_flag
+def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model: str | None, as_json: bool, **values: Any) -> None:
+    """Convert routing dumps of other tools to a trace.
+
+    FILE... is one recording: one file, or one for each rank or request. Nothing in a file is executed. Files that only count get tokens
+    drawn with exactly these counts, and say so.
+    """
+    from dysharp.cli.routing import counts_of
+    from dysharp.workload import check_writable
+    from dysharp.workload.importers import import_trace
+
+    if format_name == "help":
+        _print_formats()
+        return
+    counts = counts_of(gpus)
+    check_writable(out)
+    done = import_trace(files, format_name, _hints(model, **values))
+    for note in (f"read as {done.format}", *done.notes):
+        click.echo(f"note: {note}", err=True)
+    _save(done.trace, out, counts, as_json, {"format": done.format, "notes": list(done.notes)})
+
+
+@routing.command()
+@click.argument("file", metavar="FILE")
+@click.option("-o", "--out", required=True, metavar="OUT.json", help="Placement to write; --placement OUT.json uses it.")
+@click.option("--layer", type=int, default=0, show_default=True, metavar="L", help="Layer of the table.")
+@click.option("--gpus", type=int, metavar="G", help="GPUs that the replicas are spread over, where the file cannot tell.")
+def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
+    """Convert where a load balancer put experts to a placement file.
+
+    FILE holds phy2log of DeepSeek's EPLB or physical_to_logical_map of vLLM and SGLang (.npz or torch.save), or is the expert map of
+    vLLM-Ascend (JSON).
+    """
+    from dysharp.workload.importers.placements import import_placement, placement_json
+    from dysharp.workload.save import check_writable, save_text
+
+    check_writable(out, ".json")
+    held = import_placement(file, layer, gpus)
+    save_text(placement_json(held), out, ".json")
+    click.echo(f"written: {out}, {sum(map(len, held))} slots on {len(held)} GPUs; use it with --placement {out}")
+
+
+@click.command()
+@click.argument("model", metavar="MODEL_DIR")
+@click.option("--text", required=True, metavar="FILE", help="UTF-8 text that the model reads.")
+@click.option("-o", "--out", required=True, metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
+@click.option("--layers", metavar="L,L,...", help="Layers to record.  [default: all with experts]")
+@click.option("--max-tokens", type=int, default=8192, show_default=True, metavar="N", help="Stop after so many tokens.")
+@click.option("--sequence", type=int, metavar="N", help="Tokens that see each other.  [default: 512, or the model's limit]")
+@_gpus
+@json_flag
+def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int, sequence: int | None, gpus: str, as_json: bool) -> None:
+    """Record the routing of a Hugging Face MoE model while it reads a text.
+
+    MODEL_DIR is a local folder with config.json and *.safetensors. Without a tokenizer in it the model reads bytes. Needs the extra
+    "torch".
+    """
+    from dysharp.api import capture as capture_text
+    from dysharp.api.recording import read_text
+    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.routing import counts_of
+    from dysharp.workload import check_writable
+
+    counts, wanted = counts_of(gpus), _layers(layers)
+    check_writable(out)
+    body = read_text(text)
+    with progress_bar("tokens") as progress:
+        trace = capture_text(model, body, layers=wanted, max_tokens=max_tokens, sequence=sequence, progress=progress)
+    click.echo(f"note: {trace.origin}", err=True)
+    _save(trace, out, counts, as_json, {"notes": [trace.origin]})
+
+
+def _hints(model: str | None, experts: int | None, topk: int | None, layers: str | None, counts_of: str, limit: float, **values: Any) -> Any:
+    from dysharp.specs import load_model
+    from dysharp.workload.importers import Hints
+
+    if not 0 < limit <= 1 << 20:
+        raise ConfigError(f"--limit: found {limit:g}, expected GiB above 0, at most {1 << 20}")
+    if model is not None:
+        known = load_model(model)
+        experts, topk = experts or known.n_experts, topk or known.topk
+    return Hints(experts=experts, topk=topk, layers=_layers(layers), model=counts_of, max_bytes=max(int(limit * GiB), 1), **values)
+
+
+def _layers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+        raise ConfigError(f"--layers: found {text[:60]!r}, expected layer numbers such as 3,7")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _save(trace: Trace, out: str | Path, counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
+    from dysharp.cli.output import print_json, print_layers
+    from dysharp.cli.routing import routing_dict
+    from dysharp.workload import describe_trace, save_trace
+
+    rows = describe_trace(trace, counts)
+    path = str(save_trace(trace, out))
+    if as_json:
+        print_json(routing_dict(trace.name, rows) | {"path": path} | more)
+        return
+    print_layers(rows)
+    click.echo(f"written: {path}; replay it with --routing {path}")
+
+
+def _print_formats() -> None:
+    from dysharp.workload.importers import FORMATS, summary
+
+    for name in FORMATS:
+        click.echo(f"{name:16} {summary(name)}")

@@ -1,0 +1,116 @@
+"""Closed forms of expert computation and of whole MoE layers on one rank: the grouped MLP, fused layers, layers put together from parts.
+
+In microseconds; pure; numbers or arrays. A gated expert has weights `[2 I, H]` and `[H, I]`; an ungated one `[I, H]` and `[H, I]`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dysharp.compute.collectives import link_us, sync_us
+from dysharp.compute.operators import (
+    ELEMENT_BYTES,
+    SCALE_BYTES,
+    TILE_ROWS,
+    Constants,
+    grouped_gemm_us,
+    hbm_us,
+    launch_us,
+    memory_kernel_us,
+    overlap,
+    sustained_flops_per_us,
+)
+from dysharp.specs.gpu import Gpu
+
+F64 = NDArray[np.float64]
+LAYER_CALLS = 8.0
+"""Launches of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of combine, combine, weighting."""
+LINEAR_CALLS = 2.0
+"""Launches of an eager block-scaled linear layer: quantise, GEMM."""
+
+
+def host_us(gpu: Gpu, constants: Constants, calls: float) -> float:
+    """Host time of `calls` eager launches; it is on the path whenever the GPU is faster."""
+    return calls * constants[f"{gpu.name.removesuffix('-sxm')}.host_call_us"]
+
+
+def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:
+    """An eager block-scaled FP8 linear layer around a GEMM of `gemm` us: quantise `[m, k]` from BF16 first; the host may be slower."""
+    quantise = memory_kernel_us(gpu, constants, np.asarray(m, np.float64) * np.asarray(k, np.float64) * (2.0 + 1.0))
+    return np.maximum(np.asarray(gemm) + quantise, host_us(gpu, constants, LINEAR_CALLS))
+
+
+def permute_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLike, hidden: ArrayLike, row_bytes: float = 1 + SCALE_BYTES
+) -> F64:
+    """Scatter of `tokens` (`row_bytes` per value) to expert order (`rows` of them) and the weighted BF16 gather back.
+
+    Bound by what an SM loads and stores per clock, or by HBM.
+    """
+    t, r, h = (np.asarray(x, np.float64) for x in (tokens, rows, hidden))
+    moved = (t + r) * h * row_bytes + (t + r) * 2 * h
+    issued = moved / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
+    return 2 * launch_us(gpu, constants) + np.maximum(issued, hbm_us(gpu, constants, moved))
+
+
+def expert_mlp_us(
+    gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, hidden: ArrayLike, inter: ArrayLike, dtype: str, gates: float = 2.0
+) -> F64:
+    """GEMM, activation (and quantise), GEMM of `groups` experts with `rows` rows each; `gates` is 2 for a gated expert, else 1."""
+    m, g, h, i = (np.asarray(x, np.float64) for x in (rows, groups, hidden, inter))
+    activation = hbm_us(gpu, constants, m * g * i * (2 * gates + ELEMENT_BYTES[dtype]))
+    first = grouped_gemm_us(gpu, constants, m, g, gates * i, h, dtype)
+    return first + launch_us(gpu, constants) + activation + grouped_gemm_us(gpu, constants, m, g, h, i, dtype)
+
+
+def eager_mlp_us(
+    gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike
+) -> F64:
+    """The grouped MLP of one rank as a serving framework runs it eagerly: permute, MLP, gather; the host may be slower.
+
+    The host waits for the counts before it launches the GEMMs, so the launches before are never hidden.
+
+    `tokens` is the length of the receive buffer the permutation walks over.
+    """
+    m, g = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
+    device = permute_us(gpu, constants, tokens, m * g, hidden) + expert_mlp_us(gpu, constants, m, g, hidden, inter, "fp8")
+    return np.maximum(device + host_us(gpu, constants, constants["calls.before_counts"]), host_us(gpu, constants, constants["calls.mlp"]))
+
+
+def fused_layer_us(
+    gpu: Gpu,
+    constants: Constants,
+    *,
+    rows: ArrayLike,
+    touched: ArrayLike,
+    hidden: ArrayLike,
+    inter: ArrayLike,
+    gpus: ArrayLike,
+    dispatch_bytes: ArrayLike,
+    combine_bytes: ArrayLike,
+    weight_bytes: float,
+    rate_dtype: str,
+) -> F64:
+    """One persistent kernel for a whole layer (Mega MoE): pull rows, GEMM, activation, GEMM, push every expert row back.
+
+    `rows` is what the busiest rank computes, `touched` how many of its experts have any; `dispatch_bytes` and `combine_bytes` are per row,
+    `weight_bytes` per weight with its scales. Tensor cores or the weight stream, whichever is slower, overlap with the link except at both
+    ends, and where one waits for the other (`fused.overlap`).
+    """
+    n, e, h, i, g = (np.asarray(x, np.float64) for x in (rows, touched, hidden, inter, gpus))
+    padded = np.where(e > 0, np.ceil(n / np.maximum(e, 1) / TILE_ROWS) * TILE_ROWS * e, n)
+    flops = 2 * padded * 3 * h * i
+    compute = flops / sustained_flops_per_us(gpu, constants, rate_dtype)
+    stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
+    remote = n * (g - 1) / g
+    link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
+    barriers = sync_us(gpu, constants) * constants["fused.barriers"]
+    return launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["fused.overlap"])
+
+
+def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:
+    """A layer of eager parts around a count exchange the host waits for: its launches are not hidden; `parts` is the device time."""
+    return np.asarray(parts, np.float64) + host_us(gpu, constants, constants["calls.mlp"] + LAYER_CALLS)
+
+

@@ -1,0 +1,133 @@
+"""Closed forms of the expert-parallel kernels: DeepEP normal, DeepEP low latency, TensorRT-LLM NVLink all-to-all. In microseconds.
+
+They are the second, independent way beside running a Program: no ops, only rates of SMs and links and costs per token. Each function is pure and
+takes numbers or arrays. `tokens` are per GPU; `copies` is the mean number of distinct destination GPUs of a token, its own included
+(`expected_copies` for uniform routing). Source of the mechanisms: the public kernels (deepseek-ai/DeepEP V1, NVIDIA/TensorRT-LLM).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dysharp.compute.collectives import link_us, sync_us
+from dysharp.compute.operators import Constants, arch_of, launch_us, overlap
+from dysharp.specs.gpu import Gpu
+
+F64 = NDArray[np.float64]
+CHUNK_TOKENS = 6.0
+"""Tokens a DeepEP ring releases at once on 8 GPUs (the tuned value of DeepEP's own tests)."""
+NORMAL_BARRIERS = 2.0
+"""Barriers of a DeepEP normal call with a cached handle."""
+LL_HEADER_BYTES = 16.0
+"""Of a low-latency message."""
+
+
+def expected_copies(gpus: int, experts: int, topk: int) -> float:
+    """Mean distinct GPUs of a token under uniform routing without replacement: G (1 - C(E - E/G, k) / C(E, k))."""
+    per_gpu = experts // gpus
+    return gpus * (1 - math.comb(experts - per_gpu, topk) / math.comb(experts, topk))
+
+
+def deepep_dispatch_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, sms: ArrayLike, gpus: ArrayLike
+) -> F64:
+    """DeepEP normal dispatch with a cached handle: barriers, then rings of `sms / 2` channels (one SM sends, one receives).
+
+    A channel pays per token (look-up, list handling), per copy and per byte; the receiver takes a chunk only when it is complete, so one
+    chunk is paid twice. All channels together share the link, which only remote copies cross.
+    """
+    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    each = constants["deepep.token_us"] + r * (constants["deepep.copy_us"] + row / (1e3 * constants["sm.copy_GBps"]))
+    mine = t / (np.asarray(sms, np.float64) / 2)
+    work = (mine + np.minimum(mine, CHUNK_TOKENS)) * each
+    return _floor_us(gpu, constants) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
+
+
+def deepep_combine_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, sms: ArrayLike, gpus: ArrayLike
+) -> F64:
+    """DeepEP normal combine: every received row goes back as BF16; the source adds the copies of a token in FP32 and stores it.
+
+    A warp reduces one token at a time and the warps of an SM work side by side, so the first result takes `deepep.tokens_in_flight` times
+    as long as the pace of the SM suggests.
+    """
+    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    each = constants["deepep.reduce_token_us"] + r * row / (1e3 * constants["sm.copy_GBps"])
+    mine = t / (np.asarray(sms, np.float64) / 2)
+    work = (mine + constants["deepep.tokens_in_flight"]) * each
+    return _floor_us(gpu, constants) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
+
+
+def _floor_us(gpu: Gpu, constants: Constants) -> float:
+    return constants["deepep.call_us"] + NORMAL_BARRIERS * sync_us(gpu, constants)
+
+
+def _scatter_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: ArrayLike) -> F64:
+    """Rows to all GPUs at once: the remote part of `all_bytes` on the link."""
+    g = np.asarray(gpus, np.float64)
+    return link_us(gpu, constants, np.asarray(all_bytes, np.float64) * (g - 1) / g)
+
+
+def ll_dispatch_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, topk: ArrayLike, row_bytes: ArrayLike, experts: ArrayLike, gpus: ArrayLike
+) -> F64:
+    """DeepEP low-latency dispatch, send and receive: one message per (token, expert) into fixed slots, counts at the end.
+
+    The grid has ceil(experts / warp groups per SM) SMs; each casts and sends its share of the tokens, and polls and packs its experts.
+    """
+    t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
+    grid = np.ceil(e / np.ceil(e / gpu.n_sms))
+    work = t / grid * constants["ll.token_us"]
+    g = np.asarray(gpus, np.float64)
+    link = link_us(gpu, constants, t * k * (row + LL_HEADER_BYTES) * (g - 1) / g) / constants["ll.dispatch_link"]
+    return _ll_floor_us(gpu, constants, e) + np.maximum(work, link)
+
+
+def ll_combine_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, topk: ArrayLike, row_bytes: ArrayLike, experts: ArrayLike, gpus: ArrayLike
+) -> F64:
+    """DeepEP low-latency combine, send and receive: one BF16 row per (token, expert) back to the source, which weights and adds."""
+    t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
+    g = np.asarray(gpus, np.float64)
+    link = link_us(gpu, constants, t * k * row * (g - 1) / g) / constants[f"{arch_of(gpu)}.ll_combine_link"]
+    return _ll_floor_us(gpu, constants, e) + link
+
+
+def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64) -> F64:
+    """Device time without gaps between kernels: the messages' flight, then the counts', and a flag per expert that is sent, polled and cleared."""
+    return sync_us(gpu, constants) * (2 + experts * constants["ll.expert_part"])
+
+
+def alltoall_one_sided_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike) -> F64:
+    """TensorRT-LLM one-sided NVLink all-to-all, dispatch or combine: put every copy where the receiver knows it will be, then one barrier.
+    One small kernel more than two-sided (the receiver side is prepared or cleaned by its own kernel).
+
+    `copies` counts the own one; the own copy crosses no link.
+    """
+    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    work = t * (constants["trt.token_us"] + r * row / (1e3 * gpu.n_sms * constants["sm.copy_GBps"]))
+    link = link_us(gpu, constants, t * (r - 1) * row)
+    return launch_us(gpu, constants) + _trt_floor_us(gpu, constants) + np.maximum(work, link)
+
+
+def alltoall_two_sided_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, fields_us: ArrayLike
+) -> F64:
+    """TensorRT-LLM two-sided NVLink all-to-all through FIFOs: `fields_us` per token for packing its fields, then the bytes of all copies."""
+    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    work = t * np.asarray(fields_us, np.float64)
+    link = link_us(gpu, constants, t * r * row)
+    return _trt_floor_us(gpu, constants) + work + link
+
+
+def alltoall_prepare_us(gpu: Gpu, constants: Constants, tokens: ArrayLike) -> F64:
+    """Exchange of counts and indices before a two-sided all-to-all."""
+    return _trt_floor_us(gpu, constants) + np.asarray(tokens, np.float64) * constants["trt.token_us"]
+
+
+def _trt_floor_us(gpu: Gpu, constants: Constants) -> float:
+    """A small kernel that clears or fills in metadata, the kernel, one exchange of flags."""
+    return 2 * launch_us(gpu, constants) + sync_us(gpu, constants)

@@ -1,0 +1,92 @@
+"""What the blocks of the packet fabric counted, and the check that everything came back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dysharp.engine.burst.lower import Lowered
+from dysharp.engine.packet.fabric import Fabric
+from dysharp.errors import SimulationError
+from dysharp.program.tables import Program
+from dysharp.uarch import columns as col
+from dysharp.uarch import fabric_columns as f
+from dysharp.uarch import tables
+
+KINDS = (
+    "store", "multicast", "copy", "request", "reduce_request", "request_copy", "response", "contribution", "ack", "copy_ack", "merged_ack",
+    "result", "partial_sum", "bypass", "notification", "synthetic",
+)  # fmt: skip
+"""Packets by what they are, in the order of the kernel's numbers."""
+
+
+def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
+    """Counts by block, plain values for JSON. Times in microseconds, summed over all links (or hubs) unless the name says otherwise.
+
+    `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register.
+    `reduction`: sessions = results + those that left early; `partial_sums` packets pairs sent by them. `occupancy`: `{max, mean}`, over all
+    ports or hubs together for tables, of the fullest port for `input_buffer`. `stalls_us` by cause; `stalls` how often.
+    """
+    st, time_ps = fabric.st, max(1, int(a.x[col.X_NOW]))
+    lk, oc, total = fabric.lk, fabric.oc, len(fabric.lk)
+    lookups, hits = int(st[f.ST_LOOKUPS]), int(st[f.ST_HITS])
+
+    def mean(area: int, since: int, now: int) -> float:
+        return float(st[area] + st[now] * (time_ps - st[since])) / time_ps
+
+    return {
+        "flits": {
+            side: {name: int(n) for name, n in zip(KINDS, fabric.flits_by_kind[i], strict=True) if n} for i, side in enumerate(("up", "down"))
+        },
+        "packets": {"cut": int(a.x[f.X_PACKETS]), "notifications": int(a.x[f.X_NOTES])},
+        "al_tlb": {
+            "lookups": lookups, "hits": hits, "misses": int(st[f.ST_MISSES]), "merged": int(st[f.ST_MERGED]),
+            "hit_rate": hits / lookups if lookups else None, "evictions": int(st[f.ST_TLB_EVICTIONS]),
+            "allocated": int(st[f.ST_ALLOCATED]), "full_retries": int(st[f.ST_FULL]),
+            "misses_under_way": {"max": int(st[f.ST_PEAK_MISSES]), "mean": mean(f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW)},
+        },
+        "reduction": {
+            "sessions": int(st[f.ST_SESSIONS]), "results": int(st[f.ST_RESULTS]), "evictions": int(st[f.ST_EVICTIONS]),
+            "timeouts": int(st[f.ST_TIMEOUTS]), "partial_sums": int(st[f.ST_PARTIALS]), "bypasses": int(st[f.ST_BYPASSES]),
+            "occupancy": {"max": int(st[f.ST_PEAK_SESSIONS]), "mean": mean(f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW)},
+        },
+        "multimemq": {"fetches": int(st[f.ST_FETCHES])},
+        "input_buffer": {"max_flits": int(lk[:, f.LK_PEAK].max(initial=0)), "mean_peak_flits": float(lk[:, f.LK_PEAK].mean())},
+        "stalls": {
+            "credit": int(st[f.ST_CREDIT_WAITS]), "target_fetch": int(st[f.ST_FETCH_WAITS]), "hub_buffer": int(st[f.ST_HUB_WAITS]),
+            "crossbar_lane": int(st[f.ST_LANE_WAITS]), "al_miss": int(st[f.ST_AL_WAITS]), "answer_queue": int(st[f.ST_ANSWER_WAITS]),
+        },
+        "stalls_us": {
+            "credit": float(lk[:, f.LK_PS_CREDIT].sum()) / 1e6, "target_fetch": float(lk[:, f.LK_PS_FETCH].sum()) / 1e6,
+            "hub_buffer": float(oc[:total, f.OC_PS_HUB].sum()) / 1e6,
+        },
+    }  # fmt: skip
+
+
+def check_drained(p: Program, a: Lowered, fabric: Fabric) -> None:
+    """Raises SimulationError, naming the place, unless every packet has arrived, every credit is back and every table is empty."""
+    links = np.arange(len(fabric.lk))
+
+    def name(i: int) -> str:
+        return f"gpu[{i // p.machine.n_links}].link[{i % p.machine.n_links}]"
+
+    def none(found: Any, what: str) -> None:
+        bad = np.flatnonzero(np.asarray(found).reshape(len(links), -1).any(axis=1))
+        if len(bad):
+            raise SimulationError(f"drained fabric: {name(int(bad[0]))} {what}")
+
+    none(fabric.occ if fabric.c[f.C_VC_FLITS] else 0 * fabric.held, "has not got all its credits back")
+    none(fabric.held, "still holds flits in the buffer of its hub")
+    none(fabric.lk[:, f.LK_MASK] >> len(p.classes), "still has a packet to send")
+    none(fabric.oc[: len(links), f.OC_SENDING] >= 0, "is still busy")
+    none(fabric.ports[:, tables.P_LIVE], "still has a reduction session")
+    none(fabric.om[: len(fabric.om) // 2].reshape(len(links), -1), "still has a packet waiting for it")
+    if int(a.x[f.X_FREE]) != len(fabric.pk):
+        raise SimulationError(f"drained fabric: {len(fabric.pk) - int(a.x[f.X_FREE])} packets are left over, expected none")
+    sent, arrived = int(fabric.lk[:, f.LK_FLITS].sum()), int(fabric.flits_by_kind[0].sum())
+    left, delivered = int(fabric.oc[: len(links), f.OC_FLITS].sum()), int(fabric.flits_by_kind[1].sum())
+    if sent != arrived or left != delivered:
+        raise SimulationError(f"drained fabric: {sent} flits sent up and {arrived} arrived, {left} sent down and {delivered} delivered")
+    if fabric.hubs[:, tables.H_PENDING].any():
+        raise SimulationError("drained fabric: a hub still waits for its table in memory")

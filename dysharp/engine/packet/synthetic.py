@@ -1,0 +1,135 @@
+"""Synthetic traffic on the packet fabric, one event per packet and hop, measured as `network.measure` measures flits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.engine.packet.config import NetworkConfig, Traffic
+from dysharp.engine.packet.network import Protocol
+from dysharp.engine.packet.traffic import Draws
+from dysharp.errors import ConfigError, SimulationError
+from dysharp.uarch import columns as col
+from dysharp.uarch import fabric_columns as f
+
+Ints = NDArray[np.int64]
+CYCLE = 1000  # time units of a cycle
+
+
+@dataclass(frozen=True, slots=True)
+class EventPoint:
+    """One load on one crossbar. Rates in flits per cycle and terminal, latencies in cycles from creation to the tail's arrival."""
+
+    load: float
+    seed: int
+    accepted: float
+    packet_latency: float
+    packet_latency_min: float
+    packet_latency_max: float
+    n_packets: int
+    n_flits: int
+    kernel_s: float = field(compare=False)
+
+    @property
+    def flits_per_s(self) -> float:
+        """Flits delivered per second of the event loop."""
+        return self.n_flits / self.kernel_s if self.kernel_s else float("nan")
+
+
+def pipeline_cycles(config: NetworkConfig) -> tuple[int, int]:
+    """Cycles from a head's start on its link until it may leave the switch, and from a tail's last cycle on the output to its arrival."""
+    r = config.router
+    alloc = max(r.vc_alloc_delay, r.sw_alloc_delay) if r.speculative else r.vc_alloc_delay + r.sw_alloc_delay
+    if r.internal_speedup > 1:  # several internal steps fit a cycle
+        alloc = -(-alloc // r.internal_speedup)
+    return config.terminal_delay + r.routing_delay + alloc - 1, r.traversal_delay + config.terminal_delay + 1
+
+
+def measure_events(config: NetworkConfig, traffic: Traffic, load: float, seed: int = 1, protocol: Protocol | None = None) -> EventPoint:
+    """Measure one load on a single crossbar ("fly", n = 1) with the packets that `measure` draws for the same seed and periods.
+
+    Raises ConfigError for other networks, SimulationError if a packet or a credit is missing at the end.
+    """
+    if config.topology != "fly" or config.n != 1:
+        raise ConfigError(f"packet events: found topology {config.topology!r} with n = {config.n}, expected one crossbar")
+    protocol = protocol or Protocol()
+    from dysharp.uarch.fabric_open import SO_ACCEPTED, SO_FLITS, SO_FROM, SO_LATENCY, SO_LEFT, SO_MAX, SO_MIN, SO_PACKETS, SO_TO, open_run
+
+    first = protocol.warmup_periods * protocol.period
+    last = protocol.max_periods * protocol.period
+    draws = Draws(config, traffic, load, seed)
+    chunks = [draws.chunk(i * protocol.period, protocol.period) for i in range(protocol.max_periods + max(2, protocol.max_periods))]
+    when, source, dest = (np.concatenate([chunk[i] for chunk in chunks]) for i in range(3))
+    born = np.stack((when * CYCLE, source, dest, np.full(len(when), -1)), axis=1).astype(np.int64)
+    a = _state(config, traffic)
+    so = np.zeros(16, np.int64)
+    so[SO_FLITS], so[SO_FROM], so[SO_TO], so[SO_MIN] = traffic.packet_flits, first * CYCLE, last * CYCLE, 1 << 60
+    so[SO_LEFT] = int(((when >= first) & (when < last)).sum())
+    accepted = np.zeros(config.n_terminals, np.int64)
+    a["tree"][len(a["tree"]) // 2] = born[0, 0] if len(born) else col.INF
+    _settle(a["tree"])
+    late = pipeline_cycles(config)[0] * CYCLE
+    queues = np.full((config.n_terminals, 2), -1, np.int64)
+    order = ("pk", "pt", "pq", "pool", "lk", "plane_links", "occ", "vcq", "oq", "om", "oc", "im", "held", "cr_due", "cr_what", "fr", "tree", "du",
+             "do", "dur", "c", "x", "st")  # fmt: skip
+    arrays = [a[name] for name in order]
+    if not getattr(open_run, "signatures", True):
+        open_run(-1, late, born, queues, *arrays, so, accepted)
+    begin = time.perf_counter()
+    open_run(1 << 60, late, born, queues, *arrays, so, accepted)
+    kernel_s = time.perf_counter() - begin
+    if so[SO_LEFT]:
+        raise SimulationError(f"packet events: {so[SO_LEFT]} measured packets have not arrived")
+    n = int(so[SO_PACKETS])
+    return EventPoint(
+        load=load, seed=seed, accepted=float(accepted.sum()) / (last - first) / config.n_terminals,
+        packet_latency=float(so[SO_LATENCY]) / n / CYCLE if n else float("nan"), packet_latency_min=int(so[SO_MIN]) / CYCLE if n else 0.0,
+        packet_latency_max=int(so[SO_MAX]) / CYCLE, n_packets=n, n_flits=int(so[SO_ACCEPTED]) * traffic.packet_flits, kernel_s=kernel_s,
+    )  # fmt: skip
+
+
+def _settle(tree: Ints) -> None:
+    for node in range(len(tree) // 2 - 1, 0, -1):
+        tree[node] = min(tree[2 * node], tree[2 * node + 1])
+
+
+def _state(config: NetworkConfig, traffic: Traffic) -> dict[str, NDArray[Any]]:
+    """An empty crossbar: one plane, one link per terminal, one group of VCs."""
+    r, n, flits = config.router, config.n_terminals, traffic.packet_flits
+    c = np.zeros(32, np.int64)
+    values = {
+        f.C_LINKS: 1, f.C_TOTAL: n, f.C_GROUPS: 1, f.C_VPG: r.num_vcs, f.C_PORTS: n, f.C_LAT: (config.terminal_delay + 1) * CYCLE,
+        f.C_VC_FLITS: r.vc_buf_size, f.C_INGRESS: 1 << 40, f.C_SIZES: flits + 1, f.C_EXT: 1, f.C_PER_PLANE: 1, f.C_LEAF: 1,
+        f.C_TAIL: pipeline_cycles(config)[1] * CYCLE,
+    }  # fmt: skip
+    for column, value in values.items():
+        c[column] = value
+    lk = np.zeros((n, 18), np.int64)
+    lk[:, f.LK_NODE] = lk[:, f.LK_S] = np.arange(n)
+    lk[:, f.LK_FREE], lk[:, f.LK_CURSOR], lk[:, f.LK_BLOCKED] = 1, -1, -1
+    lk[:, f.LK_LANES] = max(r.internal_speedup, r.input_speedup)
+    oc = np.zeros((2 * n, f.OC_COLUMNS), np.int64)
+    oc[:, f.OC_FREE] = r.internal_speedup
+    oc[:, [f.OC_GROUP, f.OC_BLOCKED, f.OC_SENDING, f.OC_HEAD]] = -1
+    oc[:, f.OC_INPUT0 :] = -1
+    slots = n * (r.num_vcs * -(-r.vc_buf_size // flits) + r.num_vcs + 4 * (config.terminal_delay + 8))
+    n_rings = f.FR_FIXED + 3 * (flits + 1) + 1
+    size = 1 << (n_rings + 1).bit_length()
+    x = np.zeros(f.X_COUNT, np.int64)
+    x[f.X_FREE] = slots
+    pk = np.zeros((slots, 16), np.int32)
+    credits = 1 << (slots - 1).bit_length()
+    return {
+        "pk": pk, "pt": pk.view(np.int64), "pq": np.zeros(slots, np.int32), "pool": np.arange(slots - 1, -1, -1, dtype=np.int64), "lk": lk,
+        "plane_links": np.arange(n, dtype=np.int64).reshape(1, n), "occ": np.zeros((n, r.num_vcs), np.int64),
+        "vcq": np.full((n * r.num_vcs, 2), -1, np.int32), "oq": np.full((2 * n * (n + 1), 2), -1, np.int32),
+        "om": np.zeros((2 * n, n // 64 + 1), np.int64), "oc": oc, "im": np.zeros((n, 2 * n // 64 + 1), np.int64),
+        "held": np.zeros((n, 1), np.int64), "cr_due": np.zeros(credits, np.int64), "cr_what": np.zeros(credits, np.int64),
+        "fr": np.full((n_rings, 2), -1, np.int32), "tree": np.full(2 * size, col.INF, np.int64), "du": np.zeros(1 + n // 64 + 1, np.int64),
+        "do": np.zeros(2 + 2 * n // 64, np.int64), "dur": np.arange(flits + 1, dtype=np.int64) * CYCLE, "c": c, "x": x,
+        "st": np.zeros(f.ST_COUNT, np.int64),
+    }  # fmt: skip

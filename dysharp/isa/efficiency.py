@@ -1,0 +1,79 @@
+"""Payload efficiency of packet formats: data flits over all flits of a multicast store, on its source link and its destination links.
+
+Source: DySHARP Fig. 19(a); spec/dysharp.md section 2.4: nine links for eight targets on eight GPUs, requests and acknowledgements. Two ways
+that share no arithmetic: the trains of `framing`, and the flits of packets that are really encoded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.isa.commands import FLIT_BYTES, MAX_PAYLOAD, Command, virtual_channel
+from dysharp.isa.framing import Framing, push_train
+from dysharp.isa.packets import Packet, encode
+
+LISTED_LOCALLY = 33  # local experts from which on a replica lists its targets in a flit of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a store names its targets. `more_listed`: addresses listed besides one per target; `replica_flits`: on every copy."""
+
+    framing: Framing
+    more_listed: int = 0
+    replica_flits: int = 0
+
+
+FORMATS = {
+    "ideal": Format(Framing("ideal", MAX_PAYLOAD)),  # one header flit, as a static multicast group
+    "dysharp": Format(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8)),
+    "dysharp-listed": Format(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8), replica_flits=1),
+    "explicit": Format(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1)),  # the first is in flit 0
+    "explicit-8": Format(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1), more_listed=1),
+}
+
+
+def format_of(name: str) -> Format:
+    """The format of a name of FORMATS. Raises ConfigError with the nearest one."""
+    if name not in FORMATS:
+        raise ConfigError(f"packet format {name[:40]!r}{nearest(name, FORMATS)}")
+    return FORMATS[name]
+
+
+def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
+    """Data flits over all flits of one packet of `payload_bytes` (1 .. 256) to `targets` GPUs, by the trains of `framing`."""
+    _check(payload_bytes, targets)
+    form = format_of(name)
+    train = push_train(form.framing, payload_bytes, targets + form.more_listed)
+    wire = train.up + train.ack_down + targets * (train.down + FLIT_BYTES * form.replica_flits + train.ack_up)
+    data = -(-payload_bytes // FLIT_BYTES) * FLIT_BYTES
+    return (1 + targets) * data / wire
+
+
+def encoded_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
+    """The same from the bytes of encoded packets: request, copies, acknowledgements, merged acknowledgement."""
+    _check(payload_bytes, targets)
+    format_of(name)
+    data, ids = bytes(payload_bytes), tuple(range(targets))
+    if name == "ideal":
+        sent = [_bytes(Command.MULTIMEM_ST, group=1, payload=data), _bytes(Command.MERGED_ACK, count=targets)]
+        copy = _bytes(Command.ST, payload=data)
+    elif name in ("dysharp", "dysharp-listed"):
+        sent = [_bytes(Command.DYST, targets=ids, payload=data), _bytes(Command.MERGED_ACK, count=targets)]
+        copy = _bytes(Command.DYST_REPLICA, targets=(0,), local_experts=8 if name == "dysharp" else LISTED_LOCALLY, payload=data)
+    else:
+        further = tuple(range(1, targets + (name == "explicit-8")))
+        sent = [_bytes(Command.EXPLICIT_ST, further=further, payload=data), _bytes(Command.EXPLICIT_ACK, further=further)]
+        copy = _bytes(Command.ST, payload=data)
+    wire = sum(sent) + targets * (copy + _bytes(Command.ACK, count=1))
+    return (1 + targets) * (len(data) + -len(data) % FLIT_BYTES) / wire
+
+
+def _check(payload_bytes: int, targets: int) -> None:
+    if not 1 <= payload_bytes <= MAX_PAYLOAD or targets < 1:
+        raise ConfigError(f"payload efficiency: found {payload_bytes} bytes to {targets} targets, expected 1 to {MAX_PAYLOAD} bytes and a target")
+
+
+def _bytes(op: Command, **values: object) -> int:
+    return len(encode(Packet(op, virtual_channel(op), source=1, tag=2, **values)))  # type: ignore[arg-type]

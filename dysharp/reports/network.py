@@ -1,0 +1,45 @@
+"""Latency against load, as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from dysharp.reports.plots import COLOURS, STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from dysharp.api.network_curve import NetworkCurve
+
+SHOWN = 20.0  # packet latency past saturation grows with the run: at most this many times the smallest is drawn
+
+
+def plot_network(curves: Sequence[NetworkCurve], *, ax: Axes | None = None) -> Axes:
+    """Packet latency (cycles) against offered load, one line a curve; hollow marks are saturated, at the upper edge where they lie above."""
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            ax = Figure(figsize=(6.4, 4.0), layout="constrained").subplots()
+        seen = [p.packet_latency for c in curves for p in c.points if p.n_packets] or [1.0]
+        top = min(1.1 * max(seen), SHOWN * min(seen))
+        for curve, colour in zip(curves, [*COLOURS.values()] * len(curves), strict=False):
+            points = [p for p in curve.points if p.n_packets]
+            loads, latencies = [p.load for p in points], [min(p.packet_latency, top) for p in points]
+            c, t = curve.setting.config, curve.setting.traffic
+            name = curve.setting.name if curve.setting.name != "network" else f"{c.topology}, k = {c.k}, n = {c.n}"
+            ax.plot(loads, latencies, color=colour, linewidth=1.2, label=f"{name}: {t.packet_flits}-flit packets, {t.pattern}")
+            for saturated in (False, True):
+                some = [i for i, p in enumerate(points) if p.saturated == saturated]
+                face = "white" if saturated else colour
+                x, y = [loads[i] for i in some], [latencies[i] for i in some]
+                ax.plot(x, y, "o", color=colour, markerfacecolor=face, markersize=4, clip_on=False)
+        ax.set_ylim(0, top)
+        ax.set_xlim(0, 1)
+        ax.set_xlabel("offered load (flits per cycle and terminal)")
+        ax.set_ylabel("packet latency (cycles)")
+        ax.set_title("latency against load; hollow: saturated", loc="left")
+        ax.legend(loc="upper left", frameon=False)
+    return ax

@@ -1,0 +1,64 @@
+"""`Gpu`: the datasheet of one GPU. Fitted constants are a separate table (`fitted.py`)."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.fields import Name, Rate, Small, Text, check_fields, problems, raise_if, show
+from dysharp.specs.reading import parse_toml, read_text
+
+GPUS = Path(__file__).parent / "data" / "gpus"
+Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|hopper|blackwell)$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Datasheet values of one GPU, in the datasheet's units; checked when built (`ConfigError`)."""
+
+    name: Name
+    arch: Architecture
+    """Chooses the fitted constants that differ between generations."""
+    n_sms: Small
+    boost_MHz: Rate
+    bf16_TFLOPS: Rate
+    """Dense tensor peak, as all of them."""
+    fp8_TFLOPS: Rate
+    fp4_TFLOPS: Rate
+    hbm_GBps: Rate
+    hbm_GB: Rate
+    l2_MB: Rate
+    link_GBps: Rate
+    """NVLink, one direction, all links of the GPU together."""
+    source: Text
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"gpu {show(self.name)}")
+
+    def peak_TFLOPS(self, dtype: str) -> float:
+        """Dense tensor peak for "bf16", "fp8" or "fp4"; else `ConfigError`."""
+        peaks = {"bf16": self.bf16_TFLOPS, "fp8": self.fp8_TFLOPS, "fp4": self.fp4_TFLOPS}
+        if dtype not in peaks:
+            raise ConfigError(f"gpu {show(self.name)}: no peak for dtype {show(dtype)}{nearest(dtype, peaks)}")
+        return peaks[dtype]
+
+
+def list_gpus() -> list[str]:
+    """Names of the GPUs that ship with the package, sorted."""
+    return sorted(path.stem for path in GPUS.glob("*.toml"))
+
+
+@functools.cache
+def load_gpu(name: str) -> Gpu:
+    """A packaged GPU by name. Raises `ConfigError`."""
+    if name not in list_gpus():
+        raise ConfigError(f"unknown gpu {show(name)}{nearest(name, list_gpus())}")
+    path = GPUS / f"{name}.toml"
+    table = parse_toml(read_text(path), path.name)
+    raise_if(problems(Gpu, table), path.name)
+    return Gpu(**table)

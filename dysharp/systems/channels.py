@@ -1,0 +1,140 @@
+"""DeepEP's channels as they run: pairs of SMs, one pushing rows into a ring at the receiver, one taking them out.
+
+Tokens of a GPU are cut into equal runs, one per channel. The sending SM pays per token, per copy and per byte, for copies to its own GPU too. A
+slot of the ring is held from the start of a copy until the receiver has taken the row; a receiver sees a row when it has been acknowledged to
+the sender, which then moves the ring's tail. Source: deepseek-ai/DeepEP V1, normal kernels; spec/baselines.md section 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline, Head, Kind, Tail, Template
+from dysharp.systems.layer import Layer
+from dysharp.systems.software import Software
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+RING_SLOTS = 256  # tokens per (channel, source): DeepEP V1
+BARRIERS = 2  # of a call with a cached handle: DeepEP V1
+CHUNK = {"dispatch": 6, "combine": 4}  # tokens after which a sender moves a ring's tail: the tuned values of DeepEP's tests on eight GPUs
+
+
+class Channels:
+    """`n_sm` SMs of every GPU as `n_sm / 2` channels."""
+
+    def __init__(self, layer: Layer, n_sm: int) -> None:
+        most = layer.cluster.n_sms
+        if n_sm < 2 or n_sm % 2 or n_sm > most:
+            raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+        self.layer, self.n, self.costs = layer, n_sm // 2, Software(layer.cluster)
+
+    def _issuers(self, name: str, discipline: Discipline, side_by_side: int = 1) -> I32:
+        """`[gpus, channels]` issuers, each on an SM of its own that works on `side_by_side` rows at a time."""
+        b = self.layer.b
+        rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)]
+        return np.array(rows, np.int32)
+
+    def _channel(self, token: I64 | I32) -> I64:
+        """The channel of a token: its run among those of its GPU."""
+        tokens = self.layer.tokens
+        return token.astype(np.int64) % tokens * self.n // tokens
+
+    def _rings(self, receiver: I32, channel: I64, source: I32) -> I64:
+        """The ring of each row: one per (receiver, channel, source)."""
+        return (receiver.astype(np.int64) * self.n + channel) * self.layer.n_gpus + source
+
+    def _slots(self) -> int:
+        """The slots of all rings as semaphores; returns the first."""
+        layer, per_gpu = self.layer, self.layer.n_gpus * self.n
+        first = layer.b.semaphore(0, RING_SLOTS, "ring", "tokens")
+        for ring in range(1, layer.n_gpus * per_gpu):
+            layer.b.semaphore(ring // per_gpu, RING_SLOTS, "ring", "tokens")
+        return first
+
+    def _seen(self, ring: I64, chunk: int) -> I64:
+        """`[rows]` for each row, in the order of sending, the row whose arrival moves the tail past it: the last of its chunk in its ring."""
+        order = np.argsort(ring, kind="stable")
+        start = np.flatnonzero(np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)])
+        length = np.diff(np.append(start, len(order)))
+        place = np.arange(len(order)) - np.repeat(start, length)
+        last = np.minimum(place - place % chunk + chunk, np.repeat(length, length)) - 1
+        seen = np.empty(len(order), np.int64)
+        seen[order] = order[np.repeat(start, length) + last]
+        return seen
+
+    def call(self, name: str, after: I32 | None) -> I32:
+        """The start of a kernel with a cached handle: launch, barriers, heads of the rings. Returns a DELAY per GPU."""
+        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
+        cost = self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps
+        template = layer.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration([0, cost])))
+        pools = [layer.b.pool(g, 1, "host") for g in range(layer.n_gpus)]
+        op = layer.b.ops(template, gpus, issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, "host", pools))
+        if after is not None:
+            # The barriers are those of all GPUs: nobody starts before the last one is there.
+            tails, heads = np.meshgrid(after, op + gpus)
+            layer.b.edges(Tail.OP_DONE, tails.ravel(), Head.OP_ISSUE, heads.ravel())
+        return (op + gpus).astype(np.int32)
+
+    def _copies(self, name: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int) -> I64:
+        """A DELAY per copy on its SM, `durations[rows]` ps each. `name` is the operator. Returns the ops."""
+        b = self.layer.b
+        template = b.template(Template(f"{name}.sm", Kind.DELAY, name, "delay", tasks=1, duration=b.duration(durations)))
+        return b.ops(template, node, issuer=issuer, rows=rows) + np.arange(len(node))
+
+    def dispatch(self) -> I32:
+        """Dispatch of all tokens. Returns the JOIN of each GPU that has taken all its rows out."""
+        layer, costs = self.layer, self.costs
+        p, source = layer.p, layer.pair_source
+        puts = layer.dispatch_puts(Discipline.READY_FIFO)
+        order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
+        token, channel = p.token[order], self._channel(p.token)
+        copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
+        first = np.append(True, token[1:] != token[:-1])[: len(token)]
+        send = self._issuers("send", Discipline.PROGRAM_ORDER)[source[order], channel[order]]
+        sends = self._copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source[order], send, 1 + first)
+        takes = self._copies("dispatch", [0, copy], p.gpu, self._issuers("receive", Discipline.READY_FIFO)[p.gpu, channel], 1)
+        pair = puts + np.arange(len(p.gpu))
+        ring = self._rings(p.gpu, channel, source)[order]
+        layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair[order])
+        layer.b.edges(Tail.OP_DONE, pair[order][self._seen(ring, CHUNK["dispatch"])], Head.OP_ISSUE, takes[order])
+        layer.b.hold(self._slots() + ring, sends, takes[order])
+        self._start(self.call("dispatch.call", None), sends, send, source[order])
+        return self._all_of(takes, p.gpu)
+
+    def combine(self, finished: I32) -> None:
+        """Rows go back when `finished[gpu]` of all GPUs have; the source sums the copies of a token when the last one is there."""
+        layer, costs, p = self.layer, self.costs, self.layer.p
+        order = layer.push_order
+        puts = layer.combine_puts(Discipline.READY_FIFO)
+        token, gpu, source = p.token[order], p.gpu[order], layer.pair_source[order]
+        channel = self._channel(token)
+        copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
+        send = self._issuers("send back", Discipline.PROGRAM_ORDER)[gpu, channel]
+        sends = self._copies("combine", [0, copy], gpu, send, 1)
+        copies = layer.token_pairs[layer.sent]
+        warps = costs.whole("deepep.tokens_in_flight")
+        each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
+        reduce = [0] + [warps * ps for ps in each]
+        reducer = self._issuers("reduce", Discipline.READY_FIFO, warps)[layer.sent_source, self._channel(layer.sent)]
+        sums = self._copies("combine", reduce, layer.sent_source, reducer, copies)
+        sum_of_pair = sums[(np.cumsum(layer.token_pairs > 0) - 1)[token]]
+        pair = puts + np.arange(len(order))
+        layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair)
+        ring = self._rings(source, channel, gpu)
+        layer.b.edges(Tail.OP_DONE, pair[self._seen(ring, CHUNK["combine"])], Head.OP_ISSUE, sum_of_pair)
+        layer.b.hold(self._slots() + ring, sends, sum_of_pair)
+        self._start(self.call("combine.call", finished), sends, send, gpu)
+
+    def _start(self, call: I32, ops: I64, issuer: I32, node: I32) -> None:
+        """The first op of every issuer waits for the call of its GPU."""
+        _, first = np.unique(issuer, return_index=True)
+        self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])
+
+    def _all_of(self, ops: I64, node: I32) -> I32:
+        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
+        join = layer.b.ops(layer.b.template(Template("received", Kind.JOIN, "other", "join")), gpus)
+        layer.b.edges(Tail.OP_DONE, ops, Head.OP_ISSUE, join + node)
+        return (join + gpus).astype(np.int32)

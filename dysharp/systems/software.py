@@ -1,0 +1,66 @@
+"""What communication kernels cost on real GPUs: fitted constants (specs/data/fitted.toml) as the picoseconds of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from dysharp.compute.collectives import sync_us
+from dysharp.compute.operators import launch_us
+from dysharp.errors import ConfigError
+from dysharp.specs import Cluster
+from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.units import PS_PER_US
+
+FORMS = ("auto", "paper", "real")
+_constants: ContextVar[Mapping[str, float] | None] = ContextVar("constants", default=None)
+
+
+@contextmanager
+def constants_given(values: Mapping[str, float]) -> Iterator[None]:
+    """Inside the block real forms are charged `values` instead of the packaged constants, in this thread or task only: for fits."""
+    token = _constants.set(values)
+    try:
+        yield
+    finally:
+        _constants.reset(token)
+
+
+def is_real(form: str, cluster: Cluster) -> bool:
+    """Whether a system runs in its real form: "auto" follows the family of the cluster. Raises ConfigError."""
+    if form not in FORMS:
+        raise ConfigError(f"form: found {form!r}, expected one of {', '.join(FORMS)}")
+    if form == "real" and not cluster.gpu:
+        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (it names the GPU whose constants are charged)')
+    return form == "real" or (form == "auto" and cluster.family == "hw")
+
+
+class Software:
+    """Costs on the GPU of a cluster, in ps."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._gpu: Gpu = load_gpu(cluster.gpu)
+        self._fitted = _constants.get() or cluster.fitted
+
+    def ps(self, name: str, times: float = 1.0) -> int:
+        """`times` a fitted constant of unit us."""
+        return round(self._fitted[name] * times * PS_PER_US)
+
+    def whole(self, name: str) -> int:
+        """A fitted constant that counts things, rounded, at least 1."""
+        return max(1, round(self._fitted[name]))
+
+    def copy_ps(self, name: str, n_bytes: int) -> int:
+        """`n_bytes` through one SM at a fitted rate in GB/s."""
+        return round(n_bytes * 1000 / self._fitted[name])
+
+    @property
+    def sync_ps(self) -> int:
+        """One exchange of flags between all GPUs of the domain."""
+        return round(sync_us(self._gpu, self._fitted) * PS_PER_US)
+
+    @property
+    def kernel_ps(self) -> int:
+        """Start and drain of one kernel."""
+        return round(launch_us(self._gpu, self._fitted) * PS_PER_US)

@@ -1,0 +1,66 @@
+"""Routing dumps of other tools as a `Trace`. Files are data: nothing in them is executed, and sizes are checked before memory is taken."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.workload.importers.dump import Dump, read_dump
+from dysharp.workload.importers.hints import Hints
+from dysharp.workload.importers.pieces import Imported, joined
+
+# One module a format, with SUMMARY, sniff(dump) and load(dump, hints).
+FORMATS = ("vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts")
+
+__all__ = ["FORMATS", "Hints", "Imported", "import_trace", "sniff", "summary"]
+
+
+def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", hints: Hints | None = None) -> Imported:
+    """The expert choices of one recording, spread over one or several files (ranks, requests) of one format.
+
+    `format`: one of `FORMATS`, or `auto`: the one whose names and shapes fit. Raises ConfigError naming file, layer, row and column for
+    what is damaged, ambiguous or impossible; MissingExtra for a file of torch.save without torch.
+    """
+    hints = Hints() if hints is None else hints
+    if not paths:
+        raise ConfigError("import: found no file, expected at least one")
+    if format not in ("auto", *FORMATS):
+        raise ConfigError(f"import: unknown format {format[:60]!r}{nearest(format, ('auto', *FORMATS))}")
+    parts = []
+    for path in paths:
+        dump = read_dump(Path(path), hints.max_bytes)
+        parts.append(_module(_only(dump) if format == "auto" else format).load(dump, hints))
+    if len({part.format for part in parts}) > 1:
+        raise ConfigError(f"import: found the formats {', '.join(sorted({p.format for p in parts}))}, expected files of one format")
+    return parts[0] if len(parts) == 1 else joined(parts)
+
+
+def sniff(path: str | os.PathLike[str], max_bytes: int = Hints().max_bytes) -> tuple[str, ...]:
+    """The formats whose names and shapes fit the file; raises ConfigError for a file that none can be."""
+    return _fitting(read_dump(Path(path), max_bytes))
+
+
+def summary(format: str) -> str:
+    """One line on a format of `FORMATS`."""
+    return str(_module(format).SUMMARY)
+
+
+def _module(format: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{format.replace('-', '_')}")
+
+
+def _fitting(dump: Dump) -> tuple[str, ...]:
+    return tuple(name for name in FORMATS if _module(name).sniff(dump))
+
+
+def _only(dump: Dump) -> str:
+    found = _fitting(dump)
+    if len(found) > 1:
+        raise ConfigError(f"{dump.path}: may be {' or '.join(found)}, expected --format to say which")
+    if not found:
+        raise ConfigError(f"{dump.path}: fits no known format, expected one of {', '.join(FORMATS)} (docs/traces.md shows them)")
+    return found[0]

@@ -1,0 +1,31 @@
+"""Counts per expert from a CSV with the columns `model,layer,expert,count`."""
+
+from __future__ import annotations
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.workload.counts import read_counts
+from dysharp.workload.importers.dump import Dump
+from dysharp.workload.importers.hints import Hints
+from dysharp.workload.importers.pieces import Imported
+from dysharp.workload.importers.sampled import imported_counts
+
+SUMMARY = "Per-expert counts: CSV with model,layer,expert,count; tokens are drawn with exactly these counts"
+
+
+def sniff(dump: Dump) -> bool:
+    """Any CSV."""
+    return dump.kind == "csv"
+
+
+def load(dump: Dump, hints: Hints) -> Imported:
+    """The counts of one model of the file."""
+    if dump.kind != "csv":
+        raise ConfigError(f"{dump.path}: found {dump.kind}, expected a .csv file")
+    tables = read_counts(dump.path)
+    if not hints.model and len(tables) > 1:
+        raise ConfigError(f"{dump.path}: holds {len(tables)} models, expected --counts-of NAME{nearest('', tables)}"[:400])
+    name = hints.model or next(iter(tables))
+    if name not in tables:
+        raise ConfigError(f"{dump.path}: no model {name[:60]!r}{nearest(name, tables)}")
+    table = tables[name]
+    return imported_counts("counts", str(dump.path), table.model, table.count, table.layers, hints)

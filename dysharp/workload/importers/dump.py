@@ -1,0 +1,123 @@
+"""A dump file as plain values: told apart by its first bytes, checked before it is read, never executed."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.workload.importers.torch_file import is_torch_file, read_torch
+from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
+
+_ARRAYS = frozenset(
+    ("routed_experts", "prompt_routed_experts", "topk_idx", "topk_weights", "weight", "logical_count", "expert_load", "expert_load_window",
+     "expert_load_pass", "physical_to_logical_map", "last_physical_to_logical_map", "phy2log")
+)  # fmt: skip
+_JSON_SHARE = 8  # parsed JSON takes several times the memory of its text
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """`kind`: npy | npz | torch | json | csv. `content`: the array, a dict of arrays, the tree of a torch file, a list of JSON documents
+    (one for each line of a .jsonl file), or None for a CSV."""
+
+    path: Path
+    kind: str
+    content: Any
+
+    def mapping(self) -> dict[str, Any]:
+        """The names at the top of an `.npz` or torch file; empty for others."""
+        return self.content if isinstance(self.content, dict) else {}
+
+
+def read_dump(path: Path, max_bytes: int) -> Dump:
+    """Raises ConfigError for a file that is none of the five kinds, is damaged, larger than `max_bytes`, or would have to be executed."""
+    kind = _kind_of(path)
+    n_bytes = path.stat().st_size
+    if kind == "npy":
+        with path.open("rb") as stream:
+            return Dump(path, kind, read_npy(stream, n_bytes, str(path), max_bytes))
+    if kind == "npz":
+        return Dump(path, kind, read_npz(path, _ARRAYS, max_bytes))
+    if kind == "torch":
+        return Dump(path, kind, read_torch(path, max_bytes))
+    if kind == "json":
+        _check_size(path, n_bytes, max_bytes // _JSON_SHARE)
+        return Dump(path, kind, _read_json(path))
+    return Dump(path, kind, None)
+
+
+def _check_size(path: Path, n_bytes: int, limit: int) -> None:
+    if n_bytes > limit:
+        raise ConfigError(f"{path}: {n_bytes} bytes, expected at most {limit}; --limit raises it")
+
+
+def _kind_of(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file")
+        with path.open("rb") as stream:
+            head = stream.read(64)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL in the name
+        raise ConfigError(f"{path}: no such file") from None
+    if head.startswith(b"\x93NUMPY"):
+        return "npy"
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "torch" if _is_torch(path) else "npz"
+    if head.startswith(b"\x80"):
+        raise ConfigError(f"{path}: found a pickle, which can run code, expected .npy, .npz, JSON, CSV or a file of torch.save")
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        return "json"
+    if path.suffix == ".csv":
+        return "csv"
+    raise ConfigError(f"{path}: found none of .npy, .npz, torch, JSON and .csv; expected one of them")
+
+
+def _is_torch(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return is_torch_file(archive)
+    except DAMAGE as error:
+        raise ConfigError(f"{path}: damaged: {reason_of(error)}") from None
+
+
+def _read_json(path: Path) -> list[Any]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start}: found 0x{error.object[error.start]:02x}, expected UTF-8 text") from None
+    lines = text.split("\n") if path.suffix == ".jsonl" else [text]
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}: line {number}" if len(lines) > 1 else str(path)
+        try:
+            found.append(json.loads(line, parse_constant=_no_constant))
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{where}: malformed JSON: {error.msg} (at line {error.lineno}, column {error.colno})") from None
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise ConfigError(f"{where}: malformed JSON: {reason}") from None
+    return found
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"found {text}, expected a number")
+
+
+def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> NDArray[Any]:
+    """`value` when it is an array of integers with so many axes and no axis of length 0; else ConfigError."""
+    if not isinstance(value, np.ndarray):
+        raise ConfigError(f"{where}: found {type(value).__name__}, expected integers {axes}")
+    if value.dtype.kind not in "iu" or value.ndim not in n_axes or 0 in value.shape:
+        raise ConfigError(f"{where}: found {value.dtype} of shape {value.shape}, expected integers {axes}")
+    return value

@@ -1,0 +1,38 @@
+"""Megatron-Core's routing replay: a `torch.save` of a list with one [tokens, topk] a MoE layer, or of [tokens, layers, topk]."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dysharp.errors import ConfigError
+from dysharp.workload.importers.dump import Dump, integer_array
+from dysharp.workload.importers.hints import Hints
+from dysharp.workload.importers.pieces import Imported, Piece, imported
+
+SUMMARY = "Megatron-Core RouterReplay: torch.save of a list of [tokens, topk], or of the buffer [tokens, layers, topk]"
+
+
+def sniff(dump: Dump) -> bool:
+    """A torch file that is a list of arrays with two axes, or one array with three."""
+    content = dump.content
+    if dump.kind != "torch":
+        return False
+    if isinstance(content, np.ndarray):
+        return content.ndim == 3
+    return isinstance(content, list) and bool(content) and all(isinstance(a, np.ndarray) and a.ndim == 2 for a in content)
+
+
+def load(dump: Dump, hints: Hints) -> Imported:
+    """Layers in the order in which the routers were made; the tokens of one rank."""
+    where, content = str(dump.path), dump.content
+    if isinstance(content, np.ndarray):
+        expert = integer_array(content, where, (3,), "[tokens, layers, topk]").transpose(1, 0, 2)
+    elif isinstance(content, list) and content:
+        layers = [integer_array(array, f"{where}: entry {i}", (2,), "[tokens, topk]") for i, array in enumerate(content)]
+        for i, array in enumerate(layers):
+            if array.shape != layers[0].shape:
+                raise ConfigError(f"{where}: entry {i}: found shape {array.shape}, expected {layers[0].shape} as entry 0")
+        expert = np.stack(layers)
+    else:
+        raise ConfigError(f"{where}: found {type(content).__name__}, expected a list of [tokens, topk] or one array [tokens, layers, topk]")
+    return imported("megatron", dump.path.stem, [Piece(where, expert)], hints.need("experts", where), hints)

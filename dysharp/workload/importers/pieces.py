@@ -1,0 +1,141 @@
+"""From the arrays of a dump to one checked `Trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.workload.importers.hints import Hints
+from dysharp.workload.traces import Trace, check_weights, checked_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some tokens of a dump. `expert`: [layers, tokens, topk] integers, -1 = none; `weight`: the same shape or None; `seq_len`: the
+    lengths of its sequences (they add up to the tokens), None when not known."""
+
+    where: str
+    expert: NDArray[np.integer]
+    weight: NDArray[np.floating] | None = None
+    seq_len: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a file became: `notes` say what was assumed on the way."""
+
+    trace: Trace
+    format: str
+    notes: tuple[str, ...]
+
+
+def imported(
+    format_name: str,
+    name: str,
+    pieces: Sequence[Piece],
+    n_experts: int,
+    hints: Hints,
+    *,
+    layers: tuple[int, ...] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Imported:
+    """Check every piece, leave out layers that route nothing, join the pieces along the tokens.
+
+    `layers`: the numbers of the layer axis, positions when None. Raises ConfigError naming piece, layer, row and column.
+    """
+    first = pieces[0]
+    if n_experts > 1 << 16:
+        raise ConfigError(f"{first.where}: found {n_experts} experts, expected at most {1 << 16}")
+    n_layers, _, topk = first.expert.shape
+    for piece in pieces:
+        if (piece.expert.shape[0], piece.expert.shape[2]) != (n_layers, topk):
+            raise ConfigError(f"{piece.where}: found {_sizes(piece)}, expected {_sizes(first)} as in {first.where}")
+        if (piece.weight is None) != (first.weight is None):
+            raise ConfigError(f"{piece.where}: gate weights here or in {first.where}, expected them in both or in none")
+    if topk > n_experts:
+        raise ConfigError(f"{first.where}: found top-{topk}, expected at most the {n_experts} experts")
+    numbers = tuple(range(n_layers)) if layers is None else layers
+    if layers is None:
+        notes = (*notes, "layers are numbered by their position in the file")
+    kept, silent = _speaking(pieces, topk)
+    if silent:
+        notes = (*notes, f"layers {', '.join(str(numbers[i]) for i in silent[:20])} route nothing (dense layers): left out")
+    numbers, rows = _chosen(first.where, tuple(numbers[i] for i in kept), kept, hints.layers)
+    ids, weights = [], []
+    for piece in pieces:
+        expert = piece.expert[rows]
+        ids.append(checked_ids(piece.where, expert, numbers, n_experts))
+        if piece.weight is not None:
+            check_weights(piece.where, piece.weight[rows], expert.shape, numbers)
+            weights.append(piece.weight[rows])
+    joined = np.concatenate(ids, axis=1)
+    incomplete = int((joined < 0).any(axis=2).sum())
+    if incomplete:
+        notes = (*notes, f"{incomplete} rows with -1: they stay in the file, a replay leaves them out")
+    trace = Trace(
+        name, joined, numbers, _lengths(pieces), n_experts, np.concatenate(weights, axis=1) if weights else None, origin=f"imported ({format_name})"
+    )
+    return Imported(trace, format_name, notes)
+
+
+def _sizes(piece: Piece) -> str:
+    return f"{piece.expert.shape[0]} layers of top-{piece.expert.shape[2]}"
+
+
+def _speaking(pieces: Sequence[Piece], topk: int) -> tuple[list[int], list[int]]:
+    """Positions of the layers with choices, and of those without: everywhere -1, or everywhere 0 where a token has several choices."""
+    silent = [
+        layer
+        for layer in range(pieces[0].expert.shape[0])
+        if all(bool((p.expert[layer] < 0).all()) or (topk > 1 and not p.expert[layer].any()) for p in pieces)
+    ]
+    return [layer for layer in range(pieces[0].expert.shape[0]) if layer not in silent], silent
+
+
+def _chosen(where: str, numbers: tuple[int, ...], kept: list[int], wanted: tuple[int, ...] | None) -> tuple[tuple[int, ...], list[int]]:
+    if not kept:
+        raise ConfigError(f"{where}: no layer has a choice, expected expert ids")
+    if wanted is None:
+        return numbers, kept
+    for layer in wanted:
+        if layer not in numbers:
+            raise ConfigError(f"{where}: no layer {layer}, expected some of {', '.join(str(n) for n in numbers[:40])}")
+    once = tuple(dict.fromkeys(wanted))
+    return once, [kept[numbers.index(layer)] for layer in once]
+
+
+def _lengths(pieces: Sequence[Piece]) -> NDArray[np.int64] | None:
+    # Pieces are sequences of their own unless they say otherwise; one piece that does not say may be any number of them.
+    if len(pieces) == 1 and pieces[0].seq_len is None:
+        return None
+    return np.array([n for p in pieces for n in (p.seq_len or (p.expert.shape[1],))], dtype=np.int64)
+
+
+def joined(parts: Sequence[Imported]) -> Imported:
+    """Files of one recording (ranks, requests) as one, tokens in the order of the files; each file is one sequence unless it says more."""
+    first = parts[0].trace
+    for part in parts[1:]:
+        trace = part.trace
+        same = (trace.layers, trace.n_experts, trace.topk, trace.weight is None) == (first.layers, first.n_experts, first.topk, first.weight is None)
+        if not same:
+            raise ConfigError(f"{trace.name}: found {_form(trace)}, expected {_form(first)} as in {first.name}")
+        if trace.synthetic or first.synthetic:
+            raise ConfigError(f"{trace.name}: counts are drawn file by file, expected one file")
+    lengths = [np.array([p.trace.n_tokens]) if p.trace.seq_len is None else p.trace.seq_len for p in parts]
+    weights = [p.trace.weight for p in parts if p.trace.weight is not None]
+    trace = replace(
+        first,
+        expert=np.concatenate([p.trace.expert for p in parts], axis=1),
+        seq_len=np.concatenate(lengths),
+        weight=np.concatenate(weights, axis=1) if weights else None,
+    )
+    return Imported(trace, parts[0].format, tuple(dict.fromkeys(note for p in parts for note in p.notes)))
+
+
+def _form(trace: Trace) -> str:
+    layers = ", ".join(str(n) for n in trace.layers[:12])
+    return f"top-{trace.topk} of {trace.n_experts} experts{'' if trace.weight is None else ' with gate weights'} in layers {layers}"

@@ -1,0 +1,74 @@
+"""vLLM with `enable_return_routed_experts`: `.npy` or `.npz` of offline runs, JSON answers of the server.
+
+Arrays are [tokens, layers, topk]. A JSON answer has one base64 `.npy` a choice and, since v0.21, one for the prompt of all choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.workload.importers.dump import Dump, integer_array
+from dysharp.workload.importers.hints import Hints
+from dysharp.workload.importers.pieces import Imported, Piece, imported
+from dysharp.workload.importers.wire import answers, child, choices, npy_of
+
+SUMMARY = "vLLM routed_experts: .npy or .npz [tokens, layers, topk], or a JSON answer of the server"
+_AXES = "[tokens, layers, topk]"
+
+
+def sniff(dump: Dump) -> bool:
+    """A bare array of three axes, one named `routed_experts`, or a JSON answer with base64 text of that name."""
+    if dump.kind == "npy":
+        return bool(dump.content.ndim == 3)
+    if dump.kind == "npz":
+        return "routed_experts" in dump.content
+    return any(isinstance(child(choice, "routed_experts"), str) for _, answer in answers(dump) for choice in choices(answer))
+
+
+def load(dump: Dump, hints: Hints) -> Imported:
+    """Prompt and first answer are one sequence; further answers to the same prompt are sequences of their own."""
+    pieces = [Piece(where, array.transpose(1, 0, 2), seq_len=(len(array),)) for where, array in _arrays(dump, hints)]
+    if not pieces:
+        raise ConfigError(f"{dump.path}: holds no routed_experts, expected arrays {_AXES}")
+    return imported("vllm", dump.path.stem, pieces, hints.need("experts", str(dump.path)), hints)
+
+
+def _arrays(dump: Dump, hints: Hints) -> Iterator[tuple[str, NDArray[Any]]]:
+    if dump.kind == "npy":
+        yield str(dump.path), integer_array(dump.content, str(dump.path), (3,), _AXES)
+    elif dump.kind == "npz":
+        found = [(name, dump.content[name]) for name in ("prompt_routed_experts", "routed_experts") if name in dump.content]
+        yield str(dump.path), _end_to_end([integer_array(a, f"{dump.path}: {name}", (3,), _AXES) for name, a in found], str(dump.path))
+    else:
+        for where, answer in answers(dump):
+            yield from _of_answer(where, answer, hints)
+
+
+def _of_answer(where: str, answer: dict[str, Any], hints: Hints) -> Iterator[tuple[str, NDArray[Any]]]:
+    prompt = _decoded(child(answer, "prompt_routed_experts"), f"{where}: prompt_routed_experts", hints)
+    for number, choice in enumerate(choices(answer)):
+        here = f"{where}: choice {number}"
+        own = _decoded(child(choice, "routed_experts"), f"{here}: routed_experts", hints)
+        # The prompt ran once, however many answers it got.
+        parts = [part for part in (prompt if number == 0 else None, own) if part is not None]
+        if parts:
+            yield here, _end_to_end(parts, here)
+
+
+def _decoded(text: Any, where: str, hints: Hints) -> NDArray[Any] | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise ConfigError(f"{where}: found {type(text).__name__}, expected base64 text")
+    return integer_array(npy_of(text, where, hints.max_bytes), where, (3,), _AXES)
+
+
+def _end_to_end(parts: list[NDArray[Any]], where: str) -> NDArray[Any]:
+    if len({part.shape[1:] for part in parts}) != 1:
+        raise ConfigError(f"{where}: found {' and '.join(str(part.shape) for part in parts)}, expected the same layers and topk in prompt and answer")
+    return np.concatenate(parts)

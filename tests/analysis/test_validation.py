@@ -1,0 +1,268 @@
+"""`dysharp validate`: reading a CSV, statistics, the family map, fitting, and the bars on the shared measurements where they are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dysharp.analysis.calibration import hold_out, refit, stages, to_toml
+from dysharp.analysis.families import ASK, BARS, family_of, in_scope
+from dysharp.analysis.fitting import Free, fit
+from dysharp.analysis.layer_queries import busiest_rank
+from dysharp.analysis.measured import COLUMNS, Measurement, measurements_from_csv
+from dysharp.analysis.queries import message_bytes
+from dysharp.analysis.validation import errors_of, sort_rows, validate_rows
+from dysharp.api.validation import refit as refit_file
+from dysharp.api.validation import validate
+from dysharp.cli.app import cli
+from dysharp.errors import ConfigError
+from dysharp.reports.validation import page_of, plot_validation
+from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "measured.csv"
+HEADER = ",".join(COLUMNS)
+GEMM = {"dtype": "bfloat16", "k": 4096, "kernel": "torch.nn.functional.linear", "m": 1024, "n": 4096, "timing": "cuda graph"}
+
+
+def line(
+    id_: str = "a-1", *, kind: str = "gemm_dense", config: object = None, metric: str = "latency", value: object = 43.0, unit: str = "us"
+) -> str:
+    text = config if isinstance(config, str) else json.dumps(GEMM if config is None else config)
+    quoted = '"' + text.replace('"', '""') + '"'
+    return f"{id_},{kind},vLLM linear,H100-SXM,{quoted},{metric},{value},{unit},a source"
+
+
+def read(*lines: str) -> list[Measurement]:
+    return measurements_from_csv("\n".join([HEADER, *lines]) + "\n", "m.csv")
+
+
+def test_a_row_is_read():
+    (row,) = read(line())
+    assert (row.id, row.value, row.unit, row.config["m"]) == ("a-1", 43.0, "us", 1024)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "m.csv: found an empty file, expected the header id,kind"),
+        (f"{HEADER},colour\n", r'm.csv: header: found unknown column .colour.*expected one of'),
+        ("id,kind,system,hardware,config_json,metric,value,units,source\n", 'header: found unknown column .units.; did you mean "unit"'),
+        ("id,kind,system,hardware,config_json,metric,value,unit\n", "header: found column source 0 times"),
+        (f"{HEADER}\na,b,c\n", "m.csv: row 1: found 3 columns, expected 9"),
+        (f"{HEADER}\n{line(value='nan')}\n", "m.csv: row 1: column value: found 'nan', expected a finite number of at least 0"),
+        (f"{HEADER}\n{line()}\n{line('a-2', value=-1)}\n", "m.csv: row 2: column value: found '-1', expected a finite"),
+        (f"{HEADER}\n{line(value='fast')}\n", "row 1: column value: found 'fast', expected a number"),
+        (f"{HEADER}\n{line(value=0)}\n", "row 1: column value: found 0, expected more than 0 us"),
+        (f"{HEADER}\n{line(unit='s')}\n", "row 1: column unit: found 's' for metric 'latency', expected us or ms"),
+        (f"{HEADER}\n{line(unit='GB/s')}\n", "row 1: column unit: found 'GB/s' for metric 'latency', expected us or ms"),
+        (f"{HEADER}\n{line(config='[1]')}\n", r"row 1: column config_json: found '\[1\]', expected a JSON object"),
+        (f"{HEADER}\n{line(config='{')}\n", "row 1: column config_json: found '{', expected a JSON object"),
+        (f'{HEADER}\n{line(config=chr(123) + chr(34) + "m" + chr(34) + ": NaN}")}\n', "column config_json: .*NaN is no JSON number"),
+        (f"{HEADER}\n{line(config=GEMM | {'m': -8})}\n", "row 1: column config_json: 'm': found -8, expected a finite number of at least 0"),
+        (f"{HEADER}\n{line()}\n{line()}\n", "row 2: column id: found 'a-1' again, expected each id once .first in row 1"),
+        (f"{HEADER}\n{line('')}\n", "row 1: column id: found nothing, expected a text"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(text, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        measurements_from_csv(text, "m.csv")
+    assert "\n" not in str(error.value)
+
+
+def test_a_statement_may_be_text():
+    (row,) = read(line(kind="nvlink_fact", metric="nvls_wire_bytes", value="send S/N", unit="-"))
+    assert row.value is None
+    assert family_of(row) is None
+
+
+def test_statistics_by_hand():
+    errors = errors_of(np.array([110.0, 80.0, 100.0, 150.0]), np.full(4, 100.0))
+    assert errors.n == 4
+    assert errors.mape == pytest.approx(20.0)
+    assert errors.median_ape == pytest.approx(15.0)
+    assert errors.bias == pytest.approx(5.0)
+    assert errors.p90_ape == pytest.approx(20 + 0.7 * 30)
+
+
+def test_supported_and_unsupported_rows():
+    weak = line("a-2", kind="moe_layer_fwd", config={"quality": "WEAK", "ep": 8})
+    small = line("a-3", config=GEMM | {"dtype": "fp8_block", "timing": "eager"}, value=99.0)
+    other = line("a-4", kind="routing_stat", metric="entropy", unit="bits")
+    shapeless = line("a-5", kind="gemm_max", config={"dtype": "bf16"}, metric="throughput", unit="TFLOPS")
+    done = validate_rows(read(line(), weak, small, other, shapeless), fitted())
+    assert [row["family"] for row in done.groups] == ["dense-gemm"]
+    assert done.overall["n"] == 1
+    assert done.overall["coverage"] == pytest.approx(25.0)  # of four rows; entropy belongs to no family
+    reasons = {row["kind"]: row["reason"] for row in done.unsupported if row["n"] == 1}
+    assert reasons["moe_layer_fwd"].startswith("rule 14.7")
+    assert "without its shape" in reasons["gemm_max"]
+    assert any(row["reason"].startswith("rule 14.4") for row in done.unsupported)
+    assert not done.holds
+
+
+def test_a_rate_is_judged_as_a_rate():
+    us, tflops = 43.0, 2 * 1024 * 4096 * 4096 / 43.0 / 1e6
+    time, rate = (validate_rows(read(row), fitted()).groups[0] for row in (line(), line(metric="throughput", value=tflops, unit="TFLOPS")))
+    assert (1 + time["bias"] / 100) * (1 + rate["bias"] / 100) == pytest.approx(1.0)
+    ms = validate_rows(read(line(value=us / 1000, unit="ms")), fitted()).groups[0]
+    assert ms["bias"] == pytest.approx(time["bias"])
+
+
+def test_no_rows_is_no_success():
+    done = validate_rows([], fitted())
+    assert done.overall["n"] == 0
+    assert not done.holds
+    json.dumps(done.to_dict(), allow_nan=False)
+    assert "No row has a prediction." in page_of(done)
+
+
+@pytest.mark.parametrize(
+    ("config", "n_bytes"),
+    [({"bytes": 2097152}, 2 << 20), ({"size": "16MiB"}, 16 << 20), ({"bytes_label": "33M"}, 32 << 20), ({"bytes_label": "8G"}, 8 << 30)],
+)
+def test_message_sizes(config, n_bytes):
+    (row,) = read(line(kind="nccl_all_reduce", config=config))
+    assert message_bytes(row) == n_bytes
+
+
+def test_scope():
+    (row,) = read(line(kind="ep_dispatch", config={"nodes": 2}))
+    assert not in_scope(row)
+
+
+def test_busiest_rank():
+    assert busiest_rank(4, 64, 2, 32, "balanced") == (64.0, 16.0)
+    assert busiest_rank(4, 64, 2, 1, "balanced") == (2.0, 2.0)
+    rows, touched = busiest_rank(8, 256, 8, 4096, "power_law_1.01")
+    assert rows > 1.2 * 4096 * 8
+    assert 0 < touched <= 32
+    assert busiest_rank(8, 256, 8, 4096, "power_law_1.01") == (rows, touched)
+    # A token chooses an expert once: no load is above the number of tokens.
+    assert busiest_rank(2, 2, 2, 100, "power_law_sampled_1.9") == (200.0, 1.0)
+
+
+def test_fit_recovers_constants_and_shrugs_off_an_outlier():
+    x = np.linspace(1, 100, 60)
+    true = 5.0 + x / 3.0
+    true[7] *= 10
+    found = fit([Free("a", 1.0, 0.1, 50.0), Free("r", 1.0, 0.1, 50.0)], {}, lambda v: v["a"] + x / v["r"], true)
+    assert found["a"] == pytest.approx(5.0, rel=0.02)
+    assert found["r"] == pytest.approx(3.0, rel=0.02)
+
+
+def test_fit_stays_inside_its_bounds():
+    x = np.linspace(1, 10, 20)
+    assert fit([Free("r", 1.0, 0.5, 2.0)], {}, lambda v: x / v["r"], x / 9)["r"] == pytest.approx(2.0)
+
+
+def test_constants_have_meaning_unit_and_rows_and_are_few():
+    table = fitted()
+    assert len(table) <= BARS.constants
+    for constant in table.values():
+        assert constant.low <= constant.value <= constant.high
+        assert constant.meaning
+        assert constant.fitted_on
+    assert {family for families, _ in stages(table) for family in families} <= set(ASK)
+    again = fitted_from_toml(to_toml(table, "head"), "x")
+    assert {n: c.value for n, c in again.items()} == pytest.approx(fitted_values(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[a]\nvalue = 1", "x: a: found .* expected a table of value, low, high"),
+        ('[a]\nvalue = 1\nlow = 2\nhigh = 3\nunit = "us"\nmeaning = "m"\nstage = "nccl"\nfitted_on = "r"', "expected 0 < low <= value <= high"),
+        ('[a]\nvalue = true\nlow = 1\nhigh = 3\nunit = "us"\nmeaning = "m"\nstage = "nccl"\nfitted_on = "r"', "expected three finite numbers"),
+        ('[a]\nvalue = 1\nlow = 1\nhigh = 3\nunit = "us"\nmeaning = ""\nstage = "nccl"\nfitted_on = "r"', "found an empty text"),
+    ],
+)
+def test_bad_constants_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        fitted_from_toml(text, "x")
+
+
+def some_gemms() -> list[Measurement]:
+    sizes = [(m, n) for m in (512, 2048, 8192) for n in (2048, 4096, 8192)]
+    lines = [line(f"g-{m}-{n}", config=GEMM | {"m": m, "n": n}, value=2 * m * n * 4096 / 8e8 + 5) for m, n in sizes]
+    return read(*lines)
+
+
+def test_hold_out_leaves_whole_shapes_out():
+    table = hold_out(sort_rows(some_gemms()), fitted(), "shape")
+    by = {row["family"]: row for row in table}
+    assert by["dense-gemm"]["groups"] == 3
+    assert by["macro"]["held_out"] > 0
+    single = hold_out(sort_rows(some_gemms()), fitted(), "gpu")
+    assert single[0]["held_out"] is None  # one GPU: nothing is left to fit on
+
+
+def test_refit_moves_only_constants_with_rows():
+    found = sort_rows(some_gemms())
+    new = refit(found, fitted())
+    assert new["link.fraction"] == fitted()["link.fraction"]
+    assert new["hopper.bf16_sustained"].value != fitted()["hopper.bf16_sustained"].value
+
+
+def write(tmp_path: Path) -> Path:
+    path = tmp_path / "m.csv"
+    path.write_text("\n".join([HEADER, line(), line("a-2", config=GEMM | {"m": 2048}, value=87.0)]) + "\n")
+    return path
+
+
+def test_command(tmp_path):
+    path = write(tmp_path)
+    run = CliRunner()
+    done = run.invoke(cli, ["validate", "--data", str(path), "--json"])
+    assert done.exit_code == 0
+    fields = json.loads(done.stdout)
+    assert set(fields) >= {"groups", "overall", "families", "fitted_constants", "unsupported"}
+    assert set(fields["groups"][0]) >= {"family", "kind", "system", "hardware", "n", "mape", "median_ape", "p90_ape", "bias"}
+    assert set(fields["overall"]) >= {"n", "median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape"}
+    shown = run.invoke(cli, ["validate", "--data", str(path), "--groups", "--plot", str(tmp_path / "a.svg"), "--page", str(tmp_path / "a.md")])
+    assert "dense-gemm" in shown.stdout
+    assert (tmp_path / "a.svg").stat().st_size > 1000
+    assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --data")
+
+
+def test_command_errors(tmp_path):
+    with pytest.raises(ConfigError, match=r"found no measurements .none are packaged., expected --data CSV"):
+        validate()
+    with pytest.raises(ConfigError, match="hold-out: found 'row'"):
+        validate(write(tmp_path), hold_out=["row"])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        validate(tmp_path / "absent.csv")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        refit_file(write(tmp_path), tmp_path / "absent" / "fitted.toml")
+
+
+def test_plot_has_a_point_per_case():
+    ax = plot_validation((("a", 1.0, 1.1), ("a", 2.0, 2.1), ("b", 3.0, 2.0)))
+    assert [len(drawn.get_xdata()) for drawn in ax.get_lines()] == [2, 1, 2]  # families, then the line of equality
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared measurements are not beside this checkout")
+def test_the_bars_reached_on_the_shared_measurements():
+    done = validate(SHARED)
+    assert done.holds, [bar for bar in done.bars if not bar["holds"]]
+    medians = {row["family"]: row["median_ape"] for row in done.families}
+    assert set(medians) == set(ASK)
+    reached = {"deepep-dispatch": 5.7, "deepep-combine": 5.7, "deepep-ll": 4.7, "trtllm-a2a": 7.7, "nccl": 5.6, "dense-gemm": 8.2,
+               "grouped-gemm": 4.2, "fused-layer": 7.8, "layer": 5.9}
+    assert all(medians[family] <= bar for family, bar in reached.items()), medians
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared measurements are not beside this checkout")
+def test_the_packaged_constants_are_what_the_shared_measurements_give():
+    found = sort_rows(validate_input())
+    new = refit(found, fitted())
+    assert {n: c.value for n, c in new.items()} == pytest.approx(fitted_values(), rel=0.05)
+
+
+def validate_input() -> list[Measurement]:
+    from dysharp.analysis.measured import read_measurements
+
+    return read_measurements(SHARED)

@@ -1,0 +1,124 @@
+"""Formulas of operator time against values computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dysharp.compute.moe import eager_mlp_us, expert_mlp_us, fused_layer_us, host_us, layer_us, linear_us
+from dysharp.compute.operators import attention_us, gemm_us, grouped_gemm_us, hbm_us, launch_us, memory_kernel_us, overlap
+from dysharp.errors import ConfigError
+from dysharp.specs.fitted import fitted_values
+from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
+
+H100 = load_gpu("h100-sxm")
+ROUND = Gpu("round", "hopper", 100, 1000.0, 1000.0, 2000.0, 2000.0, 1000.0, 80.0, 50.0, 100.0, "a machine of round numbers")
+"""100 SMs, 1000 TFLOP/s BF16, 1 TB/s, 100 GB/s."""
+PLAIN = {
+    "hbm.fraction": 1.0,
+    "gpu.kernel_us": 3.0,
+    "hopper.bf16_sustained": 1.0,
+    "hopper.fp8_sustained": 0.5,
+    "gemm.tile_us": 0.0,
+    "sm.overlap": 1.0,
+    "sm.permute_bytes": 1e9,
+    "link.fraction": 1.0,
+    "hopper.sync_us": 4.0,
+    "fused.barriers": 2.0,
+    "fused.overlap": 1.0,
+    "round.host_call_us": 10.0,
+    "calls.mlp": 9.0,
+    "calls.before_counts": 5.0,
+}
+"""No losses, and costs that simply add up."""
+
+
+def test_hbm_time_is_bytes_over_the_reached_bandwidth():
+    assert hbm_us(ROUND, {"hbm.fraction": 0.5}, 1_000_000) == 2.0  # 1 MB at 0.5 TB/s
+    assert memory_kernel_us(ROUND, PLAIN, 5_000_000) == 8.0  # start 3 us
+
+
+def test_overlap_goes_from_sum_to_maximum():
+    assert overlap(3.0, 4.0, 1.0) == pytest.approx(7.0)
+    assert overlap(3.0, 4.0, 2.0) == pytest.approx(5.0)
+    assert overlap(3.0, 4.0, 200.0) == pytest.approx(4.0)
+
+
+def test_gemm_of_one_full_wave():
+    # 100 tiles of 128 x 256 on 100 SMs: 2*12800*256*1000 operations at 1e9 per us; A, B and C through HBM.
+    compute = 2 * 12800 * 256 * 1000 / 1e9
+    memory = (2 * (12800 * 1000 + 256 * 1000) + 2 * 12800 * 256) / 1e6
+    assert float(gemm_us(ROUND, PLAIN, 12800, 256, 1000, "bf16")) == pytest.approx(3.0 + compute + memory)
+
+
+def test_gemm_pays_whole_waves():
+    one, more = (float(gemm_us(H100, fitted_values(), m, 4096, 4096, "bf16")) for m in (1024, 1025))
+    assert more > one
+    assert float(gemm_us(H100, fitted_values(), 1024, 4096, 8192, "bf16")) > one
+
+
+def test_gemm_broadcasts_and_grows():
+    times = gemm_us(H100, fitted_values(), np.array([128, 4096, 32768]), 4096, 7168, "fp8")
+    assert times.shape == (3,)
+    assert (np.diff(times) > 0).all()
+
+
+def test_split_k_helps_a_small_output():
+    constants = fitted_values() | {"gemm.rowwise_part": 1.0}
+    with_split, without = (float(gemm_us(H100, constants, 128, 2048, 7168, "fp8", rowwise=r)) for r in (False, True))
+    assert with_split < without
+
+
+def test_grouped_gemm_pads_each_expert():
+    constants = PLAIN | {"sm.overlap": 300.0, "hopper.fp8_sustained": 0.05}
+    full, ragged = (float(grouped_gemm_us(ROUND, constants, rows, 50, 512, 16384, "fp8")) for rows in (256, 129))
+    assert ragged == pytest.approx(full)  # 129 rows need two row tiles like 256, and tensor cores set the time
+
+
+def test_attention_halves_under_a_causal_mask():
+    constants = PLAIN | {"gpu.kernel_us": 0.0}
+    full = attention_us(ROUND, constants, 1, 8, 4096, 4096, 128, causal=False)
+    masked = attention_us(ROUND, constants, 1, 8, 4096, 4096, 128)
+    assert float(full) == pytest.approx(4 * 8 * 4096 * 4096 * 128 / 1e9)
+    assert float(masked / full) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_host_is_on_the_path_when_it_is_slower():
+    assert host_us(ROUND, PLAIN, 3) == 30.0
+    assert float(linear_us(ROUND, PLAIN, 1.0, 1, 1)) == 20.0  # two launches
+    assert float(linear_us(ROUND, PLAIN, 500.0, 1, 1)) == pytest.approx(503.0, rel=1e-3)
+    assert float(layer_us(ROUND, PLAIN, 100.0)) == 270.0  # 9 launches of the MLP and 8 others are not hidden
+
+
+def test_eager_mlp_is_launch_bound_when_small_and_exposes_the_count_when_large():
+    assert float(eager_mlp_us(ROUND, PLAIN, 1, 1, 1, 128, 128)) == 90.0
+    device = 2 * 3.0 + float(expert_mlp_us(ROUND, PLAIN, 4096, 8, 4096, 2048, "fp8"))
+    large = float(eager_mlp_us(ROUND, PLAIN, 4096, 8, 0, 4096, 2048))
+    moved = 4096 * 8 * 4096 * (1 + 4 / 128 + 2) / 1e6
+    assert large == pytest.approx(device + moved + 50.0)
+
+
+def test_fused_layer_by_hand():
+    # One rank of two, one expert with 160 rows, H 128, I 64, FP8: compute, weights and link add up at power 1.
+    time = fused_layer_us(
+        ROUND, PLAIN, rows=160, touched=1, hidden=128, inter=64, gpus=2, dispatch_bytes=128, combine_bytes=256, weight_bytes=1.0, rate_dtype="fp8"
+    )
+    compute, stream = 2 * 160 * 3 * 128 * 64 / 1e9, 3 * 128 * 64 / 1e6
+    link = 80 * (128 + 256) / 1e5
+    assert float(time) == pytest.approx(3.0 + 8.0 + max(compute, stream) + link)
+
+
+def test_every_packaged_gpu_loads_and_has_a_source():
+    for name in list_gpus():
+        gpu = load_gpu(name)
+        assert gpu.name == name
+        assert gpu.source
+        assert launch_us(gpu, fitted_values()) > 0
+        assert gpu.peak_TFLOPS("bf16") <= gpu.peak_TFLOPS("fp8") <= gpu.peak_TFLOPS("fp4")
+
+
+def test_unknown_gpu_and_dtype():
+    with pytest.raises(ConfigError, match=r"unknown gpu 'h100'; did you mean \"h100-sxm\""):
+        load_gpu("h100")
+    with pytest.raises(ConfigError, match="no peak for dtype 'int8'"):
+        H100.peak_TFLOPS("int8")

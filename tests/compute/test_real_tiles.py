@@ -1,0 +1,32 @@
+"""Tile tasks on a real GPU against the operator's own formula: the ops of a layer add up to the grouped GEMM."""
+
+from __future__ import annotations
+
+import pytest
+
+from dysharp.compute.gemm import gemm_gang, tile_task_ps
+from dysharp.compute.operators import grouped_gemm_us, launch_us
+from dysharp.specs import load_cluster
+from dysharp.specs.fitted import fitted_values
+from dysharp.specs.gpu import load_gpu
+
+
+@pytest.mark.parametrize("name", ["hw-dgx-h100", "hw-dgx-b200"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("shape", [(1024, 32, 4096, 7168), (1024, 32, 7168, 2048), (128, 32, 4096, 7168), (4096, 8, 2048, 2048)])
+def test_tiles_add_up_to_the_grouped_gemm(name: str, dtype: str, shape: tuple[int, int, int, int]) -> None:
+    # The formula chooses the best of four tile widths and counts whole waves, the tasks are 128 columns wide and never wait for a wave's end.
+    rows, groups, columns, depth = shape
+    cluster, constants = load_cluster(name), fitted_values()
+    gpu = load_gpu(cluster.gpu)
+    tiles = groups * -(-rows // 128)
+    task = int(tile_task_ps(cluster, dtype, columns, depth, 128, rows)[128])
+    of_tasks = tiles * gemm_gang(columns) * task / cluster.n_sms / 1e6
+    formula = float(grouped_gemm_us(gpu, constants, rows, groups, columns, depth, dtype)) - launch_us(gpu, constants)
+    assert of_tasks == pytest.approx(formula, rel=0.2)
+
+
+def test_a_paper_cluster_runs_at_peak() -> None:
+    paper = load_cluster("paper-dgx-h100")
+    flops = 2 * 128 * 128 * 7168
+    assert int(tile_task_ps(paper, "fp8", 4096, 7168, 128, 4096)[128]) == -(-flops * 1_000_000 * 132 // paper.fp8_flops_per_us)
