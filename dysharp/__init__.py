@@ -11,19 +11,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dysharp.api import capture, compare, compare_network, emulate, network, run, wrap
+    from dysharp.api import advise, capture, compare, compare_network, emulate, network, run, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.1.0"
 __all__ = [
-    "Machine", "__version__", "capture", "compare", "compare_network", "emulate", "load_cluster", "load_model", "make_routing", "network", "run",
-    "save_trace", "wrap",
+    "Machine", "__version__", "advise", "capture", "compare", "compare_network", "emulate", "load_cluster", "load_model", "make_routing", "network",
+    "run", "save_trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
     "run": ("dysharp.api", "run"),
+    "advise": ("dysharp.api", "advise"),
     "capture": ("dysharp.api", "capture"),
     "compare": ("dysharp.api", "compare"),
     "compare_network": ("dysharp.api", "compare_network"),

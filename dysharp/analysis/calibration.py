@@ -95,7 +95,7 @@ def hold_out(found: Sorted, constants: Mapping[str, Fitted], by: str) -> list[di
     measured, fitted_all = found.measured(), found.batch().values({name: c.value for name, c in constants.items()})
     label = [case.query.gpu if by == "gpu" else f"{case.family}: {case.query.shape}" for case in found.cases]
     held = np.full(len(found.cases), np.nan)
-    for fold in _folds(label, by):
+    for fold in folds(label, by):
         out = np.array([name in fold for name in label])
         values = {name: c.value for name, c in refit(found, constants, ~out).items()}
         at = np.flatnonzero(out)
@@ -103,7 +103,7 @@ def hold_out(found: Sorted, constants: Mapping[str, Fitted], by: str) -> list[di
     return _table(found, fitted_all, held, measured, by)
 
 
-def _folds(label: Sequence[str], by: str) -> list[set[str]]:
+def folds(label: Sequence[str], by: str) -> list[set[str]]:
     """Whole groups; the k-th shape of every family goes into fold k modulo `MOST_FOLDS`."""
     names = sorted(set(label))
     if by == "gpu":

@@ -87,6 +87,8 @@ FORMULAS: Mapping[str, Formula] = {
     "eager_mlp": _columns(("rows", "groups", "tokens", "hidden", "inter"), moe.eager_mlp_us),
     "fused_layer": _fused,
     "layer": _layer,
+    "memory_copy": _columns(("bytes",), operators.hbm_us),
+    "launch": lambda gpu, c, words, x: np.full(len(x["calls"]), operators.launch_us(gpu, c)),
 }
 
 

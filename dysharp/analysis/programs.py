@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.specs import Model, load_cluster
+from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.software import constants_given
 from dysharp.units import PS_PER_US
@@ -72,3 +72,13 @@ def _run(case: EpCase, tokens: int, constants: tuple[tuple[str, float], ...]) ->
     received = [i for i, template in enumerate(program.templates) if template.name == "received"]
     dispatched = int(trace.done[np.isin(program.ops.template, received)].max())
     return dispatched / PS_PER_US, (trace.time_ps - dispatched) / PS_PER_US
+
+
+def layer_us(model: Model, cluster: Cluster, n_sm: int, *, fp8: bool, constants: Mapping[str, float]) -> float:
+    """A whole layer under DeepEP normal kernels, uniform routing, in us: transfers and GEMMs, without what surrounds them."""
+    routing = make_routing("uniform", model, cluster.n_gpus, model.tokens_per_gpu)
+    deepep = get_system("deepep")
+    options = deepep.options(form="real", n_sm=n_sm, dispatch="fp8" if fp8 else "rows")
+    with constants_given(constants):
+        program = deepep.plan(model, cluster, routing, "fwd", options)
+    return run_burst(program)[0].time_ps / PS_PER_US

@@ -13,6 +13,7 @@ from typing import Any
 
 from dysharp.analysis.measured import Measurement
 from dysharp.compute.transfer import expected_copies
+from dysharp.specs.gpu import list_gpus
 
 GPUS = (("GB200", "gb200"), ("B200", "b200"), ("SM100", "b200"), ("H100", "h100-sxm"), ("H200", "h200-sxm"), ("H800", "h800"))
 """Text in the hardware column -> packaged GPU, first match; GH200, H20, A100-class and others have no entry."""
@@ -42,6 +43,8 @@ class Query:
 
 def gpu_of(row: Measurement) -> str:
     """The packaged GPU of a row; `Unsupported` when there is none."""
+    if row.hardware in list_gpus():  # the owner of a machine said which
+        return row.hardware
     if "GH200" in row.hardware or "L20" in row.hardware:
         raise Unsupported("no packaged GPU of this kind")
     for text, name in GPUS:
@@ -185,7 +188,8 @@ def grouped(row: Measurement) -> Query:
         return Query("eager_mlp", gpu, (), numbers, 0.0, us_per_unit(row), shape_of(row, "local_experts"))
     m, g, n, k = (number(row, key) for key in ("m_per_group", "groups", "n", "k"))
     work = {"TFLOPS": 2 * m * g * n * k / 1e6, "GB/s": g * (m * k + n * k + 2 * m * n) / 1e3}.get(row.unit, 0.0)
-    return Query("grouped_gemm", gpu, ("fp8",), {"rows": m, "groups": g, "n": n, "k": k}, work, us_per_unit(row), f"n={n:g} k={k:g} g={g:g}")
+    dtype = "bf16" if str(row.config.get("dtype", "fp8")).startswith(("bf16", "bfloat16")) else "fp8"
+    return Query("grouped_gemm", gpu, (dtype,), {"rows": m, "groups": g, "n": n, "k": k}, work, us_per_unit(row), f"n={n:g} k={k:g} g={g:g}")
 
 
 def check_quality(config: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,8 @@ class Row:
     `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
     host_us}, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes last. In a backward pass the gradients of a
     GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`. `blocks`: what the blocks of the fabric counted at packet level
-    (`engine.packet.statistics`; of "both": the forward pass), empty at burst level.
+    (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `warnings`: what lies outside the validated range
+    (`analysis.trust`), on hw clusters.
     """
 
     system: str
@@ -94,13 +96,21 @@ class Row:
     digest: str
     model_version: str
     blocks: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values for JSON, in the order of their declaration; `blocks` only at packet level."""
+        """The fields as plain values for JSON, in the order of their declaration; `blocks` and `warnings` where there are any."""
         out = dataclasses.asdict(self)
-        if not self.blocks:
-            del out["blocks"]
+        for name in ("blocks", "warnings"):
+            if not out[name]:
+                del out[name]
         return out
+
+
+def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
+    """"real" or "paper": what the option `form` says, by the family of the cluster where it is "auto"; without the option "paper"."""
+    form = str(options.get("form", "paper"))
+    return {"paper": "paper", "hw": "real"}[cluster.family] if form == "auto" else form
 
 
 def make_row(point: Point, program: Program, trace: Trace) -> Row:
@@ -119,7 +129,7 @@ def _measure(point: Point, program: Program, trace: Trace) -> Row:
     last = LastGpu(program, trace)
     return Row(
         system=point.system,
-        form=point.cluster.family,
+        form=form_of(point.cluster, point.options),
         model=point.model.name,
         cluster=point.cluster.name,
         gpus=point.routing.n_gpus,

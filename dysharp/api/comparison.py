@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.api.memory import check_memory
-from dysharp.api.options import Value, options_of, split_options
+from dysharp.api.options import Value, options_of, split_fabric, split_options
 from dysharp.api.point import run_point
 from dysharp.api.progress import Progress, Step
 from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, header_of, make_request, make_workload
@@ -81,7 +81,8 @@ def compare(
     if baseline not in chosen:
         get_system(baseline)
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
-    given = split_options(options, chosen)
+    fabric, rest = split_fabric(options, fidelity)
+    given = split_options(rest, chosen)
     values = {name: options_of(system, given[name]) for name, system in chosen.items()}
     request = make_request(
         model=model,
@@ -95,6 +96,7 @@ def compare(
         seed=seed,
         fidelity=fidelity,
     )
+    request = replace(request, fabric=tuple(sorted(fabric.items())))
     for system in chosen.values():
         check_memory(system, request)
     if progress:
@@ -105,7 +107,8 @@ def compare(
     )
     base = next(row.time_us for row in rows if row.system == baseline)
     speedup = {row.system: base / row.time_us for row in rows}
-    return Comparison(rows, baseline, speedup, header_of(workload), limits_sentence(rows, baseline))
+    warnings = tuple(f"warning: {text}" for text in dict.fromkeys(text for row in rows for text in row.warnings))
+    return Comparison(rows, baseline, speedup, (*header_of(workload), *warnings), limits_sentence(rows, baseline))
 
 
 def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
@@ -113,7 +116,8 @@ def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
     real = [row for row in rows if row.system not in BOUNDS] or list(rows)
     best = min(real, key=lambda row: row.time_us)
     causes = sorted(best.attribution, key=lambda cause: -best.attribution[cause])
-    shares = [f"{_LIMITS[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
+    limits = _LIMITS | ({"sm_us": "work of the SMs, GEMMs and copies of communication kernels"} if best.form == "real" else {})
+    shares = [f"{limits[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
     base = next(row for row in rows if row.system == baseline)
     versus = f", {base.time_us / best.time_us:.2f}x {baseline}" if best.system != baseline else ""
     share = best.bound_us / best.time_us

@@ -88,6 +88,32 @@ def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Syste
     return out
 
 
+def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict[str, Any], dict[str, Value]]:
+    """Sizes of the packet level's blocks (`fabric.name`, fields of `FabricConfig`) and the other options.
+
+    Raises ConfigError for an unknown or malformed one, and for any at another fidelity.
+    """
+    options = dict(given or {})
+    named = {key: options.pop(key) for key in list(options) if key.startswith("fabric.")}
+    if not named:
+        return {}, options
+    if fidelity != "packet":
+        raise ConfigError(f'option {next(iter(named))!r}: found fidelity "{fidelity}", expected "packet" (the burst level has no such blocks)')
+    from dysharp.engine.packet.fabric import FabricConfig
+
+    defaults = {f.name: f.default for f in dataclasses.fields(FabricConfig)}
+    out: dict[str, Any] = {}
+    for key, value in named.items():
+        name = key.partition(".")[2]
+        if name not in defaults:
+            raise ConfigError(f"option {key}: unknown{nearest(name, defaults)}")
+        out[name] = _of_type(f"option {key}", value, defaults[name])
+        if isinstance(out[name], int) and out[name] < (-1 if name in ("n_vcs", "vc_flits") else 0):
+            raise ConfigError(f"option {key}: found {out[name]}, expected at least 0 (0 = infinite)")
+    FabricConfig(**out)
+    return out, options
+
+
 def parse_set(texts: tuple[str, ...]) -> dict[str, str]:
     """`("dysharp.combine_window=64",)` as a mapping; raises ConfigError for text without "=" and for a key given twice."""
     out: dict[str, str] = {}

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
+from dysharp.analysis.trust import Question, warnings_of
 from dysharp.api.memory import check_memory
-from dysharp.api.options import Value, options_of, split_options
+from dysharp.api.options import Value, options_of, split_fabric, split_options
 from dysharp.api.progress import Progress, Step
 from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Request, Workload, make_request, make_workload
 from dysharp.specs import Cluster, Model
@@ -48,13 +49,14 @@ def run(
 
     `model`, `cluster`: a packaged name, a file (TOML, Hugging Face `config.json`) or a loaded spec; `gpus`: GPUs in use (default: all
     of the cluster); `tokens`: per GPU (default: the model's own); `layer`: of a recording (default: the one of median imbalance);
-    `routing`: a routing string (default: the model's own, see `workload`); `options`: {option: value} of the system; `placement`:
-    contiguous, auto, eplb or a file. The same arguments give the same Row but for wall times and memory.
+    `routing`: a routing string (default: the model's own, see `workload`); `placement`: contiguous, auto, eplb or a file.
+    `options`: {option: value} of the system; with `fidelity` "packet" also {"fabric.name": value} of the fabric's blocks
+    (`engine.packet.fabric.FabricConfig`). The same arguments give the same Row but for wall times and memory.
     Raises ConfigError for wrong input, SimulationError for a deadlock.
     """
     chosen = get_system(system)
-    given = split_options(options, {chosen.name: chosen})[chosen.name]
-    values = options_of(chosen, given)
+    fabric, rest = split_fabric(options, fidelity)
+    values = options_of(chosen, split_options(rest, {chosen.name: chosen})[chosen.name])
     request = make_request(
         model=model,
         cluster=cluster,
@@ -67,6 +69,7 @@ def run(
         seed=seed,
         fidelity=fidelity,
     )
+    request = dataclasses.replace(request, fabric=tuple(sorted(fabric.items())))
     check_memory(chosen, request)
     if progress:
         progress(Step(chosen.name, 1, 1, "routing"))
@@ -131,6 +134,8 @@ def _run_pass(
         total=w.routing_s + end - begin - compile_s,
     )
     row = dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb(), blocks=blocks)
+    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options))
+    row = dataclasses.replace(row, warnings=warnings_of(asked))
     return row, trace.row_slot
 
 
@@ -141,8 +146,9 @@ def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]],
         from dysharp.engine.packet.program import run_packet
 
         def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
-            run = run_packet(program, fabric_of(request.cluster), progress)
-            return run.trace, run.timing, run.statistics
+            config = dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric))
+            run = run_packet(program, config, progress)
+            return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": program.n_nodes * program.machine.n_links, **run.statistics}
 
         return packet
     from dysharp.engine.burst.run import run_burst

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -54,6 +55,27 @@ def refit(data: str | os.PathLike[str], path: str | os.PathLike[str]) -> Mapping
     found = calibration.refit(sort_rows(read_measurements(data)), fitted())
     write_text(Path(path), calibration.to_toml(found, HEAD))
     return found
+
+
+def write_summary(
+    data: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    hold_out: Sequence[Mapping[str, Any]] = (),
+    constants: Mapping[str, Fitted] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Judge the rows of a CSV as `run` would predict them and write the errors per family and GPU to `path` (packaged: `validated.toml`)."""
+    from dysharp.analysis.measured import read_measurements
+    from dysharp.analysis.summary import summarise
+    from dysharp.analysis.validation import sort_rows
+    from dysharp.specs.fitted import fitted
+
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress(Step("validate", 1, 1, "rows", done, total))
+
+    values = {name: constant.value for name, constant in (fitted() if constants is None else constants).items()}
+    write_text(Path(path), summarise(sort_rows(read_measurements(data)), values, hold_out, tell))
 
 
 def write_text(path: Path, text: str) -> None:

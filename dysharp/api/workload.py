@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Cluster, Model, load_cluster, load_model
@@ -29,6 +30,8 @@ class Request:
     direction: str
     seed: int
     fidelity: str
+    fabric: tuple[tuple[str, Any], ...] = ()
+    """Sizes of the packet level's blocks that differ from the cluster's: fields of `FabricConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +103,13 @@ def header_of(w: Workload) -> tuple[str, ...]:
     """Lines that say what a result rests on: workload, machine and its assumptions, notes, where it has been validated."""
     r, c = w.request, w.request.cluster
     costs = "software costs are charged" if c.software_costs else "no software cost is charged"
+    basis = "the papers' assumptions" if c.family == "paper" else "calibrated, real forms of systems"
     synthetic = ", synthetic routing" if w.routing.synthetic else ", recorded routing"
     lines = [
         f"{r.model.name}: hidden {r.model.hidden}, {r.model.n_experts} experts, top-{r.model.topk}; "
         f"{c.n_gpus} GPUs x {r.tokens} tokens; {DIRECTIONS[r.direction]}",
         f"routing: {w.routing.description.removesuffix(' (synthetic)')}{synthetic}",
-        f"cluster {c.name} ({c.family} family: the papers' assumptions, {costs})",
+        f"cluster {c.name} ({c.family} family: {basis}, {costs})",
         *(f"note: {note}" for note in w.routing.notes),
     ]
     if w.routing.placement.note:

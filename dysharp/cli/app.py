@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from dysharp import __version__
+from dysharp.cli.advise import advise
+from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
 from dysharp.cli.flags import complete_systems, json_flag, workload_flags
 from dysharp.cli.network import network
@@ -114,6 +116,8 @@ def list_(what: str, as_json: bool) -> None:
     print_json(rows) if as_json else print_list(what, rows)
 
 
+cli.add_command(advise)
+cli.add_command(calibrate)
 cli.add_command(capture)
 cli.add_command(emulate)
 cli.add_command(network)

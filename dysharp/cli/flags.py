@@ -62,9 +62,28 @@ _WORKLOAD = (
     ),
 )
 
+_MACHINE = 2  # flags before it name the model and the cluster
+
 
 def workload_flags(command: Command) -> Command:
     """What to simulate: the flags that `run` and `compare` share."""
-    for flag in reversed(_WORKLOAD):
+    return _with(command, _WORKLOAD)
+
+
+def real_workload_flags(command: Command) -> Command:
+    """The same for a command whose argument is the model, on a machine one can buy."""
+    cluster = click.option(
+        "--cluster",
+        default="hw-dgx-h100",
+        show_default=True,
+        metavar="NAME|FILE",
+        shell_complete=complete_clusters,
+        help="Packaged hw-* cluster or a TOML file, such as `dysharp calibrate` writes.",
+    )
+    return _with(command, (cluster, *_WORKLOAD[_MACHINE:]))
+
+
+def _with(command: Command, flags: tuple[Command, ...]) -> Command:
+    for flag in reversed(flags):
         command = flag(command)
     return command

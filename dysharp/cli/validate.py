@@ -21,9 +21,18 @@ if TYPE_CHECKING:
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
 @click.option("--page", metavar="FILE", help="Also write the full report as Markdown.")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the data first and write them to FILE (TOML).")
+@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU that error bars rest on (TOML); takes minutes.")
 @json_flag
 def validate(
-    data: str | None, check: bool, hold_out: tuple[str, ...], groups: bool, plot: str | None, page: str | None, refit: str | None, as_json: bool
+    data: str | None,
+    check: bool,
+    hold_out: tuple[str, ...],
+    groups: bool,
+    plot: str | None,
+    page: str | None,
+    refit: str | None,
+    summary: str | None,
+    as_json: bool,
 ) -> None:
     """Compare predictions with public measurements: errors per family, also where they are bad."""
     from dysharp.api.validation import refit as refit_constants
@@ -41,6 +50,12 @@ def validate(
         from dysharp.reports.validation import plot_validation
 
         save_figure(plot_validation(done.points), plot)
+    if summary is not None and data is not None:
+        from dysharp.api.validation import write_summary
+        from dysharp.cli.progress import progress_bar
+
+        with progress_bar("rows") as progress:
+            write_summary(data, summary, done.hold_out, constants, progress)
     if page is not None:
         from dysharp.reports.validation import write_page
 

@@ -29,10 +29,19 @@ METRICS = (
     "encoded_over_closed",
     "of_ideal",
     "over_explicit",
+    "al_hit_rate",
+    "al_read_rate",
+    "no_eviction_rate",
+    "extra_flits",
+    "over_infinite",
+    "session_lifetime_us",
+    "peak_sessions",
+    "knee",
 )
 COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
 STATUSES = ("reproduced", "gap", "no_published_value")
 DIRECTIONS = ("fwd", "bwd", "both")
+FIDELITIES = ("burst", "packet")
 KEYS = {"title", "source", "text", "points", "check"}
 CLOSED_FORM = "closed-form"  # no system: the closed forms of uniform routing, for which nothing is simulated
 PACKET_FORMAT = "packet-format"  # no system: flits of packets (isa/efficiency.py), nothing is simulated
@@ -60,6 +69,7 @@ class Point:
     options: tuple[tuple[str, Any], ...] = ()
     choices: tuple[tuple[str, Any], ...] = ()
     direction: str = "fwd"
+    fidelity: str = "burst"
 
     def command(self) -> list[str]:
         """Arguments of the `dysharp` command that prints this point (without `choices`, which have no flag)."""
@@ -69,10 +79,12 @@ class Point:
             ("--gpus", self.gpus),
             ("--tokens", self.tokens),
             ("--direction", self.direction if self.direction != "fwd" else ""),
+            ("--fidelity", self.fidelity if self.fidelity != "burst" else ""),
         ):
             words += [flag, str(value)] if value else []
         for name, value in self.options:
-            words += ["--set", f"{self.system}.{name}={str(value).lower() if isinstance(value, bool) else value}"]
+            place = "" if name.startswith("fabric.") else f"{self.system}."
+            words += ["--set", f"{place}{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return [*words, "--json"]
 
     @property
@@ -82,12 +94,13 @@ class Point:
         words += [f"{n} {what}" for n, what in ((self.gpus, "GPUs"), (self.tokens, "tokens per GPU")) if n is not None]
         words += [f"seed {self.seed}"] if self.seed else []
         words += [self.direction] if self.direction != "fwd" else []
+        words += [self.fidelity] if self.fidelity != "burst" else []
         return " ".join(filter(None, [*words, *(f"{name}={value}" for name, value in self.options + self.choices)]))
 
     @property
     def workload(self) -> tuple[Any, ...]:
         """What two systems must share to be compared."""
-        return self.model, self.cluster, self.routing, self.seed, self.gpus, self.tokens, self.direction
+        return self.model, self.cluster, self.routing, self.seed, self.gpus, self.tokens, self.direction, self.fidelity
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +215,7 @@ class _Axes:
     routing: tuple[str, ...] = ("",)
     seeds: tuple[int, ...] = (0,)
     direction: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("fwd",)
+    fidelity: str = "burst"
     options: dict[str, bool | int | str] = field(default_factory=dict)
     grid: dict[str, list[bool | int | str]] = field(default_factory=dict)
     defaults: bool = False
@@ -225,11 +239,13 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
         cells.append(())  # beside the grid, the point that sets none of its options
     for word in axes.direction:
         _word(word, DIRECTIONS, f"{where}.direction")
+    _word(axes.fidelity, FIDELITIES, f"{where}.fidelity")
+    settings = [tuple(sorted({**axes.options, **dict(cell)}.items())) for cell in cells]
     sizes = itertools.product(axes.models, axes.cluster, axes.gpus, axes.tokens)
     return tuple(
-        Point(system, model, cluster, routing, seed, gpus, tokens, tuple(sorted({**axes.options, **dict(cell)}.items())), direction=direction)
-        for (model, cluster, gpus, tokens), routing, seed, direction, system, cell in itertools.product(
-            sizes, axes.routing, axes.seeds, axes.direction, axes.systems, cells
+        Point(system, model, cluster, routing, seed, gpus, tokens, options, direction=direction, fidelity=axes.fidelity)
+        for (model, cluster, gpus, tokens), routing, seed, direction, system, options in itertools.product(
+            sizes, axes.routing, axes.seeds, axes.direction, axes.systems, settings
         )
     )
 

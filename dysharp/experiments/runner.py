@@ -29,7 +29,7 @@ class SourcesChanged(SimulationError):
 
 def check_points(points: Iterable[Point]) -> None:
     """Raise ConfigError for the first point that names an unknown system, option, model or cluster: before anything runs."""
-    from dysharp.api.options import options_of
+    from dysharp.api.options import options_of, split_fabric
     from dysharp.systems import get_system
 
     for model in dict.fromkeys(p.model for p in points):
@@ -39,7 +39,7 @@ def check_points(points: Iterable[Point]) -> None:
         _ = machine if gpus is None else machine.with_gpus(gpus)
     for system, options in dict.fromkeys((p.system, p.options) for p in points):
         if system not in CALCULATED:
-            options_of(get_system(system), dict(options))
+            options_of(get_system(system), split_fabric(dict(options), "packet")[1])
 
 
 @dataclass(slots=True)

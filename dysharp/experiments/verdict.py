@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.errors import ConfigError
+from dysharp.experiments import sizing
 from dysharp.experiments.figure import CALCULATED, Check, Figure, Point, unclaimed
 
 Rows = dict[Point, dict[str, Any]]
@@ -79,6 +80,10 @@ def _traffic(point: Point, check: Check, rows: Rows) -> float | None:
     return _total(rows[point]) / 1e9
 
 
+def _sized(measure: Callable[[Point, Rows], float | None]) -> Callable[[Point, Check, Rows], float | None]:
+    return lambda point, check, rows: measure(point, rows)
+
+
 MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
     "speedup": _speedup,
     "traffic_cut": _traffic_cut,
@@ -87,6 +92,7 @@ MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
     "kept": _kept,
     "traffic_GB": _traffic,
     "time_us": _field("time_us"),
+    **{name: _sized(measure) for name, measure in sizing.MEASURES.items()},
     **{name: _field(name) for names in CALCULATED.values() for name in names},
 }
 UNITS = {
@@ -96,6 +102,7 @@ UNITS = {
     "encoded_over_closed": "encoded packets over closed form",
     "of_ideal": "payload efficiency over ideal",
     "over_explicit": "payload efficiency over explicit",
+    **sizing.UNITS,
 }
 
 

@@ -31,6 +31,7 @@ def row_of(point: Point) -> dict[str, Any]:
             routing=point.routing or None,
             direction=point.direction,
             seed=point.seed,
+            fidelity=point.fidelity,
             options=dict(point.options),
         )
     return row.to_dict()

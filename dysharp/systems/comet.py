@@ -23,6 +23,7 @@ class Options:
     options=Options,
     traffic="one_copy_per_gpu",
     drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
+    today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One GEMM overlaps Dispatch, the next one Combine, row by row; a GPU's Combine starts after its own first GEMM."""

@@ -28,6 +28,7 @@ class Options:
     options=Options,
     traffic="allgather",
     drops="NCCL channels and their SMs, the permutation of gathered rows",
+    today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """AllGather of all tokens, grouped GEMMs on the rows a GPU needs, a barrier of all GPUs, ReduceScatter of partial sums."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -29,18 +30,30 @@ class System:
     traffic: str
     plan: Plan
     drops: str
+    today: bool = False
+    """Software that runs on machines one can buy; else it needs switches or GPUs that do not exist, or is a bound."""
+
+    @property
+    def has_real_form(self) -> bool:
+        """Whether it also exists with its software costs (option `form`), and not only as papers assume."""
+        return _has_form(self.options)
+
+
+def _has_form(options: type) -> bool:
+    return any(f.name == "form" for f in dataclasses.fields(options))
 
 
 _REGISTRY: dict[str, System] = {}
 
 
-def system(name: str, *, source: str, options: type, traffic: str, drops: str = "") -> Callable[[Plan], Plan]:
-    """Register a plan function. Its module's docstring is the one-line summary."""
+def system(name: str, *, source: str, options: type, traffic: str, drops: str = "", today: bool | None = None) -> Callable[[Plan], Plan]:
+    """Register a plan function. Its module's docstring is the one-line summary. `today` None: whether it has a real form."""
 
     def register(plan: Plan) -> Plan:
         module = importlib.import_module(plan.__module__)
         summary = (module.__doc__ or "").strip().splitlines()[0]
-        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops)
+        now = _has_form(options) if today is None else today
+        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops, now)
         return plan
 
     return register

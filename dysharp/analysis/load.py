@@ -1,0 +1,92 @@
+"""How evenly a Routing loads GPUs and pairs of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.compute.gemm import ELEMENT_BYTES
+from dysharp.specs import Cluster, Model
+from dysharp.workload import Routing, needed_gpus, rows_per_slot
+from dysharp.workload.routing import max_over_mean
+
+I64 = NDArray[np.int64]
+MOST_GPUS = 72  # larger tables say less than their summary
+EPLB = "eplb"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`pairs`: `[source GPU, destination GPU]` tokens sent, each once per destination, the diagonal crosses no link; `rows`: `[gpus]` expert rows."""
+
+    placement: str
+    note: str
+    pairs: I64
+    rows: I64
+
+    @property
+    def rows_max_mean(self) -> float:
+        """Rows of the busiest GPU over the mean."""
+        return max_over_mean(self.rows)
+
+    @property
+    def received_max_mean(self) -> float:
+        """Tokens that the busiest GPU receives over the mean."""
+        return max_over_mean(self._remote.sum(axis=0))
+
+    @property
+    def pair_max_mean(self) -> float:
+        """Tokens of the busiest pair of GPUs over the mean of all pairs."""
+        off = self._remote[~np.eye(len(self.rows), dtype=bool)]
+        return max_over_mean(off) if off.size else 1.0
+
+    @property
+    def busiest_pair(self) -> tuple[int, int]:
+        """(source, destination)."""
+        source, destination = divmod(int(self._remote.argmax()), len(self.rows))
+        return source, destination
+
+    @property
+    def _remote(self) -> I64:
+        return self.pairs * (1 - np.eye(len(self.rows), dtype=np.int64))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `pairs` is left out above `MOST_GPUS` GPUs."""
+        found: dict[str, Any] = {
+            "placement": self.placement,
+            "note": self.note,
+            "rows_max_mean": self.rows_max_mean,
+            "received_max_mean": self.received_max_mean,
+            "pair_max_mean": self.pair_max_mean,
+            "busiest_pair": list(self.busiest_pair),
+            "rows_per_gpu": self.rows.tolist(),
+        }
+        return found | ({"tokens_per_pair": self.pairs.tolist()} if len(self.rows) <= MOST_GPUS else {})
+
+
+def load_of(routing: Routing) -> Load:
+    """The load of a placed Routing."""
+    gpus = routing.n_gpus
+    pairs = needed_gpus(routing).reshape(gpus, routing.tokens_per_gpu, gpus).sum(axis=1, dtype=np.int64)
+    rows = rows_per_slot(routing).reshape(gpus, -1).sum(axis=1)
+    return Load(routing.placement.kind, routing.placement.note, pairs, rows)
+
+
+def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[str, ...]:
+    """A line when the experts of all layers of a model do not fit the memory of a GPU."""
+    each = model.n_matrices * model.hidden * model.expert_hidden * ELEMENT_BYTES[model.gemm_dtype]
+    needed = model.n_layers * routing.placement.slots_per_gpu * each
+    if needed <= cluster.hbm_bytes:
+        return ()
+    return (
+        f"the experts of all {model.n_layers} layers take {needed / 1e9:.0f} GB of the {cluster.hbm_bytes / 1e9:.0f} GB of a GPU: "
+        "they need pipeline stages or more GPUs",
+    )
+
+
+def eplb_spec(routing: Routing) -> str:
+    """The placement to hold a Routing's own against: `eplb` with its default slots, `auto` for one that is EPLB's already."""
+    return "auto" if routing.placement.kind == EPLB else EPLB

@@ -1,0 +1,101 @@
+"""The verb `calibrate`: a cluster file from its owner's measurements."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dysharp.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from dysharp.analysis.machine_fit import MachineFit
+
+DEFAULT_BASE = "hw-dgx-h100"
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A fit and the cluster file it was written to."""
+
+    fit: MachineFit
+    path: str
+    name: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        f = self.fit
+        return {
+            "path": self.path,
+            "cluster": self.name,
+            "n_rows": f.n_rows,
+            "constants": [{"name": name, "before": f.before[name], "after": value} for name, value in f.fitted.items()],
+            "refused": dict(f.refused),
+            "errors": [asdict(row) for row in f.errors],
+            "skipped": dict(f.skipped),
+        }
+
+
+def calibrate(
+    data: str | os.PathLike[str], out: str | os.PathLike[str], *, base: str = DEFAULT_BASE, gpu: str | None = None, name: str | None = None
+) -> Calibration:
+    """Fit the constants that the rows of a CSV determine and write a cluster TOML that carries them over `base`, a packaged hw cluster.
+
+    `gpu`: whose datasheet holds, by default that of `base`; `name` of the cluster: by default that of the file. Raises `ConfigError` for wrong
+    input and when the rows determine nothing.
+    """
+    from dysharp.analysis.machine_fit import fit_machine
+    from dysharp.analysis.measured import read_measurements
+    from dysharp.specs import list_clusters, load_cluster
+    from dysharp.specs.fitted import fitted
+    from dysharp.workload import check_writable
+
+    if base not in list_clusters() or not load_cluster(base).gpu:
+        hw = [known for known in list_clusters() if load_cluster(known).gpu]
+        raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
+    own = load_cluster(base).gpu
+    if gpu is not None and gpu != own:
+        raise ConfigError(f"calibrate: gpu: found {gpu[:60]!r}, expected {own}, that of {base}")
+    path = Path(out)
+    check_writable(path, ".toml")
+    called = _name(name or path.stem)
+    if called in list_clusters():
+        raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
+    found = fit_machine(read_measurements(data), own, fitted())
+    if not found.n_rows:
+        raise ConfigError(f"{data}: found no row that is predicted on {own}, expected rows such as those of docs/advise.md")
+    if not found.fitted:
+        raise ConfigError(f"{data}: found {found.n_rows} rows that determine no constant, expected more rows or other shapes")
+    from dysharp.api.validation import write_text
+
+    write_text(path, _toml(found, called, base, Path(data).name))
+    return Calibration(found, str(path), called)
+
+
+def _name(text: str) -> str:
+    """Kept to what a cluster may be called."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in text).lstrip("._+-")
+    return kept[:128] or "calibrated"
+
+
+def _toml(found: MachineFit, name: str, base: str, data: str) -> str:
+    every = found.errors[-1]
+    shown = "".join(c if c.isprintable() and c not in '"\\' else "_" for c in data)[:100]
+    head = [
+        f"# {base} with constants fitted to {found.n_rows} rows of {shown}: median error {every.before.median_ape:.1f} % before, "
+        f"{every.after.median_ape:.1f} % after.",
+        "# Constants that the rows do not determine keep their packaged values. Written by dysharp calibrate.",
+        f'base = "{base}"',
+        f'name = "{name}"',
+        f'source = "{base}, calibrated on {found.n_rows} rows of {shown}"',
+        "",
+        "[constants]",
+    ]
+    return "\n".join([*head, *(_line(key, value, found.before) for key, value in found.fitted.items())]) + "\n"
+
+
+def _line(name: str, value: float, before: Mapping[str, float]) -> str:
+    return f'"{name}" = {value:.{DIGITS}g}  # packaged: {before[name]:g}'

@@ -1,0 +1,41 @@
+"""`dysharp advise`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dysharp.cli.flags import complete_systems, json_flag, real_workload_flags
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank.  [default: all that run on such machines today]"
+)
+@real_workload_flags
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
+@json_flag
+def advise(model: str, systems: str | None, settings: tuple[str, ...], markdown: bool, as_json: bool, **workload: Any) -> None:
+    """Which EP system to run for MODEL on a machine, what limits it, and what would help.
+
+    MODEL is a packaged model, a TOML file, or a Hugging Face config.json. Times come with error bars from measurements; what lies outside
+    the measured range carries a warning.
+    """
+    from dysharp.api import advise as ask
+    from dysharp.api.options import parse_set
+    from dysharp.cli.advice_text import markdown_of, print_advice
+    from dysharp.cli.output import print_header, print_json
+    from dysharp.cli.progress import progress_bar
+
+    names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
+    with progress_bar() as progress:
+        done = ask(model, systems=names, options=parse_set(settings), progress=progress, **workload)
+    if as_json:
+        print_header(done.header)
+        print_json(done.to_dict())
+    elif markdown:
+        click.echo(markdown_of(done))
+    else:
+        print_advice(done)

@@ -1,0 +1,82 @@
+"""`dysharp calibrate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dysharp.cli.flags import complete_clusters, json_flag
+
+if TYPE_CHECKING:
+    from dysharp.analysis.machine_fit import Improvement
+    from dysharp.api.machine import Calibration
+
+ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
+
+
+@click.command()
+@click.argument("measurements", metavar="MEASUREMENTS.csv")
+@click.option("--base", default="hw-dgx-h100", show_default=True, metavar="NAME", shell_complete=complete_clusters, help="Packaged hw-* cluster.")
+@click.option("--gpu", metavar="NAME", help="GPU whose datasheet holds; must be that of the base.  [default: that of the base]")
+@click.option("--name", metavar="NAME", help="Name of the cluster.  [default: that of the file]")
+@click.option("-o", "--out", required=True, metavar="OUT.toml", help="Cluster file to write; --cluster OUT.toml uses it.")
+@json_flag
+def calibrate(measurements: str, base: str, gpu: str | None, name: str | None, out: str, as_json: bool) -> None:
+    """Fit a cluster file to measurements of your own machine.
+
+    MEASUREMENTS.csv has the columns id, kind, system, hardware, config_json, metric, value, unit, source; examples/measure_gpu.py writes such
+    a file. Constants that the rows do not determine are not fitted; the output says which and why.
+    """
+    from dysharp.api.machine import calibrate as fit
+    from dysharp.cli.output import print_json
+
+    click.echo("fitting, and fitting again with every shape held out", err=True)
+    done = fit(measurements, out, base=base, gpu=gpu, name=name)
+    print_json(done.to_dict()) if as_json else print_calibration(done)
+
+
+def print_calibration(done: Calibration) -> None:
+    """Errors before and after, constants, refusals."""
+    from dysharp.cli.output import console
+
+    fit, out = done.fit, console()
+    out.print("error, median / 90th percentile, % of the measured value", markup=False)
+    out.print(_table(("family", "rows", "shapes", "before", "after", "held out"), [_row(row) for row in fit.errors]))
+    out.print("\nfitted", markup=False)
+    cells = [_constant(name, fit.before[name], value) for name, value in fit.fitted.items()]
+    out.print(_table(("constant", "packaged", "here", "change %", ""), cells))
+    out.print("\nnot fitted", markup=False)
+    reasons: dict[str, list[str]] = {}
+    for constant, why in fit.refused.items():
+        reasons.setdefault(why, []).append(constant)
+    out.print(_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2))
+    if fit.skipped:
+        out.print("\nrows not used", markup=False)
+        out.print(_table(("why", "rows"), [(why, str(n)) for why, n in fit.skipped.items()]))
+    click.echo(f"\nwritten: {done.path} (cluster {done.name}); use it with --cluster {done.path}")
+
+
+def _constant(name: str, before: float, after: float) -> tuple[str, ...]:
+    from dysharp.specs.fitted import fitted
+
+    known = fitted()[name]
+    ends = "end of its range" if min(after / known.low, known.high / after) < ALMOST else ""
+    return name, f"{before:.4g}", f"{after:.4g}", f"{100 * (after / before - 1):+.0f}", ends
+
+
+def _row(row: Improvement) -> tuple[str, ...]:
+    errors = [row.before, row.after, row.held_out]
+    shown = ("-" if e is None else f"{e.median_ape:.1f} / {e.p90_ape:.1f}" for e in errors)
+    return (row.family, str(row.before.n), str(row.shapes), *shown)
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], left: int = 1) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for at, head in enumerate(heads):
+        table.add_column(head, justify="left" if at < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table

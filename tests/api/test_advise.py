@@ -1,0 +1,179 @@
+"""`advise`: what is ranked, where its error bars come from, what its what-ifs change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dysharp as ds
+from dysharp.analysis.load import load_of
+from dysharp.analysis.surroundings import around
+from dysharp.analysis.trust import COMMUNICATION, FEWEST, Question, judged, measured_range, trust_of, warnings_of
+from dysharp.api.advice import Advice
+from dysharp.errors import ConfigError
+from dysharp.specs import load_cluster, load_model
+from dysharp.systems import all_systems
+from dysharp.workload import make_routing
+
+SMALL: dict[str, Any] = {"cluster": "hw-dgx-h100", "tokens": 32, "routing": "lognormal:0.8"}
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return ds.advise("deepseek-v2-lite", **SMALL)
+
+
+def question(**changes: Any) -> Question:
+    deepep = {"form": "auto", "n_sm": 20, "dispatch": "rows"}
+    return replace(Question("deepep", load_model("deepseek-v3"), load_cluster("hw-dgx-h100"), 1024, options=deepep), **changes)
+
+
+def test_only_systems_of_today_are_ranked(advice: Advice) -> None:
+    ranked = {entry.row.system for entry in advice.ranking}
+    systems = all_systems()
+    assert "deepep" in ranked
+    assert all(systems[name].today and systems[name].has_real_form for name in ranked)
+    assert not systems["dysharp"].today
+    assert set(advice.not_ranked) == {name for name, s in systems.items() if s.today} - ranked
+    times = [entry.time_us for entry in advice.ranking]
+    assert times == sorted(times)
+
+
+def test_the_number_of_sms_is_searched_in_the_measured_range(advice: Advice) -> None:
+    deepep = next(entry for entry in advice.ranking if entry.row.system == "deepep")
+    low, high = measured_range("deepep", "sms", "h100-sxm") or (0, 0)
+    assert len(deepep.tried) > 3
+    assert all(low <= n <= high for n in deepep.tried)
+    assert deepep.tried[deepep.row.options["n_sm"]] == min(deepep.tried.values()) == deepep.time_us
+
+
+def test_a_given_knob_is_kept() -> None:
+    done = ds.advise("deepseek-v2-lite", systems=["deepep"], options={"deepep.n_sm": 8}, **SMALL)
+    assert (done.best.row.options["n_sm"], done.best.tried) == (8, {})
+
+
+def test_error_bars_are_those_of_the_parts(advice: Advice) -> None:
+    best = advice.best
+    bar = best.bar()
+    assert bar is not None
+    assert best.wide is not None
+    assert best.typical is not None
+    assert 0 < best.typical < best.wide < 1
+    assert bar[0] < best.time_us < bar[1]
+    table = judged()
+    parts = [table[family, "h100-sxm"].p90 / 100 for family in ("deepep-dispatch", "deepep-combine", "grouped-gemm")]
+    assert min(parts) <= best.wide <= max(*parts, table["layer", "h100-sxm"].p90 / 100)
+
+
+def test_json_has_its_fields(advice: Advice) -> None:
+    found = advice.to_dict()
+    json.dumps(found, allow_nan=False)
+    assert {"ranking", "limits", "what_if"} <= set(found)
+    assert {"bound_us", "bound_resource", "bound_terms", "attribution", "load", "sentence"} <= set(found["limits"])
+    changes = [entry["change"] for entry in found["what_if"]]
+    assert {"EPLB-style replicas", "links x2", "DySHARP switches", "EP4", "communication for free"} <= set(changes)
+    for entry in found["what_if"]:
+        assert entry["speedup"] == pytest.approx(found["ranking"][0]["time_us"] / entry["time_us"])
+
+
+def test_paper_forms_have_no_error_bars_and_say_so(advice: Advice) -> None:
+    for entry in advice.what_if:
+        if entry.predicted.row.form == "paper":
+            assert entry.predicted.bar() is None
+            assert "no software cost is charged" in entry.predicted.row.warnings[0]
+
+
+def test_replicas_even_the_load_out(advice: Advice) -> None:
+    before, after = advice.load
+    assert (before.placement, after.placement) == ("auto", "eplb")
+    assert after.rows_max_mean < before.rows_max_mean
+    assert before.rows.sum() == after.rows.sum() == 8 * 32 * 6
+
+
+def test_pairs_count_a_token_once_per_gpu() -> None:
+    routing = make_routing("uniform", load_model("deepseek-v3"), 4, 16)
+    load = load_of(routing)
+    own = np.array([[any(slot // routing.placement.slots_per_gpu == d for slot in row) for d in range(4)] for row in routing.slot])
+    assert (load.pairs == own.reshape(4, 16, 4).sum(axis=1)).all()
+    assert load.pairs[load.busiest_pair] == (load.pairs * (1 - np.eye(4, dtype=int))).max()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"tokens": 1 << 18}, "deepep-dispatch: tokens 262144 is outside the measured range (1 to 131072 on h100-sxm)"),
+        ({"cluster": load_cluster("hw-dgx-h100").with_gpus(4)}, "deepep-dispatch: gpus 4 is outside the measured range (8 on h100-sxm)"),
+        ({"model": replace(load_model("deepseek-v3"), hidden=1024)}, "hidden 1024 is outside the measured range (2048 to 7168 on h100-sxm)"),
+        ({"cluster": load_cluster("hw-dgx-h200")}, "deepep-dispatch was not measured on h200-sxm"),
+        ({"cluster": load_cluster("hw-dgx-h800")}, "deepep-combine: only 1 rows on h800"),
+        ({"direction": "bwd"}, "backward passes were not measured"),
+        ({"system": "new-one"}, "new-one: no measurement stands behind it"),
+        ({"cluster": replace(load_cluster("hw-dgx-h100"), link_bytes_per_us=900_000)}, "links of 900 GB/s are not those of h100-sxm (450 GB/s)"),
+        ({"cluster": replace(load_cluster("hw-dgx-h100"), constants=(("deepep.call_us", 20.0),))}, "has constants of its own"),
+        ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range (4 to 24 on h100-sxm)"),
+    ],
+)
+def test_what_lies_outside_carries_a_warning(changes: dict[str, Any], text: str) -> None:
+    assert warnings_of(question()) == ()
+    assert text in " | ".join(warnings_of(question(**changes)))
+
+
+def test_the_warning_travels_with_rows_and_comparisons() -> None:
+    row = ds.run("deepep", model="deepseek-v2-lite", cluster="hw-dgx-h100", gpus=4, tokens=16)
+    assert any("gpus 4 is outside" in text for text in row.to_dict()["warnings"])
+    done = ds.compare(["deepep", "dysharp"], model="deepseek-v2-lite", cluster="hw-dgx-h100", tokens=16)
+    assert any(line.startswith("warning: dysharp: paper form") for line in done.header)
+    assert "warnings" not in ds.run("deepep", model="deepseek-v2-lite", gpus=4, tokens=16).to_dict()
+
+
+def test_a_gpu_without_rows_has_wider_bars() -> None:
+    shares = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
+    here, elsewhere = (trust_of(question(cluster=load_cluster(name)), shares) for name in ("hw-dgx-h100", "hw-dgx-h200"))
+    assert here.wide is not None
+    assert elsewhere.wide is not None
+    assert here.wide < elsewhere.wide
+    assert trust_of(question(system="new-one"), shares).wide is None
+
+
+def test_the_table_of_errors_covers_the_systems() -> None:
+    for families in COMMUNICATION.values():
+        for family in families:
+            assert any(name == family and entry.n >= FEWEST for (name, _), entry in judged().items())
+
+
+def test_surroundings_grow_with_rows_and_vanish_without_them() -> None:
+    cluster, model = load_cluster("hw-dgx-h100"), load_model("deepseek-v3")
+    few, many = (around(cluster, model, rows, rows / 2, permutes=1, fp8_rows=True) for rows in (100.0, 10000.0))
+    assert few.device_us < many.device_us
+    assert many.cast_us == 0.0
+    assert around(cluster, model, 100.0, 50.0, permutes=0, fp8_rows=False).permute_us == 0.0
+    assert few.host_us == many.host_us > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"cluster": "paper-nvl72"}, "is of the paper family, expected an hw-"),
+        ({"systems": ["dysharp"]}, "dysharp needs hardware that does not exist"),
+        ({"systems": ["nvls"]}, "nvls has no real form"),
+        ({"systems": []}, "found no system"),
+        ({"systems": ["deepeq"]}, 'did you mean "deepep"'),
+        ({"options": {"deepep.n_sm": 7}}, "expected an even number of SMs"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        ds.advise("deepseek-v2-lite", **(SMALL | given))
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_progress_and_memory_are_told() -> None:
+    seen = []
+    done = ds.advise("deepseek-v3", systems=["deepep"], options={"deepep.n_sm": 8}, cluster="hw-dgx-h100", tokens=8, progress=seen.append)
+    assert {step.system for step in seen} >= {"deepep", "dysharp", "ideal"}
+    assert any("take 82 GB of the 80 GB of a GPU" in text for text in done.best.row.warnings)

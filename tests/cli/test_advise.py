@@ -1,0 +1,72 @@
+"""`dysharp advise` and `dysharp validate --summary`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dysharp.analysis.measured import COLUMNS
+from dysharp.analysis.trust import judged
+
+Call = Callable[..., Any]
+SMALL = ("deepseek-v2-lite", "--tokens", "16", "--systems", "deepep", "--set", "deepep.n_sm=8")
+
+
+def test_table_fits_and_names_what_it_rests_on(dysharp: Call) -> None:
+    done = dysharp("advise", *SMALL)
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 100
+    for part in ("Ranking", "What limits deepep", "Load", "Tokens per GPU pair, placement eplb", "What if", "DySHARP switches", "not measured"):
+        assert part in done.out
+    assert "software costs are charged" in done.out
+    assert "paper forms charge no software cost" in done.out
+
+
+def test_json(dysharp: Call) -> None:
+    done = dysharp("advise", *SMALL, "--json")
+    found = json.loads(done.out)
+    assert list(found)[:3] == ["ranking", "limits", "what_if"]
+    assert found["ranking"][0]["options"]["n_sm"] == 8
+    assert "cluster hw-dgx-h100" in done.err
+
+
+def test_markdown_is_made_of_whole_tables(dysharp: Call) -> None:
+    out = dysharp("advise", *SMALL, "--markdown").out
+    tables = [block.splitlines() for block in out.split("\n\n") if block.startswith("|")]
+    assert len(tables) >= 5
+    for table in tables:
+        assert len({line.count("|") for line in table}) == 1
+        assert set(table[1]) <= set("|:- ")
+    assert "### Ranking" in out
+
+
+def test_warnings_are_printed(dysharp: Call) -> None:
+    assert "warning: deepep: deepep-dispatch: gpus 4 is outside" in dysharp("advise", *SMALL, "--gpus", "4").out.replace("\n", "")
+
+
+def test_errors_are_one_line(dysharp: Call) -> None:
+    for given, text in ((("deepseek-v9",), "unknown model"), (("deepseek-v3", "--cluster", "paper-nvl72"), "expected an hw-"), ((), "Missing argument")):
+        done = dysharp("advise", *given)
+        assert (done.code, done.out) == (2, "")
+        assert text in done.err
+        assert len(done.err.splitlines()) == 1
+
+
+def test_the_summary_is_what_the_bars_are_read_from(dysharp: Call, tmp_path: Path) -> None:
+    ep = {"dtype": "fp8_e4m3", "ep": 8, "experts": 64, "hidden": 2048, "sms": 8, "tokens_per_rank": 16, "topk": 4}
+    gemm = {"dtype": "bfloat16", "k": 4096, "kernel": "torch.nn.functional.linear", "m": 1024, "n": 4096, "timing": "cuda graph"}
+    rows = [("a", "ep_dispatch", "DeepEP-normal", ep, 45.0), ("b", "ep_combine", "DeepEP-normal", ep, 50.0), ("c", "gemm_dense", "vLLM linear", gemm, 60.0)]
+    text = [",".join(COLUMNS)]
+    for name, kind, system, config, value in rows:
+        quoted = '"' + json.dumps(config).replace('"', '""') + '"'
+        text.append(f"{name},{kind},{system},8xH100-SXM,{quoted},latency,{value},us,a source")
+    data, out = tmp_path / "m.csv", tmp_path / "validated.toml"
+    data.write_text("\n".join(text) + "\n")
+    assert dysharp("validate", "--data", str(data), "--summary", str(out)).code == 0
+    table = judged(out)
+    assert set(table) == {("deepep-dispatch", "h100-sxm"), ("deepep-combine", "h100-sxm"), ("dense-gemm", "h100-sxm")}
+    entry = table["deepep-dispatch", "h100-sxm"]
+    assert (entry.n, entry.by, entry.ranges["tokens"], entry.ranges["sms"]) == (1, "program", (16, 16), (8, 8))
+    assert table["dense-gemm", "h100-sxm"].by == "closed form"

@@ -1,0 +1,173 @@
+"""`dysharp calibrate`, cluster files with constants of their own, and the measuring script."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dysharp as ds
+from dysharp.analysis.measured import COLUMNS
+from dysharp.compute.collectives import collective_us
+from dysharp.compute.operators import gemm_us, grouped_gemm_us
+from dysharp.errors import ConfigError
+from dysharp.specs import load_cluster
+from dysharp.specs.catalog import cluster_from_toml
+from dysharp.specs.fitted import fitted_values
+from dysharp.specs.gpu import load_gpu
+
+Call = Callable[..., Any]
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "measure_gpu.py"
+TRUE = {"hbm.fraction": 0.9, "hopper.bf16_sustained": 0.75, "gpu.kernel_us": 2.5}
+HEAD = 'base = "hw-dgx-h100"\nname = "mine"\n'
+
+
+@pytest.fixture(scope="module")
+def measure() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("measure_gpu", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["measure_gpu"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def own(measure: ModuleType, tmp_path: Path) -> Path:
+    """A measured machine whose constants are known: what the formulas say with `TRUE`, and 2 % of noise."""
+    gpu, constants, rng = load_gpu("h100-sxm"), fitted_values() | TRUE, np.random.default_rng(0)
+    rows = []
+    for m, n, k in measure.GEMMS:
+        config = {"dtype": "bfloat16", "m": m, "n": n, "k": k, "timing": "cuda graph"}
+        rows.append(measure.Measured("gemm_dense", "torch", config, "latency", float(gemm_us(gpu, constants, m, n, k, "bf16")), "us"))
+    for each, groups in measure.GROUPED:
+        for n, k in measure.EXPERT:
+            config = {"dtype": "bf16", "m_per_group": each, "groups": groups, "n": n, "k": k}
+            us = float(grouped_gemm_us(gpu, constants, each, groups, n, k, "bf16"))
+            rows.append(measure.Measured("grouped_gemm_contiguous", "torch", config, "latency", us, "us"))
+    noisy = [measure.Measured(r.kind, r.system, r.config, r.metric, r.value * rng.normal(1, 0.02), r.unit) for r in rows]
+    noisy.append(measure.Measured("hbm_bandwidth", "torch copy", {"bytes": 1 << 30}, "bandwidth", 0.9 * 3350, "GB/s"))
+    noisy.append(measure.Measured("kernel_launch", "torch add", {"timing": "cuda graph"}, "latency", 2.5, "us"))
+    path = tmp_path / "own.csv"
+    measure.write_csv(path, noisy, "my box", "a test")
+    return path
+
+
+def test_known_constants_are_found_again(dysharp: Call, own: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.toml"
+    done = dysharp("calibrate", str(own), "--gpu", "h100-sxm", "-o", str(out), "--json")
+    found = json.loads(done.out)
+    assert done.code == 0
+    after = {row["name"]: row["after"] for row in found["constants"]}
+    assert after == pytest.approx(TRUE, rel=0.03)
+    every = found["errors"][-1]
+    assert every["after"]["median_ape"] < 0.3 * every["before"]["median_ape"]
+    assert every["held_out"]["median_ape"] < every["before"]["median_ape"]
+    assert found["refused"]["deepep.call_us"].startswith("no row of deepep-dispatch")
+    assert "the rows do not tell it from" in found["refused"]["gemm.tile_us"]
+    cluster = load_cluster(out)
+    assert dict(cluster.constants) == pytest.approx(after, rel=1e-3)
+    assert (cluster.name, cluster.fitted["deepep.call_us"]) == ("mine", fitted_values()["deepep.call_us"])
+
+
+def test_text_names_what_was_not_fitted(dysharp: Call, own: Path, tmp_path: Path) -> None:
+    out = dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml")).out
+    assert max(len(line) for line in out.splitlines() if not line.startswith("written")) <= 100
+    for part in ("before", "held out", "hbm.fraction", "not fitted", "no row depends on it", "--cluster"):
+        assert part in out
+
+
+def test_links_are_fitted_to_collectives(measure: ModuleType, tmp_path: Path) -> None:
+    gpu, constants = load_gpu("h100-sxm"), fitted_values() | {"link.fraction": 0.7}
+    rows = []
+    for kind in ("alltoall", "all_gather", "reduce_scatter"):
+        for gpus in (4, 8):
+            for size in measure.COLLECTIVE_BYTES[1:]:
+                us = float(collective_us(gpu, constants, kind, gpus, size))
+                rows.append(measure.Measured(f"nccl_{kind}", "NCCL", {"bytes": size, "gpus": gpus}, "latency", us, "us"))
+    measure.write_csv(tmp_path / "own.csv", rows, "8x NVIDIA H100 80GB HBM3", "a test")
+    from dysharp.api.machine import calibrate
+
+    done = calibrate(tmp_path / "own.csv", tmp_path / "mine.toml")
+    assert done.fit.fitted["link.fraction"] == pytest.approx(0.7, rel=0.03)
+    assert "nccl.nvls_us" in done.fit.refused
+
+
+def test_rows_of_other_gpus_are_left_out(dysharp: Call, own: Path, tmp_path: Path) -> None:
+    for hardware in ("8xB200", "A100-SXM", "8xH20"):
+        own.write_text(own.read_text().replace("my box", hardware))
+        done = dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml"))
+        assert done.code == 2
+        assert "found no row that is predicted on h100-sxm" in done.err
+        own.write_text(own.read_text().replace(hardware, "my box"))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--base", "paper-nvl72"), "expected a packaged hw cluster"),
+        (("--gpu", "b200"), "expected h100-sxm, that of hw-dgx-h100"),
+        (("--name", "hw-dgx-h200"), "a packaged cluster; expected a name of its own"),
+        (("-o", "mine.txt"), "expected .toml"),
+    ],
+)
+def test_wrong_input_is_one_line(dysharp: Call, own: Path, tmp_path: Path, given: tuple[str, ...], text: str) -> None:
+    done = dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml"), *given)
+    assert done.code == 2
+    assert text in done.err.splitlines()[-1]
+    assert not list(tmp_path.glob("*.toml"))
+
+
+@pytest.mark.parametrize(
+    ("constants", "text"),
+    [
+        ('"deepep.cal_us" = 3', 'unknown; did you mean "deepep.call_us"'),
+        ('"deepep.call_us" = 300', "found 300, expected 5 to 40 us"),
+        ('"deepep.call_us" = "fast"', "expected a number"),
+        ('"deepep.call_us" = 9\ndeepep.call_us = 9', "found twice"),
+    ],
+)
+def test_constants_of_a_cluster_file_are_checked(constants: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="mine.toml") as error:
+        cluster_from_toml(f"{HEAD}[constants]\n{constants}\n", "mine.toml")
+    assert text in str(error.value)
+
+
+def test_constants_reach_gemms_and_software() -> None:
+    packaged = load_cluster("hw-dgx-h100")
+    slow = cluster_from_toml(HEAD + "[constants]\nhopper.fp8_sustained = 0.4\ndeepep.call_us = 40.0\n", "mine.toml")
+    assert hash(slow) != hash(packaged)
+    rows = [ds.run("deepep", model="deepseek-v3", cluster=cluster, tokens=512, routing="uniform") for cluster in (packaged, slow)]
+    gemms = [row.phases_us["gemm1"]["busy"] for row in rows]
+    starts = [row.phases_us["dispatch"]["start"] for row in rows]
+    assert gemms[1] > 1.1 * gemms[0]
+    assert starts[1] - starts[0] == pytest.approx(40 - fitted_values()["deepep.call_us"])
+
+
+def test_the_script_writes_the_columns(own: Path) -> None:
+    with own.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert tuple(rows[0]) == COLUMNS
+    assert len({row["id"] for row in rows}) == len(rows)
+
+
+def test_the_script_needs_no_gpu(tmp_path: Path) -> None:
+    import os
+
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    out = tmp_path / "x.csv"
+    done = subprocess.run([sys.executable, str(SCRIPT), "-o", str(out)], capture_output=True, text=True, check=False, env=hidden)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 1
+    assert "nothing measured" in done.stdout
+    assert not out.exists()
