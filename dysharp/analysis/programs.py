@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from dysharp.analysis.measured import Measurement
+from dysharp.analysis.queries import Query
 from dysharp.engine.burst.run import run_burst
+from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.software import constants_given
 from dysharp.units import PS_PER_US
-from dysharp.workload import make_routing
+from dysharp.workload import Routing, make_routing, routing_from
 
 CLUSTERS = {"h100-sxm": "hw-dgx-h100", "h200-sxm": "hw-dgx-h200", "h800": "hw-dgx-h800", "b200": "hw-dgx-b200", "gb200": "hw-gb200-tray"}
 """Packaged GPU -> the cluster of one node of it."""
@@ -27,7 +31,7 @@ NEAR, FAR = 256, 512
 
 @dataclass(frozen=True, slots=True)
 class EpCase:
-    """One measured case: `tokens` per GPU, `n_sm` SMs of the communication kernels, FP8 rows with scales out and BF16 rows back."""
+    """One measured case: `tokens` per GPU, `n_sm` SMs of DeepEP's normal kernels (others use all), FP8 rows with scales out, BF16 back."""
 
     gpu: str
     gpus: int
@@ -39,18 +43,84 @@ class EpCase:
     fp8: bool = True
 
 
+MOST_GPUS = 16
+"""Of a run for one row."""
+BALANCED_TOPK = 8
+LL_PARTS = {"ll_dispatch": 0, "ll_combine": 1}
+TRT_PARTS = {
+    "trt_one_dispatch": ("one", 1),
+    "trt_one_combine": ("one", 2),
+    "trt_two_prepare": ("two", 0),
+    "trt_two_dispatch": ("two", 1),
+    "trt_two_combine": ("two", 2),
+}
+"""Formula of a query -> the sides and the place in what `trtllm_us` returns."""
+PAYLOADS = {"bf16": "rows", "bfloat16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
+Frozen = tuple[tuple[str, float], ...]
+
+
 def deepep_us(case: EpCase, constants: Mapping[str, float]) -> tuple[float, float]:
     """(dispatch, combine) in us of DeepEP normal kernels with a cached handle, under uniform routing."""
+    _, dispatch, combine = _continued(("deepep", "uniform"), (("dispatch", "fp8" if case.fp8 else "rows"), ("n_sm", case.n_sm)), case, constants)
+    return dispatch, combine
+
+
+def ll_us(case: EpCase, constants: Mapping[str, float]) -> tuple[float, float]:
+    """(dispatch, combine) in us of DeepEP low-latency kernels, send and receive parts, device time, under uniform routing."""
+    _, dispatch, combine = _continued(("deepep-ll", "uniform"), (("dispatch", "fp8" if case.fp8 else "rows"),), case, constants)
+    return dispatch, combine
+
+
+def trtllm_us(case: EpCase, sides: str, payload: str, constants: Mapping[str, float]) -> tuple[float, float, float]:
+    """(prepare, dispatch, combine) in us of TensorRT-LLM's all-to-all under its benchmark's balanced routing; one-sided prepares nothing.
+
+    `sides`: "one" or "two"; `payload`: option `dispatch` of the system.
+    """
+    return _continued(("trtllm-a2a", "balanced"), (("dispatch", payload), ("sides", sides)), case, constants)
+
+
+def balanced_routing(gpus: int, experts: int, topk: int, tokens: int) -> Routing:
+    """Token i of a GPU to the 8 consecutive GPUs of group i mod (GPUs / 8), one expert each; below 8 GPUs to every GPU, 8 / GPUs experts each."""
+    width = min(topk, gpus)
+    each, local = topk // width, experts // gpus
+    token = np.arange(gpus * tokens)
+    place, groups = token % tokens, max(1, gpus // width)
+    gpu = (place % groups)[:, None] * width + np.arange(topk)[None, :] // each
+    expert = gpu * local + (place[:, None] + np.arange(topk)[None, :] % each) % local
+    return routing_from(expert.astype(np.int32), experts, gpus)
+
+
+def message_us(row: Measurement, query: Query, constants: Mapping[str, float]) -> float | None:
+    """The time of a measured row of DeepEP low latency or TensorRT-LLM's all-to-all from its Program; None where only a closed form predicts it
+    (another format, more GPUs than its cluster has or than a run of seconds allows).
+    """
+    c, n = row.config, query.numbers
+    gpus = round(n["gpus"])
+    if query.gpu not in CLUSTERS or gpus > min(MOST_GPUS, load_cluster(CLUSTERS[query.gpu]).max_gpus) or c["experts"] % gpus:
+        return None
+    case = EpCase(query.gpu, gpus, int(c["hidden"]), int(c["experts"]), int(c["topk"]), int(n["tokens"]), 0)
+    if query.formula in LL_PARTS:
+        return ll_us(case, constants)[LL_PARTS[query.formula]]
+    payload = PAYLOADS.get(str(c.get("dtype", "")).split(" ", maxsplit=1)[0])
+    if query.formula not in TRT_PARTS or payload is None or "lowprec" in query.words or case.topk != BALANCED_TOPK:
+        return None
+    sides, part = TRT_PARTS[query.formula]
+    return trtllm_us(case, sides, payload, constants)[part]
+
+
+def _continued(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase, constants: Mapping[str, float]) -> tuple[float, float, float]:
+    """(prepare, dispatch, combine) of `of` (system, routing): a run, or the line through the two largest."""
     frozen = tuple(sorted(constants.items()))
     if case.tokens <= FAR:
-        return _run(case, case.tokens, frozen)
-    near, far = _run(case, NEAR, frozen), _run(case, FAR, frozen)
+        return _run(of, options, case, case.tokens, frozen)
+    near, far = _run(of, options, case, NEAR, frozen), _run(of, options, case, FAR, frozen)
     more = (case.tokens - FAR) / (FAR - NEAR)
-    return far[0] + more * (far[0] - near[0]), far[1] + more * (far[1] - near[1])
+    prepare, dispatch, combine = (b + more * (b - a) for a, b in zip(near, far, strict=True))
+    return prepare, dispatch, combine
 
 
 @lru_cache(maxsize=4096)
-def _run(case: EpCase, tokens: int, constants: tuple[tuple[str, float], ...]) -> tuple[float, float]:
+def _run(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase, tokens: int, constants: Frozen) -> tuple[float, float, float]:
     cluster = load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus)
     model = Model(
         name="measured",
@@ -63,15 +133,21 @@ def _run(case: EpCase, tokens: int, constants: tuple[tuple[str, float], ...]) ->
         element_bytes=2,
         gemm_dtype="bf16",
     )
-    routing = make_routing("uniform", model, case.gpus, tokens)
-    deepep = get_system("deepep")
-    options = deepep.options(form="real", n_sm=case.n_sm, dispatch="fp8" if case.fp8 else "rows", compute=False)
+    name, kind = of
+    balanced = kind == "balanced"
+    routing = balanced_routing(case.gpus, case.experts, case.topk, tokens) if balanced else make_routing(kind, model, case.gpus, tokens)
+    system = get_system(name)
     with constants_given(dict(constants)):
-        program = deepep.plan(model, cluster, routing, "fwd", options)
+        program = system.plan(model, cluster, routing, "fwd", system.options(form="real", compute=False, **dict(options)))
     trace, _ = run_burst(program)
-    received = [i for i, template in enumerate(program.templates) if template.name == "received"]
-    dispatched = int(trace.done[np.isin(program.ops.template, received)].max())
-    return dispatched / PS_PER_US, (trace.time_ps - dispatched) / PS_PER_US
+    prepared, received = (_done(program, trace, name) for name in ("prepared", "received"))
+    return prepared / PS_PER_US, (received - prepared) / PS_PER_US, (trace.time_ps - received) / PS_PER_US
+
+
+def _done(program: Program, trace: Trace, name: str) -> int:
+    """When the last op of the templates called `name` is done; 0 without one."""
+    mine = [i for i, template in enumerate(program.templates) if template.name == name]
+    return int(trace.done[np.isin(program.ops.template, mine)].max(initial=0))
 
 
 def layer_us(model: Model, cluster: Cluster, n_sm: int, *, fp8: bool, constants: Mapping[str, float]) -> float:

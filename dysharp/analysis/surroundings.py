@@ -14,8 +14,8 @@ from dysharp.specs import Cluster, Model
 from dysharp.specs.gpu import load_gpu
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 
-PERMUTES: Mapping[str, int] = {"deepep": 1, "megatron-a2a": 2, "megatron-ag": 2}
-"""Times a system reorders rows by expert and back: once behind DeepEP's receive buffer, twice around an all-to-all. Others place rows at once."""
+PERMUTES: Mapping[str, int] = {"deepep": 1, "trtllm-a2a": 1}
+"""Times rows are reordered by expert and back outside of a system's Program: behind a receive buffer. Others place rows at once or have the ops."""
 FP8_ROWS = ("deepep-ll",)  # kernels that cast rows to FP8 on their way out, whatever the model's rows are
 GEMM_CALLS = 3  # GEMM, activation, GEMM
 GATED_MATRICES = 3

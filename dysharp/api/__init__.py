@@ -9,6 +9,6 @@ from dysharp.api.progress import Progress, Step
 from dysharp.api.recording import capture
 
 __all__ = [
-    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "emulate", "machine_with_engine",
-    "network", "run", "wrap",
+    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "emulate",
+    "machine_with_engine", "network", "run", "wrap",
 ]  # fmt: skip

@@ -192,6 +192,7 @@ def advise(
     chosen, not_ranked = _candidates(systems)
     given = split_options(options, chosen)
     desk = Desk(request, progress, sum(max(1, len(_values(system, request))) for system in chosen.values()) + WHAT_IFS)
+    routed = desk.workload().routing  # what is wrong with the routing is wrong for every system
     ranking = []
     for name, system in chosen.items():
         try:
@@ -206,7 +207,6 @@ def advise(
     ranking.sort(key=lambda entry: entry.time_us)
     from dysharp.api.what_if import what_ifs
 
-    routed = desk.workload().routing
     load = tuple(load_of(r) for r in (routed, desk.workload(placement=eplb_spec(routed)).routing))
     layers = judged().get(("layer", request.cluster.gpu))
     return Advice(

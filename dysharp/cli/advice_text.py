@@ -131,6 +131,7 @@ def _what_ifs(done: Advice) -> Block:
         lines.append(
             "paper forms charge no software cost and take no SMs for communication: hold them against `software for free`, not against the ranking"
         )
+        lines.append("`overlap by rows`, `DySHARP switches` and `communication for free` place rows by expert on arrival: no permutation is charged")
     heads = ("change", "system", "form", "GPUs", "layer us", "speed-up", "90 % within")
     title = f"What if ({done.best.row.system} unless another system is named; speed-up at the same tokens per GPU)"
     return Block(title, heads, tuple(rows), tuple(lines), 3)

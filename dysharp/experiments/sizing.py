@@ -1,7 +1,7 @@
 """Sizes of the packet level's tables: hit rates, what a small table costs, and the law entries = rate x lifetime.
 
-A figure sweeps one option `fabric.<entries>` of its points, 0 = infinite, and compares each point with the infinite one of the same workload
-and other options.
+A figure sweeps one option `fabric.<entries>` of its points and compares each point with the largest table of the same workload and other options:
+0 (the block makes nothing wait) where the sweep has it, else the most entries (an AL TLB reads memory for every first touch however large it is).
 """
 
 from __future__ import annotations
@@ -26,15 +26,21 @@ def with_size(point: Point, entries: int) -> Point:
     return replace(point, options=tuple((key, entries if key == name else value) for key, value in point.options))
 
 
+def largest(point: Point, rows: Rows) -> Point:
+    """The point of the same sweep with the largest table."""
+    sizes = [found[1] for p in rows if (found := size_of(p)) and with_size(p, 0) == with_size(point, 0)]
+    return with_size(point, 0 if 0 in sizes else max(sizes, default=0))
+
+
 def over_infinite(point: Point, rows: Rows) -> float | None:
-    """Time over that with an infinite table."""
-    base = rows.get(with_size(point, 0)) if size_of(point) else None
+    """Time over that with the largest table."""
+    base = rows.get(largest(point, rows)) if size_of(point) else None
     return None if base is None else float(rows[point]["time_us"]) / float(base["time_us"])
 
 
 def extra_flits(point: Point, rows: Rows) -> float | None:
-    """Flits on the links over those with an infinite table, less one: what evictions add."""
-    base = rows.get(with_size(point, 0)) if size_of(point) else None
+    """Flits on the links over those with the largest table, less one: what evictions add."""
+    base = rows.get(largest(point, rows)) if size_of(point) else None
     if base is None:
         return None
     here, there = (_flits(row) for row in (rows[point], base))
@@ -42,11 +48,10 @@ def extra_flits(point: Point, rows: Rows) -> float | None:
 
 
 def knee(point: Point, rows: Rows) -> float | None:
-    """Entries of the smallest table within 1 % of the infinite one, at the infinite point of each sweep; None elsewhere."""
-    size = size_of(point)
-    if size is None or size[1] != 0:
+    """Entries of the smallest table within 1 % of the largest one, at the largest point of each sweep; None elsewhere."""
+    if size_of(point) is None or point != largest(point, rows):
         return None
-    sweep = {found[1]: p for p in rows if (found := size_of(p)) and with_size(p, 0) == point and found[1]}
+    sweep = {found[1]: p for p in rows if (found := size_of(p)) and with_size(p, 0) == with_size(point, 0) and found[1]}
     fits = [entries for entries, p in sweep.items() if (ratio := over_infinite(p, rows)) is not None and ratio <= KNEE]
     return float(min(fits)) if fits else None
 
@@ -103,9 +108,9 @@ UNITS = {
     "al_hit_rate": "hit rate of the AL TLB",
     "al_read_rate": "reads of the AL Table per lookup",
     "no_eviction_rate": "reduction sessions that are not evicted",
-    "extra_flits": "extra flits over an infinite table",
-    "over_infinite": "time over an infinite table",
+    "extra_flits": "extra flits over the largest table",
+    "over_infinite": "time over the largest table",
     "session_lifetime_us": "lifetime of a reduction session (us)",
     "peak_sessions": "most reduction sessions at once, per port",
-    "knee": "smallest table within 1 % of an infinite one (entries)",
+    "knee": "smallest table within 1 % of the largest (entries)",
 }

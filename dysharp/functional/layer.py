@@ -100,6 +100,8 @@ class Layout:
         self.n_useful = int(r.row_ptr[experts[-1] + 1] - r.row_ptr[experts[0]]) if len(experts) else 0
         self.partial = np.flatnonzero(names == "partial").tolist()
         self.column = self._columns(program, routing)
+        self._rank: dict[int, int] = {}
+        self._rows_of_token: dict[int, list[int]] = {}
 
     def _columns(self, program: Program, routing: Routing) -> list[int]:
         """Per row of an expert region: the column of its token's top-k that chose it (the place of its gate weight)."""
@@ -119,6 +121,25 @@ class Layout:
             raise EmulationMismatch(f"row {row}: found token {self.key[row]} in expert slot {slot[row]}, expected a choice of the routing")
         out: list[int] = column[order][at].tolist()
         return out
+
+    def pushed(self, row: int, token: int) -> int:
+        """The expert row of `token` that belongs into partial row `row` when experts' rows are pushed one by one (fn "row")."""
+        if not self._rank:
+            self._rank_rows()
+        mine, rank = self._rows_of_token.get(token, []), self._rank.get(row, UNBOUND)
+        if not 0 <= rank < len(mine):
+            raise EmulationMismatch(f'row {row}: found a push of token {token}, which has {len(mine)} rows, expected a row "partial" of one of them')
+        return mine[rank]
+
+    def _rank_rows(self) -> None:
+        """Rows of a token by slot (rows are grouped by slot), and the rank of each partial row among those of its token."""
+        for row in range(self.n_useful):
+            self._rows_of_token.setdefault(self.key[row], []).append(row)
+        seen: dict[int, int] = {}
+        for region in self.partial:
+            for row in range(*self.row_ptr[region : region + 2]):
+                self._rank[row] = seen.get(self.key[row], 0)
+                seen[self.key[row]] = self._rank[row] + 1
 
     def bind(self, row: int, slot: int = UNBOUND) -> int:
         """Give `row` a slot (`slot`, or the next free one) unless it has one; returns its place."""

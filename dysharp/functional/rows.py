@@ -172,6 +172,8 @@ class _RowMachine:
             self._copy(op, rows, template.dst.partition(".")[2])
         elif template.fn == "sum":
             self._push_sum(op, rows)
+        elif template.fn == "row":
+            self._push_rows(op, rows)
         for row in rows:
             self._arrived(row, self.bytes[op])
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
@@ -237,6 +239,14 @@ class _RowMachine:
         if self.gate_grad is not None:
             self._return_gate_grads(self.key[op], mine)
 
+    def _push_rows(self, op: int, rows: list[int]) -> None:
+        """A token's expert rows, each pushed alone into its own partial row at the source."""
+        for row in rows:
+            mine = [self.layout.pushed(row, self.key[op])]
+            self._partial[row] = self._hub_sum(self.node[op], mine)
+            if self.gate_grad is not None:
+                self._return_gate_grads(self.key[op], mine)
+
     @cached_property
     def _rows_of(self) -> dict[tuple[int, int], list[int]]:
         """Expert rows of every (GPU, token), by expert slot."""
@@ -285,7 +295,7 @@ class _RowMachine:
                     self._return_gate_grads(token, rows)
 
     def _copy_out(self) -> None:
-        """What pushed Combines leave at the source: one partial row per GPU and token, added in the order of the rows."""
+        """What pushed Combines leave at the source: partial rows of every token (per GPU or per expert), added in the order of the rows."""
         by_token: dict[int, list[int]] = defaultdict(list)
         for region in self.layout.partial:
             for row in range(self.layout.row_ptr[region], self.layout.row_ptr[region + 1]):

@@ -111,7 +111,8 @@ class Template:
 
     `fn` is what happens to data, `src` and `dst` the buffers it reads and writes; an op's key is the token, of a COMPUTE the tile. "x", "dy",
     "y", "dx" hold one row per token at its source GPU; "expert.NAME" one row per useful (token, expert), in the slots of the regions "expert";
-    "partial" one row per (token, GPU), in the regions of that name; "w1.grad", "w2.grad" the sums of weight gradients.
+    "partial" one row per (token, GPU), under "row" per (token, expert), in the regions of that name; "w1.grad", "w2.grad" the sums of weight
+    gradients.
 
     | fn | reads, writes |
     |---|---|
@@ -120,6 +121,7 @@ class Template:
     | gemm2_dgrad, gemm1_dgrad | expert.dy to expert.dh (gradients of gate weight and activation included), expert.dh to expert.dx |
     | gemm2_wgrad, gemm1_wgrad | expert.dy and the stored a to w2.grad, expert.dh and the stored x to w1.grad |
     | sum | expert.y or expert.dx (expert.x, expert.dy in a pass without GEMMs) to y, dx or partial: the token's rows, unweighted |
+    | row | one expert's row (as sum) to partial: a token's partial rows are, in order, those of its experts by slot; y, dx is their sum |
     | control, delay, join | no tensor |
     """
 

@@ -50,6 +50,7 @@ class Layer:
         self.p: Pairs = pairs(routing)
         self.pair_source: I32 = self.p.token // np.int32(self.tokens)
         self.pair_rows: I64 = np.diff(self.p.slot_ptr)
+        self.partial_tile: I32 = np.full(self.n_gpus, -1, np.int32)  # where pushed results of each GPU's tokens are all there; -1 = none
         self.sent_buffer, self.summed_buffer = BUFFERS[direction]
         self.arrived = f"expert.{self.sent_buffer}"
         self.result = f"expert.{self.summed_buffer}" if compute else self.arrived
@@ -88,6 +89,21 @@ class Layer:
     def token_pairs(self) -> I64:
         """`[tokens]` distinct GPUs of each token."""
         return np.diff(self.p.token_ptr)
+
+    @cached_property
+    def row_token(self) -> I32:
+        """`[useful rows]` token, in token order and within a token by slot."""
+        return np.repeat(self.p.token, self.pair_rows)
+
+    @cached_property
+    def row_gpu(self) -> I32:
+        """`[useful rows]` GPU of the expert."""
+        return np.repeat(self.p.gpu, self.pair_rows)
+
+    @cached_property
+    def row_source(self) -> I32:
+        """`[useful rows]` GPU of the token."""
+        return np.repeat(self.pair_source, self.pair_rows)
 
     @cached_property
     def sent(self) -> I64:
@@ -132,6 +148,24 @@ class Layer:
             bytes=self.sent_bytes,
             key=self.p.token,
             to=To(np.ones(len(self.p.gpu), np.int32), self.p.gpu, self.pair_rows, self.row_of),
+            targets=1,
+            aux_bytes=self.dispatch_aux,
+        )
+
+    def dispatch_rows(self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None) -> int:
+        """One copy per (token, expert), each into its expert row (DeepEP low latency, all-to-all). Returns the first op.
+
+        Ops follow `order`, useful rows in the order of sending (default: token order).
+        """
+        order = np.arange(len(self.row_of)) if order is None else order
+        source, gpu, one = self.row_source[order], self.row_gpu[order], np.ones(len(order), np.int32)
+        return self.b.ops(
+            self._dispatch_template("dispatch.row", Kind.PUT, STORE),
+            source,
+            issuer=self.per_gpu(discipline, "dispatch")[source],
+            bytes=self.sent_bytes,
+            key=self.row_token[order],
+            to=To(one, gpu, one, self.row_of[order]),
             targets=1,
             aux_bytes=self.dispatch_aux,
         )
@@ -203,22 +237,32 @@ class Layer:
 
     def combine_puts(self, discipline: Discipline) -> int:
         """The sum over a GPU's experts pushed back to the token's source, one copy per GPU (DeepEP). Ops follow `push_order`."""
-        framing = self.b.framing(STORE)
-        template = self.b.template(Template("combine.put", Kind.PUT, "combine", "sum", COMBINE, framing=framing, src=self.result, dst="partial"))
-        order = self.push_order
-        owned = np.bincount(self.pair_source, minlength=self.n_gpus)
+        order, p = self.push_order, self.p
+        return self._push_back("combine.put", "sum", discipline, order, (p.token, p.gpu, self.pair_source))
+
+    def combine_rows(self, discipline: Discipline, order: I64 | None = None) -> int:
+        """Every expert's row pushed back to the token's source, which sums them (DeepEP low latency, all-to-all). Ops follow `order`,
+        useful rows in the order of sending (default: `row_push_order`)."""
+        order = self.row_push_order if order is None else order
+        return self._push_back("combine.row", "row", discipline, order, (self.row_token, self.row_gpu, self.row_source))
+
+    def _push_back(self, name: str, fn: str, discipline: Discipline, order: I64, columns: tuple[I32, I32, I32]) -> int:
+        """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial"."""
+        template = Template(name, Kind.PUT, "combine", fn, COMBINE, framing=self.b.framing(STORE), src=self.result, dst="partial")
+        token, node, home = columns
+        owned = np.bincount(home, minlength=self.n_gpus)
         one_tile = int(max(1, owned.max(initial=1)))  # nothing waits for a part of them
-        _, first_row, _ = self.b.regions(
-            np.arange(self.n_gpus), owned, self.model.row_bytes, one_tile, alloc=Alloc.PREFIX, key=self.p.token, name="partial"
+        _, first_row, first_tile = self.b.regions(
+            np.arange(self.n_gpus), owned, self.model.row_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
         )
-        node = self.p.gpu[order]
+        self.partial_tile = np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
         return self.b.ops(
-            template,
-            node,
-            issuer=self.per_gpu(discipline, "combine")[node],
+            self.b.template(template),
+            node[order],
+            issuer=self.per_gpu(discipline, "combine")[node[order]],
             bytes=self.model.row_bytes,
-            key=self.p.token[order],
-            to=To(np.ones(len(order), np.int32), self.pair_source[order], np.ones(len(order), np.int32), first_row + order),
+            key=token[order],
+            to=To(np.ones(len(order), np.int32), home[order], np.ones(len(order), np.int32), first_row + order),
             targets=1,
             aux_bytes=self.combine_aux,
         )
@@ -229,9 +273,17 @@ class Layer:
 
         A GPU returns results to all sources at once (DeepEP's warps are split evenly over peers), not to one source after the other.
         """
-        gpu, place = self.p.gpu.astype(np.int64), self.p.token % self.tokens
-        turn = (self.pair_source - self.p.gpu) % self.n_gpus
-        return np.argsort((gpu * self.tokens + place) * self.n_gpus + turn)
+        return np.argsort(self._push_rank(self.p.token, self.p.gpu, self.pair_source))
+
+    @cached_property
+    def row_push_order(self) -> I64:
+        """Useful rows in the same order; rows of one token on one GPU by slot."""
+        return np.argsort(self._push_rank(self.row_token, self.row_gpu, self.row_source), kind="stable")
+
+    def _push_rank(self, token: I32, gpu: I32, source: I32) -> I64:
+        turn = (source - gpu) % self.n_gpus
+        rank: I64 = (gpu.astype(np.int64) * self.tokens + token % self.tokens) * self.n_gpus + turn
+        return rank
 
     def combine_pulls(self, discipline: Discipline, window: int, framing: Framing = DYMULTIMEM, *, every_gpu: bool = False) -> int:
         """The source pulls the sum over GPUs through the switch, `window` tokens in flight. Ops follow `sent` (all tokens if `every_gpu`)."""

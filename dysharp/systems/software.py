@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from dysharp.compute.collectives import sync_us
-from dysharp.compute.operators import launch_us
+from dysharp.compute.collectives import BASE_US, sync_us
+from dysharp.compute.moe import permute_us
+from dysharp.compute.operators import arch_of, launch_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.specs.gpu import Gpu, load_gpu
@@ -41,11 +42,16 @@ class Software:
 
     def __init__(self, cluster: Cluster) -> None:
         self._gpu: Gpu = load_gpu(cluster.gpu)
+        self._link_bytes_per_us = cluster.link_bytes_per_us
         self._fitted = _constants.get() or cluster.fitted
 
     def ps(self, name: str, times: float = 1.0) -> int:
         """`times` a fitted constant of unit us."""
         return round(self._fitted[name] * times * PS_PER_US)
+
+    def value(self, name: str) -> float:
+        """A fitted constant as it is."""
+        return self._fitted[name]
 
     def whole(self, name: str) -> int:
         """A fitted constant that counts things, rounded, at least 1."""
@@ -54,6 +60,26 @@ class Software:
     def copy_ps(self, name: str, n_bytes: int) -> int:
         """`n_bytes` through one SM at a fitted rate in GB/s."""
         return round(n_bytes * 1000 / self._fitted[name])
+
+    def stores_ps(self, n_bytes: int, part: str = "") -> int:
+        """`n_bytes` out of one GPU by SM stores, at `part` of their rate if named (a constant; "ARCH." stands for the architecture's own)."""
+        name = part.replace("ARCH", arch_of(self._gpu))
+        rate = self._link_bytes_per_us * self._fitted["link.fraction"] * (self._fitted[name] if part else 1.0)
+        return round(n_bytes * PS_PER_US / rate)
+
+    def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
+        """One kernel that puts `tokens` rows into the places of `rows` others, or back: half of a scatter and its gather."""
+        return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
+
+    @property
+    def nccl_start_ps(self) -> int:
+        """An NCCL collective before its data flows: start and handshakes of the Simple protocol (rate form, compute/collectives.py)."""
+        return round(BASE_US * PS_PER_US) + round(self._fitted["nccl.simple_syncs"] * self.sync_ps)
+
+    @property
+    def nccl_small_ps(self) -> int:
+        """An NCCL collective of a few words."""
+        return round(BASE_US * PS_PER_US)
 
     @property
     def sync_ps(self) -> int:

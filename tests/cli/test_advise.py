@@ -47,7 +47,8 @@ def test_warnings_are_printed(dysharp: Call) -> None:
 
 
 def test_errors_are_one_line(dysharp: Call) -> None:
-    for given, text in ((("deepseek-v9",), "unknown model"), (("deepseek-v3", "--cluster", "paper-nvl72"), "expected an hw-"), ((), "Missing argument")):
+    paper = ("deepseek-v3", "--cluster", "paper-nvl72")
+    for given, text in ((("deepseek-v9",), "unknown model"), (paper, "expected an hw-"), ((), "Missing argument")):
         done = dysharp("advise", *given)
         assert (done.code, done.out) == (2, "")
         assert text in done.err
@@ -57,7 +58,11 @@ def test_errors_are_one_line(dysharp: Call) -> None:
 def test_the_summary_is_what_the_bars_are_read_from(dysharp: Call, tmp_path: Path) -> None:
     ep = {"dtype": "fp8_e4m3", "ep": 8, "experts": 64, "hidden": 2048, "sms": 8, "tokens_per_rank": 16, "topk": 4}
     gemm = {"dtype": "bfloat16", "k": 4096, "kernel": "torch.nn.functional.linear", "m": 1024, "n": 4096, "timing": "cuda graph"}
-    rows = [("a", "ep_dispatch", "DeepEP-normal", ep, 45.0), ("b", "ep_combine", "DeepEP-normal", ep, 50.0), ("c", "gemm_dense", "vLLM linear", gemm, 60.0)]
+    rows = [
+        ("a", "ep_dispatch", "DeepEP-normal", ep, 45.0),
+        ("b", "ep_combine", "DeepEP-normal", ep, 50.0),
+        ("c", "gemm_dense", "vLLM linear", gemm, 60.0),
+    ]
     text = [",".join(COLUMNS)]
     for name, kind, system, config, value in rows:
         quoted = '"' + json.dumps(config).replace('"', '""') + '"'

@@ -138,7 +138,7 @@ def test_wrong_input_is_one_line(dysharp: Call, own: Path, tmp_path: Path, given
     ],
 )
 def test_constants_of_a_cluster_file_are_checked(constants: str, text: str) -> None:
-    with pytest.raises(ConfigError, match="mine.toml") as error:
+    with pytest.raises(ConfigError, match=r"mine\.toml") as error:
         cluster_from_toml(f"{HEAD}[constants]\n{constants}\n", "mine.toml")
     assert text in str(error.value)
 

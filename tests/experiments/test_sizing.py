@@ -34,6 +34,12 @@ def test_knee_is_the_smallest_size_within_one_per_cent() -> None:
     assert sizing.knee(replace(BASE, options=()), {replace(BASE, options=()): row(1.0)}) is None
 
 
+def test_without_an_infinite_point_the_largest_table_is_the_base() -> None:
+    rows = {point(n): row(t) for n, t in {64: 25.0, 512: 20.1, 65536: 20.0}.items()}
+    assert sizing.over_infinite(point(64), rows) == pytest.approx(1.25)
+    assert [sizing.knee(p, rows) for p in rows] == [None, None, 512.0]
+
+
 def test_rates_and_the_law() -> None:
     blocks = {
         "al_tlb": {"lookups": 100, "hits": 60, "misses": 30},
@@ -55,7 +61,10 @@ def test_figures_sweep_their_table_at_packet_level(name: str, option: str) -> No
     figure = load_figure(name)
     assert {p.fidelity for p in figure.points} == {"packet"}
     assert all(sizing.size_of(p) == (option, dict(p.options)[option]) for p in figure.points)
-    assert {p for p in figure.points if dict(p.options)[option] == 0} == {sizing.with_size(p, 0) for p in figure.points}
+    rows: dict[Point, dict[str, Any]] = {p: {} for p in figure.points}
+    bases = {sizing.largest(p, rows) for p in rows}
+    assert bases <= set(figure.points)
+    assert {dict(p.options)[option] for p in bases} == ({0} if name == "fig26" else {65536})
     words = figure.points[0].command()
     assert f"{option}={dict(figure.points[0].options)[option]}" in words
     assert words[words.index("--fidelity") + 1] == "packet"

@@ -68,7 +68,7 @@ def _mutant(program: Program, rng: np.random.Generator) -> tuple[str, Program]:
     fn = np.array([t.fn for t in program.templates])[program.ops.template]
     compute = np.flatnonzero(kinds == Kind.COMPUTE)
     rows = np.diff(program.members.fill_ptr[program.members.ptr])  # by op; one without rows writes nothing anywhere
-    moves = np.flatnonzero(np.isin(fn, ("copy", "sum")) & (rows > 0))
+    moves = np.flatnonzero(np.isin(fn, ("copy", "sum", "row")) & (rows > 0))
     ways: list[Callable[[], tuple[str, Program]]] = []
     op = int(rng.choice(compute))
     ways += [lambda f=f: (f"{f.__name__} of op {op}", f(program, op, rng)) for f in (_delete_compute, _redirect_compute)]

@@ -218,7 +218,7 @@ class _PacketMachine:
         if packet.op == Command.NOTIFY:
             return packet.token == self.dump_token
         instruction = self.decoder.all[packet.tag]
-        return self.key[instruction.op] == self.dump_token and self.p.templates[self.p.ops.template[instruction.op]].fn in ("copy", "sum")
+        return self.key[instruction.op] == self.dump_token and self.p.templates[self.p.ops.template[instruction.op]].fn in ("copy", "sum", "row")
 
     # ---- source ----------------------------------------------------------------------------------------------------------------
 
@@ -359,9 +359,9 @@ class _PacketMachine:
         return self.fmt.write(weights, weights=True)
 
     def _pushed_sum(self, one: Instruction) -> tuple[bytes, tuple[Expression, ...]]:
-        """One GPU's rounded sum of a token's expert rows, or its gate gradients by column."""
+        """One GPU's rounded sum of a token's expert rows (fn "row": one of them), or its gate gradients by column."""
         gpu, token = one.source, self.key[one.op]
-        places = self._places(gpu, token)
+        places = self._pushed_places(one, token)
         if one.weights:
             at = [self._column(gpu, token, e) for e, _ in places]
             value = self.hubs[gpu].gate_grads(places, at, self.t.routing.topk, self.fmt)
@@ -384,6 +384,16 @@ class _PacketMachine:
         if any(place == UNBOUND for _, place in found):
             raise EmulationMismatch(f"GPU {gpu}: found a read of token {token}, expected one after all its rows were written")
         return found
+
+    def _pushed_places(self, one: Instruction, token: int) -> list[tuple[int, int]]:
+        """(local expert, place) of what a push adds up: all rows of its token on its GPU, or the one row that belongs into its partial row."""
+        if self.p.templates[self.p.ops.template[one.op]].fn != "row":
+            return self._places(one.source, token)
+        (partial,) = self.decoder.rows(next(iter((*one.remote, one.local))))
+        row, regions = self.layout.pushed(partial, token), self.hubs[one.source].regions
+        if self.layout.region[row] not in regions or self.layout.place[row] == UNBOUND:
+            raise EmulationMismatch(f"row {row}: found a push from GPU {one.source}, expected one from the GPU that holds it once bound")
+        return [(regions.index(self.layout.region[row]), self.layout.place[row])]
 
     # ---- packets ---------------------------------------------------------------------------------------------------------------
 
@@ -555,7 +565,7 @@ class _PacketMachine:
                 weight = self.fmt.read(payload, weights=True)[self._column(gpu, token, expert)]
             self._write_row(one, gpu, expert, place, one.chunk, payload, weight, token)
             return
-        if fn == "sum":
+        if fn in ("sum", "row"):
             self._store_partial(one, row, payload)
         if one.weights or (row, one.chunk) in self.row_seen:
             return
@@ -573,11 +583,11 @@ class _PacketMachine:
         if one.weights:
             assert self.gate_grad is not None
             values = self.fmt.read(payload, weights=True)
-            for e, _ in self._places(one.source, token):
+            for e, _ in self._pushed_places(one, token):
                 column = self._column(one.source, token, e)
                 self.gate_grad[token, column] = values[column]
             return
-        slots = tuple(self.layout.slot_of_region[self.hubs[one.source].regions[e]] for e, _ in self._places(one.source, token))
+        slots = tuple(self.layout.slot_of_region[self.hubs[one.source].regions[e]] for e, _ in self._pushed_places(one, token))
         self.partial[row][one.chunk] = (self.fmt.read(payload), ("hub", one.source, slots))
 
     def _local(self, ident: int) -> None:
@@ -675,7 +685,7 @@ class _PacketMachine:
     # ---- ends --------------------------------------------------------------------------------------------------------------------
 
     def _copy_out(self) -> None:
-        """What pushed Combines leave at the source: one partial row per GPU and token, added in the order of the rows."""
+        """What pushed Combines leave at the source: partial rows of every token (per GPU or per expert), added in the order of the rows."""
         by_token: dict[int, list[int]] = defaultdict(list)
         for region in self.layout.partial:
             for row in range(*self.layout.row_ptr[region : region + 2]):

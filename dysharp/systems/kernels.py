@@ -1,0 +1,110 @@
+"""Communication kernels as they run, in parts that several systems share: starts, tokens on SMs, flags behind messages, ends.
+
+Costs are DELAYs on hosts and SMs; bytes are the rows' own transfers and control words. What a flag exchange takes on real machines
+(`Software.sync_ps`: store, flight, poll, fence) is charged less the flight that the machine simulates anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template, To
+from dysharp.systems.layer import CONTROL, Layer
+from dysharp.systems.machine import OTHER
+from dysharp.systems.software import Software
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+WORD_BYTES = 16  # a flag or a count with its address: one flit
+
+
+class Kernels:
+    """Builds the software around the transfers of `layer`."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer, self.costs = layer, Software(layer.cluster)
+        m = layer.b.machine
+        self.flight_ps = 2 * m.lat  # source to switch to receiver
+        self.visible_ps = 2 * m.lat + m.ack  # until the source knows of it
+
+    def delay(self, name: str, cost_ps: int | Sequence[int] | I64) -> I32:
+        """A DELAY per GPU, of `cost_ps` or its own `cost_ps[gpu]`. Returns the ops."""
+        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
+        costs = np.maximum(1, np.broadcast_to(np.asarray(cost_ps, np.int64), (layer.n_gpus,)))
+        template = layer.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration(np.append(0, costs))))
+        pools = [layer.b.pool(g, 1, name) for g in range(layer.n_gpus)]
+        op = layer.b.ops(template, gpus, issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, name, pools), rows=gpus + 1)
+        return (op + gpus).astype(np.int32)
+
+    def join(self, name: str) -> I32:
+        """A JOIN per GPU. Returns the ops."""
+        gpus = np.arange(self.layer.n_gpus)
+        op = self.layer.b.ops(self.layer.b.template(Template(name, Kind.JOIN, "other", "join")), gpus)
+        return (op + gpus).astype(np.int32)
+
+    def each_waits(self, tails: I32, heads: I32) -> None:
+        """`heads[gpu]` waits for `tails[gpu]`."""
+        self.layer.b.edges(Tail.OP_DONE, tails, Head.OP_ISSUE, heads)
+
+    def all_wait(self, tails: I32, heads: I32) -> None:
+        """Every one of `heads` waits for all `tails`: nobody goes on before the last GPU is there."""
+        tail, head = np.meshgrid(tails, heads)
+        self.layer.b.edges(Tail.OP_DONE, tail.ravel(), Head.OP_ISSUE, head.ravel())
+
+    def release(self, starts: I32, ops: I64, node: I32) -> None:
+        """`ops` of each node wait for `starts[node]`."""
+        self.layer.b.edges(Tail.OP_DONE, starts[node], Head.OP_ISSUE, ops)
+
+    def paced(self, name: str, ops: I64, node: I32, to: I32, cost_ps: int, discipline: Discipline = Discipline.READY_FIFO) -> I64:
+        """What sends `ops`: a DELAY of `cost_ps` in front of each that leaves its GPU, one at a time per GPU. Returns the op to hold back
+        for each of `ops` (the op itself where nothing leaves)."""
+        layer, far = self.layer, np.flatnonzero(node != to)
+        template = Template(f"{name}.stores", Kind.DELAY, name, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
+        pools = [layer.b.pool(g, 1, "stores") for g in range(layer.n_gpus)]
+        stores = layer.b.ops(layer.b.template(template), node[far], issuer=layer.per_gpu(discipline, "stores", pools)[node[far]])
+        heads = ops.copy()
+        heads[far] = stores + np.arange(len(far))
+        layer.b.edges(Tail.OP_DONE, heads[far], Head.OP_ISSUE, ops[far])
+        return heads
+
+    def sent(self, ops: I64, node: I32, heads: I32) -> None:
+        """`heads[gpu]` waits for all `ops` of its GPU to be visible where they go."""
+        self.layer.b.edges(Tail.OP_DONE, ops, Head.OP_ISSUE, heads[node])
+
+    def arrived(self, heads: I32) -> None:
+        """`heads[gpu]` waits for all partial rows of its tokens."""
+        tiles = self.layer.partial_tile
+        self.layer.b.edges(Tail.TILE_READY, tiles[tiles >= 0], Head.OP_ISSUE, heads[tiles >= 0])
+
+    def tokens_on_sms(self, n_sms: int, cost_ps: int) -> I64:
+        """A DELAY of `cost_ps` per token of `layer.sent`, token i of a GPU on SM i modulo `n_sms`. Returns the ops."""
+        layer = self.layer
+        used = min(n_sms, layer.tokens)
+        names = [
+            [layer.b.issuer(g, Discipline.PROGRAM_ORDER, pool=layer.b.pool(g, 1, "send"), name="send") for _ in range(used)]
+            for g in range(layer.n_gpus)
+        ]
+        template = Template("dispatch.token", Kind.DELAY, "dispatch", "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
+        issuer = np.array(names, np.int32)[layer.sent_source, layer.sent % layer.tokens % used]
+        return layer.b.ops(layer.b.template(template), layer.sent_source, issuer=issuer) + np.arange(len(layer.sent))
+
+    def flags(self, name: str, per_pair: int, after: I32, heads: I32) -> None:
+        """`per_pair` words from every GPU to every GPU behind `after[source]`; `heads[gpu]` waits for all words of its own."""
+        layer, g = self.layer, self.layer.n_gpus
+        _, row, tile = layer.b.regions(np.arange(g), np.full(g, g * per_pair), WORD_BYTES, g * per_pair, alloc=Alloc.PREFIX, name=name)
+        source, word, target = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(g), indexing="ij"))
+        one = np.ones(len(source), np.int32)
+        template = Template(name, Kind.PUT, "other", "control", OTHER, framing=layer.b.framing(CONTROL))
+        ops = layer.b.ops(
+            layer.b.template(template),
+            source,
+            issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, name)[source],
+            bytes=WORD_BYTES,
+            to=To(one, target, one, row + (target * g + source) * per_pair + word),
+            targets=1,
+        )
+        layer.all_of_gpu_wait(Tail.OP_DONE, after, ops, source.astype(np.int32))
+        layer.b.edges(Tail.TILE_READY, tile + np.arange(g), Head.OP_ISSUE, heads)

@@ -1,0 +1,173 @@
+"""TensorRT-LLM's NVLink all-to-all: one copy per GPU, one-sided (slots fixed by the source, a barrier) or two-sided (FIFOs behind a prepare)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
+from dysharp.specs import Cluster, Model
+from dysharp.systems.deepep import fp8_row_bytes
+from dysharp.systems.experts import one_after_another
+from dysharp.systems.kernels import Kernels
+from dysharp.systems.layer import Layer
+from dysharp.systems.registry import system
+from dysharp.systems.software import is_real
+from dysharp.workload import Routing
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+def _nvfp4_bytes(hidden: int) -> int:
+    """Two values in a byte and an FP8 scale per 16 of them."""
+    return hidden // 2 + -(-hidden // 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`form` "real" (default on hw-* clusters): kernels, per-token work, barriers. `sides`: "one" or "two" (real form only).
+
+    `dispatch`: "rows" sends the model's rows, "fp8" a byte per element and an FP32 scale per 128 of them, "fp8-plain" a byte per element,
+    "nvfp4" half a byte and a scale per 16. `compute` = False leaves the GEMMs out: pure communication.
+    """
+
+    form: str = "auto"
+    sides: str = "one"
+    dispatch: str = "rows"
+    compute: bool = True
+
+
+@system(
+    "trtllm-a2a",
+    source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all); spec/baselines.md section 3",
+    options=Options,
+    traffic="one_copy_per_gpu",
+    drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, GEMMs, Combine."""
+    h = model.hidden
+    sizes = {"rows": model.row_bytes, "fp8": fp8_row_bytes(h), "fp8-plain": h, "nvfp4": _nvfp4_bytes(h)}
+    if options.dispatch not in sizes:
+        raise ConfigError(f"trtllm-a2a.dispatch: found {options.dispatch!r}, expected one of {', '.join(sizes)}")
+    if options.sides not in ("one", "two"):
+        raise ConfigError(f"trtllm-a2a.sides: found {options.sides!r}, expected one or two")
+    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch])
+    if is_real(options.form, cluster):
+        kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
+        kernels.combine(one_after_another(layer, kernels.dispatch()))
+        return layer.build("one_copy_per_gpu")
+    layer.dispatch_puts()
+    finished = one_after_another(layer)
+    combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
+    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
+    return layer.build("one_copy_per_gpu")
+
+
+class _Sided(Kernels):
+    """What both forms have: small kernels before, and work per token done by the whole GPU."""
+
+    def tokens(self, name: str, each_ps: int, copy_ps: int) -> I64:
+        """A DELAY per token on its source GPU, one at a time: `each_ps` and `copy_ps` for each of its copies. Returns the ops."""
+        layer, sent = self.layer, self.layer.sent
+        duration = layer.b.duration([0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)])
+        template = layer.b.template(Template(f"{name}.token", Kind.DELAY, name, "delay", tasks=1, duration=duration))
+        pools = [layer.b.pool(g, 1, "tokens") for g in range(layer.n_gpus)]
+        issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", pools)[layer.sent_source]
+        return layer.b.ops(template, layer.sent_source, issuer=issuer, rows=layer.token_pairs[sent]) + np.arange(len(sent))
+
+    @property
+    def token_of_pair(self) -> I64:
+        """Index into `layer.sent` of each pair's token."""
+        return (np.cumsum(self.layer.token_pairs > 0) - 1)[self.layer.p.token]
+
+    def barrier(self, name: str, ends: str, after: I32, simulated_ps: int) -> I32:
+        """A flag from every GPU to every GPU behind `after`, polled; `simulated_ps` of the exchange has passed before."""
+        poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps - simulated_ps))
+        self.flags(f"{name}.barrier", 1, after, poll)
+        return poll
+
+
+class _OneSided(_Sided):
+    """Puts into slots that the source knows, then one barrier; back, a barrier and then rows and sums side by side."""
+
+    LAUNCHES = 3  # clear or fill in metadata, the kernel, prepare or clean the receiver's side
+
+    def dispatch(self) -> I32:
+        """Returns the DELAY of each GPU behind which all GPUs have sent everything."""
+        layer, costs, p = self.layer, self.costs, self.layer.p
+        start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
+        copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes) // layer.cluster.n_sms
+        tokens = self.tokens("dispatch", costs.ps("trt.token_us"), copy)
+        self.release(start, tokens, layer.sent_source)
+        puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
+        sends = self.paced("dispatch", puts, layer.pair_source, p.gpu, costs.stores_ps(layer.sent_bytes))
+        layer.b.edges(Tail.OP_DONE, tokens[self.token_of_pair], Head.OP_ISSUE, sends)
+        sent = self.join("sent")
+        self.each_waits(start, sent)
+        self.sent(puts, layer.pair_source, sent)
+        return self.barrier("dispatch", "received", sent, self.visible_ps)
+
+    def combine(self, finished: I32) -> None:
+        """`finished[gpu]`: the GEMMs of a GPU."""
+        layer, costs, order = self.layer, self.costs, self.layer.push_order
+        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
+        self.each_waits(finished, start)
+        ready = self.barrier("combine", "ready", start, 0)
+        node, home = layer.p.gpu[order], layer.pair_source[order]
+        puts = layer.combine_puts(Discipline.READY_FIFO) + np.arange(len(order))
+        self.release(ready, self.paced("combine", puts, node, home, costs.stores_ps(layer.model.row_bytes)), node)
+        copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
+        sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
+        layer.b.edges(Tail.OP_DONE, puts, Head.OP_ISSUE, sums[self.token_of_pair[order]])
+
+
+class _TwoSided(_Sided):
+    """An exchange of counts and indices, then FIFOs: the same warps pack a token's fields and push its copies, the own one too."""
+
+    LAUNCHES = 2  # clear or fill in metadata, the kernel
+
+    def __init__(self, layer: Layer, *, scaled: bool) -> None:
+        super().__init__(layer)
+        self.fields = "trt.scaled_us" if scaled else "trt.token_us"
+
+    def prepare(self) -> I32:
+        """Counts and indices to every GPU."""
+        costs = self.costs
+        start = self.delay("prepare", self.LAUNCHES * costs.kernel_ps + costs.ps("trt.token_us", self.layer.tokens))
+        return self.barrier("prepare", "prepared", start, 0)
+
+    def dispatch(self) -> I32:
+        """Returns the DELAY of each GPU behind which all its rows are taken out of the FIFOs."""
+        layer, costs, p = self.layer, self.costs, self.layer.p
+        start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
+        if layer.direction == "fwd":  # a backward pass knows them
+            self.each_waits(self.prepare(), start)
+        tokens = self.tokens("dispatch", costs.ps(self.fields), costs.stores_ps(layer.sent_bytes))
+        self.release(start, tokens, layer.sent_source)
+        puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
+        layer.b.edges(Tail.OP_DONE, tokens[self.token_of_pair], Head.OP_ISSUE, puts)
+        sent = self.join("sent")
+        self.each_waits(start, sent)
+        self.sent(puts, layer.pair_source, sent)
+        return self.barrier("dispatch", "received", sent, self.visible_ps)
+
+    def combine(self, finished: I32) -> None:
+        """Copies back through the FIFOs; a kernel of its own gathers and sums them when all are there."""
+        layer, costs, order = self.layer, self.costs, self.layer.push_order
+        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
+        self.each_waits(finished, start)
+        node = layer.p.gpu[order]
+        puts = layer.combine_puts(Discipline.READY_FIFO) + np.arange(len(order))
+        push = self.paced("combine", puts, node, np.full(len(node), -1, np.int32), costs.stores_ps(layer.model.row_bytes))
+        self.release(start, push, node)
+        sent = self.join("sent back")
+        self.each_waits(start, sent)
+        self.sent(puts, node, sent)
+        arrived = self.barrier("combine", "returned", sent, self.visible_ps)
+        own = np.bincount(layer.sent_source, minlength=layer.n_gpus)
+        self.each_waits(arrived, self.delay("combined", [costs.ps("trt.combine_us", int(n)) for n in own]))
