@@ -7,7 +7,7 @@ same resources. `tests/analysis/test_programs.py` holds that line against full r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,6 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.software import constants_given
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
 
@@ -121,7 +120,7 @@ def _continued(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: 
 
 @lru_cache(maxsize=4096)
 def _run(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase, tokens: int, constants: Frozen) -> tuple[float, float, float]:
-    cluster = load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus)
+    cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
     model = Model(
         name="measured",
         hidden=case.hidden,
@@ -137,8 +136,7 @@ def _run(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase
     balanced = kind == "balanced"
     routing = balanced_routing(case.gpus, case.experts, case.topk, tokens) if balanced else make_routing(kind, model, case.gpus, tokens)
     system = get_system(name)
-    with constants_given(dict(constants)):
-        program = system.plan(model, cluster, routing, "fwd", system.options(form="real", compute=False, **dict(options)))
+    program = system.plan(model, cluster, routing, "fwd", system.options(form="real", compute=False, **dict(options)))
     trace, _ = run_burst(program)
     prepared, received = (_done(program, trace, name) for name in ("prepared", "received"))
     return prepared / PS_PER_US, (received - prepared) / PS_PER_US, (trace.time_ps - received) / PS_PER_US
@@ -155,6 +153,5 @@ def layer_us(model: Model, cluster: Cluster, n_sm: int, *, fp8: bool, constants:
     routing = make_routing("uniform", model, cluster.n_gpus, model.tokens_per_gpu)
     deepep = get_system("deepep")
     options = deepep.options(form="real", n_sm=n_sm, dispatch="fp8" if fp8 else "rows")
-    with constants_given(constants):
-        program = deepep.plan(model, cluster, routing, "fwd", options)
+    program = deepep.plan(model, replace(cluster, constants=tuple(sorted(constants.items()))), routing, "fwd", options)
     return run_burst(program)[0].time_ps / PS_PER_US

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Tail, Template
+from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.software import Software
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -22,20 +22,15 @@ BARRIERS = 2  # of a call with a cached handle: DeepEP V1
 CHUNK = {"dispatch": 6, "combine": 4}  # tokens after which a sender moves a ring's tail: the tuned values of DeepEP's tests on eight GPUs
 
 
-class Channels:
+class Channels(Kernels):
     """`n_sm` SMs of every GPU as `n_sm / 2` channels."""
 
     def __init__(self, layer: Layer, n_sm: int) -> None:
         most = layer.cluster.n_sms
         if n_sm < 2 or n_sm % 2 or n_sm > most:
             raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
-        self.layer, self.n, self.costs = layer, n_sm // 2, Software(layer.cluster)
-
-    def _issuers(self, name: str, discipline: Discipline, side_by_side: int = 1) -> I32:
-        """`[gpus, channels]` issuers, each on an SM of its own that works on `side_by_side` rows at a time."""
-        b = self.layer.b
-        rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)]
-        return np.array(rows, np.int32)
+        super().__init__(layer)
+        self.n = n_sm // 2
 
     def _channel(self, token: I64 | I32) -> I64:
         """The channel of a token: its run among those of its GPU."""
@@ -67,16 +62,10 @@ class Channels:
 
     def call(self, name: str, after: I32 | None) -> I32:
         """The start of a kernel with a cached handle: launch, barriers, heads of the rings. Returns a DELAY per GPU."""
-        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
-        cost = self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps
-        template = layer.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration([0, cost])))
-        pools = [layer.b.pool(g, 1, "host") for g in range(layer.n_gpus)]
-        op = layer.b.ops(template, gpus, issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, "host", pools))
+        start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps)
         if after is not None:
-            # The barriers are those of all GPUs: nobody starts before the last one is there.
-            tails, heads = np.meshgrid(after, op + gpus)
-            layer.b.edges(Tail.OP_DONE, tails.ravel(), Head.OP_ISSUE, heads.ravel())
-        return (op + gpus).astype(np.int32)
+            self.all_wait(after, start)  # the barriers are those of all GPUs
+        return start
 
     def _copies(self, name: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int) -> I64:
         """A DELAY per copy on its SM, `durations[rows]` ps each. `name` is the operator. Returns the ops."""
@@ -93,16 +82,18 @@ class Channels:
         token, channel = p.token[order], self._channel(p.token)
         copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
         first = np.append(True, token[1:] != token[:-1])[: len(token)]
-        send = self._issuers("send", Discipline.PROGRAM_ORDER)[source[order], channel[order]]
+        send = self.issuers("send", Discipline.PROGRAM_ORDER, self.n)[source[order], channel[order]]
         sends = self._copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source[order], send, 1 + first)
-        takes = self._copies("dispatch", [0, copy], p.gpu, self._issuers("receive", Discipline.READY_FIFO)[p.gpu, channel], 1)
+        takes = self._copies("dispatch", [0, copy], p.gpu, self.issuers("receive", Discipline.READY_FIFO, self.n)[p.gpu, channel], 1)
         pair = puts + np.arange(len(p.gpu))
         ring = self._rings(p.gpu, channel, source)[order]
         layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair[order])
         layer.b.edges(Tail.OP_DONE, pair[order][self._seen(ring, CHUNK["dispatch"])], Head.OP_ISSUE, takes[order])
         layer.b.hold(self._slots() + ring, sends, takes[order])
         self._start(self.call("dispatch.call", None), sends, send, source[order])
-        return self._all_of(takes, p.gpu)
+        received = self.join("received")
+        self.sent(takes, p.gpu, received)
+        return received
 
     def combine(self, finished: I32) -> None:
         """Rows go back when `finished[gpu]` of all GPUs have; the source sums the copies of a token when the last one is there."""
@@ -112,15 +103,15 @@ class Channels:
         token, gpu, source = p.token[order], p.gpu[order], layer.pair_source[order]
         channel = self._channel(token)
         copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
-        send = self._issuers("send back", Discipline.PROGRAM_ORDER)[gpu, channel]
+        send = self.issuers("send back", Discipline.PROGRAM_ORDER, self.n)[gpu, channel]
         sends = self._copies("combine", [0, copy], gpu, send, 1)
         copies = layer.token_pairs[layer.sent]
         warps = costs.whole("deepep.tokens_in_flight")
         each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
         reduce = [0] + [warps * ps for ps in each]
-        reducer = self._issuers("reduce", Discipline.READY_FIFO, warps)[layer.sent_source, self._channel(layer.sent)]
+        reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.sent_source, self._channel(layer.sent)]
         sums = self._copies("combine", reduce, layer.sent_source, reducer, copies)
-        sum_of_pair = sums[(np.cumsum(layer.token_pairs > 0) - 1)[token]]
+        sum_of_pair = sums[layer.sent_of_pair[order]]
         pair = puts + np.arange(len(order))
         layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair)
         ring = self._rings(source, channel, gpu)
@@ -132,9 +123,3 @@ class Channels:
         """The first op of every issuer waits for the call of its GPU."""
         _, first = np.unique(issuer, return_index=True)
         self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])
-
-    def _all_of(self, ops: I64, node: I32) -> I32:
-        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
-        join = layer.b.ops(layer.b.template(Template("received", Kind.JOIN, "other", "join")), gpus)
-        layer.b.edges(Tail.OP_DONE, ops, Head.OP_ISSUE, join + node)
-        return (join + gpus).astype(np.int32)

@@ -54,6 +54,12 @@ class Kernels:
         tail, head = np.meshgrid(tails, heads)
         self.layer.b.edges(Tail.OP_DONE, tail.ravel(), Head.OP_ISSUE, head.ravel())
 
+    def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
+        """`[gpus, n]` issuers, each on an SM of its own that works on `side_by_side` rows at a time."""
+        b = self.layer.b
+        rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
+        return np.array(rows, np.int32)
+
     def release(self, starts: I32, ops: I64, node: I32) -> None:
         """`ops` of each node wait for `starts[node]`."""
         self.layer.b.edges(Tail.OP_DONE, starts[node], Head.OP_ISSUE, ops)
@@ -71,7 +77,7 @@ class Kernels:
         return heads
 
     def sent(self, ops: I64, node: I32, heads: I32) -> None:
-        """`heads[gpu]` waits for all `ops` of its GPU to be visible where they go."""
+        """`heads[gpu]` waits for all `ops` of its GPU: transfers are visible where they go, copies are taken."""
         self.layer.b.edges(Tail.OP_DONE, ops, Head.OP_ISSUE, heads[node])
 
     def arrived(self, heads: I32) -> None:
@@ -83,12 +89,8 @@ class Kernels:
         """A DELAY of `cost_ps` per token of `layer.sent`, token i of a GPU on SM i modulo `n_sms`. Returns the ops."""
         layer = self.layer
         used = min(n_sms, layer.tokens)
-        names = [
-            [layer.b.issuer(g, Discipline.PROGRAM_ORDER, pool=layer.b.pool(g, 1, "send"), name="send") for _ in range(used)]
-            for g in range(layer.n_gpus)
-        ]
         template = Template("dispatch.token", Kind.DELAY, "dispatch", "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
-        issuer = np.array(names, np.int32)[layer.sent_source, layer.sent % layer.tokens % used]
+        issuer = self.issuers("send", Discipline.PROGRAM_ORDER, used)[layer.sent_source, layer.sent % layer.tokens % used]
         return layer.b.ops(layer.b.template(template), layer.sent_source, issuer=issuer) + np.arange(len(layer.sent))
 
     def flags(self, name: str, per_pair: int, after: I32, heads: I32) -> None:

@@ -383,10 +383,14 @@ class Layer:
         return np.repeat(position, self.pair_rows)
 
     @cached_property
+    def sent_of_pair(self) -> I64:
+        """Index into `sent` of each pair's token."""
+        return (np.cumsum(self.token_pairs > 0) - 1)[self.p.token]
+
+    @cached_property
     def pull_of_useful_row(self) -> I64:
         """Index into `sent` of the token of each useful row."""
-        position = np.cumsum(self.token_pairs > 0) - 1
-        return np.repeat(position[self.p.token], self.pair_rows)
+        return np.repeat(self.sent_of_pair, self.pair_rows)
 
     # ---- build -------------------------------------------------------------------------------------------------------------
 

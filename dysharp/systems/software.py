@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-
 from dysharp.compute.collectives import BASE_US, sync_us
 from dysharp.compute.moe import permute_us
 from dysharp.compute.operators import arch_of, launch_us
@@ -15,17 +11,6 @@ from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.units import PS_PER_US
 
 FORMS = ("auto", "paper", "real")
-_constants: ContextVar[Mapping[str, float] | None] = ContextVar("constants", default=None)
-
-
-@contextmanager
-def constants_given(values: Mapping[str, float]) -> Iterator[None]:
-    """Inside the block real forms are charged `values` instead of the packaged constants, in this thread or task only: for fits."""
-    token = _constants.set(values)
-    try:
-        yield
-    finally:
-        _constants.reset(token)
 
 
 def is_real(form: str, cluster: Cluster) -> bool:
@@ -43,7 +28,7 @@ class Software:
     def __init__(self, cluster: Cluster) -> None:
         self._gpu: Gpu = load_gpu(cluster.gpu)
         self._link_bytes_per_us = cluster.link_bytes_per_us
-        self._fitted = _constants.get() or cluster.fitted
+        self._fitted = cluster.fitted
 
     def ps(self, name: str, times: float = 1.0) -> int:
         """`times` a fitted constant of unit us."""

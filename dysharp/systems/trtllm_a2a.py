@@ -80,11 +80,6 @@ class _Sided(Kernels):
         issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", pools)[layer.sent_source]
         return layer.b.ops(template, layer.sent_source, issuer=issuer, rows=layer.token_pairs[sent]) + np.arange(len(sent))
 
-    @property
-    def token_of_pair(self) -> I64:
-        """Index into `layer.sent` of each pair's token."""
-        return (np.cumsum(self.layer.token_pairs > 0) - 1)[self.layer.p.token]
-
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int) -> I32:
         """A flag from every GPU to every GPU behind `after`, polled; `simulated_ps` of the exchange has passed before."""
         poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps - simulated_ps))
@@ -106,7 +101,7 @@ class _OneSided(_Sided):
         self.release(start, tokens, layer.sent_source)
         puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
         sends = self.paced("dispatch", puts, layer.pair_source, p.gpu, costs.stores_ps(layer.sent_bytes))
-        layer.b.edges(Tail.OP_DONE, tokens[self.token_of_pair], Head.OP_ISSUE, sends)
+        layer.b.edges(Tail.OP_DONE, tokens[layer.sent_of_pair], Head.OP_ISSUE, sends)
         sent = self.join("sent")
         self.each_waits(start, sent)
         self.sent(puts, layer.pair_source, sent)
@@ -123,7 +118,7 @@ class _OneSided(_Sided):
         self.release(ready, self.paced("combine", puts, node, home, costs.stores_ps(layer.model.row_bytes)), node)
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
         sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
-        layer.b.edges(Tail.OP_DONE, puts, Head.OP_ISSUE, sums[self.token_of_pair[order]])
+        layer.b.edges(Tail.OP_DONE, puts, Head.OP_ISSUE, sums[layer.sent_of_pair[order]])
 
 
 class _TwoSided(_Sided):
@@ -150,7 +145,7 @@ class _TwoSided(_Sided):
         tokens = self.tokens("dispatch", costs.ps(self.fields), costs.stores_ps(layer.sent_bytes))
         self.release(start, tokens, layer.sent_source)
         puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
-        layer.b.edges(Tail.OP_DONE, tokens[self.token_of_pair], Head.OP_ISSUE, puts)
+        layer.b.edges(Tail.OP_DONE, tokens[layer.sent_of_pair], Head.OP_ISSUE, puts)
         sent = self.join("sent")
         self.each_waits(start, sent)
         self.sent(puts, layer.pair_source, sent)

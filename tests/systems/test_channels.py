@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from layers import TINY
@@ -9,20 +11,19 @@ from layers import TINY
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.program import Program
-from dysharp.specs import load_cluster
+from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.systems import get_system
 from dysharp.systems.deepep import fp8_row_bytes
-from dysharp.systems.software import constants_given
 from dysharp.workload import make_routing
 
 CLUSTER = load_cluster("hw-dgx-h100").with_gpus(4)
 
 
-def plan(tokens: int = 96, **options: object) -> Program:
+def plan(tokens: int = 96, cluster: Cluster = CLUSTER, **options: object) -> Program:
     deepep = get_system("deepep")
     routing = make_routing("uniform", TINY, 4, tokens)
-    return deepep.plan(TINY, CLUSTER, routing, "fwd", deepep.options(compute=False, **options))
+    return deepep.plan(TINY, cluster, routing, "fwd", deepep.options(compute=False, **options))
 
 
 def time_us(program: Program) -> float:
@@ -35,11 +36,11 @@ def test_real_form_is_the_default_on_real_machines_only() -> None:
 
 
 def test_an_idle_layer_costs_its_calls() -> None:
-    """Without work per token the time is that of two calls, the rows' flight and nothing else worth naming."""
-    free = {**fitted_values(), "deepep.token_us": 1e-6, "deepep.copy_us": 1e-6, "deepep.reduce_token_us": 1e-6, "sm.copy_GBps": 1e6}
-    with constants_given(free):
-        time = time_us(plan(tokens=4))
-    call = free["deepep.call_us"] + 2 * free["hopper.sync_us"]
+    """With the least work per token the time is that of two calls, the rows' flight and nothing else worth naming."""
+    least = {"deepep.token_us": 0.01, "deepep.copy_us": 0.001, "deepep.reduce_token_us": 0.05, "sm.copy_GBps": 300.0}
+    idle = replace(CLUSTER, constants=tuple(sorted(least.items())))
+    time = time_us(plan(tokens=4, cluster=idle))
+    call = idle.fitted["deepep.call_us"] + 2 * idle.fitted["hopper.sync_us"]
     assert 2 * call < time < 2 * call + 10
 
 
