@@ -20,6 +20,13 @@ def fp8_row_bytes(hidden: int) -> int:
     return hidden + 4 * -(-hidden // 128)
 
 
+def dispatched_bytes(system: str, dispatch: str, model: Model) -> int:
+    """Bytes of a row on its way out under option `dispatch` of `system`: "rows" or "fp8". Raises ConfigError for another word."""
+    if dispatch not in ("rows", "fp8"):
+        raise ConfigError(f"{system}.dispatch: found {dispatch!r}, expected rows or fp8")
+    return fp8_row_bytes(model.hidden) if dispatch == "fp8" else model.row_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """`form` "real" (default on hw-* clusters): SM channels, rings, launches and barriers with their costs.
@@ -43,9 +50,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, then one GEMM after the other, then Combine on each GPU; the only waits are each GPU's own."""
-    if options.dispatch not in ("rows", "fp8"):
-        raise ConfigError(f"deepep.dispatch: found {options.dispatch!r}, expected rows or fp8")
-    sent = fp8_row_bytes(model.hidden) if options.dispatch == "fp8" else None
+    sent = dispatched_bytes("deepep", options.dispatch, model)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         channels = Channels(layer, options.n_sm)

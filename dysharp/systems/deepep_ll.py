@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.systems.deepep import fp8_row_bytes
+from dysharp.systems.deepep import dispatched_bytes
 from dysharp.systems.experts import one_after_another
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
@@ -45,9 +44,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Messages, GEMMs, messages back; a GPU goes on when its own rows are there and waits for nobody else."""
-    if options.dispatch not in ("rows", "fp8"):
-        raise ConfigError(f"deepep-ll.dispatch: found {options.dispatch!r}, expected rows or fp8")
-    sent = fp8_row_bytes(model.hidden) if options.dispatch == "fp8" else None
+    sent = dispatched_bytes("deepep-ll", options.dispatch, model)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         kernels = _LowLatency(layer)

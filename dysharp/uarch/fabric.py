@@ -147,6 +147,29 @@ def link_busy(i, ring, due, lk, fr, tree, c):
     fr[ring, 1] = i
 
 
+@block
+def links_free(ring, leaf, now, lk, du, fr, tree):
+    """The links of a ring that are due now are free again; those with something to send are looked at."""
+    i = fr[ring, 0]
+    while i >= 0 and lk[i, LK_DUE] == now:
+        lk[i, LK_FREE] = 1
+        if lk[i, LK_MASK] != 0:
+            dirty_mark(du, i)
+        i = lk[i, LK_NEXT]
+    fr[ring, 0] = i
+    tree_set(tree, leaf, lk[i, LK_DUE] if i >= 0 else INF)
+
+
+@block
+def level_change(by, now, st, area, since, current, peak):
+    """A level changes by `by`: its area, last change, value and peak are these columns of `st` (for its mean and maximum)."""
+    st[area] += st[current] * (now - st[since])
+    st[since] = now
+    st[current] += by
+    if st[current] > st[peak]:
+        st[peak] = st[current]
+
+
 @kernel
 def vc_find(i, group, flits, occ, c):
     """The least occupied VC of `group` at input port i if the packet fits as a whole or the VC is empty, else -1 (infinite buffers: its first)."""

@@ -1,7 +1,7 @@
 """The hub of a GPU at packet level: egress queues per link, ingress with AL TLB and responder (docs/design/0006)."""
 
 from dysharp.uarch.columns import B_FILL, NEXT, WIRE, X_NOW
-from dysharp.uarch.fabric import dirty_mark, ring_put
+from dysharp.uarch.fabric import dirty_mark, level_change, ring_put
 from dysharp.uarch.fabric_columns import (
     C_AL_MISS,
     C_ANSWERS,
@@ -114,11 +114,7 @@ def lk_node(i, c):
 @block
 def misses_change(by, now, st):
     """`by` more misses are under way: for mean and maximum over all hubs."""
-    st[ST_AL_AREA] += st[ST_MISSES_NOW] * (now - st[ST_AL_SINCE])
-    st[ST_AL_SINCE] = now
-    st[ST_MISSES_NOW] += by
-    if st[ST_MISSES_NOW] > st[ST_PEAK_MISSES]:
-        st[ST_PEAK_MISSES] = st[ST_MISSES_NOW]
+    level_change(by, now, st, ST_AL_AREA, ST_AL_SINCE, ST_MISSES_NOW, ST_PEAK_MISSES)
 
 
 @kernel

@@ -10,6 +10,7 @@ from dysharp.uarch.fabric import (
     line_next,
     link_blocked,
     link_send,
+    links_free,
     out_ask,
     out_begin,
     out_leave,
@@ -28,10 +29,8 @@ from dysharp.uarch.fabric_columns import (
     FR_CREDIT,
     FR_DELIVER,
     FR_FIXED,
-    LK_DUE,
     LK_FREE,
     LK_MASK,
-    LK_NEXT,
     LK_S,
     OC_DUE,
     OC_FREE,
@@ -159,14 +158,7 @@ def open_run(
                     p = fr[r, 0]
                 tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
             elif r >= ring_up:
-                i = fr[r, 0]
-                while i >= 0 and lk[i, LK_DUE] == now:
-                    lk[i, LK_FREE] = 1
-                    if lk[i, LK_MASK] != 0:
-                        dirty_mark(du, i)
-                    i = lk[i, LK_NEXT]
-                fr[r, 0] = i
-                tree_set(tree, leaf, lk[i, LK_DUE] if i >= 0 else INF)
+                links_free(r, leaf, now, lk, du, fr, tree)
             elif r == FR_CREDIT:
                 credits_take(now, cr_due, cr_what, lk, occ, du, tree, c, x)
             else:  # FR_DELIVER: the tail is there

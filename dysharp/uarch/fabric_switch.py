@@ -1,7 +1,7 @@
 """What a switch does with the packet at the head of a virtual channel, and with what its reduction units finish (docs/design/0006)."""
 
 from dysharp.uarch.columns import B_EXT, B_NODE, FLAGS, INF, MEMBER, MEMBERS_SHIFT, NODE, WIRE, X_NOW
-from dysharp.uarch.fabric import out_ask, ring_put, slot_free, slot_take
+from dysharp.uarch.fabric import level_change, out_ask, ring_put, slot_free, slot_take
 from dysharp.uarch.fabric_columns import (
     ACK,
     ACKPART,
@@ -113,11 +113,7 @@ def far_link(link, key, chunk, node, lk, c):
 @block
 def sessions_change(by, now, st):
     """`by` more reduction sessions are live: for mean and maximum over all ports."""
-    st[ST_RED_AREA] += st[ST_SESSIONS_NOW] * (now - st[ST_RED_SINCE])
-    st[ST_RED_SINCE] = now
-    st[ST_SESSIONS_NOW] += by
-    if st[ST_SESSIONS_NOW] > st[ST_PEAK_SESSIONS]:
-        st[ST_PEAK_SESSIONS] = st[ST_SESSIONS_NOW]
+    level_change(by, now, st, ST_RED_AREA, ST_RED_SINCE, ST_SESSIONS_NOW, ST_PEAK_SESSIONS)
 
 
 @kernel
@@ -192,10 +188,7 @@ def packet_expose(
     elif kind == RESP:
         pk[p, PK_OFLITS] = pw[w, PW_RESULT_H] + data_flits(pw, w, chunk)
         out_ask(o, p, s, pk, lk, oq, om, oc, im, do, c)
-    elif kind == ACKPART:
-        pk[p, PK_OFLITS] = pk[p, PK_FLITS]
-        out_ask(o + c[C_TOTAL], p, s, pk, lk, oq, om, oc, im, do, c)
-    elif kind == CONTRIB:
+    elif kind == ACKPART or kind == CONTRIB:
         pk[p, PK_OFLITS] = pk[p, PK_FLITS]
         out_ask(o + c[C_TOTAL], p, s, pk, lk, oq, om, oc, im, do, c)
     else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from dysharp.engine.burst.lower import Lowered
 from dysharp.engine.burst.run import Timing, deadlock_text
+from dysharp.engine.burst.run import trace_of as op_trace
 from dysharp.engine.packet.fabric import OP_LEVEL, Fabric, FabricConfig, build, grow
 from dysharp.engine.packet.statistics import check_drained, statistics_of
 from dysharp.engine.packet.waiting import cycle_text
@@ -44,7 +45,8 @@ def _arguments(a: Lowered, fabric: Fabric) -> list[NDArray[Any]]:
 def run_packet(program: Program, config: FabricConfig | None = None, progress: Callable[[int, int], None] | None = None) -> PacketRun:
     """Time `program` packet by packet. Raises SimulationError on deadlock, and if a flit or a credit is missing at the end."""
     begin = time.perf_counter()
-    from dysharp.engine.packet.events.loop import events_start, run_events
+    from dysharp.engine.burst.loop import run_start
+    from dysharp.engine.packet.events.loop import run_events
 
     compile_s = time.perf_counter() - begin
     begin = time.perf_counter()
@@ -55,7 +57,7 @@ def run_packet(program: Program, config: FabricConfig | None = None, progress: C
         run_events(0, *_arguments(a, fabric))
         compile_s += time.perf_counter() - begin
     begin = time.perf_counter()
-    events_start(a.op, a.ot, a.templates, a.issuers, a.heap_keys, a.heap_ids, a.dirty_issuers, a.x)
+    run_start(a.op, a.ot, a.templates, a.issuers, a.heap_keys, a.heap_ids, a.dirty_issuers, a.x)
     while run_events(SLICE_EVENTS, *_arguments(a, fabric)):
         if a.x[f.X_STATUS] == f.GROW:
             fabric = grow(a, fabric, 2 * len(fabric.pk))
@@ -69,21 +71,8 @@ def run_packet(program: Program, config: FabricConfig | None = None, progress: C
 
 
 def trace_of(p: Program, a: Lowered, fabric: Fabric) -> Trace:
-    """The Trace of a finished run; bytes on links are those of the packets that crossed them."""
+    """What the op level recorded; bytes on links are those of the packets that crossed them."""
     m, shape = p.machine, (p.n_nodes, p.machine.n_links)
     up = fabric.lk[:, f.LK_FLITS].reshape(shape).sum(axis=1) * m.flit
     down = fabric.oc[: len(fabric.lk), f.OC_FLITS].reshape(shape).sum(axis=1) * m.flit
-    return Trace(
-        ready=a.ot[:-1, col.READY].copy(),
-        issue=a.ot[:-1, col.ISSUE].copy(),
-        start=a.ot[:-1, col.START].copy(),
-        end=a.ot[:-1, col.END].copy(),
-        done=a.ot[:-1, col.DONE].copy(),
-        cause=a.op[:-1, col.CAUSE].copy(),
-        member=a.mem_time[:-1, col.B_TIME].copy(),
-        row_slot=a.rows[:, col.R_SLOT].copy(),
-        tile_ready=a.tile_times[:, col.TT_READY].copy(),
-        up_busy=up,
-        down_busy=down,
-        n_events=int(a.x[col.X_EVENTS]),
-    )
+    return replace(op_trace(p, a), up_busy=up, down_busy=down)

@@ -10,7 +10,6 @@ from dysharp.uarch.columns import (
     B_OP,
     B_TIME,
     COPIES,
-    DEPS,
     DONE,
     END,
     G_NODE,
@@ -46,6 +45,7 @@ from dysharp.uarch.fabric import (
     has_lane,
     lane_back,
     line_next,
+    links_free,
     out_ask,
     out_begin,
     out_leave,
@@ -80,10 +80,8 @@ from dysharp.uarch.fabric_columns import (
     FR_FIXED,
     FR_RESPOND,
     GROW,
-    LK_DUE,
     LK_FREE,
     LK_MASK,
-    LK_NEXT,
     LK_NODE,
     MACK,
     MCOPY,
@@ -129,17 +127,9 @@ from dysharp.uarch.fifo import fifo_pop
 from dysharp.uarch.heap import heap_pop
 from dysharp.uarch.issue import BATCH_BITS, gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.uarch.kernel import kernel
-from dysharp.uarch.ready import mark, op_ready, op_release, work_drain, work_push
+from dysharp.uarch.ready import mark, op_release, work_drain, work_push
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_first, tree_set
-
-
-@kernel
-def events_start(op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
-    """Time zero: ops without dependencies become ready, in id order."""
-    for o in range(op.shape[0] - 1):
-        if op[o, DEPS] == 0:
-            op_ready(o, -1, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
 
 
 @kernel
@@ -293,14 +283,7 @@ def run_events(
                     p = fr[r, 0]
                 tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
             elif r >= ring_up:
-                i = fr[r, 0]
-                while i >= 0 and lk[i, LK_DUE] == now:
-                    lk[i, LK_FREE] = 1
-                    if lk[i, LK_MASK] != 0:
-                        dirty_mark(du, i)
-                    i = lk[i, LK_NEXT]
-                fr[r, 0] = i
-                tree_set(tree, leaf, lk[i, LK_DUE] if i >= 0 else INF)
+                links_free(r, leaf, now, lk, du, fr, tree)
             elif r == FR_CREDIT:
                 credits_take(now, cr_due, cr_what, lk, occ, du, tree, c, x)
             elif r == FR_CYCLE:
