@@ -6,7 +6,7 @@ goes to one cause, so the parts sum to the time exactly:
 | part of an op | goes to |
 |---|---|
 | COMPUTE, ready to start (all slots taken) and start to end | `sm` |
-| DELAY, ready to end | `host` |
+| DELAY, ready to end | `sm` if its operator is Dispatch or Combine (an SM that copies rows), else `host` |
 | transfer, issue to start: waiting in the hub | `link_up` while the up link was sending, else `link_down` (its buffers were full: a hot receiver) |
 | push, start to end: serialisation on the up link | `link_up` |
 | pull, start to end: two hops and the responder's memory | `latency`; the rest (requests and responses in queues) `link_up` |
@@ -91,7 +91,6 @@ class _Walk:
             at = done
         if kind in (Kind.COMPUTE, Kind.DELAY):
             ready = int(t.ready[o])
-            # An SM that copies rows is a delay with an operator of its own; software costs have "other".
             on_sm = kind is Kind.COMPUTE or self.program.templates[self.program.ops.template[o]].operator in ("dispatch", "combine")
             self.spend("sm" if on_sm else "host", at - ready)
             return int(t.cause[o]), ready, False

@@ -77,12 +77,17 @@ def _forget_hosts(values: dict[str, float], gpus: set[str]) -> None:
             values[name] = float(np.mean(known))
 
 
+def family_shares(found: Sorted, at: Sequence[int]) -> F64:
+    """`[rows]` weights with which every family counts 100, however many rows it has."""
+    family = [found.cases[i].family for i in at]
+    return np.array([1 / family.count(name) for name in family]) * 100
+
+
 def _fit_stage(
     found: Sorted, at: Sequence[int], names: Sequence[str], constants: Mapping[str, Fitted], values: Mapping[str, float]
 ) -> dict[str, float]:
     batch, measured = found.batch(at), found.measured()[np.array(at)]
-    family = [found.cases[i].family for i in at]
-    share = np.array([1 / family.count(name) for name in family]) * 100
+    share = family_shares(found, at)
     free = [Free(name, constants[name].value, constants[name].low, constants[name].high) for name in names]
     return fit(free, values, batch.values, measured, weights=share)
 

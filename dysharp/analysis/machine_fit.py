@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.calibration import GIVEN, folds, stages
+from dysharp.analysis.calibration import GIVEN, family_shares, folds, stages
 from dysharp.analysis.families import ASK, in_scope
 from dysharp.analysis.fitting import Free, fit
 from dysharp.analysis.measured import Measurement
@@ -191,8 +191,7 @@ def _fit_rows(
     found: Sorted, at: Sequence[int], names: Sequence[str], constants: Mapping[str, Fitted], values: Mapping[str, float]
 ) -> dict[str, float]:
     batch, measured = found.batch(at), found.measured()[np.array(at)]
-    family = [found.cases[i].family for i in at]
-    share = np.array([1 / family.count(name) for name in family]) * 100
+    share = family_shares(found, at)
     free = [Free(name, values[name], constants[name].low, constants[name].high) for name in names]
     packaged = np.array([values[name] for name in names])
 

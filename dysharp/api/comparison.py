@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis import Row
@@ -95,8 +95,8 @@ def compare(
         direction=direction,
         seed=seed,
         fidelity=fidelity,
+        fabric=fabric,
     )
-    request = replace(request, fabric=tuple(sorted(fabric.items())))
     for system in chosen.values():
         check_memory(system, request)
     if progress:

@@ -68,8 +68,8 @@ def run(
         direction=direction,
         seed=seed,
         fidelity=fidelity,
+        fabric=fabric,
     )
-    request = dataclasses.replace(request, fabric=tuple(sorted(fabric.items())))
     check_memory(chosen, request)
     if progress:
         progress(Step(chosen.name, 1, 1, "routing"))

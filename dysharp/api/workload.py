@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,7 @@ def make_request(
     direction: str,
     seed: int,
     fidelity: str,
+    fabric: Mapping[str, Any] | None = None,
 ) -> Request:
     """Load and check; raises ConfigError for anything unknown, out of range or not available yet."""
     _check_word("direction", direction, tuple(DIRECTIONS))
@@ -77,6 +79,7 @@ def make_request(
         direction,
         seed,
         fidelity,
+        tuple(sorted((fabric or {}).items())),
     )
 
 

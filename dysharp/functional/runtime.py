@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional.numbers import number
 from dysharp.functional.orders import RandomPool
+from dysharp.functional.packets.instructions import MAX_TAGS
 from dysharp.functional.packets.payload import Format
 from dysharp.isa.commands import RULES, Command, Dtype, Stage, virtual_channel
 from dysharp.isa.packets import EXPERT_LIMIT, Packet, decode, encode, partial_sums
@@ -29,7 +30,7 @@ Session = tuple[int, int, int]  # source, tag, attempt
 PACKET_BYTES: Final = 128
 ALIGN: Final = 16  # bytes; one flit, and the grain in which the tracker counts a row
 MAX_TARGETS: Final = (1 << 15) - 1
-MAX_GPUS, MAX_TAGS, SPACE = 1 << 12, 1 << 20, 1 << 47  # fields of a packet: source, tag, address of a replica
+MAX_GPUS, SPACE = 1 << 12, 1 << 47  # fields of a packet: source, address of a replica
 TILE_ROWS, TLB_ENTRIES, TRACKER_ENTRIES, REDUCTION_ENTRIES = 128, 512, 1024, 256
 NO_LIMIT = 1 << 30
 ST, LD = RULES[Command.DYST].name, RULES[Command.DYLD].name

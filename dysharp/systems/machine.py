@@ -30,15 +30,19 @@ def machine_of(cluster: Cluster) -> Machine:
     )
 
 
+def sessions_of_table(cluster: Cluster) -> int:
+    """Reduction sessions that the table of one port holds (at least 1): each takes `dysharp.fp32_sum_entries` of its 128 B entries."""
+    return max(1, cluster.reduction_buffer_bytes // (PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")))
+
+
 def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
     """Tokens whose reduction sessions always fit the tables of the source's ports (at least 1); `aux_bytes` are summed with every row.
 
-    A token of n packets takes at most ceil(n / links) sessions in one port; a session takes `dysharp.fp32_sum_entries` of its 128 B entries.
+    A token of n packets takes at most ceil(n / links) sessions in one port.
     """
-    entry_bytes = PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")
     packets = -(-model.row_bytes // PACKET_BYTES) + -(-aux_bytes // PACKET_BYTES)
     per_port = -(-packets // cluster.links_per_gpu)
-    return max(1, cluster.reduction_buffer_bytes // entry_bytes // per_port)
+    return max(1, sessions_of_table(cluster) // per_port)
 
 
 def windows(model: Model, cluster: Cluster, dispatch: int, combine: int, aux_bytes: int = 0) -> tuple[int, int]:

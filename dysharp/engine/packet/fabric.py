@@ -13,6 +13,7 @@ from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.tables import Program
 from dysharp.specs import Cluster, choice_int
+from dysharp.systems.machine import sessions_of_table
 from dysharp.uarch import columns as col
 from dysharp.uarch import fabric_columns as f
 from dysharp.uarch import tables
@@ -23,7 +24,6 @@ STRIPES = ("rotating", "even", "hash")
 CHANNELS = ("two", "class", "one")
 NEVER = 1 << 40
 B_LEFT = 5  # column of a member's record, as in events/loop.py
-ENTRY_BYTES = 128  # of a reduction table
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,11 @@ class FabricConfig:
 
 def fabric_of(cluster: Cluster) -> FabricConfig:
     """The blocks of `cluster` at their published sizes, the rest from the choices `packet.*`."""
-    entry_bytes = ENTRY_BYTES * choice_int("dysharp.fp32_sum_entries")
     return FabricConfig(
         n_planes=cluster.n_switches,
         speedup=cluster.internal_speedup,
         cycle_ps=choice_int("packet.switch_cycle_ps"),
-        reduction_entries=max(1, cluster.reduction_buffer_bytes // entry_bytes),
+        reduction_entries=sessions_of_table(cluster),
         reduction_timeout_ps=choice_int("packet.reduction_timeout_us") * PS_PER_US,
         al_entries=cluster.al_tlb_entries,
         al_mshrs=choice_int("packet.al_mshrs"),

@@ -12,7 +12,7 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Kind, Program
 from dysharp.program.builder import PULLS
 
-MAX_TAGS = 1 << 20
+MAX_TAGS = 1 << 20  # the tag field of a packet
 STRIDE = 1 << 15  # bytes of one block in multimem space: a power of two above the largest row (16 KiB)
 DYNAMIC, EXPLICIT, PLAIN = "dynamic", "explicit", "plain"
 MAX_WEIGHTS = 32  # gate weights in one packet of 128 B

@@ -28,7 +28,8 @@ from dysharp.isa.packets import Packet, decode
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.protocol import collect, lsu, readiness
-from dysharp.specs import Cluster, choice_int, load_cluster
+from dysharp.specs import Cluster, load_cluster
+from dysharp.systems.machine import sessions_of_table
 
 Array = NDArray[Any]
 
@@ -113,7 +114,7 @@ class _PacketMachine:
             )
             for gpu in range(self.p.n_nodes)
         ]
-        entries = f.reduction_entries or max(1, c.reduction_buffer_bytes // (128 * choice_int("dysharp.fp32_sum_entries")))
+        entries = f.reduction_entries or sessions_of_table(c)
         self.switch = Switch(entries, self.fmt, self.statistics, self.channels, slots, self._session_made)
         self.queues = [(lsu.empty(c.multimemq_entries), lsu.empty(NO_QUEUE)) for _ in self.hubs]
         self.collects: list[collect.CollectState[Any]] = [collect.empty() for _ in self.hubs]
@@ -662,7 +663,7 @@ class _PacketMachine:
             if self.node[op] == gpu:
                 self._notified(gpu, token, slot, op)
             else:
-                tag = (1 << 20) - 1
+                tag = MAX_TAGS - 1
                 packet = Packet(Command.NOTIFY, virtual_channel(Command.NOTIFY), gpu, tag, token=token, expert=slot)
                 self.channels.send(True, gpu, token % self.decoder.planes, packet)
 
