@@ -1,6 +1,6 @@
-"""Speed of the packet level: flits per second on the 32-terminal crossbar (events and flit-exact), and S-8 whole.
+"""Speed of the packet level: flits per second on the 32-terminal crossbar (events and flit-exact), and a layer on both levels.
 
-python bench/packet.py [--tokens 256] [--systems dysharp,deepep]
+python bench/packet.py [--model S-8] [--tokens 256] [--systems dysharp,deepep]
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def crossbar() -> None:
         print(f"| {load} | {events.flits_per_s / 1e6:.1f} | {exact.flits_per_s / 1e6:.1f} | {low:.0f} to {high:.0f} times |")
 
 
-def systems(names: list[str], tokens: int) -> None:
-    """S-8 on 32 GPUs: times of both levels, with infinite tables and with the cluster's."""
-    model, cluster = load_model("S-8"), load_cluster("paper-gh200-nvl32")
+def systems(names: list[str], of: str, tokens: int) -> None:
+    """A model on 32 GPUs: times of both levels, with infinite tables and with the cluster's."""
+    model, cluster = load_model(of), load_cluster("paper-gh200-nvl32")
     routing = make_routing(model.routing, model, 32, tokens, seed=0, layer=None, placement="auto")
     infinite = FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)
     print("\n| system | burst us | packet us | difference | with the cluster's tables us | Mevents | Mevents/s |\n|---|---|---|---|---|---|---|")
@@ -49,11 +49,12 @@ def systems(names: list[str], tokens: int) -> None:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="S-8")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--systems", default="dysharp,deepep")
     given = parser.parse_args(argv)
     crossbar()
-    systems(given.systems.split(","), given.tokens)
+    systems(given.systems.split(","), given.model, given.tokens)
 
 
 if __name__ == "__main__":

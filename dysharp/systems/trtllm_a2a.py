@@ -86,6 +86,13 @@ class _Sided(Kernels):
         self.flags(f"{name}.barrier", 1, after, poll)
         return poll
 
+    def behind(self, name: str, ends: str, start: I32, puts: I64, node: I32) -> I32:
+        """The barrier behind everything that every GPU has to send; a GPU that sends nothing is there with its `start`."""
+        sent = self.join(f"{name}.sent")
+        self.each_waits(start, sent)
+        self.sent(puts, node, sent)
+        return self.barrier(name, ends, sent, self.visible_ps)
+
 
 class _OneSided(_Sided):
     """Puts into slots that the source knows, then one barrier; back, a barrier and then rows and sums side by side."""
@@ -102,10 +109,7 @@ class _OneSided(_Sided):
         puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
         sends = self.paced("dispatch", puts, layer.pair_source, p.gpu, costs.stores_ps(layer.sent_bytes))
         layer.b.edges(Tail.OP_DONE, tokens[layer.sent_of_pair], Head.OP_ISSUE, sends)
-        sent = self.join("sent")
-        self.each_waits(start, sent)
-        self.sent(puts, layer.pair_source, sent)
-        return self.barrier("dispatch", "received", sent, self.visible_ps)
+        return self.behind("dispatch", "received", start, puts, layer.pair_source)
 
     def combine(self, finished: I32) -> None:
         """`finished[gpu]`: the GEMMs of a GPU."""
@@ -146,10 +150,7 @@ class _TwoSided(_Sided):
         self.release(start, tokens, layer.sent_source)
         puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
         layer.b.edges(Tail.OP_DONE, tokens[layer.sent_of_pair], Head.OP_ISSUE, puts)
-        sent = self.join("sent")
-        self.each_waits(start, sent)
-        self.sent(puts, layer.pair_source, sent)
-        return self.barrier("dispatch", "received", sent, self.visible_ps)
+        return self.behind("dispatch", "received", start, puts, layer.pair_source)
 
     def combine(self, finished: I32) -> None:
         """Copies back through the FIFOs; a kernel of its own gathers and sums them when all are there."""
@@ -160,9 +161,6 @@ class _TwoSided(_Sided):
         puts = layer.combine_puts(Discipline.READY_FIFO) + np.arange(len(order))
         push = self.paced("combine", puts, node, np.full(len(node), -1, np.int32), costs.stores_ps(layer.model.row_bytes))
         self.release(start, push, node)
-        sent = self.join("sent back")
-        self.each_waits(start, sent)
-        self.sent(puts, node, sent)
-        arrived = self.barrier("combine", "returned", sent, self.visible_ps)
+        arrived = self.behind("combine", "returned", start, puts, node)
         own = np.bincount(layer.sent_source, minlength=layer.n_gpus)
         self.each_waits(arrived, self.delay("combined", [costs.ps("trt.combine_us", int(n)) for n in own]))

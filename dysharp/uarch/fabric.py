@@ -6,7 +6,6 @@ One event per packet and hop; the same blocks carry Programs and synthetic traff
 
 from dysharp.uarch.columns import INF, X_NOW
 from dysharp.uarch.fabric_columns import (
-    ACKPART,
     C_EXT,
     C_GROUPS,
     C_INGRESS,
@@ -16,7 +15,6 @@ from dysharp.uarch.fabric_columns import (
     C_TOTAL,
     C_VC_FLITS,
     C_VPG,
-    CONTRIB,
     FR_CREDIT,
     FR_FIXED,
     LK_BLOCKED,
@@ -400,9 +398,3 @@ def credits_take(now, cr_due, cr_what, lk, occ, du, tree, c, x):
         at += 1
     x[X_CREDIT_READ] = at
     tree_set(tree, c[C_LEAF] + FR_CREDIT, cr_due[at & mask] if at < x[X_CREDITS] else INF)
-
-
-@block
-def is_summed(kind):
-    """Whether a packet of `kind` goes to the reduction unit of its port instead of the link."""
-    return kind == CONTRIB or kind == ACKPART
