@@ -138,7 +138,7 @@ def network_setting(
     *, cluster: str | None = None, curve: str | None = None, topology: str | None = None, k: int | None = None, n: int | None = None,
     vcs: int | None = None, buffer: int | None = None, packet_flits: int | None = None, pattern: str | None = None, burst: str | None = None,
     speedup: int | None = None, lanes: int | None = None, allocator: str | None = None, speculative: bool = False,
-    delays: str | None = None,
+    hold_switch: bool = False, delays: str | None = None,
 ) -> Setting:  # fmt: skip
     """A base (`cluster`, `curve`, or one 8 x 8 router of 4 virtual channels x 8 flits), with everything that is given changed."""
     if cluster is not None and curve is not None:
@@ -156,7 +156,7 @@ def network_setting(
 
     router = replace(base.config.router, **changed(
         "router", num_vcs=vcs, vc_buf_size=buffer, internal_speedup=speedup, input_speedup=lanes, output_speedup=lanes,
-        vc_allocator=allocator, sw_allocator=allocator, speculative=speculative or None,
+        vc_allocator=allocator, sw_allocator=allocator, speculative=speculative or None, hold_switch=hold_switch or None,
     ))  # fmt: skip
     config = replace(base.config, router=router, **changed("network", topology=topology, k=k, n=n))
     flits = base.traffic.packet_flits if packet_flits is None else packet_flits

@@ -44,6 +44,7 @@ def _given(ctx: click.Context, name: str) -> bool:
 @click.option("--lanes", type=int, metavar="L", help="Lanes per port into and out of the crossbar.  [default: 1]")
 @click.option("--allocator", metavar="A", help="separable_input_first or islip, both allocators.  [default: separable_input_first]")
 @click.option("--speculative", is_flag=True, help="Allocate virtual channel and switch in one cycle.")
+@click.option("--hold-switch", is_flag=True, help="Serve packets whole: the winner keeps the switch until its tail has passed.")
 @click.option("--delays", metavar="NAME=C,...", help=DELAYS_HELP)
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of everything that is drawn.")
 @click.option("--period", type=int, default=6000, show_default=True, metavar="C", help="Cycles of a sample period.")

@@ -21,12 +21,14 @@ from dysharp.uarch.fabric import (
     vc_find,
 )
 from dysharp.uarch.fabric_columns import (
+    C_CYCLE,
     C_EXT,
     C_LAT,
     C_LEAF,
     C_SIZES,
     C_TAIL,
     FR_CREDIT,
+    FR_CYCLE,
     FR_DELIVER,
     FR_FIXED,
     LK_FREE,
@@ -136,7 +138,9 @@ def open_run(
                     row = i * occ.shape[1] + pk[p, PK_VC]
                     vcq[row, 0] = pk[p, PK_NEXT]
                     credit_put(i, pk[p, PK_VC], flits, now + c[C_LAT], cr_due, cr_what, fr, tree, c, x)
-                    if vcq[row, 0] >= 0:
+                    if vcq[row, 0] >= 0 and c[C_CYCLE] > 0:
+                        ring_put(FR_CYCLE, vcq[row, 0], now + c[C_CYCLE], PK_NEXT2, pk, pt, fr, tree, c)
+                    elif vcq[row, 0] >= 0:
                         out_ask(pk[vcq[row, 0], PK_OUT], vcq[row, 0], lk[i, LK_S], pk, lk, oq, om, oc, im, do, c)
                     fr[r, 0] = following
                     p = following
@@ -159,6 +163,13 @@ def open_run(
                 tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
             elif r >= ring_up:
                 links_free(r, leaf, now, lk, du, fr, tree)
+            elif r == FR_CYCLE:  # packets that came to the head of their VC are allocated
+                p = fr[r, 0]
+                while p >= 0 and pt[p, PT_DUE] == now:
+                    fr[r, 0] = pk[p, PK_NEXT2]
+                    out_ask(pk[p, PK_OUT], p, lk[pk[p, PK_LINK], LK_S], pk, lk, oq, om, oc, im, do, c)
+                    p = fr[r, 0]
+                tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
             elif r == FR_CREDIT:
                 credits_take(now, cr_due, cr_what, lk, occ, du, tree, c, x)
             else:  # FR_DELIVER: the tail is there

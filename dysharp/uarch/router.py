@@ -14,8 +14,13 @@ from dysharp.uarch.router_columns import (
     ACTIVE,
     BIT,
     CREDIT,
+    H_NEXT,
+    H_OUT,
+    H_VC,
     HEAD_BIT,
     HELD,
+    HELD_IN,
+    HELD_OUT,
     I_BASE,
     I_DELAY,
     I_LEN,
@@ -43,6 +48,7 @@ from dysharp.uarch.router_columns import (
     OUT,
     OVC,
     OWNER,
+    PASSING,
     R_FREE,
     R_SWITCH,
     R_WAIT,
@@ -54,6 +60,8 @@ from dysharp.uarch.router_columns import (
     TAIL_BIT,
     WAIT,
 )
+
+NOT_YET = 1 << 62  # cycle of a flit that has not come
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
 
@@ -174,11 +182,11 @@ def release(go, gov, n_vcs, ovc, out, router, radix):
 
 
 @block
-def credit_take(gov, vcs, ovc, lane, lane_vcs, router):
-    """A slot downstream of output VC `gov` became free."""
+def credit_take(gov, need, vcs, ovc, lane, lane_vcs, router):
+    """A slot downstream of output VC `gov` became free; its owner may ask for the switch with `need` of them."""
     ovc[gov, CREDIT] += 1
     giv = ovc[gov, OWNER]
-    if ovc[gov, CREDIT] == 1 and giv >= 0 and vcs[giv, STATE] == ACTIVE and vcs[giv, OCC] > 0:
+    if ovc[gov, CREDIT] == need and giv >= 0 and vcs[giv, STATE] == ACTIVE and vcs[giv, OCC] > 0:
         request_on(giv, vcs, lane, lane_vcs, router)
 
 
@@ -242,6 +250,60 @@ def flit_cross(
     elif ovc[gov, CREDIT] == 0:
         request_off(giv, vcs, lane, lane_vcs, router)
     return code
+
+
+@block
+def flit_pass(
+    giv, now, route_wait, depth, arity, n_vcs, vcs, buf, ovc, lane, wait_vcs, out, router, radix, route, pk, timer, timer_n, mask,
+):  # fmt: skip
+    """The front flit of `giv`, which keeps the switch, passes. Returns the flit."""
+    gov = vcs[giv, OVC]
+    code = buf[giv * depth + vcs[giv, READ]]
+    occ = vcs[giv, OCC] - 1
+    vcs[giv, OCC] = occ
+    vcs[giv, READ] = 0 if occ == 0 or vcs[giv, READ] + 1 == depth else vcs[giv, READ] + 1
+    ovc[gov, CREDIT] -= 1
+    if code & HEAD_BIT != 0:
+        pk[(code >> SLOT_SHIFT) & SLOT_MASK, K_HOPS] += 1
+    if code & TAIL_BIT != 0:
+        release(lane[vcs[giv, LANE], L_ROUTER] * radix + vcs[giv, OUT], gov, n_vcs, ovc, out, router, radix)
+        vcs[giv, STATE] = IDLE
+        if occ > 0:
+            head_front(
+                giv, buf[giv * depth + vcs[giv, READ]], now + 1, route_wait, arity, vcs, lane, wait_vcs, out, router, radix, route, pk,
+                timer, timer_n, mask,
+            )  # fmt: skip
+    return code
+
+
+@block
+def hold_begin(giv, h, e, o, step_row, vcs, lane, lane_vcs, router, hold, held):
+    """Input VC `giv` of lane `e` (of its router) keeps that lane and output lane `o` in this step of every cycle."""
+    request_off(giv, vcs, lane, lane_vcs, router)
+    vcs[giv, STATE] = PASSING
+    hold[h, H_VC] = giv
+    hold[h, H_OUT] = o
+    held[step_row, HELD_IN] |= 1 << e
+    held[step_row, HELD_OUT] |= 1 << o
+
+
+@block
+def packet_queue_put(go, gov, code, ready, n_flits, cap, h, hold, out, out_q):
+    """As `queue_put`, but a head takes the places of its whole packet, which its flits fill one by one."""
+    if code & HEAD_BIT != 0:
+        k = out[go, O_READ] + out[go, O_LEN]
+        if k >= cap:
+            k -= cap
+        hold[h, H_NEXT] = k
+        for _ in range(n_flits - 1):
+            k = k + 1 if k + 1 < cap else 0
+            out_q[go * cap + k, 0] = NOT_YET
+        out[go, O_LEN] += n_flits
+    k = hold[h, H_NEXT]
+    hold[h, H_NEXT] = k + 1 if k + 1 < cap else 0
+    out_q[go * cap + k, 0] = ready
+    out_q[go * cap + k, 1] = gov
+    out_q[go * cap + k, 2] = code
 
 
 @block

@@ -92,6 +92,19 @@ def vc_islip(go, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best):
 
 
 @block
+def vcs_with_room(go, need, n_vcs, out, ovc):
+    """The free VCs of output `go` that have `need` credits."""
+    free = out[go, O_FREE]
+    some = 0
+    while free != 0:
+        c = lowest(free)
+        free &= free - 1
+        if ovc[go * n_vcs + c, CREDIT] >= need:
+            some |= 1 << c
+    return some
+
+
+@block
 def vc_note(taken, n, go, o, first, ports, n_vcs, vcs, ovc, va_giv, va_gov):
     """Append the grants of the VCs `taken` of output `o` to the list. Returns its length."""
     while taken != 0:
@@ -160,6 +173,36 @@ def switch_islip(asking, first, first_lane, olanes, lane, out_ptr, ask, want, gr
         gr_out[n] = pick(want[i], lane[first_lane + i, L_PTR]) * olanes + lane[first_lane + i, L_OLANE]
         n += 1
     return n
+
+
+@block
+def lanes_free(asking, kept_out, first_lane, olanes, lane, full):
+    """Takes outputs that are kept out of the requests of the lanes `asking`; `full` [lanes] notes them. Returns the lanes that still ask."""
+    some = 0
+    while asking != 0:
+        i = lowest(asking)
+        asking &= asking - 1
+        outs = lane[first_lane + i, L_OUTS]
+        full[i] = outs
+        left = outs
+        while outs != 0:
+            o = lowest(outs)
+            outs &= outs - 1
+            if (kept_out >> (o * olanes + lane[first_lane + i, L_OLANE])) & 1 != 0:
+                left &= ~(1 << o)
+        lane[first_lane + i, L_OUTS] = left
+        if left != 0:
+            some |= 1 << i
+    return some
+
+
+@block
+def lanes_restore(asking, first_lane, lane, full):
+    """Undoes `lanes_free`."""
+    while asking != 0:
+        i = lowest(asking)
+        asking &= asking - 1
+        lane[first_lane + i, L_OUTS] = full[i]
 
 
 @block

@@ -30,6 +30,11 @@ class RouterConfig:
 
     Wormhole on VCs: a packet may be longer than a buffer. `internal_speedup` clocks the whole router several times per link cycle,
     `input_speedup` and `output_speedup` give each port several lanes into and out of the crossbar.
+
+    `hold_switch`: packets are served whole (virtual cut-through). A VC that wins the switch keeps that lane of its input and its output, in the
+    same internal step of every cycle, until its tail has passed, and links send the packets of an output in the order in which they won.
+    A packet claims, at a router and at a source (which takes the emptiest), only a VC with room for all of it, so that its flits follow each
+    other without a gap and no lane runs dry; a step allocates until no free lane is left that a waiting packet could have.
     """
 
     num_vcs: int = 4
@@ -45,6 +50,7 @@ class RouterConfig:
     sw_alloc_delay: int = 1
     traversal_delay: int = 1
     credit_delay: int = 0
+    hold_switch: bool = False
 
     def __post_init__(self) -> None:
         _whole("router", "num_vcs", self.num_vcs, 1, WORD)
@@ -59,6 +65,8 @@ class RouterConfig:
             _whole("router", name, getattr(self, name), 1, 64)
         for name in ("routing_delay", "credit_delay"):
             _whole("router", name, getattr(self, name), 0, 64)
+        if self.hold_switch and self.speculative:
+            raise ConfigError("router.hold_switch is set beside router.speculative, expected one of them: speculation allocates flit by flit")
         if self.speculative and self.vc_alloc_delay + self.sw_alloc_delay > 2:
             raise ConfigError("router.speculative needs vc_alloc_delay = sw_alloc_delay = 1: the two stages share one cycle")
 

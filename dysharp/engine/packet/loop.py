@@ -11,9 +11,12 @@ from dysharp.uarch.router import (
     credit_queue_send,
     credit_take,
     flit_cross,
+    flit_pass,
     flit_send,
     flit_take,
+    hold_begin,
     lowest,
+    packet_queue_put,
     pick,
     queue_put,
     request_on,
@@ -21,6 +24,8 @@ from dysharp.uarch.router import (
     wheel_put,
 )
 from dysharp.uarch.router_allocate import (
+    lanes_free,
+    lanes_restore,
     switch_islip,
     switch_note,
     switch_separable,
@@ -28,12 +33,17 @@ from dysharp.uarch.router_allocate import (
     vc_islip,
     vc_note,
     vc_separable,
+    vcs_with_room,
 )
 from dysharp.uarch.router_columns import (
     ACTIVE,
     CREDIT,
+    H_OUT,
+    H_VC,
     HEAD_BIT,
     HELD,
+    HELD_IN,
+    HELD_OUT,
     I_BASE,
     I_DELAY,
     I_STEP,
@@ -44,6 +54,7 @@ from dysharp.uarch.router_columns import (
     K_MEASURED,
     K_SALT,
     L_IN,
+    O_FREE,
     O_LEN,
     O_READ,
     OCC,
@@ -51,8 +62,11 @@ from dysharp.uarch.router_columns import (
     P_ARITY,
     P_BUF,
     P_FLITS,
+    P_HOLD,
     P_LANES,
+    P_NEED,
     P_OLANES,
+    P_QUEUE,
     P_RADIX,
     P_ROUTE,
     P_ROUTERS,
@@ -166,10 +180,20 @@ def packets_join(now, ev_time, ev_src, ev_next, src, listed, x):
 
 
 @block
-def packet_begin(q, now, n_vcs, n_flits, ev_time, ev_dest, ev_salt, ev_next, src, pk, pool, x):
-    """Source `q` takes its next packet and the next VC that has a credit (one packet at a time: none of them is claimed)."""
+def packet_begin(q, now, n_vcs, n_flits, keep, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, pk, pool, x):
+    """Source `q` takes its next packet and the next VC that has a credit (one packet at a time: none of them is claimed).
+
+    `keep`: the VC with most credits instead.
+    """
     e = src[q, Q_HEAD]
-    src[q, Q_VC] = pick(src[q, Q_OK], src[q, Q_VC] + 1 if src[q, Q_VC] + 1 < n_vcs else 0)
+    if keep:
+        best = 0
+        for v in range(1, n_vcs):
+            if src_credit[q * n_vcs + v] > src_credit[q * n_vcs + best]:
+                best = v
+        src[q, Q_VC] = best
+    else:
+        src[q, Q_VC] = pick(src[q, Q_OK], src[q, Q_VC] + 1 if src[q, Q_VC] + 1 < n_vcs else 0)
     src[q, Q_HEAD] = ev_next[e]
     ev_next[e] = -2  # taken
     if x[X_FREE] > 0:
@@ -190,9 +214,9 @@ def packet_begin(q, now, n_vcs, n_flits, ev_time, ev_dest, ev_salt, ev_next, src
 
 @block
 def sources_send(
-    now, n_vcs, n_flits, delay, mask, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, listed, pk, pool, flit_to, flit_code, flit_n, x
+    now, n_vcs, n_flits, keep, need, delay, mask, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, listed, pk, pool, flit_to, flit_code, flit_n, x
 ):  # fmt: skip
-    """One flit a cycle from every source that has one and a credit, one packet at a time."""
+    """One flit a cycle from every source that has one and a credit, one packet at a time; a packet starts where there are `need` credits."""
     k = (now + delay) & mask
     cap = len(flit_to) // len(flit_n)
     n = flit_n[k]
@@ -204,9 +228,9 @@ def sources_send(
         if head:
             if src[q, Q_OK] == 0:
                 continue
-            packet_begin(q, now, n_vcs, n_flits, ev_time, ev_dest, ev_salt, ev_next, src, pk, pool, x)
+            packet_begin(q, now, n_vcs, n_flits, keep, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, pk, pool, x)
         v = src[q, Q_VC]
-        if (src[q, Q_OK] >> v) & 1 == 0:
+        if src_credit[q * n_vcs + v] == 0:
             continue
         src[q, Q_LEFT] -= 1
         code = now << TIME_SHIFT | src[q, Q_PACKET] << SLOT_SHIFT
@@ -215,7 +239,7 @@ def sources_send(
         if src[q, Q_LEFT] == 0:
             code |= TAIL_BIT
         src_credit[q * n_vcs + v] -= 1
-        if src_credit[q * n_vcs + v] == 0:
+        if src_credit[q * n_vcs + v] < need:
             src[q, Q_OK] &= ~(1 << v)
         src[q, Q_SENT] += 1
         flit_to[k * cap + n] = src[q, Q_TO] + v
@@ -238,13 +262,14 @@ def network_run(until, stop_when_measured, state, ev_time, ev_src, ev_dest, ev_s
     (
         vcs, buf, lane, lane_vcs, out, ovc, out_ptr, wait_vcs, inp, router, src, src_credit, listed, pk, pool, route,
         flit_to, flit_code, flit_n, sink_code, sink_n, credit_to, credit_n, timer, timer_n,
-        out_q, credit_q, ask, want, best, va_giv, va_gov, gr_lane, gr_out, gr_vc, accepted, p, x, s,
+        out_q, credit_q, ask, want, best, va_giv, va_gov, gr_lane, gr_out, gr_vc, hold, held, full, accepted, p, x, s,
     ) = state  # fmt: skip
     n_routers, radix, n_vcs, depth, arity = p[P_ROUTERS], p[P_RADIX], p[P_VCS], p[P_BUF], p[P_ARITY]
     lanes, olanes, steps = p[P_LANES], p[P_OLANES], p[P_STEPS]
     spec, va_islip, sa_islip = p[P_SPEC] != 0, p[P_VA_ISLIP] != 0, p[P_SA_ISLIP] != 0
     mask = p[P_WHEEL] - 1
-    cap = n_vcs * depth  # of the queues: as many flits as there are credits
+    cap = p[P_QUEUE]  # of the queues: as many flits as there are credits
+    keep, need, n_flits = p[P_HOLD] != 0, p[P_NEED], p[P_FLITS]
     queued = steps > 1 or olanes > 1  # several flits may reach one output in a cycle: a queue before the link
     route_wait = p[P_ROUTE]
     sa_wait = p[P_SA] - 1
@@ -263,10 +288,11 @@ def network_run(until, stop_when_measured, state, ev_time, ev_src, ev_dest, ev_s
             for j in range(begin, begin + n):
                 to = credit_to[j]
                 if to >= 0:
-                    credit_take(to, vcs, ovc, lane, lane_vcs, router)
+                    credit_take(to, need, vcs, ovc, lane, lane_vcs, router)
                 else:
                     src_credit[-1 - to] += 1
-                    src[(-1 - to) // n_vcs, Q_OK] |= 1 << ((-1 - to) % n_vcs)
+                    if src_credit[-1 - to] >= need:
+                        src[(-1 - to) // n_vcs, Q_OK] |= 1 << ((-1 - to) % n_vcs)
         n = flit_n[at]
         if n > 0:
             flit_n[at] = 0
@@ -286,11 +312,11 @@ def network_run(until, stop_when_measured, state, ev_time, ev_src, ev_dest, ev_s
                     wait_on(giv, vcs, lane, wait_vcs, out, router, radix)
                 else:
                     vcs[giv, STATE] = ACTIVE
-                    if vcs[giv, OCC] > 0 and ovc[vcs[giv, OVC], CREDIT] > 0:
+                    if vcs[giv, OCC] > 0 and ovc[vcs[giv, OVC], CREDIT] >= need:
                         request_on(giv, vcs, lane, lane_vcs, router)
         packets_join(now, ev_time, ev_src, ev_next, src, listed, x)
         sources_send(
-            now, n_vcs, p[P_FLITS], p[P_SOURCE_DELAY], mask, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, listed, pk, pool,
+            now, n_vcs, n_flits, keep, need, p[P_SOURCE_DELAY], mask, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, listed, pk, pool,
             flit_to, flit_code, flit_n, x,
         )  # fmt: skip
         for r in range(n_routers):
@@ -300,37 +326,98 @@ def network_run(until, stop_when_measured, state, ev_time, ev_src, ev_dest, ev_s
             for step in range(steps):
                 asking = router[r, R_SWITCH]
                 outs = router[r, R_WAIT] & router[r, R_FREE]
-                if asking == 0 and outs == 0:
+                if asking == 0 and outs == 0 and not keep:
                     break
                 n_va = 0
                 m = outs
                 while m != 0:
                     o = lowest(m)
                     m &= m - 1
+                    free = out[first + o, O_FREE]
+                    if keep:
+                        room = vcs_with_room(first + o, need, n_vcs, out, ovc)
+                        if room == 0:
+                            continue
+                        out[first + o, O_FREE] = room
                     if va_islip:
                         taken = vc_islip(first + o, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best)
                     else:
                         taken = vc_separable(first + o, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best)
+                    out[first + o, O_FREE] = free
                     n_va = vc_note(taken, n_va, first + o, o, first, ports, n_vcs, vcs, ovc, va_giv, va_gov)
-                if sa_islip:
-                    n_sure = switch_islip(asking, first, first_lane, olanes, lane, out_ptr, ask, want, gr_lane, gr_out)
+                n = 0
+                if keep:
+                    # a grant lasts for a packet, so allocation is repeated until no lane is left that a waiting packet could have
+                    row = r * steps + step
+                    rounds = True
+                    while rounds:
+                        all_asking = router[r, R_SWITCH] & ~held[row, HELD_IN]
+                        asking = lanes_free(all_asking, held[row, HELD_OUT], first_lane, olanes, lane, full)
+                        if sa_islip:
+                            n_sure = switch_islip(asking, first, first_lane, olanes, lane, out_ptr, ask, want, gr_lane, gr_out)
+                        else:
+                            n_sure = switch_separable(asking, first, first_lane, olanes, lane, out_ptr, ask, gr_lane, gr_out)
+                        lanes_restore(all_asking, first_lane, lane, full)
+                        switch_note(
+                            n_sure, first, first_lane, ports, lanes, olanes, n_vcs, lane, lane_vcs, out_ptr, gr_lane, gr_out, gr_vc
+                        )  # fmt: skip
+                        for j in range(n_sure):
+                            e = gr_lane[j]
+                            hold_begin(
+                                lane[first_lane + e, L_IN] * n_vcs + gr_vc[j], (first_lane + e) * steps + step, e, gr_out[j], row, vcs, lane,
+                                lane_vcs, router, hold, held,
+                            )  # fmt: skip
+                        rounds = n_sure > 0
                 else:
-                    n_sure = switch_separable(asking, first, first_lane, olanes, lane, out_ptr, ask, gr_lane, gr_out)
-                switch_note(n_sure, first, first_lane, ports, lanes, olanes, n_vcs, lane, lane_vcs, out_ptr, gr_lane, gr_out, gr_vc)
-                n = n_sure
-                if spec:
-                    n = switch_speculate(
-                        outs, n_sure, first, first_lane, ports, lanes, olanes, n_vcs, ovc, lane, out, wait_vcs, out_ptr, ask, want,
-                        gr_lane, gr_out, gr_vc,
-                    )  # fmt: skip
+                    if sa_islip:
+                        n_sure = switch_islip(asking, first, first_lane, olanes, lane, out_ptr, ask, want, gr_lane, gr_out)
+                    else:
+                        n_sure = switch_separable(asking, first, first_lane, olanes, lane, out_ptr, ask, gr_lane, gr_out)
+                    switch_note(n_sure, first, first_lane, ports, lanes, olanes, n_vcs, lane, lane_vcs, out_ptr, gr_lane, gr_out, gr_vc)
+                    n = n_sure
+                    if spec:
+                        n = switch_speculate(
+                            outs, n_sure, first, first_lane, ports, lanes, olanes, n_vcs, ovc, lane, out, wait_vcs, out_ptr, ask, want,
+                            gr_lane, gr_out, gr_vc,
+                        )  # fmt: skip
                 for j in range(n_va):
                     giv = va_giv[j]
                     claim(giv, va_gov[j], n_vcs, vcs, ovc, lane, wait_vcs, out, router, radix)
                     if va_wait > 0:
                         vcs[giv, STATE] = HELD
                         wheel_put(now + 1 + va_wait, giv, timer, timer_n, mask)
-                    elif ovc[va_gov[j], CREDIT] > 0:
+                    elif ovc[va_gov[j], CREDIT] >= need:
                         request_on(giv, vcs, lane, lane_vcs, router)
+                if keep:
+                    kept = held[row, HELD_IN]
+                    while kept != 0:
+                        e = lowest(kept)
+                        kept &= kept - 1
+                        h = (first_lane + e) * steps + step
+                        giv = hold[h, H_VC]
+                        if vcs[giv, OCC] == 0:
+                            continue  # only if flits of one packet came with a gap
+                        gov = vcs[giv, OVC]
+                        o = hold[h, H_OUT]
+                        code = flit_pass(
+                            giv, now, route_wait, depth, arity, n_vcs, vcs, buf, ovc, lane, wait_vcs, out, router, radix, route, pk, timer,
+                            timer_n, mask,
+                        )  # fmt: skip
+                        if code & TAIL_BIT != 0:
+                            held[row, HELD_IN] &= ~(1 << e)
+                            held[row, HELD_OUT] &= ~(1 << o)
+                        x[X_MOVED] = now
+                        i = lane[first_lane + e, L_IN]
+                        if steps == 1:
+                            wheel_put(now + inp[i, I_DELAY], inp[i, I_BASE] + inp[i, I_STEP] * (giv - i * n_vcs), credit_to, credit_n, mask)
+                        else:
+                            credit_queue_put(i, giv - i * n_vcs, now * steps + step, cap, inp, credit_q)
+                        o = first + o // olanes
+                        if queued:
+                            ready = now + p[P_ST] - (1 if step + 1 < steps else 0)
+                            packet_queue_put(o, gov, code, ready, n_flits, cap, h, hold, out, out_q)
+                        else:
+                            flit_send(o, gov, code, now, n_vcs, out, flit_to, flit_code, flit_n, sink_code, sink_n, credit_to, credit_n, mask)
                 for j in range(n):
                     i = lane[first_lane + gr_lane[j], L_IN]
                     v = gr_vc[j]

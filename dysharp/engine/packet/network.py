@@ -211,7 +211,10 @@ def measure_run(run: Run, progress: Callable[[int, int], None] | None = None) ->
         "cycles": total_cycles, "n_flits": n_flits,
     }  # fmt: skip
     row["saturated"] = bool(min(row["accepted"], row["injected"]) < SATURATED * run.load)
-    digest = hashlib.blake2b(json.dumps([asdict(config), asdict(run.traffic), asdict(protocol), row], sort_keys=True).encode(), digest_size=16)
+    built = asdict(config)
+    if not built["router"]["hold_switch"]:
+        del built["router"]["hold_switch"]  # digests of old are those of networks without it
+    digest = hashlib.blake2b(json.dumps([built, asdict(run.traffic), asdict(protocol), row], sort_keys=True).encode(), digest_size=16)
     return NetworkPoint(**row, digest=digest.hexdigest(), wall_s=time.perf_counter() - begin, kernel_s=kernel_s)
 
 

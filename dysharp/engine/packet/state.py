@@ -53,6 +53,9 @@ class State(NamedTuple):
     gr_lane: Ints
     gr_out: Ints
     gr_vc: Ints
+    hold: Ints
+    held: Ints
+    full: Ints
     accepted: Ints
     p: Ints
     x: Ints
@@ -77,11 +80,17 @@ def build(config: NetworkConfig, traffic: Traffic) -> State:
     timers = c.routing_delay > 0 or c.vc_alloc_delay > 1 or c.sw_alloc_delay > 1
     queued = c.internal_speedup > 1 or olanes > 1
     queue = n_ports * v * c.vc_buf_size
+    if c.hold_switch and c.vc_buf_size < traffic.packet_flits:
+        raise ConfigError(f"router.vc_buf_size is {c.vc_buf_size}, expected at least the {traffic.packet_flits} flits of a packet with hold_switch")
     pool = queue * (2 if queued else 1) + n_ports * (2 * link + pipeline) + n
     if pool > MAX_SLOTS:
         raise ConfigError(f"network holds up to {pool} packets, expected at most {MAX_SLOTS}: use smaller buffers or fewer routers")
     grants = 2 * radix * max(lanes, olanes)
+    if c.hold_switch:  # packets on their way into a queue have all their places there
+        queue += n_ports * v * traffic.packet_flits
+    holds = c.internal_speedup if c.hold_switch else 0
     p = _zeros(u.P_COUNT)
+    p[u.P_HOLD], p[u.P_NEED], p[u.P_QUEUE] = c.hold_switch, traffic.packet_flits if c.hold_switch else 1, queue // n_ports
     p[u.P_ROUTERS], p[u.P_RADIX], p[u.P_VCS], p[u.P_BUF] = n_routers, radix, v, c.vc_buf_size
     p[u.P_LANES], p[u.P_OLANES], p[u.P_STEPS], p[u.P_SPEC] = lanes, olanes, c.internal_speedup, c.speculative
     p[u.P_VA_ISLIP], p[u.P_SA_ISLIP] = c.vc_allocator == "islip", c.sw_allocator == "islip"
@@ -103,7 +112,8 @@ def build(config: NetworkConfig, traffic: Traffic) -> State:
         out_q=_zeros(queue if queued else 1, 3), credit_q=_zeros(queue if c.internal_speedup > 1 else 1),
         ask=_zeros(radix * olanes), want=_zeros(radix * lanes), best=_zeros(v),
         va_giv=_zeros(radix * v), va_gov=_zeros(radix * v), gr_lane=_zeros(grants),
-        gr_out=_zeros(grants), gr_vc=_zeros(grants), accepted=_zeros(n), p=p, x=x, s=_zeros(u.S_COUNT),
+        gr_out=_zeros(grants), gr_vc=_zeros(grants), hold=_zeros(n_ports * lanes * holds, 3), held=_zeros(n_routers * holds, 2),
+        full=_zeros(radix * lanes), accepted=_zeros(n), p=p, x=x, s=_zeros(u.S_COUNT),
     )  # fmt: skip
     _fill(a, config, w)
     clear_statistics(a)

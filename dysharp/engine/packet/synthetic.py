@@ -43,10 +43,20 @@ class EventPoint:
 def pipeline_cycles(config: NetworkConfig) -> tuple[int, int]:
     """Cycles from a head's start on its link until it may leave the switch, and from a tail's last cycle on the output to its arrival."""
     r = config.router
-    alloc = max(r.vc_alloc_delay, r.sw_alloc_delay) if r.speculative else r.vc_alloc_delay + r.sw_alloc_delay
-    if r.internal_speedup > 1:  # several internal steps fit a cycle
-        alloc = -(-alloc // r.internal_speedup)
-    return config.terminal_delay + r.routing_delay + alloc - 1, r.traversal_delay + config.terminal_delay + 1
+    return config.terminal_delay + r.routing_delay + allocation_cycles(config) - 1, r.traversal_delay + config.terminal_delay + 1
+
+
+def allocation_cycles(config: NetworkConfig) -> int:
+    """Cycles of both allocations. A grant of any internal step but a cycle's last is on the output a cycle sooner."""
+    r = config.router
+    if r.speculative:
+        return max(r.vc_alloc_delay, r.sw_alloc_delay)
+    both = r.vc_alloc_delay + r.sw_alloc_delay
+    if r.internal_speedup == 1:
+        return both
+    if both == 2:  # two steps of one cycle
+        return 1 if r.internal_speedup == 2 else 0
+    return both - 1
 
 
 def measure_events(config: NetworkConfig, traffic: Traffic, load: float, seed: int = 1, protocol: Protocol | None = None) -> EventPoint:
@@ -104,7 +114,7 @@ def _state(config: NetworkConfig, traffic: Traffic) -> dict[str, NDArray[Any]]:
     values = {
         f.C_LINKS: 1, f.C_TOTAL: n, f.C_GROUPS: 1, f.C_VPG: r.num_vcs, f.C_PORTS: n, f.C_LAT: (config.terminal_delay + 1) * CYCLE,
         f.C_VC_FLITS: r.vc_buf_size, f.C_INGRESS: 1 << 40, f.C_SIZES: flits + 1, f.C_EXT: 1, f.C_PER_PLANE: 1, f.C_LEAF: 1,
-        f.C_TAIL: pipeline_cycles(config)[1] * CYCLE,
+        f.C_CYCLE: max(0, allocation_cycles(config) - 1 + r.routing_delay) * CYCLE, f.C_TAIL: pipeline_cycles(config)[1] * CYCLE,
     }  # fmt: skip
     for column, value in values.items():
         c[column] = value
@@ -113,7 +123,7 @@ def _state(config: NetworkConfig, traffic: Traffic) -> dict[str, NDArray[Any]]:
     lk[:, f.LK_FREE], lk[:, f.LK_CURSOR], lk[:, f.LK_BLOCKED] = 1, -1, -1
     lk[:, f.LK_LANES] = max(r.internal_speedup, r.input_speedup)
     oc = np.zeros((2 * n, f.OC_COLUMNS), np.int64)
-    oc[:, f.OC_FREE] = r.internal_speedup
+    oc[:, f.OC_FREE] = min(max(r.internal_speedup, r.output_speedup), r.num_vcs)  # a packet that crosses has a VC of its output
     oc[:, [f.OC_GROUP, f.OC_BLOCKED, f.OC_SENDING, f.OC_HEAD]] = -1
     oc[:, f.OC_INPUT0 :] = -1
     slots = n * (r.num_vcs * -(-r.vc_buf_size // flits) + r.num_vcs + 4 * (config.terminal_delay + 8))
