@@ -15,7 +15,7 @@ from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.machine import CLASSES, COMBINE, DISPATCH, OTHER, REQUEST, RESPONSE, machine_of, sessions_that_fit
+from dysharp.systems.machine import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of, sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, pairs, traffic
 
@@ -288,7 +288,7 @@ class Layer:
     def combine_pulls(self, discipline: Discipline, window: int, framing: Framing = DYMULTIMEM, *, every_gpu: bool = False) -> int:
         """The source pulls the sum over GPUs through the switch, `window` tokens in flight. Ops follow `sent` (all tokens if `every_gpu`)."""
         at, src, dst = self.b.framing(framing), self.result, self.summed_buffer
-        template = self.b.template(Template("combine.pull", Kind.PULL_REDUCE, "combine", "sum", REQUEST, RESPONSE, framing=at, src=src, dst=dst))
+        template = self.b.template(Template("combine.pull", Kind.PULL_REDUCE, "combine", "sum", DISPATCH, RESPONSE, framing=at, src=src, dst=dst))
         tokens = np.arange(self.routing.n_tokens) if every_gpu else self.sent
         ext = self._replica_ext(framing, framing.packets(self.model.row_bytes) + framing.packets(self.combine_aux))
         to = self._all_gpus() if every_gpu else To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, ext)

@@ -6,8 +6,10 @@ from dysharp.program import Machine
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.units import ns_to_ps
 
-CLASSES = ("request", "dispatch", "response", "combine", "other")
-REQUEST, DISPATCH, RESPONSE, COMBINE, OTHER = range(5)
+CLASSES = ("dispatch", "response", "combine", "other")
+"""Requests of pulls queue with the stores of Dispatch: a port's eight request channels carry both (DySHARP: sixteen
+channels per input port, eight for requests and eight for responses)."""
+DISPATCH, RESPONSE, COMBINE, OTHER = range(4)
 PACKET_BYTES = 128
 
 
