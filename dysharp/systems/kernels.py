@@ -60,6 +60,26 @@ class Kernels:
         rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
         return np.array(rows, np.int32)
 
+    def copies(self, name: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int) -> I64:
+        """A DELAY per row or copy on its SM, `durations[rows]` ps each. `name` is the operator. Returns the ops."""
+        b = self.layer.b
+        template = b.template(Template(f"{name}.sm", Kind.DELAY, name, "delay", tasks=1, duration=b.duration(durations)))
+        return b.ops(template, node, issuer=issuer, rows=rows) + np.arange(len(node))
+
+    def sums(self, n_sms: int, sm: I64) -> I64:
+        """A DELAY per token of `layer.sent` that adds up its copies on SM `sm[sent]` of `n_sms` of its GPU, whose warps work on several
+        tokens side by side. Returns the ops."""
+        layer, costs = self.layer, self.costs
+        warps = costs.whole("deepep.tokens_in_flight")
+        each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
+        issuer = self.issuers("reduce", Discipline.READY_FIFO, n_sms, warps)[layer.sent_source, sm]
+        return self.copies("combine", [0] + [warps * ps for ps in each], layer.sent_source, issuer, layer.token_pairs[layer.sent])
+
+    def starts(self, call: I32, ops: I64, issuer: I32, node: I32) -> None:
+        """The first op of every issuer waits for the call of its GPU."""
+        _, first = np.unique(issuer, return_index=True)
+        self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])
+
     def release(self, starts: I32, ops: I64, node: I32) -> None:
         """`ops` of each node wait for `starts[node]`."""
         self.layer.b.edges(Tail.OP_DONE, starts[node], Head.OP_ISSUE, ops)
@@ -110,3 +130,16 @@ class Kernels:
         )
         layer.all_of_gpu_wait(Tail.OP_DONE, after, ops, source.astype(np.int32))
         layer.b.edges(Tail.TILE_READY, tile + np.arange(g), Head.OP_ISSUE, heads)
+
+    def barrier(self, name: str, ends: str, after: I32, simulated_ps: int) -> I32:
+        """A flag from every GPU to every GPU behind `after`, polled; `simulated_ps` of the exchange has passed before."""
+        poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps - simulated_ps))
+        self.flags(f"{name}.barrier", 1, after, poll)
+        return poll
+
+    def behind(self, name: str, ends: str, start: I32, puts: I64, node: I32) -> I32:
+        """The barrier behind everything that every GPU has to send; a GPU that sends nothing is there with its `start`."""
+        sent = self.join(f"{name}.sent")
+        self.each_waits(start, sent)
+        self.sent(puts, node, sent)
+        return self.barrier(name, ends, sent, self.visible_ps)

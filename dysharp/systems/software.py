@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dysharp.compute.collectives import BASE_US, sync_us
+from dysharp.compute.collectives import BASE_US, collective_us, sync_us
 from dysharp.compute.moe import permute_us
-from dysharp.compute.operators import arch_of, launch_us
+from dysharp.compute.operators import arch_of, launch_us, memory_kernel_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.specs.gpu import Gpu, load_gpu
@@ -55,6 +55,14 @@ class Software:
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
         """One kernel that puts `tokens` rows into the places of `rows` others, or back: half of a scatter and its gather."""
         return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
+
+    def memory_ps(self, n_bytes: float) -> int:
+        """One kernel that moves `n_bytes` (reads plus writes) through its own memory."""
+        return round(float(memory_kernel_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
+
+    def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
+        """An NCCL collective of `kind`, sizes as nccl-tests counts them (rate form, compute/collectives.py)."""
+        return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
 
     @property
     def nccl_start_ps(self) -> int:
