@@ -19,6 +19,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
+from dysharp.systems.hybrid_ep import CHUNK_TOKENS
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
 
@@ -56,6 +57,7 @@ TRT_PARTS = {
 """Formula of a query -> the sides and the place in what `trtllm_us` returns."""
 PAYLOADS = {"bf16": "rows", "bfloat16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 Frozen = tuple[tuple[str, float], ...]
+Options = tuple[tuple[str, Any], ...]
 
 
 def deepep_us(case: EpCase, constants: Mapping[str, float]) -> tuple[float, float]:
@@ -76,6 +78,19 @@ def trtllm_us(case: EpCase, sides: str, payload: str, constants: Mapping[str, fl
     `sides`: "one" or "two"; `payload`: option `dispatch` of the system.
     """
     return _continued(("trtllm-a2a", "balanced"), (("dispatch", payload), ("sides", sides)), case, constants)
+
+
+def hybrid_us(case: EpCase, constants: Mapping[str, float], *, kernels: bool) -> tuple[float, float]:
+    """(dispatch, combine) in us of Hybrid-EP with a cached handle, under uniform routing: of its kernels alone, or with launches and the copies
+    out of the exchange buffer and into it.
+
+    SMs take turns at chunks, so the line is drawn through runs in which every SM has as many.
+    """
+    turn = case.n_sm * CHUNK_TOKENS
+    options = (("dispatch", "fp8" if case.fp8 else "rows"), ("n_sm", case.n_sm), ("permute", False))
+    marks = ("dispatch.launch", "received", "combine.launch") if kernels else ("scan", "permute", "permute")
+    start, received, back, end = _line(("hybrid-ep", "uniform"), options, case, constants, marks, (turn, 2 * turn))
+    return received - start, end - back
 
 
 def balanced_routing(gpus: int, experts: int, topk: int, tokens: int) -> Routing:
@@ -107,19 +122,27 @@ def message_us(row: Measurement, query: Query, constants: Mapping[str, float]) -
     return trtllm_us(case, sides, payload, constants)[part]
 
 
-def _continued(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase, constants: Mapping[str, float]) -> tuple[float, float, float]:
+def _continued(of: tuple[str, str], options: Options, case: EpCase, constants: Mapping[str, float]) -> tuple[float, float, float]:
     """(prepare, dispatch, combine) of `of` (system, routing): a run, or the line through the two largest."""
+    prepared, received, end = _line(of, options, case, constants, ("prepared", "received"), (NEAR, FAR))
+    return prepared, received - prepared, end - received
+
+
+def _line(
+    of: tuple[str, str], options: Options, case: EpCase, constants: Mapping[str, float], marks: tuple[str, ...], ends: tuple[int, int]
+) -> tuple[float, ...]:
+    """When the last ops of the templates `marks` are done, and the end, in us: a run, or the line through runs of `ends` tokens per GPU."""
     frozen = tuple(sorted(constants.items()))
-    if case.tokens <= FAR:
-        return _run(of, options, case, case.tokens, frozen)
-    near, far = _run(of, options, case, NEAR, frozen), _run(of, options, case, FAR, frozen)
-    more = (case.tokens - FAR) / (FAR - NEAR)
-    prepare, dispatch, combine = (b + more * (b - a) for a, b in zip(near, far, strict=True))
-    return prepare, dispatch, combine
+    near, far = ends
+    if case.tokens <= far:
+        return _run(of, options, case, case.tokens, frozen, marks)
+    more = (case.tokens - far) / (far - near)
+    pairs = zip(_run(of, options, case, near, frozen, marks), _run(of, options, case, far, frozen, marks), strict=True)
+    return tuple(b + more * (b - a) for a, b in pairs)
 
 
 @lru_cache(maxsize=4096)
-def _run(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase, tokens: int, constants: Frozen) -> tuple[float, float, float]:
+def _run(of: tuple[str, str], options: Options, case: EpCase, tokens: int, constants: Frozen, marks: tuple[str, ...]) -> tuple[float, ...]:
     cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
     model = Model(
         name="measured",
@@ -138,8 +161,7 @@ def _run(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase
     system = get_system(name)
     program = system.plan(model, cluster, routing, "fwd", system.options(form="real", compute=False, **dict(options)))
     trace, _ = run_burst(program)
-    prepared, received = (_done(program, trace, name) for name in ("prepared", "received"))
-    return prepared / PS_PER_US, (received - prepared) / PS_PER_US, (trace.time_ps - received) / PS_PER_US
+    return (*(_done(program, trace, mark) / PS_PER_US for mark in marks), trace.time_ps / PS_PER_US)
 
 
 def _done(program: Program, trace: Trace, name: str) -> int:

@@ -99,7 +99,10 @@ class Channels(Kernels):
         copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
         send = self.issuers("send back", Discipline.PROGRAM_ORDER, self.n)[gpu, channel]
         sends = self.copies("combine", [0, copy], gpu, send, 1)
-        sums = self.sums(self.n, self._channel(layer.sent))
+        warps = costs.whole("deepep.tokens_in_flight")
+        each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
+        reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.sent_source, self._channel(layer.sent)]
+        sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.sent_source, reducer, layer.token_pairs[layer.sent])
         sum_of_pair = sums[layer.sent_of_pair[order]]
         pair = puts + np.arange(len(order))
         layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair)

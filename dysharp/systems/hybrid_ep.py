@@ -21,6 +21,7 @@ from dysharp.workload import Routing
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: spec/baselines.md section 3
+IN_FLIGHT = {"store": 8, "read": 10}  # rows of an SM on their way, held in its shared memory: the library's defaults (csrc/hybrid_ep, configuration)
 PROB_BYTES = 4  # a copy carries one FP32 probability for every expert of the domain (docs/Hybrid-EP_Implementation.md, buffers)
 
 
@@ -84,6 +85,12 @@ class _Chunks(Kernels):
         """Bytes beside a copy: those of every expert of the domain where the pass moves gate weights or their gradients, else none."""
         return PROB_BYTES * self.layer.routing.placement.n_slots if aux_bytes else 0
 
+    def _in_flight(self, role: str) -> I32:
+        """`[gpus, n_sm]` semaphores: rows that an SM's `role` has under way."""
+        b = self.layer.b
+        slots = [[b.semaphore(g, IN_FLIGHT[role], role, "rows") for _ in range(self.n)] for g in range(self.layer.n_gpus)]
+        return np.array(slots, np.int32)
+
     def _around(self, name: str, row_bytes: int) -> I32:
         """The kernel between the buffer and the experts' rows. Returns a DELAY per GPU."""
         layer, costs = self.layer, self.costs
@@ -104,7 +111,8 @@ class _Chunks(Kernels):
     def dispatch(self) -> I32:
         """Returns the DELAY of each GPU behind which its rows lie where its experts read them.
 
-        On its SM a token is looked up and loaded once, then stored copy by copy; all stores of a GPU share its link.
+        On its SM a token is looked up and loaded once, then stored copy by copy; all stores of a GPU share its link. A row that waits for
+        the link keeps its place in the SM's shared memory.
         """
         layer, costs, p, source = self.layer, self.costs, self.layer.p, self.layer.pair_source
         start = self.delay("dispatch.launch", costs.kernel_ps)
@@ -116,20 +124,23 @@ class _Chunks(Kernels):
         self.starts(start, loads, loader, layer.sent_source)
         order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
         copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", n_bytes)
-        storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[source[order], self._sm(p.token[order])]
+        at = source[order], self._sm(p.token[order])
+        storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[at]
         stores = self.copies("dispatch", [0, copy], source[order], storer, 1)
         layer.b.edges(Tail.OP_DONE, loads[layer.sent_of_pair[order]], Head.OP_ISSUE, stores)
         puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(order))
         paced = self.paced("dispatch", puts, source, p.gpu, costs.stores_ps(n_bytes))
         layer.b.edges(Tail.OP_DONE, stores, Head.OP_ISSUE, paced[order])
+        layer.b.hold(self._in_flight("store")[at], stores, paced[order])
         around = self._around("permute", layer.sent_bytes)
         self.each_waits(self.behind("dispatch", "received", start, puts, source), around)
         return around
 
     def combine(self, finished: I32) -> None:
-        """`finished[gpu]`: the GEMMs of a GPU. Behind a barrier SMs ask for the copies of their tokens, one after the other, and sum them.
+        """`finished[gpu]`: the GEMMs of a GPU. Behind a barrier SMs read the copies of their tokens, one after the other, and sum them.
 
-        The way of a request is that of the acknowledgement which a push waits for.
+        A row that is asked for has its place in the SM's shared memory; the peers answer through their links. The way of a request is that of
+        the acknowledgement which a push waits for.
         """
         layer, costs, order = self.layer, self.costs, self.layer.push_order
         start = self.delay("combine.launch", costs.kernel_ps)
@@ -142,9 +153,13 @@ class _Chunks(Kernels):
         pace = costs.stores_ps(layer.model.row_bytes + self._probabilities(layer.combine_aux))
         paced = self.paced("combine", puts, node, home, pace)
         ask = np.argsort(token, kind="stable")
-        reader = self.issuers("read", Discipline.PROGRAM_ORDER, self.n)[home[ask], self._sm(token[ask])]
-        reads = self.copies("combine", [0, costs.ps("deepep.copy_us")], home[ask], reader, 1)
+        at = home[ask], self._sm(token[ask])
+        reader = self.issuers("read", Discipline.PROGRAM_ORDER, self.n)[at]
+        copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
+        reads = self.copies("combine", [0, copy], home[ask], reader, 1)
         self.starts(ready, reads, reader, home[ask])
         layer.b.edges(Tail.OP_DONE, reads, Head.OP_ISSUE, paced[ask])
-        sums = self.sums(self.n, self._sm(layer.sent))
+        layer.b.hold(self._in_flight("read")[at], reads, puts[ask])
+        adder = self.issuers("sum", Discipline.READY_FIFO, self.n)[layer.sent_source, self._sm(layer.sent)]
+        sums = self.copies("combine", [0, costs.ps("deepep.reduce_token_us")], layer.sent_source, adder, 1)
         layer.b.edges(Tail.OP_DONE, puts, Head.OP_ISSUE, sums[layer.sent_of_pair[order]])

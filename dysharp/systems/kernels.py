@@ -66,15 +66,6 @@ class Kernels:
         template = b.template(Template(f"{name}.sm", Kind.DELAY, name, "delay", tasks=1, duration=b.duration(durations)))
         return b.ops(template, node, issuer=issuer, rows=rows) + np.arange(len(node))
 
-    def sums(self, n_sms: int, sm: I64) -> I64:
-        """A DELAY per token of `layer.sent` that adds up its copies on SM `sm[sent]` of `n_sms` of its GPU, whose warps work on several
-        tokens side by side. Returns the ops."""
-        layer, costs = self.layer, self.costs
-        warps = costs.whole("deepep.tokens_in_flight")
-        each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
-        issuer = self.issuers("reduce", Discipline.READY_FIFO, n_sms, warps)[layer.sent_source, sm]
-        return self.copies("combine", [0] + [warps * ps for ps in each], layer.sent_source, issuer, layer.token_pairs[layer.sent])
-
     def starts(self, call: I32, ops: I64, issuer: I32, node: I32) -> None:
         """The first op of every issuer waits for the call of its GPU."""
         _, first = np.unique(issuer, return_index=True)
