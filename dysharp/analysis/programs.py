@@ -43,6 +43,22 @@ class EpCase:
     fp8: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class FusedCase:
+    """One measured layer of a fused kernel: gated experts of `inter` columns, `tokens` per GPU; `balanced` experts in turn, else uniform."""
+
+    gpu: str
+    gpus: int
+    hidden: int
+    inter: int
+    experts: int
+    topk: int
+    tokens: int
+    balanced: bool = False
+
+
+FUSED_NEAR, FUSED_FAR = 2048, 4096
+"""Tokens per GPU of the two runs that carry the line of a fused layer: tiles of an expert are many there."""
 MOST_GPUS = 16
 """Of a run for one row."""
 BALANCED_TOPK = 8
@@ -91,6 +107,25 @@ def hybrid_us(case: EpCase, constants: Mapping[str, float], *, kernels: bool) ->
     marks = ("dispatch.launch", "received", "combine.launch") if kernels else ("scan", "permute", "permute")
     start, received, back, end = _line(("hybrid-ep", "uniform"), options, case, constants, marks, (turn, 2 * turn))
     return received - start, end - back
+
+
+def megamoe_us(case: FusedCase, constants: Mapping[str, float]) -> float:
+    """A layer in us under Mega MoE, FP8 rows and FP4 weights: the kernel alone, without the quantisation of its input."""
+    if case.tokens <= FUSED_FAR:
+        return _fused_run(case, tuple(sorted(constants.items())))
+    near, far = (_fused_run(replace(case, tokens=tokens), tuple(sorted(constants.items()))) for tokens in (FUSED_NEAR, FUSED_FAR))
+    return far + (case.tokens - FUSED_FAR) / (FUSED_FAR - FUSED_NEAR) * (far - near)
+
+
+@lru_cache(maxsize=512)
+def _fused_run(case: FusedCase, constants: Frozen) -> float:
+    cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
+    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, case.tokens, 3, 2, "fp8")
+    in_turn = np.arange(case.gpus * case.tokens * case.topk, dtype=np.int32).reshape(-1, case.topk) % case.experts
+    routing = routing_from(in_turn, case.experts, case.gpus) if case.balanced else make_routing("uniform", model, case.gpus, case.tokens)
+    megamoe = get_system("megamoe")
+    program = megamoe.plan(model, cluster, routing, "fwd", megamoe.options(form="real", dispatch="mxfp8", weights="fp4"))
+    return run_burst(program)[0].time_ps / PS_PER_US
 
 
 def balanced_routing(gpus: int, experts: int, topk: int, tokens: int) -> Routing:

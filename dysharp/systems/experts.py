@@ -82,7 +82,7 @@ def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tupl
 def _task_ps(layer: Layer, gemm: Gemm) -> I64:
     occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
     shape = layer.cluster, layer.model.gemm_dtype, gemm.columns, gemm.depth, choice_int("gemm.tile_rows"), len(layer.p.slot) / occupied
-    return weight_grad_task_ps(*shape) if gemm.of_weights else tile_task_ps(*shape, gemm.epilogue_bytes)
+    return weight_grad_task_ps(*shape) if gemm.of_weights else tile_task_ps(*shape, gemm.epilogue_bytes, layer.weight_bytes)
 
 
 def one_after_another(layer: Layer, received: I32 | None = None) -> I32:

@@ -75,13 +75,26 @@ class Kernels:
         """`ops` of each node wait for `starts[node]`."""
         self.layer.b.edges(Tail.OP_DONE, starts[node], Head.OP_ISSUE, ops)
 
-    def paced(self, name: str, ops: I64, node: I32, to: I32, cost_ps: int, discipline: Discipline = Discipline.READY_FIFO) -> I64:
-        """What sends `ops`: a DELAY of `cost_ps` in front of each that leaves its GPU, one at a time per GPU. Returns the op to hold back
-        for each of `ops` (the op itself where nothing leaves)."""
+    def stores(self) -> list[int]:
+        """A pool per GPU for all that paces its stores."""
+        return [self.layer.b.pool(g, 1, "stores") for g in range(self.layer.n_gpus)]
+
+    def paced(
+        self,
+        name: str,
+        ops: I64,
+        node: I32,
+        to: I32,
+        cost_ps: int,
+        discipline: Discipline = Discipline.READY_FIFO,
+        pools: list[int] | None = None,
+    ) -> I64:
+        """What sends `ops`: a DELAY of `cost_ps` in front of each that leaves its GPU, one at a time per GPU (and of all that shares `pools`).
+        Returns the op to hold back for each of `ops` (the op itself where nothing leaves)."""
         layer, far = self.layer, np.flatnonzero(node != to)
         template = Template(f"{name}.stores", Kind.DELAY, name, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
-        pools = [layer.b.pool(g, 1, "stores") for g in range(layer.n_gpus)]
-        stores = layer.b.ops(layer.b.template(template), node[far], issuer=layer.per_gpu(discipline, "stores", pools)[node[far]])
+        issuer = layer.per_gpu(discipline, "stores", self.stores() if pools is None else pools)[node[far]]
+        stores = layer.b.ops(layer.b.template(template), node[far], issuer=issuer)
         heads = ops.copy()
         heads[far] = stores + np.arange(len(far))
         layer.b.edges(Tail.OP_DONE, heads[far], Head.OP_ISSUE, ops[far])

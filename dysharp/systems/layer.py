@@ -35,15 +35,25 @@ class Layer:
     """One pass of a layer under construction. `pair_*` columns are per distinct (token, GPU), `row_*` per useful (token, expert)."""
 
     def __init__(
-        self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True, sent_bytes: int | None = None
+        self,
+        model: Model,
+        cluster: Cluster,
+        routing: Routing,
+        direction: str,
+        *,
+        compute: bool = True,
+        sent_bytes: int | None = None,
+        weight_bytes: float | None = None,
     ) -> None:
-        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows."""
+        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows. `weight_bytes`: of one weight with its
+        scales in memory, where it is narrower than the GEMMs' type."""
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.b = ProgramBuilder(machine_of(cluster), self.n_gpus, CLASSES)
+        self.weight_bytes = weight_bytes
         self.sent_bytes = model.row_bytes if sent_bytes is None else sent_bytes
         if model.row_bytes > self.b.machine.train_bytes:
             raise ConfigError(f"model {model.name!r}: found rows of {model.row_bytes} B, expected at most {self.b.machine.train_bytes} B (one train)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dysharp.compute.collectives import BASE_US, HOP_US, LOW_HOP_US, collective_us, sync_us
 from dysharp.compute.moe import permute_us
-from dysharp.compute.operators import arch_of, launch_us, memory_kernel_us
+from dysharp.compute.operators import arch_of, hbm_us, launch_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.specs.gpu import Gpu, load_gpu
@@ -58,7 +58,11 @@ class Software:
 
     def memory_ps(self, n_bytes: float) -> int:
         """One kernel that moves `n_bytes` (reads plus writes) through its own memory."""
-        return round(float(memory_kernel_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
+        return self.kernel_ps + self.stream_ps(n_bytes)
+
+    def stream_ps(self, n_bytes: float) -> int:
+        """`n_bytes` (reads plus writes) through its own memory inside a kernel."""
+        return round(float(hbm_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
 
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
         """An NCCL collective of `kind`, sizes as nccl-tests counts them (rate form, compute/collectives.py)."""
