@@ -117,12 +117,19 @@ def megamoe_us(case: FusedCase, constants: Mapping[str, float]) -> float:
     return far + (case.tokens - FUSED_FAR) / (FUSED_FAR - FUSED_NEAR) * (far - near)
 
 
+def _in_turn(case: FusedCase) -> Routing:
+    """Choices go to the GPUs in turn, and on each of them to its experts in turn."""
+    choice = np.arange(case.gpus * case.tokens * case.topk)
+    local = case.experts // case.gpus
+    expert = choice % case.gpus * local + choice // case.gpus % local
+    return routing_from(expert.astype(np.int32).reshape(-1, case.topk), case.experts, case.gpus)
+
+
 @lru_cache(maxsize=512)
 def _fused_run(case: FusedCase, constants: Frozen) -> float:
     cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
     model = Model("measured", case.hidden, case.inter, case.experts, case.topk, case.tokens, 3, 2, "fp8")
-    in_turn = np.arange(case.gpus * case.tokens * case.topk, dtype=np.int32).reshape(-1, case.topk) % case.experts
-    routing = routing_from(in_turn, case.experts, case.gpus) if case.balanced else make_routing("uniform", model, case.gpus, case.tokens)
+    routing = _in_turn(case) if case.balanced else make_routing("uniform", model, case.gpus, case.tokens)
     megamoe = get_system("megamoe")
     program = megamoe.plan(model, cluster, routing, "fwd", megamoe.options(form="real", dispatch="mxfp8", weights="fp4"))
     return run_burst(program)[0].time_ps / PS_PER_US

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.compute import Tiling
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.experts import fused
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
@@ -21,6 +22,10 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
 FP4_BYTES = 0.5 + 1 / MX_BLOCK
+ROW_STEP = 16  # a partial tile is multiplied up to a multiple of so many rows
+BARRIERS = 3  # of all GPUs: before rows are pulled, before they are summed, after the buffers are cleared
+TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
+"""Rows per expert that are expected at most -> rows of a tile: DeepGEMM's block configuration of Mega MoE."""
 
 
 def mxfp8_row_bytes(hidden: int) -> int:
@@ -28,9 +33,15 @@ def mxfp8_row_bytes(hidden: int) -> int:
     return hidden + -(-hidden // MX_BLOCK)
 
 
+def tile_rows(rows_per_expert: float) -> int:
+    """Rows of the kernel's tiles where an expert is expected to have `rows_per_expert`."""
+    return next(rows for most, rows in TILE_ROWS if rows_per_expert <= most)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source.
+    """`form` "real" (default on hw-* clusters): launch, the exchange of counts, barriers, the pace of pulls and pushes, tiles as high as the
+    rows that an expert is expected to have, the sum at the source.
 
     `dispatch`: "rows" sends the model's rows, "mxfp8" a byte per element and a scale byte per 32 of them. `weights`: "model" in the GEMMs'
     type, "fp4" half a byte per weight and a scale byte per 32 of them, computed at the GEMMs' rate. `compute` = False leaves the GEMMs out:
@@ -57,16 +68,11 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     for name, found, known in (("dispatch", options.dispatch, sizes), ("weights", options.weights, weights)):
         if found not in known:
             raise ConfigError(f"megamoe.{name}: found {found!r}, expected {' or '.join(known)}")
-    layer = Layer(
-        model,
-        cluster,
-        routing,
-        direction,
-        compute=options.compute,
-        sent_bytes=sizes[options.dispatch],
-        weight_bytes=weights[options.weights],
-    )
-    if is_real(options.form, cluster):
+    real = is_real(options.form, cluster)
+    high, step = (tile_rows(routing.n_tokens * routing.topk / routing.n_experts), ROW_STEP) if real else (choice_int("gemm.tile_rows"), None)
+    tiling = Tiling(high, step, weights[options.weights])
+    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch], tiling=tiling)
+    if real:
         _Fused(layer).layer_pass()
         return layer.build("one_copy_per_expert")
     layer.dispatch_rows(order=_pull_order(layer))
@@ -95,7 +101,8 @@ class _Fused(Kernels):
     def layer_pass(self) -> None:
         """From the launch to the sums."""
         layer, costs, stores = self.layer, self.costs, self.stores()
-        start = self.delay("launch", costs.kernel_ps)
+        before = max(0.0, costs.value("fused.barriers") - BARRIERS)  # quantised input, counts by expert: as long as so many exchanges
+        start = self.delay("launch", costs.kernel_ps + round(before * costs.sync_ps))
         counted = self.barrier("dispatch", "counted", start, 0)
         order = _pull_order(layer)
         node, to = layer.row_source[order], layer.row_gpu[order]
