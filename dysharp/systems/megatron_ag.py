@@ -60,31 +60,36 @@ class _Rows:
     """All rows of a collective: those that carry a token to (or a sum from) its experts, and surplus ones between all other pairs of a token and
     a GPU, whose content nobody reads.
 
-    `ops`, `node`, `to` `[rows]`: every row in the order of sending, each GPU's first token to all peers in turn, then its second; `arrived`
-    joins the surplus rows of a GPU.
+    `ops`, `node`, `to` `[rows]`: every row in the order of sending, each GPU's first token to all peers in turn, then its second; `first`, `nodes`
+    are the first surplus op and where they start.
     """
 
     def __init__(self, layer: Layer, operator: str, useful: int, pairs: I64) -> None:
         """`useful`: first op of the rows with content, of `pairs` in that order."""
-        self.layer, n, p = layer, layer.n_gpus, layer.p
-        needed = np.zeros((layer.routing.n_tokens, n), bool)
+        self.layer, self.operator, p = layer, operator, layer.p
+        needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
         needed[p.token, p.gpu] = True
         needed[np.arange(layer.routing.n_tokens), layer.every_source] = True
         token, gpu = (axis.astype(np.int32) for axis in np.nonzero(~needed))
-        self.nodes, to = (layer.every_source[token], gpu) if operator == "dispatch" else (gpu, layer.every_source[token])
-        by_node = np.lexsort((token, self.nodes))
-        token, self.nodes, to = token[by_node], self.nodes[by_node], to[by_node]
-        self.first = self._surplus(operator, token, to)
-        own = (layer.pair_source, p.gpu) if operator == "dispatch" else (p.gpu, layer.pair_source)
+        node, to = self._way(token, gpu)
+        order = np.lexsort((token, node))
+        token, to = token[order], to[order]
+        self.nodes: I32 = node[order]
+        self.first = self._surplus(token, to)
+        node, away = self._way(p.token[pairs], p.gpu[pairs])
         ops = np.append(useful + np.arange(len(pairs)), self.first + np.arange(len(token)))
-        token = np.append(p.token[pairs], token)
-        node, to = np.append(own[0][pairs], self.nodes), np.append(own[1][pairs], to)
-        order = np.lexsort(((to - node) % n, token % layer.tokens, node))
+        token, node, to = np.append(p.token[pairs], token), np.append(node, self.nodes), np.append(away, to)
+        order = np.lexsort(((to - node) % layer.n_gpus, token % layer.tokens, node))
         self.ops, self.node, self.to = ops[order], node[order], to[order]
 
-    def _surplus(self, operator: str, token: I32, to: I32) -> int:
+    def _way(self, token: I32, gpu: I32) -> tuple[I32, I32]:
+        """(from, to) of the rows of `token` and `gpu`."""
+        source = self.layer.every_source[token]
+        return (source, gpu) if self.operator == "dispatch" else (gpu, source)
+
+    def _surplus(self, token: I32, to: I32) -> int:
         """PUTs of surplus rows into a region of their own at each GPU. Returns the first op."""
-        layer, n = self.layer, self.layer.n_gpus
+        layer, operator, n = self.layer, self.operator, self.layer.n_gpus
         n_bytes, cls = (layer.sent_bytes, DISPATCH) if operator == "dispatch" else (layer.model.row_bytes, COMBINE)
         here = np.bincount(to, minlength=n)
         place = np.empty(len(to), np.int64)
