@@ -19,6 +19,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
+from dysharp.systems.hybrid_ep import CHUNK_TOKENS
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
 
@@ -42,6 +43,22 @@ class EpCase:
     fp8: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class FusedCase:
+    """One measured layer of a fused kernel: gated experts of `inter` columns, `tokens` per GPU; `balanced` experts in turn, else uniform."""
+
+    gpu: str
+    gpus: int
+    hidden: int
+    inter: int
+    experts: int
+    topk: int
+    tokens: int
+    balanced: bool = False
+
+
+FUSED_NEAR, FUSED_FAR = 2048, 4096
+"""Tokens per GPU of the two runs that carry the line of a fused layer: tiles of an expert are many there."""
 MOST_GPUS = 16
 """Of a run for one row."""
 BALANCED_TOPK = 8
@@ -56,6 +73,7 @@ TRT_PARTS = {
 """Formula of a query -> the sides and the place in what `trtllm_us` returns."""
 PAYLOADS = {"bf16": "rows", "bfloat16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 Frozen = tuple[tuple[str, float], ...]
+Options = tuple[tuple[str, Any], ...]
 
 
 def deepep_us(case: EpCase, constants: Mapping[str, float]) -> tuple[float, float]:
@@ -76,6 +94,45 @@ def trtllm_us(case: EpCase, sides: str, payload: str, constants: Mapping[str, fl
     `sides`: "one" or "two"; `payload`: option `dispatch` of the system.
     """
     return _continued(("trtllm-a2a", "balanced"), (("dispatch", payload), ("sides", sides)), case, constants)
+
+
+def hybrid_us(case: EpCase, constants: Mapping[str, float], *, kernels: bool) -> tuple[float, float]:
+    """(dispatch, combine) in us of Hybrid-EP with a cached handle, under uniform routing: of its kernels alone, or with launches and the copies
+    out of the exchange buffer and into it.
+
+    SMs take turns at chunks, so the line is drawn through runs in which every SM has as many.
+    """
+    turn = case.n_sm * CHUNK_TOKENS
+    options = (("dispatch", "fp8" if case.fp8 else "rows"), ("n_sm", case.n_sm), ("permute", False))
+    marks = ("dispatch.launch", "received", "combine.launch") if kernels else ("scan", "permute", "permute")
+    start, received, back, end = _line(("hybrid-ep", "uniform"), options, case, constants, marks, (turn, 2 * turn))
+    return received - start, end - back
+
+
+def megamoe_us(case: FusedCase, constants: Mapping[str, float]) -> float:
+    """A layer in us under Mega MoE, FP8 rows and FP4 weights: the kernel alone, without the quantisation of its input."""
+    if case.tokens <= FUSED_FAR:
+        return _fused_run(case, tuple(sorted(constants.items())))
+    near, far = (_fused_run(replace(case, tokens=tokens), tuple(sorted(constants.items()))) for tokens in (FUSED_NEAR, FUSED_FAR))
+    return far + (case.tokens - FUSED_FAR) / (FUSED_FAR - FUSED_NEAR) * (far - near)
+
+
+def _in_turn(case: FusedCase) -> Routing:
+    """Choices go to the GPUs in turn, and on each of them to its experts in turn."""
+    choice = np.arange(case.gpus * case.tokens * case.topk)
+    local = case.experts // case.gpus
+    expert = choice % case.gpus * local + choice // case.gpus % local
+    return routing_from(expert.astype(np.int32).reshape(-1, case.topk), case.experts, case.gpus)
+
+
+@lru_cache(maxsize=512)
+def _fused_run(case: FusedCase, constants: Frozen) -> float:
+    cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
+    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, case.tokens, 3, 2, "fp8")
+    routing = _in_turn(case) if case.balanced else make_routing("uniform", model, case.gpus, case.tokens)
+    megamoe = get_system("megamoe")
+    program = megamoe.plan(model, cluster, routing, "fwd", megamoe.options(form="real", dispatch="mxfp8", weights="fp4"))
+    return run_burst(program)[0].time_ps / PS_PER_US
 
 
 def balanced_routing(gpus: int, experts: int, topk: int, tokens: int) -> Routing:
@@ -107,19 +164,27 @@ def message_us(row: Measurement, query: Query, constants: Mapping[str, float]) -
     return trtllm_us(case, sides, payload, constants)[part]
 
 
-def _continued(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase, constants: Mapping[str, float]) -> tuple[float, float, float]:
+def _continued(of: tuple[str, str], options: Options, case: EpCase, constants: Mapping[str, float]) -> tuple[float, float, float]:
     """(prepare, dispatch, combine) of `of` (system, routing): a run, or the line through the two largest."""
+    prepared, received, end = _line(of, options, case, constants, ("prepared", "received"), (NEAR, FAR))
+    return prepared, received - prepared, end - received
+
+
+def _line(
+    of: tuple[str, str], options: Options, case: EpCase, constants: Mapping[str, float], marks: tuple[str, ...], ends: tuple[int, int]
+) -> tuple[float, ...]:
+    """When the last ops of the templates `marks` are done, and the end, in us: a run, or the line through runs of `ends` tokens per GPU."""
     frozen = tuple(sorted(constants.items()))
-    if case.tokens <= FAR:
-        return _run(of, options, case, case.tokens, frozen)
-    near, far = _run(of, options, case, NEAR, frozen), _run(of, options, case, FAR, frozen)
-    more = (case.tokens - FAR) / (FAR - NEAR)
-    prepare, dispatch, combine = (b + more * (b - a) for a, b in zip(near, far, strict=True))
-    return prepare, dispatch, combine
+    near, far = ends
+    if case.tokens <= far:
+        return _run(of, options, case, case.tokens, frozen, marks)
+    more = (case.tokens - far) / (far - near)
+    pairs = zip(_run(of, options, case, near, frozen, marks), _run(of, options, case, far, frozen, marks), strict=True)
+    return tuple(b + more * (b - a) for a, b in pairs)
 
 
 @lru_cache(maxsize=4096)
-def _run(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase, tokens: int, constants: Frozen) -> tuple[float, float, float]:
+def _run(of: tuple[str, str], options: Options, case: EpCase, tokens: int, constants: Frozen, marks: tuple[str, ...]) -> tuple[float, ...]:
     cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
     model = Model(
         name="measured",
@@ -138,8 +203,7 @@ def _run(of: tuple[str, str], options: tuple[tuple[str, Any], ...], case: EpCase
     system = get_system(name)
     program = system.plan(model, cluster, routing, "fwd", system.options(form="real", compute=False, **dict(options)))
     trace, _ = run_burst(program)
-    prepared, received = (_done(program, trace, name) for name in ("prepared", "received"))
-    return prepared / PS_PER_US, (received - prepared) / PS_PER_US, (trace.time_ps - received) / PS_PER_US
+    return (*(_done(program, trace, mark) / PS_PER_US for mark in marks), trace.time_ps / PS_PER_US)
 
 
 def _done(program: Program, trace: Trace, name: str) -> int:

@@ -17,6 +17,7 @@ from dysharp.workload import Routing, needed_gpus, rows_per_slot
 PERMUTES: Mapping[str, int] = {"deepep": 1, "trtllm-a2a": 1}
 """Times rows are reordered by expert and back outside of a system's Program: behind a receive buffer. Others place rows at once or have the ops."""
 FP8_ROWS = ("deepep-ll",)  # kernels that cast rows to FP8 on their way out, whatever the model's rows are
+FUSED = ("megamoe",)  # one kernel for the layer: nothing surrounds it but the host
 GEMM_CALLS = 3  # GEMM, activation, GEMM
 GATED_MATRICES = 3
 
@@ -46,12 +47,12 @@ def surroundings(system: str, model: Model, cluster: Cluster, routing: Routing, 
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
     copies = int(needed_gpus(routing).sum(axis=0).max(initial=0))
     found = around(cluster, model, rows, copies, permutes=PERMUTES.get(system, 0), fp8_rows=fp8_rows or system in FP8_ROWS)
+    if system in FUSED:
+        found = Surroundings(0.0, 0.0, 0.0, 0.0, found.host_us)
     return Surroundings(**{name: passes * us for name, us in found.to_dict().items()})
 
 
-def around(
-    cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, cast_bytes: float = 0.0
-) -> Surroundings:
+def around(cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, cast_bytes: float = 0.0) -> Surroundings:
     """The same from counts: `rows` of the busiest GPU, `copies` it received; `cast_bytes` moved by further casts (weights in training)."""
     gpu, c = load_gpu(cluster.gpu), cluster.fitted
     gates = 2 if model.n_matrices == GATED_MATRICES else 1

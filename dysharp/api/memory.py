@@ -29,6 +29,7 @@ def estimate_bytes(system: System, r: Request) -> int:
         "one_copy_per_expert": (2 * n_rows, 2 * n_rows),
         "multicast": (2 * n_tokens, 2 * pairs),
         "allgather": (2 * n_tokens, 2 * n_tokens * gpus),
+        "ring": (2 * n_tokens * gpus, 2 * n_tokens * gpus),
         "none": (0, 0),
     }.get(system.traffic, (2 * n_rows, 2 * n_rows))
     return BASE_BYTES + BYTES_PER_OP * ops + BYTES_PER_MEMBER * members + BYTES_PER_ROW * n_rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,24 +19,49 @@ ACCUMULATOR_BYTES = 4  # a weight gradient adds up in FP32
 MOST_TASKS = 256  # in the gang of a weight gradient, about twice the SMs of a GPU: more of them only cost simulation
 
 
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a grouped GEMM cuts its rows and stores its weights, where it departs from the choices: `rows` of a tile; `row_step`, the rows that a
+    partial tile costs are rounded up to it; `weight_bytes` of one weight with its scales in memory.
+    """
+
+    rows: int
+    row_step: int | None = None
+    weight_bytes: float | None = None
+
+
 def gemm_gang(columns: int) -> int:
     """Thread-block tasks that cover one row tile of `columns` output columns."""
     return -(-columns // choice_int("gemm.tile_cols"))
 
 
-def tile_task_ps(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, rows_per_expert: float, epilogue_bytes: int = 0) -> I64:
-    """`[tile_rows + 1]` ps of one task of a row tile by its rows; a partial tile costs the tensor cores a whole one.
+def tile_task_ps(
+    cluster: Cluster,
+    dtype: str,
+    columns: int,
+    depth: int,
+    tile_rows: int,
+    rows_per_expert: float,
+    epilogue_bytes: int = 0,
+    *,
+    row_step: int | None = None,
+    weight_bytes: float | None = None,
+) -> I64:
+    """`[tile_rows + 1]` ps of one task of a row tile by its rows; a partial tile costs the tensor cores a whole one, or its rows rounded up to
+    `row_step` of them.
 
     Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output, of
     `epilogue_bytes` per row and of the weights: all of them per tile (`gemm.weight_reuse` = "tile") or once per expert of mean load and
-    layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less). An SM has
-    1/n_sms of both (spec/dysharp.md section 10.2; design section 4, static share).
+    layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less).
+    `weight_bytes`: of one weight with its scales, where weights are narrower than `dtype`. An SM has 1/n_sms of both (spec/dysharp.md section
+    10.2; design section 4, static share).
     """
     n_tasks, element = gemm_gang(columns), ELEMENT_BYTES[dtype]
     rows = np.arange(tile_rows + 1)
-    weights = element * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
+    weights = (element if weight_bytes is None else weight_bytes) * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
     moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights + rows * epilogue_bytes / n_tasks
-    return np.maximum(_compute_ps(cluster, dtype, depth, tile_rows), _memory_ps(cluster, moved))
+    paid = [tile_rows] if row_step is None else [min(tile_rows, -(-row // row_step) * row_step) for row in range(tile_rows + 1)]
+    return np.maximum([_compute_ps(cluster, dtype, depth, each) for each in paid], _memory_ps(cluster, moved))
 
 
 def weight_grad_gang(columns: int, depth: int) -> int:

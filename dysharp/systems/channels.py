@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.program import Discipline, Head, Kind, Tail, Template
+from dysharp.program import Discipline, Head, Tail
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 
@@ -67,12 +67,6 @@ class Channels(Kernels):
             self.all_wait(after, start)  # the barriers are those of all GPUs
         return start
 
-    def _copies(self, name: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int) -> I64:
-        """A DELAY per copy on its SM, `durations[rows]` ps each. `name` is the operator. Returns the ops."""
-        b = self.layer.b
-        template = b.template(Template(f"{name}.sm", Kind.DELAY, name, "delay", tasks=1, duration=b.duration(durations)))
-        return b.ops(template, node, issuer=issuer, rows=rows) + np.arange(len(node))
-
     def dispatch(self) -> I32:
         """Dispatch of all tokens. Returns the JOIN of each GPU that has taken all its rows out."""
         layer, costs = self.layer, self.costs
@@ -83,14 +77,14 @@ class Channels(Kernels):
         copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
         first = np.append(True, token[1:] != token[:-1])[: len(token)]
         send = self.issuers("send", Discipline.PROGRAM_ORDER, self.n)[source[order], channel[order]]
-        sends = self._copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source[order], send, 1 + first)
-        takes = self._copies("dispatch", [0, copy], p.gpu, self.issuers("receive", Discipline.READY_FIFO, self.n)[p.gpu, channel], 1)
+        sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source[order], send, 1 + first)
+        takes = self.copies("dispatch", [0, copy], p.gpu, self.issuers("receive", Discipline.READY_FIFO, self.n)[p.gpu, channel], 1)
         pair = puts + np.arange(len(p.gpu))
         ring = self._rings(p.gpu, channel, source)[order]
         layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair[order])
         layer.b.edges(Tail.OP_DONE, pair[order][self._seen(ring, CHUNK["dispatch"])], Head.OP_ISSUE, takes[order])
         layer.b.hold(self._slots() + ring, sends, takes[order])
-        self._start(self.call("dispatch.call", None), sends, send, source[order])
+        self.starts(self.call("dispatch.call", None), sends, send, source[order])
         received = self.join("received")
         self.sent(takes, p.gpu, received)
         return received
@@ -104,22 +98,15 @@ class Channels(Kernels):
         channel = self._channel(token)
         copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
         send = self.issuers("send back", Discipline.PROGRAM_ORDER, self.n)[gpu, channel]
-        sends = self._copies("combine", [0, copy], gpu, send, 1)
-        copies = layer.token_pairs[layer.sent]
+        sends = self.copies("combine", [0, copy], gpu, send, 1)
         warps = costs.whole("deepep.tokens_in_flight")
         each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
-        reduce = [0] + [warps * ps for ps in each]
         reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.sent_source, self._channel(layer.sent)]
-        sums = self._copies("combine", reduce, layer.sent_source, reducer, copies)
+        sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.sent_source, reducer, layer.token_pairs[layer.sent])
         sum_of_pair = sums[layer.sent_of_pair[order]]
         pair = puts + np.arange(len(order))
         layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair)
         ring = self._rings(source, channel, gpu)
         layer.b.edges(Tail.OP_DONE, pair[self._seen(ring, CHUNK["combine"])], Head.OP_ISSUE, sum_of_pair)
         layer.b.hold(self._slots() + ring, sends, sum_of_pair)
-        self._start(self.call("combine.call", finished), sends, send, gpu)
-
-    def _start(self, call: I32, ops: I64, issuer: I32, node: I32) -> None:
-        """The first op of every issuer waits for the call of its GPU."""
-        _, first = np.unique(issuer, return_index=True)
-        self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])
+        self.starts(self.call("combine.call", finished), sends, send, gpu)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dysharp.compute import gemm_gang, tile_task_ps, weight_grad_gang, weight_grad_task_ps
 from dysharp.program import Discipline, Head, Kind, Tail, Template
-from dysharp.specs import Model, choice_int
+from dysharp.specs import Model
 from dysharp.systems.layer import Layer
 
 I32 = NDArray[np.int32]
@@ -81,8 +81,11 @@ def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tupl
 
 def _task_ps(layer: Layer, gemm: Gemm) -> I64:
     occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
-    shape = layer.cluster, layer.model.gemm_dtype, gemm.columns, gemm.depth, choice_int("gemm.tile_rows"), len(layer.p.slot) / occupied
-    return weight_grad_task_ps(*shape) if gemm.of_weights else tile_task_ps(*shape, gemm.epilogue_bytes)
+    tiling, load = layer.tiling, len(layer.p.slot) / occupied
+    shape = layer.cluster, layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, load
+    if gemm.of_weights:
+        return weight_grad_task_ps(*shape)
+    return tile_task_ps(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes)
 
 
 def one_after_another(layer: Layer, received: I32 | None = None) -> I32:

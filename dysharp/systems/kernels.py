@@ -60,17 +60,41 @@ class Kernels:
         rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
         return np.array(rows, np.int32)
 
+    def copies(self, name: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int) -> I64:
+        """A DELAY per row or copy on its SM, `durations[rows]` ps each. `name` is the operator. Returns the ops."""
+        b = self.layer.b
+        template = b.template(Template(f"{name}.sm", Kind.DELAY, name, "delay", tasks=1, duration=b.duration(durations)))
+        return b.ops(template, node, issuer=issuer, rows=rows) + np.arange(len(node))
+
+    def starts(self, call: I32, ops: I64, issuer: I32, node: I32) -> None:
+        """The first op of every issuer waits for the call of its GPU."""
+        _, first = np.unique(issuer, return_index=True)
+        self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])
+
     def release(self, starts: I32, ops: I64, node: I32) -> None:
         """`ops` of each node wait for `starts[node]`."""
         self.layer.b.edges(Tail.OP_DONE, starts[node], Head.OP_ISSUE, ops)
 
-    def paced(self, name: str, ops: I64, node: I32, to: I32, cost_ps: int, discipline: Discipline = Discipline.READY_FIFO) -> I64:
-        """What sends `ops`: a DELAY of `cost_ps` in front of each that leaves its GPU, one at a time per GPU. Returns the op to hold back
-        for each of `ops` (the op itself where nothing leaves)."""
+    def stores(self) -> list[int]:
+        """A pool per GPU for all that paces its stores."""
+        return [self.layer.b.pool(g, 1, "stores") for g in range(self.layer.n_gpus)]
+
+    def paced(
+        self,
+        name: str,
+        ops: I64,
+        node: I32,
+        to: I32,
+        cost_ps: int,
+        discipline: Discipline = Discipline.READY_FIFO,
+        pools: list[int] | None = None,
+    ) -> I64:
+        """What sends `ops`: a DELAY of `cost_ps` in front of each that leaves its GPU, one at a time per GPU (and of all that shares `pools`).
+        Returns the op to hold back for each of `ops` (the op itself where nothing leaves)."""
         layer, far = self.layer, np.flatnonzero(node != to)
         template = Template(f"{name}.stores", Kind.DELAY, name, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
-        pools = [layer.b.pool(g, 1, "stores") for g in range(layer.n_gpus)]
-        stores = layer.b.ops(layer.b.template(template), node[far], issuer=layer.per_gpu(discipline, "stores", pools)[node[far]])
+        issuer = layer.per_gpu(discipline, "stores", self.stores() if pools is None else pools)[node[far]]
+        stores = layer.b.ops(layer.b.template(template), node[far], issuer=issuer)
         heads = ops.copy()
         heads[far] = stores + np.arange(len(far))
         layer.b.edges(Tail.OP_DONE, heads[far], Head.OP_ISSUE, ops[far])
@@ -110,3 +134,16 @@ class Kernels:
         )
         layer.all_of_gpu_wait(Tail.OP_DONE, after, ops, source.astype(np.int32))
         layer.b.edges(Tail.TILE_READY, tile + np.arange(g), Head.OP_ISSUE, heads)
+
+    def barrier(self, name: str, ends: str, after: I32, simulated_ps: int) -> I32:
+        """A flag from every GPU to every GPU behind `after`, polled; `simulated_ps` of the exchange has passed before."""
+        poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps - simulated_ps))
+        self.flags(f"{name}.barrier", 1, after, poll)
+        return poll
+
+    def behind(self, name: str, ends: str, start: I32, puts: I64, node: I32) -> I32:
+        """The barrier behind everything that every GPU has to send; a GPU that sends nothing is there with its `start`."""
+        sent = self.join(f"{name}.sent")
+        self.each_waits(start, sent)
+        self.sent(puts, node, sent)
+        return self.barrier(name, ends, sent, self.visible_ps)

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.compute import Tiling
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
@@ -35,15 +36,25 @@ class Layer:
     """One pass of a layer under construction. `pair_*` columns are per distinct (token, GPU), `row_*` per useful (token, expert)."""
 
     def __init__(
-        self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True, sent_bytes: int | None = None
+        self,
+        model: Model,
+        cluster: Cluster,
+        routing: Routing,
+        direction: str,
+        *,
+        compute: bool = True,
+        sent_bytes: int | None = None,
+        tiling: Tiling | None = None,
     ) -> None:
-        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows."""
+        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows. `tiling`: of the GEMMs, where they
+        are not those of a library (choice gemm.tile_rows)."""
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.b = ProgramBuilder(machine_of(cluster), self.n_gpus, CLASSES)
+        self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         self.sent_bytes = model.row_bytes if sent_bytes is None else sent_bytes
         if model.row_bytes > self.b.machine.train_bytes:
             raise ConfigError(f"model {model.name!r}: found rows of {model.row_bytes} B, expected at most {self.b.machine.train_bytes} B (one train)")
@@ -77,7 +88,7 @@ class Layer:
         self.row_of = np.empty(len(order), np.int32)
         self.row_of[order] = np.arange(len(order), dtype=np.int32)
         slot_gpu = np.arange(n_slots) // slots_per_gpu
-        tile_rows = choice_int("gemm.tile_rows") if self.compute else 1  # without compute a row is ready by itself
+        tile_rows = self.tiling.rows if self.compute else 1  # without compute a row is ready by itself
         self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name="expert")
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dysharp.compute.collectives import BASE_US, sync_us
+from dysharp.compute.collectives import BASE_US, HOP_US, LOW_HOP_US, collective_us, sync_us
 from dysharp.compute.moe import permute_us
-from dysharp.compute.operators import arch_of, launch_us
+from dysharp.compute.operators import arch_of, hbm_us, launch_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.specs.gpu import Gpu, load_gpu
@@ -55,6 +55,25 @@ class Software:
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
         """One kernel that puts `tokens` rows into the places of `rows` others, or back: half of a scatter and its gather."""
         return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
+
+    def memory_ps(self, n_bytes: float) -> int:
+        """One kernel that moves `n_bytes` (reads plus writes) through its own memory."""
+        return self.kernel_ps + self.stream_ps(n_bytes)
+
+    def stream_ps(self, n_bytes: float) -> int:
+        """`n_bytes` (reads plus writes) through its own memory inside a kernel."""
+        return round(float(hbm_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
+
+    def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
+        """An NCCL collective of `kind`, sizes as nccl-tests counts them (rate form, compute/collectives.py)."""
+        return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
+
+    def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, str]:
+        """(ps before the data of an NCCL ring of `n_bytes` in all flows, the constant of its pace as in `stores_ps`), of its faster protocol."""
+        moved, hops = n_bytes * (n_gpus - 1) // n_gpus, n_gpus - 1
+        low = self.nccl_small_ps + round(hops * LOW_HOP_US * PS_PER_US), "nccl.ll_part"
+        simple = self.nccl_start_ps + round(hops * HOP_US * PS_PER_US), ""
+        return min(low, simple, key=lambda protocol: protocol[0] + self.stores_ps(moved, protocol[1]))
 
     @property
     def nccl_start_ps(self) -> int:

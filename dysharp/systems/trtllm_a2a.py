@@ -80,19 +80,6 @@ class _Sided(Kernels):
         issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", pools)[layer.sent_source]
         return layer.b.ops(template, layer.sent_source, issuer=issuer, rows=layer.token_pairs[sent]) + np.arange(len(sent))
 
-    def barrier(self, name: str, ends: str, after: I32, simulated_ps: int) -> I32:
-        """A flag from every GPU to every GPU behind `after`, polled; `simulated_ps` of the exchange has passed before."""
-        poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps - simulated_ps))
-        self.flags(f"{name}.barrier", 1, after, poll)
-        return poll
-
-    def behind(self, name: str, ends: str, start: I32, puts: I64, node: I32) -> I32:
-        """The barrier behind everything that every GPU has to send; a GPU that sends nothing is there with its `start`."""
-        sent = self.join(f"{name}.sent")
-        self.each_waits(start, sent)
-        self.sent(puts, node, sent)
-        return self.barrier(name, ends, sent, self.visible_ps)
-
 
 class _OneSided(_Sided):
     """Puts into slots that the source knows, then one barrier; back, a barrier and then rows and sums side by side."""

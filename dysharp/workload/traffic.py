@@ -67,6 +67,12 @@ def allgather(routing: Routing) -> _Rows:
     return up * (routing.n_gpus > 1), up * (routing.n_gpus - 1)
 
 
+def ring(routing: Routing) -> _Rows:
+    """Every token reaches every other GPU without help of the switch: a GPU sends and receives a row per token and other GPU (ring AllGather)."""
+    rows = np.full(routing.n_gpus, routing.tokens_per_gpu * (routing.n_gpus - 1), dtype=np.int64)
+    return rows, rows
+
+
 def none(routing: Routing) -> _Rows:
     """Nothing touches the links (ideal)."""
     return np.zeros(routing.n_gpus, dtype=np.int64), np.zeros(routing.n_gpus, dtype=np.int64)
@@ -77,6 +83,7 @@ SCHEMES: dict[str, Callable[[Routing], _Rows]] = {
     "one_copy_per_expert": one_copy_per_expert,
     "multicast": multicast,
     "allgather": allgather,
+    "ring": ring,
     "none": none,
 }
 

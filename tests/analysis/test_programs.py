@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dysharp.analysis import programs
-from dysharp.analysis.measured import read_measurements
-from dysharp.analysis.programs import EpCase, balanced_routing, deepep_us, ll_us, message_us, trtllm_us
+from dysharp.analysis.measured import Measurement, read_measurements
+from dysharp.analysis.programs import EpCase, FusedCase, balanced_routing, deepep_us, hybrid_us, ll_us, megamoe_us, message_us, trtllm_us
 from dysharp.analysis.validation import sort_rows
 from dysharp.compute import transfer
 from dysharp.specs.fitted import fitted_values
@@ -93,3 +93,67 @@ def test_errors_against_measurements(capsys: pytest.CaptureFixture[str]) -> None
         off = np.abs(np.concatenate([np.array(found) for (name, _, _), found in errors.items() if name == family]))
         assert np.median(off) <= median
         assert np.quantile(off, 0.9) <= p90
+
+
+def test_the_lines_of_hybrid_ep_and_mega_moe_are_those_of_full_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hybrid-EP where SMs have three chunks each; Mega MoE where an expert has many tiles."""
+    case, layer = EpCase("b200", 4, 2048, 32, 8, 3 * 4 * 64, 4), FusedCase("b200", 4, 2048, 1024, 32, 8, 1536)
+    monkeypatch.setattr(programs, "FUSED_NEAR", 512)
+    monkeypatch.setattr(programs, "FUSED_FAR", 1024)
+    lines = (*hybrid_us(case, CONSTANTS, kernels=True), megamoe_us(layer, CONSTANTS))
+    monkeypatch.setattr(programs, "CHUNK_TOKENS", 3 * 64)
+    monkeypatch.setattr(programs, "FUSED_FAR", 1536)
+    full = (*hybrid_us(case, CONSTANTS, kernels=True), megamoe_us(layer, CONSTANTS))
+    assert lines == pytest.approx(full, rel=0.03)
+
+
+def _errors(rows: list[Measurement], found: list[float], measured: list[float], capsys: pytest.CaptureFixture[str]) -> dict[str, np.ndarray]:
+    """Signed errors by hardware, printed."""
+    out: dict[str, list[float]] = defaultdict(list)
+    for row, us, expected in zip(rows, found, measured, strict=True):
+        out[f"{row.system}, {row.hardware}"].append(us / expected - 1)
+    with capsys.disabled():
+        print()
+        for name, errors in sorted(out.items()):
+            print(f"{name}: n {len(errors)}, signed median {np.median(errors):+.1%}, p90 {np.quantile(np.abs(errors), 0.9):.1%}")
+    return {name: np.array(errors) for name, errors in out.items()}
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="no measurements beside the repository")
+def test_hybrid_ep_against_measurements(capsys: pytest.CaptureFixture[str]) -> None:
+    """Kernels alone on eight GPUs of one domain, 16 and 32 SMs: no constant is fitted to them."""
+    wanted = ("Kernel only", "Only Kernel Time")
+    all_rows = [row for row in read_measurements(MEASURED) if row.system in ("Hybrid-EP", "HybridEP") and "B200" in row.hardware]
+    rows = [row for row in all_rows if row.config["measure"] in wanted and row.config["ep"] == 8]
+    found, measured = [], []
+    for row in rows:
+        c, fp8 = row.config, row.config["dtype"] == "fp8"
+        gpu = "gb200" if "GB200" in row.hardware else "b200"
+        experts = c["ep"] * c["local_experts"]
+        case = EpCase(gpu, c["ep"], c["hidden"], experts, c["topk"], c["tokens_per_rank"], c["sms"], fp8)
+        found.append(hybrid_us(case, CONSTANTS, kernels=True)[row.kind == "ep_combine"])
+        received = case.tokens * transfer.expected_copies(case.gpus, experts, case.topk) * case.hidden * (1 + 4 / 128 if fp8 else 2)
+        measured.append(received / 1e3 / float(row.value or 0))
+    for errors in _errors(rows, found, measured, capsys).values():
+        assert abs(np.median(errors)) <= 0.05
+        assert np.abs(errors).max() <= 0.08
+
+
+@pytest.mark.skipif(not MEASURED.exists(), reason="no measurements beside the repository")
+def test_mega_moe_against_measurements(capsys: pytest.CaptureFixture[str]) -> None:
+    """Layers of up to 2048 tokens per GPU as serving frameworks call them (input cast included)."""
+    systems = ("MegaMoE deep_gemm", "MegaMoE deep_gemm_mega", "DeepGEMM MegaMoE (SGLang module)")
+    rows = []
+    for row in read_measurements(MEASURED):
+        if row.system in systems and row.config["ep"] <= 16 and row.config["tokens_per_rank"] <= 2048:
+            rows += [row] if row.config.get("distribution", "random") in ("random", "balanced") else []
+    rows = rows[::EVERY]
+    found = []
+    for row in rows:
+        c, gpu = row.config, "gb200" if "GB200" in row.hardware else "b200"
+        balanced = c.get("distribution") == "balanced"
+        shape = (c["hidden"], c["inter"], c["experts"], c["topk"], c["tokens_per_rank"])
+        found.append(megamoe_us(FusedCase(gpu, c["ep"], *shape, balanced=balanced), CONSTANTS))
+    for errors in _errors(rows, found, [float(row.value or 0) for row in rows], capsys).values():
+        assert abs(np.median(errors)) <= 0.15
+        assert np.quantile(np.abs(errors), 0.9) <= 0.25

@@ -25,7 +25,15 @@ from dysharp.workload import make_routing
 from tests.functional.layers import layer_case, run_case
 
 NAMES = ("deepep-ll", "megatron-a2a", "trtllm-a2a")
-FORMS = [("deepep-ll", {}), ("megatron-a2a", {}), ("trtllm-a2a", {"sides": "one"}), ("trtllm-a2a", {"sides": "two"})]
+FORMS = [
+    ("deepep-ll", {}),
+    ("hybrid-ep", {}),
+    ("megamoe", {}),
+    ("megatron-a2a", {}),
+    ("megatron-ag", {}),
+    ("trtllm-a2a", {"sides": "one"}),
+    ("trtllm-a2a", {"sides": "two"}),
+]
 REAL = load_cluster("hw-dgx-h100").with_gpus(4)
 
 

@@ -1,0 +1,118 @@
+"""Mega MoE: one persistent kernel pulls rows, runs both GEMMs as tiles fill and pushes every expert's row back, over symmetric memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.compute import Tiling
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.experts import fused
+from dysharp.systems.kernels import Kernels
+from dysharp.systems.layer import Layer
+from dysharp.systems.registry import system
+from dysharp.systems.software import is_real
+from dysharp.workload import Routing
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
+FP4_BYTES = 0.5 + 1 / MX_BLOCK
+ROW_STEP = 16  # a partial tile is multiplied up to a multiple of so many rows
+BARRIERS = 3  # of all GPUs: before rows are pulled, before they are summed, after the buffers are cleared
+TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
+"""Rows per expert that are expected at most -> rows of a tile: DeepGEMM's block configuration of Mega MoE."""
+
+
+def mxfp8_row_bytes(hidden: int) -> int:
+    """A token in FP8 with an 8-bit scale per 32 elements."""
+    return hidden + -(-hidden // MX_BLOCK)
+
+
+def tile_rows(rows_per_expert: float) -> int:
+    """Rows of the kernel's tiles where an expert is expected to have `rows_per_expert`."""
+    return next(rows for most, rows in TILE_ROWS if rows_per_expert <= most)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`form` "real" (default on hw-* clusters): launch, the exchange of counts, barriers, the pace of pulls and pushes, tiles as high as the
+    rows that an expert is expected to have, the sum at the source.
+
+    `dispatch`: "rows" sends the model's rows, "mxfp8" a byte per element and a scale byte per 32 of them. `weights`: "model" in the GEMMs'
+    type, "fp4" half a byte per weight and a scale byte per 32 of them, computed at the GEMMs' rate. `compute` = False leaves the GEMMs out:
+    pure communication.
+    """
+
+    form: str = "auto"
+    dispatch: str = "rows"
+    weights: str = "model"
+    compute: bool = True
+
+
+@system(
+    "megamoe",
+    source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316); spec/baselines.md section 3",
+    options=Options,
+    traffic="one_copy_per_expert",
+    drops="launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source (form real has them); Dispatch pushes "
+    "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Everything at once, tile by tile; a token's expert rows come back one by one."""
+    sizes, weights = {"rows": model.row_bytes, "mxfp8": mxfp8_row_bytes(model.hidden)}, {"model": None, "fp4": FP4_BYTES}
+    for name, found, known in (("dispatch", options.dispatch, sizes), ("weights", options.weights, weights)):
+        if found not in known:
+            raise ConfigError(f"megamoe.{name}: found {found!r}, expected {' or '.join(known)}")
+    real = is_real(options.form, cluster)
+    high, step = (tile_rows(routing.n_tokens * routing.topk / routing.n_experts), ROW_STEP) if real else (choice_int("gemm.tile_rows"), None)
+    tiling = Tiling(high, step, weights[options.weights])
+    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch], tiling=tiling)
+    if real:
+        _Fused(layer).layer_pass()
+        return layer.build("one_copy_per_expert")
+    layer.dispatch_rows(order=_pull_order(layer))
+    back = layer.combine_rows(Discipline.READY_FIFO)
+    fused(layer, _of_useful_row(layer, back + np.arange(len(layer.row_of))))
+    return layer.build("one_copy_per_expert")
+
+
+def _pull_order(layer: Layer) -> I64:
+    """Useful rows as they leave: receivers pull their first expert's rows from all sources in turn, then their second's."""
+    local = layer.p.slot % layer.routing.placement.slots_per_gpu
+    turn = (layer.row_gpu - layer.row_source) % layer.n_gpus
+    return np.lexsort((turn, layer.row_token % layer.tokens, local, layer.row_source))
+
+
+def _of_useful_row(layer: Layer, ops: I64) -> I64:
+    """`[useful rows]` in token order, of `ops` in `row_push_order`."""
+    out = np.empty(len(ops), np.int64)
+    out[layer.row_push_order] = ops
+    return out
+
+
+class _Fused(Kernels):
+    """One kernel; pulls and pushes share the links, tiles the SMs."""
+
+    def layer_pass(self) -> None:
+        """From the launch to the sums."""
+        layer, costs, stores = self.layer, self.costs, self.stores()
+        before = max(0.0, costs.value("fused.barriers") - BARRIERS)  # quantised input, counts by expert: as long as so many exchanges
+        start = self.delay("launch", costs.kernel_ps + round(before * costs.sync_ps))
+        counted = self.barrier("dispatch", "counted", start, 0)
+        order = _pull_order(layer)
+        node, to = layer.row_source[order], layer.row_gpu[order]
+        puts = layer.dispatch_rows(Discipline.READY_FIFO, order) + np.arange(len(order))
+        self.release(counted, self.paced("dispatch", puts, node, to, costs.stores_ps(layer.sent_bytes), pools=stores), node)
+        back = layer.row_push_order
+        node, to = layer.row_gpu[back], layer.row_source[back]
+        puts = layer.combine_rows(Discipline.READY_FIFO) + np.arange(len(back))
+        fused(layer, _of_useful_row(layer, self.paced("combine", puts, node, to, costs.stores_ps(layer.model.row_bytes), pools=stores)))
+        returned = self.behind("combine", "returned", counted, puts, node)
+        rows = np.bincount(layer.row_source, minlength=layer.n_gpus) + np.bincount(layer.sent_source, minlength=layer.n_gpus)
+        self.each_waits(returned, self.delay("combined", [costs.stream_ps(n * layer.model.row_bytes) for n in rows.tolist()]))
+        self.barrier("end", "cleaned", returned, 0)  # the buffers are ready for the next call
