@@ -36,13 +36,16 @@ def deepep_dispatch_us(
 ) -> F64:
     """DeepEP normal dispatch with a cached handle: barriers, then rings of `sms / 2` channels (one SM sends, one receives).
 
-    A channel pays per token (look-up, list handling), per copy and per byte; the receiver takes a chunk only when it is complete, so one
-    chunk is paid twice. All channels together share the link, which only remote copies cross.
+    The warps of a sending SM are split evenly over the destinations: each group walks all tokens of the channel and copies one row after the
+    other; bytes share the SM, whichever group moves them. The slower of both is the pace. The receiver takes a chunk only when it is complete,
+    so one chunk is paid twice. All channels together share the link, which only remote copies cross.
     """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
-    each = constants["deepep.token_us"] + r * (constants["deepep.copy_us"] + row / (1e3 * constants["sm.copy_GBps"]))
+    look = constants["deepep.token_us"]
+    group = look + r / np.asarray(gpus, np.float64) * constants["deepep.copy_us"]
+    each = look + r * row / (1e3 * constants["sm.copy_GBps"])
     mine = t / (np.asarray(sms, np.float64) / 2)
-    work = (mine + np.minimum(mine, CHUNK_TOKENS)) * each
+    work = mine * np.maximum(group, each) + np.minimum(mine, CHUNK_TOKENS) * each
     return _floor_us(gpu, constants) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
 
