@@ -18,7 +18,8 @@ from dysharp.specs.gpu import load_gpu
 
 F64 = NDArray[np.float64]
 GIVEN = "given"
-"""Stage of a constant that is read off rows directly and not fitted by least squares."""
+"""Stage of an input of a machine (its host's launch time): read off rows as its owner would measure it, not fitted by least squares, and kept
+when the GPU is held out."""
 ORDER = ("dense-gemm", "nccl", "deepep-dispatch", "trtllm-a2a", "fused-layer")
 """First families of the stages, in the order they are fitted: one GPU alone, then the link, then who uses both."""
 SIBLING = {"hopper.": "blackwell.", "blackwell.": "hopper."}

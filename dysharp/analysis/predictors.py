@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -172,8 +174,15 @@ def _mapped(work: Sequence[_Group], jobs: int) -> Any:
         yield from map(_answered, work)
         return
     _answered(work[-1])  # compiles the engine once; the processes load it from the cache
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
         yield from pool.map(_answered, work)
+
+
+def _end_with_parent() -> None:
+    """A process whose parent has been killed ends, too."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _answered(group: _Group) -> list[float]:

@@ -23,7 +23,7 @@ def _cores() -> int:
 @click.option("--data", metavar="CSV", help="Measurements; columns id, kind, system, hardware, config_json, metric, value, unit, source.")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
 @click.option("--hold-out", multiple=True, metavar="shape|gpu", help="Also refit with whole shapes or whole GPUs held out; repeatable.")
-@click.option("--groups", is_flag=True, help="Print every group, the worst rows and the unsupported rows too.")
+@click.option("--groups", is_flag=True, help="Print every group, the worst rows, constants and unsupported rows too.")
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
 @click.option("--page", metavar="FILE", help="Also write the full report as Markdown.")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the data first and write them to FILE (TOML).")
@@ -91,12 +91,13 @@ def print_validation(done: Validation, groups: bool) -> None:
         _print(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "bias"))
         _print(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"))
         _print(done.worst, ("id", "hardware", "measured", "predicted", "unit", "error"))
+        _print(done.fitted_constants, ("name", "value", "unit", "meaning"))
         _print([row for row in done.unsupported if row["family"]], ("family", "kind", "system", "hardware", "n", "reason"))
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
-_LEFT = ("family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit")
+_LEFT = ("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit")
 
 
 def _print(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:

@@ -72,7 +72,13 @@ def page_of(done: Validation) -> str:
             _table(done.forms, FORM_KEYS),
         ]
     if done.hold_out:
-        parts += ["## Held out", _table(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))]
+        parts += [
+            "## Held out",
+            "Whole shapes or a whole GPU are left out of the fit, and their rows predicted as all others are: Programs are run with the constants of "
+            "the rest. `ratio` is the median error then over that of the fit to all rows. The launch time of a host is an input of its machine "
+            "and kept.",
+            _table(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio")),
+        ]
     parts += [
         "## Groups",
         _table(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "mape", "bias")),

@@ -2,9 +2,9 @@
 
 Tokens of a GPU are cut into equal runs, one per channel. The warps of a sending SM are split evenly over the destinations, the own GPU too:
 each group walks all tokens of its channel, passes those that do not go to its destination and copies the others, one copy at a time
-(`deepep.copy_us`: slot, metadata, tail). Bytes share the SM, whichever group moves them, and what leaves a GPU shares the pace of SM stores. A slot of the ring is held from the start of a copy
-until the receiver has taken the row; a receiver sees a row when it has been acknowledged to the sender, which then moves the ring's tail.
-Source: deepseek-ai/DeepEP V1, normal kernels; spec/baselines.md section 1.
+(`deepep.copy_us`: slot, metadata, tail). Bytes share the SM, whichever group moves them, and what leaves a GPU shares the pace of SM stores.
+A slot of the ring is held from the start of a copy until the receiver has taken the row; a receiver sees a row when it has been acknowledged
+to the sender, which then moves the ring's tail. Source: deepseek-ai/DeepEP V1, normal kernels; spec/baselines.md section 1.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Channels(Kernels):
             np.int32,
         )
         walks, index = np.unique(np.broadcast_to(walk_ps, stream.shape), return_inverse=True)
-        template = Template(f"{name}.group", Kind.DELAY, name, "delay", tasks=1, duration=b.duration([0, *(max(1, cost_ps + w) for w in walks.tolist())]))
+        duration = b.duration([0, *(max(1, cost_ps + w) for w in walks.tolist())])
+        template = Template(f"{name}.group", Kind.DELAY, name, "delay", tasks=1, duration=duration)
         return b.ops(b.template(template), node, issuer=issuers[of], rows=1 + index) + np.arange(len(node))
 
     def _walked(self, ring: I64, token: I32 | I64) -> I64:

@@ -60,7 +60,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         raise ConfigError(f"trtllm-a2a.sides: found {options.sides!r}, expected one or two")
     real = is_real(options.form, cluster)
     if options.combine != "rows" and (options.combine != "nvfp4" or (real and options.sides == "one")):
-        raise ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with {options.sides} sides, expected rows, or nvfp4 with two sides")
+        raise ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
     back = sizes[options.combine]
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch], back_bytes=back)
     if real:
@@ -103,7 +103,7 @@ class _Sided(Kernels):
 class _OneSided(_Sided):
     """Puts into slots that the source knows, then one barrier; back, a barrier and then rows and sums side by side."""
 
-    LAUNCHES = 3  # clear or fill in metadata, the kernel, prepare or clean the receiver's side
+    LAUNCHES = 4  # fill in metadata, the kernel, prepare and clean the receiver's side
 
     def dispatch(self) -> I32:
         """Returns the DELAY of each GPU behind which all GPUs have sent everything."""
@@ -134,7 +134,7 @@ class _OneSided(_Sided):
 class _TwoSided(_Sided):
     """An exchange of counts and indices, then FIFOs: the same warps pack a token's fields and push its copies, the own one too."""
 
-    LAUNCHES = 2  # clear or fill in metadata, the kernel
+    LAUNCHES = 3  # fill in metadata, the kernel, what follows (place indices, mark empty slots, sum)
 
     def __init__(self, layer: Layer, *, scaled: bool) -> None:
         super().__init__(layer)
