@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.families import ASK
 from dysharp.analysis.fitting import Free, fit
+from dysharp.analysis.predictors import Told
 from dysharp.analysis.validation import Sorted, errors_of
 from dysharp.specs.fitted import Fitted
 from dysharp.specs.gpu import load_gpu
 
 F64 = NDArray[np.float64]
 GIVEN = "given"
-"""Stage of a constant that is read off rows directly and not fitted by least squares."""
+"""Stage of an input of a machine (its host's launch time): read off rows as its owner would measure it, not fitted by least squares, and kept
+when the GPU is held out."""
 ORDER = ("dense-gemm", "nccl", "deepep-dispatch", "trtllm-a2a", "fused-layer")
 """First families of the stages, in the order they are fitted: one GPU alone, then the link, then who uses both."""
 SIBLING = {"hopper.": "blackwell.", "blackwell.": "hopper."}
 MOST_FOLDS = 8
+ROUNDS = 3
 HOLD_OUTS = ("shape", "gpu")
 
 
@@ -35,11 +38,33 @@ def stages(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, ...], list[
     return [(tuple(stage.split("+")), names) for stage, names in ordered]
 
 
-def refit(found: Sorted, constants: Mapping[str, Fitted], keep: NDArray[np.bool_] | None = None) -> dict[str, Fitted]:
+def ratios(found: Sorted, constants: Mapping[str, Fitted], predicted: F64) -> F64:
+    """`[cases]` what `validate` predicts over what the closed form of the row says, with the same constants."""
+    return predicted / found.batch().values({name: c.value for name, c in constants.items()})
+
+
+def refit_programs(found: Sorted, constants: Mapping[str, Fitted], jobs: int = 1, tell: Told | None = None) -> dict[str, Fitted]:
+    """Constants that bring the Programs nearest to the measurements.
+
+    A least-squares fit asks for thousands of predictions, so it moves the closed forms, each row scaled by its Program over its closed form;
+    the Programs are run again with what it finds, `ROUNDS` times. Programs have few tokens: longer rows follow the line (`programs`).
+    """
+    current = dict(constants)
+    for _ in range(ROUNDS if any(case.ask is not None for case in found.cases) else 1):
+        predicted = found.predictions({name: c.value for name, c in current.items()}, jobs, tell)
+        current = refit(found, current, ratio=ratios(found, current, predicted))
+    return current
+
+
+def refit(
+    found: Sorted, constants: Mapping[str, Fitted], keep: NDArray[np.bool_] | None = None, ratio: F64 | None = None
+) -> dict[str, Fitted]:
     """Constants fitted on the cases (those of `keep`), every family of a stage weighing the same, whatever its number of rows.
 
-    A constant of one architecture without a row left takes the other architecture's value: it must not remember rows that are held out.
+    `ratio`: by what the closed form of each case is multiplied (`ratios`). A constant of one architecture without a row left takes the other
+    architecture's value: it must not remember rows that are held out. What is "given" is an input of a machine and stays.
     """
+    scaled = np.ones(len(found.cases)) if ratio is None else ratio
     used = np.ones(len(found.cases), bool) if keep is None else keep
     values = {name: constant.value for name, constant in constants.items()}
     for families, names in stages(constants):
@@ -48,11 +73,9 @@ def refit(found: Sorted, constants: Mapping[str, Fitted], keep: NDArray[np.bool_
             continue
         there = {load_gpu(found.cases[i].query.gpu).arch for i in at}
         free = [name for name in names if not _is_of_other(name, there)]
-        values |= _fit_stage(found, at, free, constants, values)
+        values |= _fit_stage(found, at, free, constants, values, scaled)
         for name in set(names) - set(free):
             values[name] = _borrowed(name, values)
-    if keep is not None:
-        _forget_hosts(values, {found.cases[i].query.gpu for i in range(len(found.cases)) if used[i]})
     return {name: replace(constant, value=float(np.clip(values[name], constant.low, constant.high))) for name, constant in constants.items()}
 
 
@@ -68,15 +91,6 @@ def _borrowed(name: str, values: Mapping[str, float]) -> float:
     return values[name]
 
 
-def _forget_hosts(values: dict[str, float], gpus: set[str]) -> None:
-    """The host of a GPU that is held out is taken as the mean of the others."""
-    hosts = {name for name in values if name.endswith(".host_call_us")}
-    known = [values[name] for name in sorted(hosts) if any(gpu.startswith(name.removesuffix(".host_call_us")) for gpu in gpus)]
-    for name in hosts:
-        if known and not any(gpu.startswith(name.removesuffix(".host_call_us")) for gpu in gpus):
-            values[name] = float(np.mean(known))
-
-
 def family_shares(found: Sorted, at: Sequence[int]) -> F64:
     """`[rows]` weights with which every family counts 100, however many rows it has."""
     family = [found.cases[i].family for i in at]
@@ -84,28 +98,28 @@ def family_shares(found: Sorted, at: Sequence[int]) -> F64:
 
 
 def _fit_stage(
-    found: Sorted, at: Sequence[int], names: Sequence[str], constants: Mapping[str, Fitted], values: Mapping[str, float]
+    found: Sorted, at: Sequence[int], names: Sequence[str], constants: Mapping[str, Fitted], values: Mapping[str, float], ratio: F64
 ) -> dict[str, float]:
-    batch, measured = found.batch(at), found.measured()[np.array(at)]
+    # What a row is measured at, as its closed form would have to say it.
+    batch, measured = found.batch(at), (found.measured() / ratio)[np.array(at)]
     share = family_shares(found, at)
     free = [Free(name, constants[name].value, constants[name].low, constants[name].high) for name in names]
     return fit(free, values, batch.values, measured, weights=share)
 
 
-def hold_out(found: Sorted, constants: Mapping[str, Fitted], by: str) -> list[dict[str, Any]]:
+def hold_out(
+    found: Sorted, constants: Mapping[str, Fitted], by: str, predicted: F64, jobs: int = 1, tell: Told | None = None
+) -> list[dict[str, Any]]:
     """Per family and for their mean ("macro"): median error with all rows, and of rows while their shape or GPU was held out.
 
     Whole groups are held out, never random rows; shapes are dealt into at most `MOST_FOLDS` folds of whole shapes per family, a GPU is a fold.
+    `predicted`: `[cases]` with all rows, by `constants`. A held-out row is judged as any other: its Program is run with the fold's constants.
     """
-    measured, fitted_all = found.measured(), found.batch().values({name: c.value for name, c in constants.items()})
+    ratio = ratios(found, constants, predicted)
     label = [case.query.gpu if by == "gpu" else f"{case.family}: {case.query.shape}" for case in found.cases]
-    held = np.full(len(found.cases), np.nan)
-    for fold in folds(label, by):
-        out = np.array([name in fold for name in label])
-        values = {name: c.value for name, c in refit(found, constants, ~out).items()}
-        at = np.flatnonzero(out)
-        held[at] = found.batch(at.tolist()).values(values)
-    return _table(found, fitted_all, held, measured, by)
+    outs = [np.array([name in fold for name in label]) for fold in folds(label, by)]
+    parts = [(out, {name: c.value for name, c in refit(found, constants, ~out, ratio).items()}) for out in outs]
+    return _table(found, predicted, found.predict_parts(parts, jobs, tell), found.measured(), by)
 
 
 def folds(label: Sequence[str], by: str) -> list[set[str]]:

@@ -61,7 +61,7 @@ def _two_sided(gpu: Gpu, c: Constants, words: tuple[str, ...], x: Columns, verb:
         ("plain", "combine"): c["trt.combine_us"],
         ("lowprec", "combine"): c["trt.lowprec_us"],
     }[words[0], verb]
-    return transfer.alltoall_two_sided_us(gpu, c, x["tokens"], x["copies"], x["row_bytes"], fields)
+    return transfer.alltoall_two_sided_us(gpu, c, x["tokens"], x["copies"], x["row_bytes"], x["gpus"], fields)
 
 
 def _columns(names: tuple[str, ...], call: Callable[..., F64]) -> Formula:
@@ -70,7 +70,7 @@ def _columns(names: tuple[str, ...], call: Callable[..., F64]) -> Formula:
 
 _EP = ("tokens", "copies", "row_bytes", "sms", "gpus")
 _LL = ("tokens", "topk", "row_bytes", "experts", "gpus")
-_ONE = ("tokens", "copies", "row_bytes")
+_ONE = ("tokens", "copies", "row_bytes", "gpus")
 FORMULAS: Mapping[str, Formula] = {
     "deepep_dispatch": _columns(_EP, transfer.deepep_dispatch_us),
     "deepep_combine": _columns(_EP, transfer.deepep_combine_us),
@@ -80,7 +80,7 @@ FORMULAS: Mapping[str, Formula] = {
     "trt_one_combine": _columns(_ONE, transfer.alltoall_one_sided_us),
     "trt_two_dispatch": lambda gpu, c, words, x: _two_sided(gpu, c, words, x, "dispatch"),
     "trt_two_combine": lambda gpu, c, words, x: _two_sided(gpu, c, words, x, "combine"),
-    "trt_two_prepare": _columns(("tokens",), transfer.alltoall_prepare_us),
+    "trt_two_prepare": _columns(("tokens", "gpus"), transfer.alltoall_prepare_us),
     "collective": _collective,
     "gemm": _gemm,
     "grouped_gemm": lambda gpu, c, words, x: operators.grouped_gemm_us(gpu, c, x["rows"], x["groups"], x["n"], x["k"], words[0]),

@@ -1,23 +1,22 @@
 """Times of today's EP kernels from their Programs on the burst engine: the prediction that `validate` judges for them.
 
 A Program is run on few tokens and continued along the line through its two largest runs: every op beyond them is one of the same kind on the
-same resources. `tests/analysis/test_programs.py` holds that line against full runs.
+same resources. `tests/analysis/test_programs.py` holds that line against full runs. Which row asks for which Program: `predictors.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from dysharp.analysis.measured import Measurement
-from dysharp.analysis.queries import Query
+from dysharp.analysis.surroundings import around
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
-from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.specs import Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS
 from dysharp.units import PS_PER_US
@@ -27,6 +26,8 @@ CLUSTERS = {"h100-sxm": "hw-dgx-h100", "h200-sxm": "hw-dgx-h200", "h800": "hw-dg
 """Packaged GPU -> the cluster of one node of it."""
 NEAR, FAR = 256, 512
 """Tokens per GPU of the two runs that carry the line."""
+MANY_GPUS, FEWER = 16, 2
+"""Above so many GPUs the two runs have half the tokens: a run has GPUs times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,6 @@ class FusedCase:
 
 FUSED_NEAR, FUSED_FAR = 2048, 4096
 """Tokens per GPU of the two runs that carry the line of a fused layer: tiles of an expert are many there."""
-MOST_GPUS = 16
-"""Of a run for one row."""
-BALANCED_TOPK = 8
-LL_PARTS = {"ll_dispatch": 0, "ll_combine": 1}
-TRT_PARTS = {
-    "trt_one_dispatch": ("one", 1),
-    "trt_one_combine": ("one", 2),
-    "trt_two_prepare": ("two", 0),
-    "trt_two_dispatch": ("two", 1),
-    "trt_two_combine": ("two", 2),
-}
-"""Formula of a query -> the sides and the place in what `trtllm_us` returns."""
-PAYLOADS = {"bf16": "rows", "bfloat16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 Frozen = tuple[tuple[str, float], ...]
 Options = tuple[tuple[str, Any], ...]
 
@@ -88,12 +76,13 @@ def ll_us(case: EpCase, constants: Mapping[str, float]) -> tuple[float, float]:
     return dispatch, combine
 
 
-def trtllm_us(case: EpCase, sides: str, payload: str, constants: Mapping[str, float]) -> tuple[float, float, float]:
+def trtllm_us(case: EpCase, sides: str, payload: str, constants: Mapping[str, float], back: str = "rows") -> tuple[float, float, float]:
     """(prepare, dispatch, combine) in us of TensorRT-LLM's all-to-all under its benchmark's balanced routing; one-sided prepares nothing.
 
-    `sides`: "one" or "two"; `payload`: option `dispatch` of the system.
+    `sides`: "one" or "two"; `payload` and `back`: options `dispatch` and `combine` of the system.
     """
-    return _continued(("trtllm-a2a", "balanced"), (("dispatch", payload), ("sides", sides)), case, constants)
+    options = (("combine", back), ("dispatch", payload), ("sides", sides))
+    return _continued(("trtllm-a2a", "balanced"), options, case, constants)
 
 
 def hybrid_us(case: EpCase, constants: Mapping[str, float], *, kernels: bool) -> tuple[float, float]:
@@ -146,27 +135,10 @@ def balanced_routing(gpus: int, experts: int, topk: int, tokens: int) -> Routing
     return routing_from(expert.astype(np.int32), experts, gpus)
 
 
-def message_us(row: Measurement, query: Query, constants: Mapping[str, float]) -> float | None:
-    """The time of a measured row of DeepEP low latency or TensorRT-LLM's all-to-all from its Program; None where only a closed form predicts it
-    (another format, more GPUs than its cluster has or than a run of seconds allows).
-    """
-    c, n = row.config, query.numbers
-    gpus = round(n["gpus"])
-    if query.gpu not in CLUSTERS or gpus > min(MOST_GPUS, load_cluster(CLUSTERS[query.gpu]).max_gpus) or c["experts"] % gpus:
-        return None
-    case = EpCase(query.gpu, gpus, int(c["hidden"]), int(c["experts"]), int(c["topk"]), int(n["tokens"]), 0)
-    if query.formula in LL_PARTS:
-        return ll_us(case, constants)[LL_PARTS[query.formula]]
-    payload = PAYLOADS.get(str(c.get("dtype", "")).split(" ", maxsplit=1)[0])
-    if query.formula not in TRT_PARTS or payload is None or "lowprec" in query.words or case.topk != BALANCED_TOPK:
-        return None
-    sides, part = TRT_PARTS[query.formula]
-    return trtllm_us(case, sides, payload, constants)[part]
-
-
 def _continued(of: tuple[str, str], options: Options, case: EpCase, constants: Mapping[str, float]) -> tuple[float, float, float]:
     """(prepare, dispatch, combine) of `of` (system, routing): a run, or the line through the two largest."""
-    prepared, received, end = _line(of, options, case, constants, ("prepared", "received"), (NEAR, FAR))
+    ends = (NEAR, FAR) if case.gpus <= MANY_GPUS else (NEAR // FEWER, FAR // FEWER)
+    prepared, received, end = _line(of, options, case, constants, ("prepared", "received"), ends)
     return prepared, received - prepared, end - received
 
 
@@ -174,17 +146,18 @@ def _line(
     of: tuple[str, str], options: Options, case: EpCase, constants: Mapping[str, float], marks: tuple[str, ...], ends: tuple[int, int]
 ) -> tuple[float, ...]:
     """When the last ops of the templates `marks` are done, and the end, in us: a run, or the line through runs of `ends` tokens per GPU."""
-    frozen = tuple(sorted(constants.items()))
+    frozen, shape = tuple(sorted(constants.items())), replace(case, tokens=0)
     near, far = ends
     if case.tokens <= far:
-        return _run(of, options, case, case.tokens, frozen, marks)
+        return _run(of, options, shape, case.tokens, frozen, marks)
     more = (case.tokens - far) / (far - near)
-    pairs = zip(_run(of, options, case, near, frozen, marks), _run(of, options, case, far, frozen, marks), strict=True)
+    pairs = zip(_run(of, options, shape, near, frozen, marks), _run(of, options, shape, far, frozen, marks), strict=True)
     return tuple(b + more * (b - a) for a, b in pairs)
 
 
 @lru_cache(maxsize=4096)
 def _run(of: tuple[str, str], options: Options, case: EpCase, tokens: int, constants: Frozen, marks: tuple[str, ...]) -> tuple[float, ...]:
+    """`case` without its own number of tokens, so that cases of one shape share runs."""
     cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
     model = Model(
         name="measured",
@@ -212,10 +185,44 @@ def _done(program: Program, trace: Trace, name: str) -> int:
     return int(trace.done[np.isin(program.ops.template, mine)].max(initial=0))
 
 
-def layer_us(model: Model, cluster: Cluster, n_sm: int, *, fp8: bool, constants: Mapping[str, float]) -> float:
-    """A whole layer under DeepEP normal kernels, uniform routing, in us: transfers and GEMMs, without what surrounds them."""
+@dataclass(frozen=True, slots=True)
+class LayerCase:
+    """One measured layer of kernels in a row. `system`: "deepep" with `n_sm` SMs and rows out in FP8 if `fp8`, or "megatron-a2a".
+
+    `rows`, `touched` and `copies` are those of the GPU with most rows, for what surrounds the Program (`surroundings`); `training` casts rows and
+    weights with their transpose.
+    """
+
+    system: str
+    gpu: str
+    gpus: int
+    model: Model
+    n_sm: int
+    fp8: bool
+    rows: float
+    copies: float
+    training: bool
+    touched: float
+
+
+GATED_MATRICES = 3
+TRAINING_CAST_BYTES = 4  # read in BF16, written in FP8 twice
+
+
+def layer_us(case: LayerCase, constants: Mapping[str, float]) -> tuple[float]:
+    """A whole eager layer under uniform routing in us: transfers and GEMMs by its Program, and what surrounds them."""
+    cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=tuple(sorted(constants.items())))
+    model, chosen = case.model, get_system(case.system)
+    words: dict[str, Any] = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8 else "rows"} if case.system == "deepep" else {}
     routing = make_routing("uniform", model, cluster.n_gpus, model.tokens_per_gpu)
-    deepep = get_system("deepep")
-    options = deepep.options(form="real", n_sm=n_sm, dispatch="fp8" if fp8 else "rows")
-    program = deepep.plan(model, replace(cluster, constants=tuple(sorted(constants.items()))), routing, "fwd", options)
-    return run_burst(program)[0].time_ps / PS_PER_US
+    program = chosen.plan(model, cluster, routing, "fwd", chosen.options(form="real", **words))
+    ran = run_burst(program)[0].time_ps / PS_PER_US
+    weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
+    casts = TRAINING_CAST_BYTES * (weights + case.rows * model.expert_hidden) + case.rows * model.hidden if case.training else 0.0
+    permutes = 1 if case.system == "deepep" else 0
+    near = around(cluster, model, case.rows, case.copies, permutes=permutes, fp8_rows=case.fp8, cast_bytes=casts)
+    return (ran + near.device_us + near.host_us,)
+
+
+RUNS: Mapping[str, Callable[..., tuple[float, ...]]] = {"deepep": deepep_us, "deepep-ll": ll_us, "trtllm-a2a": trtllm_us, "layer": layer_us}
+"""What a row may ask for: name -> function of (case, constants=, further words by name) that returns its parts in us."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dysharp.analysis.families import ASK, BARS, family_of, in_scope
 from dysharp.analysis.measured import Measurement
 from dysharp.analysis.predict import Batch
+from dysharp.analysis.predictors import PREDICTORS, Ask, Told, answers, ask_of
 from dysharp.analysis.queries import Query, Unsupported
 from dysharp.specs.fitted import Fitted
 
@@ -41,11 +42,16 @@ def errors_of(predicted: F64, measured: F64) -> Errors:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row with its family and the query that answers it."""
+    """A row with its family, the query a closed form answers, and what it asks of a Program (None: rates predict its family)."""
 
     row: Measurement
     family: str
     query: Query
+    ask: Ask | None = None
+
+    def in_unit(self, us: float) -> float:
+        """A time as the unit of the row says it: a time, or work over time."""
+        return self.query.work / us if self.query.work > 0 else us / self.query.scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,25 @@ class Sorted:
         """The queries of the cases `at` (all by default), as arrays."""
         return Batch([self.cases[i].query for i in (range(len(self.cases)) if at is None else at)])
 
+    def predictions(self, constants: Mapping[str, float], jobs: int = 1, tell: Told | None = None) -> F64:
+        """`[cases]` what `validate` judges, in the unit of each row: by Programs or by the named forms (`predictors.PREDICTORS`)."""
+        every = np.ones(len(self.cases), bool)
+        return self.predict_parts([(every, constants)], jobs, tell)
+
+    def predict_parts(self, parts: Sequence[tuple[NDArray[np.bool_], Mapping[str, float]]], jobs: int = 1, tell: Told | None = None) -> F64:
+        """The same with the constants of each part (`[cases]` mask) for its cases; NaN outside all parts. One pool of processes for all."""
+        out = np.full(len(self.cases), np.nan)
+        wanted: list[tuple[int, Ask, Mapping[str, float]]] = []
+        for mask, constants in parts:
+            at = np.flatnonzero(mask)
+            if len(at):
+                out[at] = self.batch(at.tolist()).values(constants)
+            wanted += [(i, ask, constants) for i in at.tolist() if (ask := self.cases[i].ask) is not None]
+        times = answers([(ask, constants) for _, ask, constants in wanted], jobs, tell)
+        for (i, _, _), us in zip(wanted, times, strict=True):
+            out[i] = self.cases[i].in_unit(us)
+        return out
+
     def measured(self) -> F64:
         """`[cases]`, in the unit of each row."""
         return np.array([case.row.value for case in self.cases], np.float64)
@@ -85,11 +110,12 @@ def sort_rows(rows: Sequence[Measurement]) -> Sorted:
         counted = in_scope(row)
         try:
             query = ASK[family](row)
+            ask = ask_of(family, row, query) if counted else None
         except Unsupported as reason:
             missing.append(Missing(row, family, str(reason), counted))
             continue
         if counted:
-            cases.append(Case(row, family, query))
+            cases.append(Case(row, family, query, ask))
         else:
             missing.append(Missing(row, family, "no NVIDIA machine, or more than one NVLink domain", False))
     return Sorted(tuple(cases), tuple(missing))
@@ -107,9 +133,13 @@ class Validation:
     unsupported: list[dict[str, Any]]
     fitted_constants: list[dict[str, Any]]
     bars: list[dict[str, Any]]
+    forms: list[dict[str, Any]] = field(default_factory=list)
+    """Per family that Programs predict: the closed form, the second way, against the Program and against the measurements."""
     hold_out: list[dict[str, Any]] = field(default_factory=list)
     points: tuple[tuple[str, float, float], ...] = ()
     """(family, measured, predicted) of every case, in us: what a plot shows."""
+    summary: str = ""
+    """The text of `validated.toml` (`summary.summarise`)."""
 
     @property
     def holds(self) -> bool:
@@ -118,24 +148,28 @@ class Validation:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
-        names = ("groups", "overall", "families", "sizes", "worst", "fitted_constants", "unsupported", "bars", "hold_out")
+        names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars", "hold_out")
         return {name: getattr(self, name) for name in names}
 
 
-def validate_rows(rows: Sequence[Measurement], constants: Mapping[str, Fitted], hold_out: Sequence[dict[str, Any]] = ()) -> Validation:
-    """Errors of the closed forms with these constants on these rows. `hold_out`: what `calibration.hold_out` found, to be judged too."""
-    found = sort_rows(rows)
+def validate_rows(
+    found: Sorted, constants: Mapping[str, Fitted], predicted: F64 | None = None, hold_out: Sequence[dict[str, Any]] = ()
+) -> Validation:
+    """Errors of `predicted` (`Sorted.predictions`, made here if absent) on these rows. `hold_out`: what `calibration.hold_out` found, to be
+    judged too."""
     measured, batch = found.measured(), found.batch()
     values = {name: constant.value for name, constant in constants.items()}
-    predicted = batch.values(values) if found.cases else measured
+    if predicted is None:
+        predicted = found.predictions(values)
+    closed = batch.values(values) if found.cases else measured
     tables = _Tables(found, predicted, measured)
     families = tables.families()
     overall = _overall(found, families, predicted, measured, constants)
-    times = batch.us(values) if found.cases else measured
-    real = np.where(batch.work > 0, batch.work / np.maximum(measured, 1e-300), measured * batch.scale)
+    real, times = (np.where(batch.work > 0, batch.work / np.maximum(value, 1e-300), value * batch.scale) for value in (measured, predicted))
     return Validation(
         groups=tables.groups(),
         families=families,
+        forms=tables.forms(closed),
         sizes=tables.sizes(real),
         worst=tables.worst(),
         overall=overall,
@@ -175,8 +209,21 @@ class _Tables:
         for family in ASK:
             n_rows = len(by.get(family, [])) + absent.count(family)
             if family in by:
-                rows.append({"family": family, "n_rows": n_rows, "coverage": 100 * len(by[family]) / n_rows} | self._errors(by[family]))
+                counts = {"n_rows": n_rows, "coverage": 100 * len(by[family]) / n_rows}
+                rows.append({"family": family, "by": PREDICTORS[family]} | counts | self._errors(by[family]))
         return rows
+
+    def forms(self, closed: F64) -> list[dict[str, Any]]:
+        """The closed form of each family of Programs: median signed and 90th percentile of its distance from the Program (percent of the
+        Program's), and its own errors against the measurements."""
+        rows = []
+        for family, at in self._by(lambda _, c: c.family if c.ask is not None else None).items():
+            if family is not None:
+                apart = errors_of(closed[np.array(at)], self.predicted[np.array(at)])
+                own = errors_of(closed[np.array(at)], self.measured[np.array(at)])
+                rows.append({"family": family, "n": len(at), "closed_over_program": apart.bias, "p90_apart": apart.p90_ape,
+                             "closed_median_ape": own.median_ape, "closed_p90_ape": own.p90_ape})
+        return sorted(rows, key=lambda row: list(ASK).index(str(row["family"])))
 
     def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
         """By decade of the measured time."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError, nearest
@@ -21,15 +22,23 @@ dysharp validate --data measured.csv --refit fitted.toml"""
 
 
 def validate(
-    data: str | os.PathLike[str] | None = None, *, hold_out: Sequence[str] = (), constants: Mapping[str, Fitted] | None = None
+    data: str | os.PathLike[str] | None = None,
+    *,
+    hold_out: Sequence[str] = (),
+    constants: Mapping[str, Fitted] | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
 ) -> Validation:
-    """Compare the closed forms with the measurements of a CSV (columns id, kind, system, hardware, config_json, metric, value, unit, source).
+    """Compare predictions with the measurements of a CSV (columns id, kind, system, hardware, config_json, metric, value, unit, source): systems
+    by their Programs on the engine, NCCL and GEMMs by rate forms (`analysis.predictors`).
 
     `hold_out`, any of "shape" and "gpu", also refits the constants with whole groups held out. `constants` default to the packaged ones.
-    Raises `ConfigError` for a file that breaks a rule (one line: file, row, column).
+    `jobs`: processes; more than one need a main module that can be imported. Raises `ConfigError` for a file that breaks a rule (one line: file,
+    row, column).
     """
     from dysharp.analysis import calibration
     from dysharp.analysis.measured import read_measurements
+    from dysharp.analysis.summary import summarise
     from dysharp.analysis.validation import sort_rows, validate_rows
     from dysharp.specs.fitted import fitted
 
@@ -39,43 +48,34 @@ def validate(
         if by not in calibration.HOLD_OUTS:
             raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, calibration.HOLD_OUTS)}")
     used = fitted() if constants is None else constants
-    rows = read_measurements(data)
-    found = sort_rows(rows)
-    held = [row for by in hold_out for row in calibration.hold_out(found, used, by)]
-    return validate_rows(rows, used, held)
+    found = sort_rows(read_measurements(data))
+    passes = ["predict", *(f"held out by {by}" for by in hold_out)]
+    predicted = found.predictions({name: c.value for name, c in used.items()}, jobs, _teller(progress, passes, 0))
+    held = [
+        row for at, by in enumerate(hold_out, start=1)
+        for row in calibration.hold_out(found, used, by, predicted, jobs, _teller(progress, passes, at))
+    ]
+    return replace(validate_rows(found, used, predicted, held), summary=summarise(found, predicted, held))
 
 
-def refit(data: str | os.PathLike[str], path: str | os.PathLike[str]) -> Mapping[str, Fitted]:
+def refit(
+    data: str | os.PathLike[str], path: str | os.PathLike[str], *, jobs: int = 1, progress: Progress | None = None
+) -> Mapping[str, Fitted]:
     """Fit the constants to the measurements of a CSV and write them to `path` (the form of the packaged `fitted.toml`)."""
     from dysharp.analysis import calibration
     from dysharp.analysis.measured import read_measurements
     from dysharp.analysis.validation import sort_rows
     from dysharp.specs.fitted import fitted
 
-    found = calibration.refit(sort_rows(read_measurements(data)), fitted())
+    found = calibration.refit_programs(sort_rows(read_measurements(data)), fitted(), jobs, _teller(progress, ["fit"], 0))
     write_text(Path(path), calibration.to_toml(found, HEAD))
     return found
 
 
-def write_summary(
-    data: str | os.PathLike[str],
-    path: str | os.PathLike[str],
-    hold_out: Sequence[Mapping[str, Any]] = (),
-    constants: Mapping[str, Fitted] | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Judge the rows of a CSV as `run` would predict them and write the errors per family and GPU to `path` (packaged: `validated.toml`)."""
-    from dysharp.analysis.measured import read_measurements
-    from dysharp.analysis.summary import summarise
-    from dysharp.analysis.validation import sort_rows
-    from dysharp.specs.fitted import fitted
-
-    def tell(done: int, total: int) -> None:
-        if progress is not None:
-            progress(Step("validate", 1, 1, "rows", done, total))
-
-    values = {name: constant.value for name, constant in (fitted() if constants is None else constants).items()}
-    write_text(Path(path), summarise(sort_rows(read_measurements(data)), values, hold_out, tell))
+def _teller(progress: Progress | None, passes: Sequence[str], at: int) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(Step("validate", at + 1, len(passes), passes[at], done, total))
 
 
 def write_text(path: Path, text: str) -> None:

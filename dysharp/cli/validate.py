@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,15 +15,20 @@ if TYPE_CHECKING:
     from dysharp.analysis.validation import Validation
 
 
+def _cores() -> int:
+    return min(os.cpu_count() or 1, 256)
+
+
 @click.command()
 @click.option("--data", metavar="CSV", help="Measurements; columns id, kind, system, hardware, config_json, metric, value, unit, source.")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
 @click.option("--hold-out", multiple=True, metavar="shape|gpu", help="Also refit with whole shapes or whole GPUs held out; repeatable.")
-@click.option("--groups", is_flag=True, help="Print every group, the worst rows and the unsupported rows too.")
+@click.option("--groups", is_flag=True, help="Print every group, the worst rows, constants and unsupported rows too.")
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
 @click.option("--page", metavar="FILE", help="Also write the full report as Markdown.")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the data first and write them to FILE (TOML).")
-@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU that error bars rest on (TOML); takes minutes.")
+@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU that error bars rest on (TOML).")
+@click.option("-j", "--jobs", type=click.IntRange(1, 256), default=_cores, show_default="all cores", help="Processes that run Programs.")
 @json_flag
 def validate(
     data: str | None,
@@ -32,30 +39,33 @@ def validate(
     page: str | None,
     refit: str | None,
     summary: str | None,
+    jobs: int,
     as_json: bool,
 ) -> None:
-    """Compare predictions with public measurements: errors per family, also where they are bad."""
+    """Compare predictions with public measurements: errors per family, also where they are bad.
+
+    Systems are predicted by running their Programs, which takes minutes for a large file; NCCL and GEMMs by rate forms.
+    """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
+    from dysharp.api.validation import write_text
     from dysharp.cli.output import print_json
+    from dysharp.cli.progress import progress_bar
 
     if plot is not None:
         from dysharp.reports.plots import check_format
 
         check_format(plot)
-    constants = refit_constants(data, refit) if refit is not None and data is not None else None
-    done = validate_data(data, hold_out=hold_out, constants=constants)
+    with progress_bar("rows") as progress:
+        constants = refit_constants(data, refit, jobs=jobs, progress=progress) if refit is not None and data is not None else None
+        done = validate_data(data, hold_out=hold_out, constants=constants, jobs=jobs, progress=progress)
     if plot is not None:
         from dysharp.reports.plots import save_figure
         from dysharp.reports.validation import plot_validation
 
         save_figure(plot_validation(done.points), plot)
-    if summary is not None and data is not None:
-        from dysharp.api.validation import write_summary
-        from dysharp.cli.progress import progress_bar
-
-        with progress_bar("rows") as progress:
-            write_summary(data, summary, done.hold_out, constants, progress)
+    if summary is not None:
+        write_text(Path(summary), done.summary)
     if page is not None:
         from dysharp.reports.validation import write_page
 
@@ -68,19 +78,26 @@ def validate(
 
 def print_validation(done: Validation, groups: bool) -> None:
     """Families, bars, hold-out; with `groups` the rest too."""
-    _print(done.families, ("family", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias"))
+    _print(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias"))
+    micro = done.overall
+    if micro["n"]:
+        click.echo(f"all {micro['n']} rows: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done.bars, ("name", "value", "bar", "holds"))
+    if done.forms:
+        _print(done.forms, FORM_KEYS)
     if done.hold_out:
         _print(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))
     if groups:
         _print(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "bias"))
         _print(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"))
         _print(done.worst, ("id", "hardware", "measured", "predicted", "unit", "error"))
+        _print(done.fitted_constants, ("name", "value", "unit", "meaning"))
         _print([row for row in done.unsupported if row["family"]], ("family", "kind", "system", "hardware", "n", "reason"))
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
-_LEFT = ("family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit")
+FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
+_LEFT = ("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit")
 
 
 def _print(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:

@@ -7,6 +7,8 @@ src/graph/tuning.cc (which protocols and algorithms exist); nccl#1083 (bytes of 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -20,6 +22,8 @@ BASE_US, LOW_HOP_US, HOP_US = 8.4, 0.6, 1.9
 """Start of a collective, one hop over NVLink of small messages and of large ones (tuning.cc: ring base and hardware latencies)."""
 NVLS_PART = {"hopper": 0.85, "blackwell": 0.74}
 """Rate of NVLS over that of plain stores (tuning.cc: nvlsEfficiency)."""
+SYNC_GPUS = 8
+"""GPUs of the flag exchange whose time is the constant."""
 NVLS_FROM_GPUS = {"hopper": 5, "blackwell": 6}
 """All-reduce uses NVLS from this many GPUs on (nccl#2140)."""
 
@@ -29,9 +33,14 @@ def link_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
     return np.asarray(n_bytes, np.float64) / (1e3 * gpu.link_GBps * constants["link.fraction"])
 
 
-def sync_us(gpu: Gpu, constants: Constants) -> float:
-    """One exchange of flags between all GPUs of a domain: store, flight, poll, fence."""
-    return constants[f"{arch_of(gpu)}.sync_us"]
+def sync_us(gpu: Gpu, constants: Constants, n_gpus: ArrayLike = SYNC_GPUS) -> F64:
+    """One exchange of flags between `n_gpus`: store, flight, poll, fence, and above all the wait for the last of them.
+
+    The latest of n arrivals that scatter alike (launches, clocks, memory) comes sqrt(2 ln n) standard deviations behind the mean, the leading term
+    for normal ones; the constant is the exchange of eight GPUs.
+    """
+    n = np.asarray(n_gpus, np.float64)
+    return np.asarray(constants[f"{arch_of(gpu)}.sync_us"] * np.sqrt(np.log(n) / math.log(SYNC_GPUS)))
 
 
 def collective_us(
@@ -62,7 +71,7 @@ def _ring_us(
     hops = passes * (n - 1)
     times = {
         "ll": BASE_US + hops * LOW_HOP_US + moved / c["nccl.ll_part"],
-        "simple": BASE_US + c["nccl.simple_syncs"] * sync_us(gpu, c) + hops * HOP_US + moved,
+        "simple": BASE_US + c["nccl.simple_syncs"] * sync_us(gpu, c, n) + hops * HOP_US + moved,
     }
     best = np.full(np.broadcast_shapes(n.shape, size.shape), np.inf)
     for name in protocols:
@@ -77,4 +86,4 @@ def _nvls_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
 
 def _alltoall_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
     moved = link_us(gpu, c, size * (n - 1) / n + c["nccl.self_copy"] * size / n)
-    return BASE_US + c["nccl.simple_syncs"] * sync_us(gpu, c) + moved
+    return BASE_US + c["nccl.simple_syncs"] * sync_us(gpu, c, n) + moved

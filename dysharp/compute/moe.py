@@ -106,7 +106,7 @@ def fused_layer_us(
     stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
     remote = n * (g - 1) / g
     link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
-    barriers = sync_us(gpu, constants) * constants["fused.barriers"]
+    barriers = sync_us(gpu, constants, g) * constants["fused.barriers"]
     return launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["fused.overlap"])
 
 

@@ -23,6 +23,8 @@ NORMAL_BARRIERS = 2.0
 """Barriers of a DeepEP normal call with a cached handle."""
 LL_HEADER_BYTES = 16.0
 """Of a low-latency message."""
+TRT_LAUNCHES = 3.0
+"""Kernels of a call of TensorRT-LLM's two-sided all-to-all: fill in metadata, move, and what follows (place indices, mark empty slots, sum)."""
 
 
 def expected_copies(gpus: int, experts: int, topk: int) -> float:
@@ -36,14 +38,17 @@ def deepep_dispatch_us(
 ) -> F64:
     """DeepEP normal dispatch with a cached handle: barriers, then rings of `sms / 2` channels (one SM sends, one receives).
 
-    A channel pays per token (look-up, list handling), per copy and per byte; the receiver takes a chunk only when it is complete, so one
-    chunk is paid twice. All channels together share the link, which only remote copies cross.
+    The warps of a sending SM are split evenly over the destinations: each group walks all tokens of the channel and copies one row after the
+    other; bytes share the SM, whichever group moves them. The slower of both is the pace. The receiver takes a chunk only when it is complete,
+    so one chunk is paid twice. All channels together share the link, which only remote copies cross.
     """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
-    each = constants["deepep.token_us"] + r * (constants["deepep.copy_us"] + row / (1e3 * constants["sm.copy_GBps"]))
+    look = constants["deepep.token_us"]
+    group = look + r / np.asarray(gpus, np.float64) * constants["deepep.copy_us"]
+    each = look + r * row / (1e3 * constants["sm.copy_GBps"])
     mine = t / (np.asarray(sms, np.float64) / 2)
-    work = (mine + np.minimum(mine, CHUNK_TOKENS)) * each
-    return _floor_us(gpu, constants) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
+    work = mine * np.maximum(group, each) + np.minimum(mine, CHUNK_TOKENS) * each
+    return _floor_us(gpu, constants, gpus) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
 
 def deepep_combine_us(
@@ -58,11 +63,11 @@ def deepep_combine_us(
     each = constants["deepep.reduce_token_us"] + r * row / (1e3 * constants["sm.copy_GBps"])
     mine = t / (np.asarray(sms, np.float64) / 2)
     work = (mine + constants["deepep.tokens_in_flight"]) * each
-    return _floor_us(gpu, constants) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
+    return _floor_us(gpu, constants, gpus) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
 
-def _floor_us(gpu: Gpu, constants: Constants) -> float:
-    return constants["deepep.call_us"] + NORMAL_BARRIERS * sync_us(gpu, constants)
+def _floor_us(gpu: Gpu, constants: Constants, gpus: ArrayLike) -> F64:
+    return constants["deepep.call_us"] + NORMAL_BARRIERS * sync_us(gpu, constants, gpus)
 
 
 def _scatter_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: ArrayLike) -> F64:
@@ -83,7 +88,7 @@ def ll_dispatch_us(
     work = t / grid * constants["ll.token_us"]
     g = np.asarray(gpus, np.float64)
     link = link_us(gpu, constants, t * k * (row + LL_HEADER_BYTES) * (g - 1) / g) / constants["ll.dispatch_link"]
-    return _ll_floor_us(gpu, constants, e) + np.maximum(work, link)
+    return _ll_floor_us(gpu, constants, e, g) + np.maximum(work, link)
 
 
 def ll_combine_us(
@@ -93,15 +98,17 @@ def ll_combine_us(
     t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
     g = np.asarray(gpus, np.float64)
     link = link_us(gpu, constants, t * k * row * (g - 1) / g) / constants[f"{arch_of(gpu)}.ll_combine_link"]
-    return _ll_floor_us(gpu, constants, e) + link
+    return _ll_floor_us(gpu, constants, e, g) + link
 
 
-def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64) -> F64:
+def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64, gpus: F64) -> F64:
     """Device time without gaps between kernels: the messages' flight, then the counts', and a flag per expert that is sent, polled and cleared."""
-    return sync_us(gpu, constants) * (2 + experts * constants["ll.expert_part"])
+    return sync_us(gpu, constants, gpus) * (2 + experts * constants["ll.expert_part"])
 
 
-def alltoall_one_sided_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike) -> F64:
+def alltoall_one_sided_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike
+) -> F64:
     """TensorRT-LLM one-sided NVLink all-to-all, dispatch or combine: put every copy where the receiver knows it will be, then one barrier.
     One small kernel more than two-sided (the receiver side is prepared or cleaned by its own kernel).
 
@@ -110,24 +117,24 @@ def alltoall_one_sided_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, cop
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     work = t * (constants["trt.token_us"] + r * row / (1e3 * gpu.n_sms * constants["sm.copy_GBps"]))
     link = link_us(gpu, constants, t * (r - 1) * row)
-    return launch_us(gpu, constants) + _trt_floor_us(gpu, constants) + np.maximum(work, link)
+    return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + np.maximum(work, link)
 
 
 def alltoall_two_sided_us(
-    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, fields_us: ArrayLike
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, fields_us: ArrayLike
 ) -> F64:
     """TensorRT-LLM two-sided NVLink all-to-all through FIFOs: `fields_us` per token for packing its fields, then the bytes of all copies."""
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     work = t * np.asarray(fields_us, np.float64)
     link = link_us(gpu, constants, t * r * row)
-    return _trt_floor_us(gpu, constants) + work + link
+    return _trt_floor_us(gpu, constants, gpus) + work + link
 
 
-def alltoall_prepare_us(gpu: Gpu, constants: Constants, tokens: ArrayLike) -> F64:
+def alltoall_prepare_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, gpus: ArrayLike) -> F64:
     """Exchange of counts and indices before a two-sided all-to-all."""
-    return _trt_floor_us(gpu, constants) + np.asarray(tokens, np.float64) * constants["trt.token_us"]
+    return _trt_floor_us(gpu, constants, gpus) + np.asarray(tokens, np.float64) * constants["trt.token_us"]
 
 
-def _trt_floor_us(gpu: Gpu, constants: Constants) -> float:
-    """A small kernel that clears or fills in metadata, the kernel, one exchange of flags."""
-    return 2 * launch_us(gpu, constants) + sync_us(gpu, constants)
+def _trt_floor_us(gpu: Gpu, constants: Constants, gpus: ArrayLike) -> F64:
+    """The kernels of a call and one exchange of flags."""
+    return TRT_LAUNCHES * launch_us(gpu, constants) + sync_us(gpu, constants, gpus)

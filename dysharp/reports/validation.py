@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Okabe-Ito and two of Tol's muted colours, one per family in the order of the family map.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
+FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 COMMAND = "dysharp validate --data measured.csv --hold-out shape --hold-out gpu --page docs/validation.md"
 
 
@@ -52,17 +53,32 @@ def page_of(done: Validation) -> str:
     parts = [
         f"<!-- Generated: {COMMAND} -->",
         "# Predictions against measurements",
-        "Closed forms of `dysharp.compute` with the constants of `dysharp/specs/data/fitted.toml` against public measurements. Errors are in "
+        "Predictions with the constants of `dysharp/specs/data/fitted.toml` against public measurements. `by` names what predicts a family: the "
+        "Program of the system run on the engine (on up to 512 tokens per GPU, longer rows along the line through its two largest runs), a rate "
+        "form or a closed form of `dysharp.compute`. Errors are in "
         "percent of the measured value: median and 90th percentile of the absolute error; bias is the median of the signed one (positive: "
         "predicted too long, or for a rate too high). Nothing is left out: groups that are bad are printed as they are.",
         "## Families",
-        _table(done.families, ("family", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias")),
+        _table(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias")),
         _sentence(done.overall),
         "## Bars",
         _table(done.bars, ("name", "value", "bar", "holds")),
     ]
+    if done.forms:
+        parts += [
+            "## Closed forms against Programs",
+            "The second, independent way: `closed_over_program` is the median signed difference in percent of the Program's time or rate, "
+            "`p90_apart` the 90th percentile of its size; then the errors of the closed form against the measurements.",
+            _table(done.forms, FORM_KEYS),
+        ]
     if done.hold_out:
-        parts += ["## Held out", _table(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))]
+        parts += [
+            "## Held out",
+            "Whole shapes or a whole GPU are left out of the fit, and their rows predicted as all others are: Programs are run with the constants of "
+            "the rest. `ratio` is the median error then over that of the fit to all rows. The launch time of a host is an input of its machine "
+            "and kept.",
+            _table(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio")),
+        ]
     parts += [
         "## Groups",
         _table(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "mape", "bias")),

@@ -1,8 +1,10 @@
 """DeepEP's channels as they run: pairs of SMs, one pushing rows into a ring at the receiver, one taking them out.
 
-Tokens of a GPU are cut into equal runs, one per channel. The sending SM pays per token, per copy and per byte, for copies to its own GPU too. A
-slot of the ring is held from the start of a copy until the receiver has taken the row; a receiver sees a row when it has been acknowledged to
-the sender, which then moves the ring's tail. Source: deepseek-ai/DeepEP V1, normal kernels; spec/baselines.md section 1.
+Tokens of a GPU are cut into equal runs, one per channel. The warps of a sending SM are split evenly over the destinations, the own GPU too:
+each group walks all tokens of its channel, passes those that do not go to its destination and copies the others, one copy at a time
+(`deepep.copy_us`: slot, metadata, tail). Bytes share the SM, whichever group moves them, and what leaves a GPU shares the pace of SM stores.
+A slot of the ring is held from the start of a copy until the receiver has taken the row; a receiver sees a row when it has been acknowledged
+to the sender, which then moves the ring's tail. Source: deepseek-ai/DeepEP V1, normal kernels; spec/baselines.md section 1.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.program import Discipline, Head, Tail
+from dysharp.program import Discipline, Head, Kind, Tail, Template
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 
@@ -67,6 +69,36 @@ class Channels(Kernels):
             self.all_wait(after, start)  # the barriers are those of all GPUs
         return start
 
+    def _group(self, name: str, cost_ps: int, walk_ps: I64 | int, node: I32, channel: I64, to: I32) -> I64:
+        """What the warps of one destination do before a copy's bytes: a DELAY of `cost_ps` and of the walk to its token. Returns the ops.
+
+        Each group of each channel is an issuer of its own, in the order of the columns.
+        """
+        b, g = self.layer.b, self.layer.n_gpus
+        stream = (node.astype(np.int64) * self.n + channel) * g + to
+        used, of = np.unique(stream, return_inverse=True)
+        pools = [b.pool(int(at) // (self.n * g), 1, "group") for at in used]
+        issuers = np.array(
+            [b.issuer(int(at) // (self.n * g), Discipline.PROGRAM_ORDER, pool=pool, name="group") for at, pool in zip(used, pools, strict=True)],
+            np.int32,
+        )
+        walks, index = np.unique(np.broadcast_to(walk_ps, stream.shape), return_inverse=True)
+        duration = b.duration([0, *(max(1, cost_ps + w) for w in walks.tolist())])
+        template = Template(f"{name}.group", Kind.DELAY, name, "delay", tasks=1, duration=duration)
+        return b.ops(b.template(template), node, issuer=issuers[of], rows=1 + index) + np.arange(len(node))
+
+    def _walked(self, ring: I64, token: I32 | I64) -> I64:
+        """`[rows]` tokens of its channel that a group has come past since its last copy, the copied one included. `ring` tells groups apart."""
+        tokens, n = self.layer.tokens, self.n
+        local = token.astype(np.int64) % tokens
+        place = local - -(-self._channel(token) * tokens // n)  # the channel's first token
+        order = np.lexsort((place, ring))
+        since = np.diff(place[order], prepend=-1)
+        first = np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)]
+        walked = np.empty(len(order), np.int64)
+        walked[order] = np.where(first, place[order] + 1, since)
+        return walked
+
     def dispatch(self) -> I32:
         """Dispatch of all tokens. Returns the JOIN of each GPU that has taken all its rows out."""
         layer, costs = self.layer, self.costs
@@ -74,17 +106,22 @@ class Channels(Kernels):
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
         token, channel = p.token[order], self._channel(p.token)
-        copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
+        copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
         first = np.append(True, token[1:] != token[:-1])[: len(token)]
-        send = self.issuers("send", Discipline.PROGRAM_ORDER, self.n)[source[order], channel[order]]
+        ring = self._rings(p.gpu, channel, source)[order]
+        walk = self._walked(ring, token) * costs.ps("deepep.token_us")
+        groups = self._group("dispatch", costs.ps("deepep.copy_us"), walk, source[order], channel[order], p.gpu[order])
+        # A token's look-up takes issue slots of the SM too, once: its groups walk side by side.
+        send = self.issuers("send", Discipline.READY_FIFO, self.n)[source[order], channel[order]]
         sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source[order], send, 1 + first)
+        layer.b.edges(Tail.OP_DONE, groups, Head.OP_ISSUE, sends)
         takes = self.copies("dispatch", [0, copy], p.gpu, self.issuers("receive", Discipline.READY_FIFO, self.n)[p.gpu, channel], 1)
         pair = puts + np.arange(len(p.gpu))
-        ring = self._rings(p.gpu, channel, source)[order]
-        layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair[order])
+        stores = self.paced("dispatch", pair, source, p.gpu, costs.stores_ps(layer.sent_bytes))
+        layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, stores[order])
         layer.b.edges(Tail.OP_DONE, pair[order][self._seen(ring, CHUNK["dispatch"])], Head.OP_ISSUE, takes[order])
-        layer.b.hold(self._slots() + ring, sends, takes[order])
-        self.starts(self.call("dispatch.call", None), sends, send, source[order])
+        layer.b.hold(self._slots() + ring, groups, takes[order])
+        self._start(self.call("dispatch.call", None), groups, ring, source[order])
         received = self.join("received")
         self.sent(takes, p.gpu, received)
         return received
@@ -96,17 +133,23 @@ class Channels(Kernels):
         puts = layer.combine_puts(Discipline.READY_FIFO)
         token, gpu, source = p.token[order], p.gpu[order], layer.pair_source[order]
         channel = self._channel(token)
-        copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
-        send = self.issuers("send back", Discipline.PROGRAM_ORDER, self.n)[gpu, channel]
-        sends = self.copies("combine", [0, copy], gpu, send, 1)
+        ring = self._rings(source, channel, gpu)
+        groups = self._group("combine", costs.ps("deepep.copy_us"), 0, gpu, channel, source)
+        send = self.issuers("send back", Discipline.READY_FIFO, self.n)[gpu, channel]
+        sends = self.copies("combine", [0, costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)], gpu, send, 1)
+        layer.b.edges(Tail.OP_DONE, groups, Head.OP_ISSUE, sends)
         warps = costs.whole("deepep.tokens_in_flight")
         each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
         reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.sent_source, self._channel(layer.sent)]
         sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.sent_source, reducer, layer.token_pairs[layer.sent])
         sum_of_pair = sums[layer.sent_of_pair[order]]
         pair = puts + np.arange(len(order))
-        layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, pair)
-        ring = self._rings(source, channel, gpu)
+        layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, self.paced("combine", pair, gpu, source, costs.stores_ps(layer.model.row_bytes)))
         layer.b.edges(Tail.OP_DONE, pair[self._seen(ring, CHUNK["combine"])], Head.OP_ISSUE, sum_of_pair)
-        layer.b.hold(self._slots() + ring, sends, sum_of_pair)
-        self.starts(self.call("combine.call", finished), sends, send, gpu)
+        layer.b.hold(self._slots() + ring, groups, sum_of_pair)
+        self._start(self.call("combine.call", finished), groups, ring, gpu)
+
+    def _start(self, call: I32, ops: I64, ring: I64, node: I32) -> None:
+        """The first op of every group of warps, told apart by its ring, waits for the call of its GPU."""
+        _, first = np.unique(ring, return_index=True)
+        self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])

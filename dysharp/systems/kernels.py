@@ -25,7 +25,7 @@ class Kernels:
     """Builds the software around the transfers of `layer`."""
 
     def __init__(self, layer: Layer) -> None:
-        self.layer, self.costs = layer, Software(layer.cluster)
+        self.layer, self.costs = layer, Software(layer.cluster, layer.n_gpus)
         m = layer.b.machine
         self.flight_ps = 2 * m.lat  # source to switch to receiver
         self.visible_ps = 2 * m.lat + m.ack  # until the source knows of it

@@ -44,10 +44,12 @@ class Layer:
         *,
         compute: bool = True,
         sent_bytes: int | None = None,
+        back_bytes: int | None = None,
         tiling: Tiling | None = None,
     ) -> None:
-        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows. `tiling`: of the GEMMs, where they
-        are not those of a library (choice gemm.tile_rows)."""
+        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows; `back_bytes`: a pushed result; `tiling`:
+        of the GEMMs, where they are not those of a library (choice gemm.tile_rows).
+        """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
@@ -56,6 +58,7 @@ class Layer:
         self.b = ProgramBuilder(machine_of(cluster), self.n_gpus, CLASSES)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         self.sent_bytes = model.row_bytes if sent_bytes is None else sent_bytes
+        self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         if model.row_bytes > self.b.machine.train_bytes:
             raise ConfigError(f"model {model.name!r}: found rows of {model.row_bytes} B, expected at most {self.b.machine.train_bytes} B (one train)")
         self.p: Pairs = pairs(routing)
@@ -264,14 +267,14 @@ class Layer:
         owned = np.bincount(home, minlength=self.n_gpus)
         one_tile = int(max(1, owned.max(initial=1)))  # nothing waits for a part of them
         _, first_row, first_tile = self.b.regions(
-            np.arange(self.n_gpus), owned, self.model.row_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
+            np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
         )
         self.partial_tile = np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
         return self.b.ops(
             self.b.template(template),
             node[order],
             issuer=self.per_gpu(discipline, "combine")[node[order]],
-            bytes=self.model.row_bytes,
+            bytes=self.back_bytes,
             key=token[order],
             to=To(np.ones(len(order), np.int32), home[order], np.ones(len(order), np.int32), first_row + order),
             targets=1,
@@ -407,8 +410,8 @@ class Layer:
 
     def build(self, scheme: str) -> Program:
         """The Program, declaring its useful rows and the closed-form traffic of this Routing under `scheme`."""
-        back = traffic(self.routing, scheme, self.model.row_bytes)
-        out = back if self.sent_bytes == self.model.row_bytes else traffic(self.routing, scheme, self.sent_bytes)
+        back = traffic(self.routing, scheme, self.back_bytes)
+        out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
         sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
         return self.b.build(Declared(len(self.p.slot), sums))

@@ -23,9 +23,10 @@ def is_real(form: str, cluster: Cluster) -> bool:
 
 
 class Software:
-    """Costs on the GPU of a cluster, in ps."""
+    """Costs on the GPU of a cluster, in ps. `n_gpus`: those that take part (default: all of it)."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, n_gpus: int | None = None) -> None:
+        self._n_gpus = cluster.n_gpus if n_gpus is None else n_gpus
         self._gpu: Gpu = load_gpu(cluster.gpu)
         self._link_bytes_per_us = cluster.link_bytes_per_us
         self._fitted = cluster.fitted
@@ -87,8 +88,8 @@ class Software:
 
     @property
     def sync_ps(self) -> int:
-        """One exchange of flags between all GPUs of the domain."""
-        return round(sync_us(self._gpu, self._fitted) * PS_PER_US)
+        """One exchange of flags between all GPUs that take part."""
+        return round(float(sync_us(self._gpu, self._fitted, self._n_gpus)) * PS_PER_US)
 
     @property
     def kernel_ps(self) -> int:

@@ -32,12 +32,14 @@ class Options:
     """`form` "real" (default on hw-* clusters): kernels, per-token work, barriers. `sides`: "one" or "two" (real form only).
 
     `dispatch`: "rows" sends the model's rows, "fp8" a byte per element and an FP32 scale per 128 of them, "fp8-plain" a byte per element,
-    "nvfp4" half a byte and a scale per 16. `compute` = False leaves the GEMMs out: pure communication.
+    "nvfp4" half a byte and a scale per 16. `combine`: "rows", or "nvfp4" with two sides (its low-precision combine, which sums what it has
+    scaled back). `compute` = False leaves the GEMMs out: pure communication.
     """
 
     form: str = "auto"
     sides: str = "one"
     dispatch: str = "rows"
+    combine: str = "rows"
     compute: bool = True
 
 
@@ -56,8 +58,12 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         raise ConfigError(f"trtllm-a2a.dispatch: found {options.dispatch!r}, expected one of {', '.join(sizes)}")
     if options.sides not in ("one", "two"):
         raise ConfigError(f"trtllm-a2a.sides: found {options.sides!r}, expected one or two")
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch])
-    if is_real(options.form, cluster):
+    real = is_real(options.form, cluster)
+    if options.combine != "rows" and (options.combine != "nvfp4" or (real and options.sides == "one")):
+        raise ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
+    back = sizes[options.combine]
+    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch], back_bytes=back)
+    if real:
         kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
         kernels.combine(one_after_another(layer, kernels.dispatch()))
         return layer.build("one_copy_per_gpu")
@@ -84,7 +90,7 @@ class _Sided(Kernels):
 class _OneSided(_Sided):
     """Puts into slots that the source knows, then one barrier; back, a barrier and then rows and sums side by side."""
 
-    LAUNCHES = 3  # clear or fill in metadata, the kernel, prepare or clean the receiver's side
+    LAUNCHES = 4  # fill in metadata, the kernel, prepare and clean the receiver's side
 
     def dispatch(self) -> I32:
         """Returns the DELAY of each GPU behind which all GPUs have sent everything."""
@@ -115,11 +121,12 @@ class _OneSided(_Sided):
 class _TwoSided(_Sided):
     """An exchange of counts and indices, then FIFOs: the same warps pack a token's fields and push its copies, the own one too."""
 
-    LAUNCHES = 2  # clear or fill in metadata, the kernel
+    LAUNCHES = 3  # fill in metadata, the kernel, what follows (place indices, mark empty slots, sum)
 
     def __init__(self, layer: Layer, *, scaled: bool) -> None:
         super().__init__(layer)
         self.fields = "trt.scaled_us" if scaled else "trt.token_us"
+        self.gather = "trt.combine_us" if layer.back_bytes == layer.model.row_bytes else "trt.lowprec_us"
 
     def prepare(self) -> I32:
         """Counts and indices to every GPU."""
@@ -146,8 +153,8 @@ class _TwoSided(_Sided):
         self.each_waits(finished, start)
         node = layer.p.gpu[order]
         puts = layer.combine_puts(Discipline.READY_FIFO) + np.arange(len(order))
-        push = self.paced("combine", puts, node, np.full(len(node), -1, np.int32), costs.stores_ps(layer.model.row_bytes))
+        push = self.paced("combine", puts, node, np.full(len(node), -1, np.int32), costs.stores_ps(layer.back_bytes))
         self.release(start, push, node)
         arrived = self.behind("combine", "returned", start, puts, node)
         own = np.bincount(layer.sent_source, minlength=layer.n_gpus)
-        self.each_waits(arrived, self.delay("combined", [costs.ps("trt.combine_us", int(n)) for n in own]))
+        self.each_waits(arrived, self.delay("combined", [costs.ps(self.gather, int(n)) for n in own]))

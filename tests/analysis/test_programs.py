@@ -10,8 +10,7 @@ import pytest
 
 from dysharp.analysis import programs
 from dysharp.analysis.measured import Measurement, read_measurements
-from dysharp.analysis.programs import EpCase, FusedCase, balanced_routing, deepep_us, hybrid_us, ll_us, megamoe_us, message_us, trtllm_us
-from dysharp.analysis.validation import sort_rows
+from dysharp.analysis.programs import EpCase, FusedCase, balanced_routing, deepep_us, hybrid_us, ll_us, megamoe_us, trtllm_us
 from dysharp.compute import transfer
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
@@ -19,8 +18,6 @@ from dysharp.specs.gpu import load_gpu
 CONSTANTS = fitted_values()
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "measured.csv"
 EVERY = 3  # rows of the measured ones that are run here
-BARS = {"deepep-ll": (0.08, 0.16), "trtllm-a2a": (0.10, 0.25)}
-"""Median and p90 of the errors over all rows that have a Program."""
 
 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
@@ -42,10 +39,10 @@ def test_low_latency_agrees_with_its_closed_form(gpu: str, experts: int, hidden:
 def test_all_to_all_agrees_with_its_closed_form(gpus: int, tokens: int) -> None:
     """Balanced routing, 7168 wide, BF16: two-sided within 3 %. One-sided Combine is up to 1.2 us longer: the Program has the rows' own flight."""
     constants, machine = CONSTANTS, load_gpu("gb200")
-    shape = (tokens, gpus, 14336)
+    shape = (tokens, gpus, 14336, gpus)
     case = EpCase("gb200", gpus, 7168, 256, 8, tokens, 0)
     prepare, dispatch, combine = trtllm_us(case, "two", "rows", constants)
-    assert prepare == pytest.approx(float(transfer.alltoall_prepare_us(machine, constants, tokens)), rel=0.01)
+    assert prepare == pytest.approx(float(transfer.alltoall_prepare_us(machine, constants, tokens, gpus)), rel=0.01)
     assert dispatch == pytest.approx(float(transfer.alltoall_two_sided_us(machine, constants, *shape, constants["trt.token_us"])), rel=0.03)
     assert combine == pytest.approx(float(transfer.alltoall_two_sided_us(machine, constants, *shape, constants["trt.combine_us"])), rel=0.03)
     none, dispatch, combine = trtllm_us(case, "one", "rows", constants)
@@ -53,6 +50,29 @@ def test_all_to_all_agrees_with_its_closed_form(gpus: int, tokens: int) -> None:
     assert none == 0
     assert dispatch == pytest.approx(closed, rel=0.03)
     assert closed * 0.99 <= combine <= closed * 1.01 + 1.2
+
+
+@pytest.mark.parametrize("tokens", [1, 256])
+def test_low_precision_combine_agrees_with_its_closed_form(tokens: int) -> None:
+    machine, case = load_gpu("gb200"), EpCase("gb200", 8, 7168, 256, 8, tokens, 0)
+    row_bytes = 7168 // 2 + 7168 // 16
+    _, _, combine = trtllm_us(case, "two", "nvfp4", CONSTANTS, back="nvfp4")
+    closed = transfer.alltoall_two_sided_us(machine, CONSTANTS, tokens, 8, row_bytes, 8, CONSTANTS["trt.lowprec_us"])
+    assert combine == pytest.approx(float(closed), rel=0.03)
+
+
+@pytest.mark.parametrize(("gpu", "gpus"), [("h100-sxm", 8), ("gb200", 4)])
+@pytest.mark.parametrize("n_sm", [4, 24])
+def test_normal_kernels_agree_with_their_closed_form(gpu: str, gpus: int, n_sm: int) -> None:
+    """Within 20 and 25 %: the slowest of many channels and GPUs ends a call, and a reducer with few tokens works in whole rounds of its warps."""
+    for tokens in (128, 1024):
+        dispatch, combine = deepep_us(EpCase(gpu, gpus, 4096, 128, 8, tokens, n_sm), CONSTANTS)
+        copies = transfer.expected_copies(gpus, 128, 8)
+        shape = (tokens, copies)
+        there = transfer.deepep_dispatch_us(load_gpu(gpu), CONSTANTS, *shape, 4096 * (1 + 4 / 128), n_sm, gpus)
+        back = transfer.deepep_combine_us(load_gpu(gpu), CONSTANTS, *shape, 8192, n_sm, gpus)
+        assert dispatch == pytest.approx(float(there), rel=0.2)
+        assert combine == pytest.approx(float(back), rel=0.25)
 
 
 def test_the_line_through_two_runs_is_that_of_a_full_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +84,13 @@ def test_the_line_through_two_runs_is_that_of_a_full_run(monkeypatch: pytest.Mon
         assert line == pytest.approx(run, rel=0.03)
 
 
+def test_many_gpus_run_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = EpCase("gb200", 32, 2048, 128, 8, 320, 0)
+    line = trtllm_us(case, "one", "rows", CONSTANTS)
+    monkeypatch.setattr(programs, "MANY_GPUS", 32)
+    assert line == pytest.approx(trtllm_us(case, "one", "rows", CONSTANTS), rel=0.02)
+
+
 @pytest.mark.parametrize("gpus", [2, 4, 8, 16])
 def test_balanced_routing_is_that_of_the_benchmark(gpus: int) -> None:
     """As many copies everywhere; eight consecutive GPUs per token, or all of them."""
@@ -73,26 +100,6 @@ def test_balanced_routing_is_that_of_the_benchmark(gpus: int) -> None:
     assert (copies == min(8, gpus)).all()
     assert (np.bincount(gpu.ravel(), minlength=gpus) == 32 * 8).all()
     assert all(len(set(row)) == 8 for row in routing.expert.tolist())
-
-
-@pytest.mark.skipif(not MEASURED.exists(), reason="no measurements beside the repository")
-def test_errors_against_measurements(capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [case for case in sort_rows(read_measurements(MEASURED)).cases if case.family in BARS]
-    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for case in cases[::EVERY]:
-        us = message_us(case.row, case.query, CONSTANTS)
-        if us is not None and case.row.value is not None:
-            found = case.query.work / us if case.query.work > 0 else us / case.query.scale
-            errors[case.family, case.row.kind, case.query.gpu].append(found / case.row.value - 1)
-    with capsys.disabled():
-        print()
-        for (family, kind, gpu), found in sorted(errors.items()):
-            off = np.abs(found)
-            print(f"{family} {kind} {gpu}: n {len(found)}, median {np.median(off):.1%}, p90 {np.quantile(off, 0.9):.1%}, bias {np.mean(found):+.1%}")
-    for family, (median, p90) in BARS.items():
-        off = np.abs(np.concatenate([np.array(found) for (name, _, _), found in errors.items() if name == family]))
-        assert np.median(off) <= median
-        assert np.quantile(off, 0.9) <= p90
 
 
 def test_the_lines_of_hybrid_ep_and_mega_moe_are_those_of_full_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dysharp.analysis.calibration import hold_out, refit, stages, to_toml
+from dysharp.analysis.calibration import hold_out, ratios, refit, stages, to_toml
 from dysharp.analysis.families import ASK, BARS, family_of, in_scope
 from dysharp.analysis.fitting import Free, fit
 from dysharp.analysis.layer_queries import busiest_rank
-from dysharp.analysis.measured import COLUMNS, Measurement, measurements_from_csv
+from dysharp.analysis.measured import COLUMNS, Measurement, measurements_from_csv, read_measurements
+from dysharp.analysis.predictors import PREDICTORS, answers
+from dysharp.analysis.programs import deepep_us
 from dysharp.analysis.queries import message_bytes
-from dysharp.analysis.validation import errors_of, sort_rows, validate_rows
+from dysharp.analysis.summary import summarise
+from dysharp.analysis.trust import judged
+from dysharp.analysis.validation import Sorted, Validation, errors_of, sort_rows, validate_rows
 from dysharp.api.validation import refit as refit_file
 from dysharp.api.validation import validate
 from dysharp.cli.app import cli
@@ -93,7 +97,7 @@ def test_supported_and_unsupported_rows():
     small = line("a-3", config=GEMM | {"dtype": "fp8_block", "timing": "eager"}, value=99.0)
     other = line("a-4", kind="routing_stat", metric="entropy", unit="bits")
     shapeless = line("a-5", kind="gemm_max", config={"dtype": "bf16"}, metric="throughput", unit="TFLOPS")
-    done = validate_rows(read(line(), weak, small, other, shapeless), fitted())
+    done = validate_rows(sort_rows(read(line(), weak, small, other, shapeless)), fitted())
     assert [row["family"] for row in done.groups] == ["dense-gemm"]
     assert done.overall["n"] == 1
     assert done.overall["coverage"] == pytest.approx(25.0)  # of four rows; entropy belongs to no family
@@ -106,14 +110,14 @@ def test_supported_and_unsupported_rows():
 
 def test_a_rate_is_judged_as_a_rate():
     us, tflops = 43.0, 2 * 1024 * 4096 * 4096 / 43.0 / 1e6
-    time, rate = (validate_rows(read(row), fitted()).groups[0] for row in (line(), line(metric="throughput", value=tflops, unit="TFLOPS")))
+    time, rate = (validate_rows(sort_rows(read(row)), fitted()).groups[0] for row in (line(), line(metric="throughput", value=tflops, unit="TFLOPS")))
     assert (1 + time["bias"] / 100) * (1 + rate["bias"] / 100) == pytest.approx(1.0)
-    ms = validate_rows(read(line(value=us / 1000, unit="ms")), fitted()).groups[0]
+    ms = validate_rows(sort_rows(read(line(value=us / 1000, unit="ms"))), fitted()).groups[0]
     assert ms["bias"] == pytest.approx(time["bias"])
 
 
 def test_no_rows_is_no_success():
-    done = validate_rows([], fitted())
+    done = validate_rows(sort_rows([]), fitted())
     assert done.overall["n"] == 0
     assert not done.holds
     json.dumps(done.to_dict(), allow_nan=False)
@@ -192,11 +196,13 @@ def some_gemms() -> list[Measurement]:
 
 
 def test_hold_out_leaves_whole_shapes_out():
-    table = hold_out(sort_rows(some_gemms()), fitted(), "shape")
+    found = sort_rows(some_gemms())
+    predicted = found.predictions(fitted_values())
+    table = hold_out(found, fitted(), "shape", predicted)
     by = {row["family"]: row for row in table}
     assert by["dense-gemm"]["groups"] == 3
     assert by["macro"]["held_out"] > 0
-    single = hold_out(sort_rows(some_gemms()), fitted(), "gpu")
+    single = hold_out(found, fitted(), "gpu", predicted)
     assert single[0]["held_out"] is None  # one GPU: nothing is left to fit on
 
 
@@ -244,25 +250,101 @@ def test_plot_has_a_point_per_case():
     assert [len(drawn.get_xdata()) for drawn in ax.get_lines()] == [2, 1, 2]  # families, then the line of equality
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared measurements are not beside this checkout")
-def test_the_bars_reached_on_the_shared_measurements():
-    done = validate(SHARED)
+NORMAL = {"dtype": "fp8_e4m3+fp32 scale/128", "ep": 8, "experts": 64, "hidden": 512, "nodes": 1, "sms": 8, "topk": 4}
+
+
+def ep_line(id_: str, tokens: int, *, kind: str = "ep_dispatch", system: str = "DeepEP-normal", hardware: str = "8xH100", **config: object) -> str:
+    text = json.dumps(NORMAL | {"tokens_per_rank": tokens} | config).replace('"', '""')
+    return f'{id_},{kind},{system},{hardware},"{text}",latency,50,us,a source'
+
+
+def test_systems_are_judged_by_their_programs() -> None:
+    found = sort_rows(read(ep_line("a", 16), ep_line("b", 16, kind="ep_combine"), ep_line("c", 16, system="DeepEP-LL"), line()))
+    predicted = found.predictions(fitted_values())
+    assert [case.ask is not None for case in found.cases] == [True, True, True, False]
+    case = found.cases[0].ask.case
+    assert predicted[:2] == pytest.approx(deepep_us(case, fitted_values()))
+    done = validate_rows(found, fitted(), predicted)
+    assert {row["family"]: row["by"] for row in done.families} == {
+        "deepep-dispatch": "program", "deepep-combine": "program", "deepep-ll": "program", "dense-gemm": "rate form",
+    }
+    forms = {row["family"]: row for row in done.forms}
+    assert set(forms) == {"deepep-dispatch", "deepep-combine", "deepep-ll"}  # nothing to compare a rate form with
+    closed = found.batch().values(fitted_values())[0]
+    assert forms["deepep-dispatch"]["closed_over_program"] == pytest.approx(100 * (closed / predicted[0] - 1))
+    assert "program" in page_of(done)
+
+
+def test_every_family_names_its_predictor() -> None:
+    assert set(PREDICTORS) == set(ASK)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"sms": 7}, "an odd number of SMs"),
+        ({"ep": 16}, "no packaged cluster of 16 h100-sxm"),
+        ({"experts": 60}, "experts that the GPUs do not share evenly"),
+        ({"hidden": 512.5}, "no whole number of hidden"),
+    ],
+)
+def test_a_row_without_a_program_is_unsupported(changed, reason) -> None:
+    """A closed form might answer, but a system is predicted by its Program only."""
+    found = sort_rows(read(ep_line("a", 16, **changed)))
+    assert not found.cases
+    assert reason in found.missing[0].reason
+    assert found.missing[0].counted
+
+
+def test_processes_give_the_same_numbers_in_the_same_order() -> None:
+    points = [(t, k, kind) for t in (8, 24) for k in (2, 4, 6) for kind in ("ep_dispatch", "ep_combine")]
+    lines = [ep_line(f"{kind}-{t}-{k}", t, topk=k, kind=kind) for t, k, kind in points]
+    found, told = sort_rows(read(*lines)), []
+    wanted = [(case.ask, fitted_values()) for case in found.cases]
+    one = answers(wanted, 1, lambda done, total: told.append((done, total)))
+    assert one == answers(wanted, 2)
+    assert told[-1] == (12, 12)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_the_summary_is_read_back(tmp_path) -> None:
+    found = sort_rows(read(ep_line("a", 16), line()))
+    path = tmp_path / "validated.toml"
+    path.write_text(summarise(found, found.predictions(fitted_values())))
+    table = judged(path)
+    assert table["deepep-dispatch", "h100-sxm"].by == "program"
+    assert table["dense-gemm", "h100-sxm"].by == "rate form"
+
+
+def test_hosts_are_inputs_of_a_machine() -> None:
+    """A fit leaves them alone, with or without their rows."""
+    found = sort_rows(some_gemms())
+    new = refit(found, fitted(), np.zeros(len(found.cases), bool))
+    assert {name: c.value for name, c in new.items() if c.stage == "given"} == {n: c.value for n, c in fitted().items() if n.endswith("host_call_us")}
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[Sorted, np.ndarray, Validation]:
+    """All shared rows with their predictions (minutes)."""
+    if not SHARED.exists():
+        pytest.skip("the shared measurements are not beside this checkout")
+    found = sort_rows(read_measurements(SHARED))
+    predicted = found.predictions(fitted_values(), jobs=2)
+    return found, predicted, validate_rows(found, fitted(), predicted)
+
+
+@pytest.mark.slow
+def test_the_bars_reached_on_the_shared_measurements(measured) -> None:
+    _, _, done = measured
     assert done.holds, [bar for bar in done.bars if not bar["holds"]]
     medians = {row["family"]: row["median_ape"] for row in done.families}
     assert set(medians) == set(ASK)
-    reached = {"deepep-dispatch": 5.7, "deepep-combine": 5.7, "deepep-ll": 4.7, "trtllm-a2a": 7.7, "nccl": 5.6, "dense-gemm": 8.2,
-               "grouped-gemm": 4.2, "fused-layer": 7.8, "layer": 5.9}
+    reached = {REACHED}
     assert all(medians[family] <= bar for family, bar in reached.items()), medians
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared measurements are not beside this checkout")
-def test_the_packaged_constants_are_what_the_shared_measurements_give():
-    found = sort_rows(validate_input())
-    new = refit(found, fitted())
+@pytest.mark.slow
+def test_the_packaged_constants_are_what_the_shared_measurements_give(measured) -> None:
+    found, predicted, _ = measured
+    new = refit(found, fitted(), ratio=ratios(found, fitted(), predicted))
     assert {n: c.value for n, c in new.items()} == pytest.approx(fitted_values(), rel=0.05)
-
-
-def validate_input() -> list[Measurement]:
-    from dysharp.analysis.measured import read_measurements
-
-    return read_measurements(SHARED)

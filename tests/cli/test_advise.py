@@ -74,4 +74,4 @@ def test_the_summary_is_what_the_bars_are_read_from(dysharp: Call, tmp_path: Pat
     assert set(table) == {("deepep-dispatch", "h100-sxm"), ("deepep-combine", "h100-sxm"), ("dense-gemm", "h100-sxm")}
     entry = table["deepep-dispatch", "h100-sxm"]
     assert (entry.n, entry.by, entry.ranges["tokens"], entry.ranges["sms"]) == (1, "program", (16, 16), (8, 8))
-    assert table["dense-gemm", "h100-sxm"].by == "closed form"
+    assert table["dense-gemm", "h100-sxm"].by == "rate form"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.compute.collectives import BASE_US, HOP_US, LOW_HOP_US, collective_us, link_us
+from dysharp.compute.collectives import BASE_US, HOP_US, LOW_HOP_US, collective_us, link_us, sync_us
 from dysharp.compute.transfer import (
     CHUNK_TOKENS,
+    TRT_LAUNCHES,
     alltoall_one_sided_us,
     alltoall_prepare_us,
     alltoall_two_sided_us,
@@ -51,10 +52,14 @@ def test_expected_copies():
 
 def test_dispatch_by_hand():
     # 1200 tokens, 2 copies of 5 kB, 10 channels: 120 tokens a channel, one chunk twice; 4 of 8 copies... 7/8 cross the link.
-    each = 0.2 + 2 * (0.1 + 5000 / 50e3)
+    each = 0.2 + 2 * 5000 / 50e3
     work = (120 + CHUNK_TOKENS) * each
     link = 1200 * 2 * 5000 * 7 / 8 / 1e5
     assert float(deepep_dispatch_us(ROUND, PLAIN, 1200, 2, 5000, 20, 8)) == pytest.approx(18.0 + work + link)
+    # A group of warps copies 2 / 8 of the tokens: where that is slower than the SM's bytes it is the pace, but for the last chunk.
+    slow = PLAIN | {"deepep.copy_us": 4.0}
+    work = 120 * (0.2 + 2 / 8 * 4.0) + CHUNK_TOKENS * each
+    assert float(deepep_dispatch_us(ROUND, slow, 1200, 2, 5000, 20, 8)) == pytest.approx(18.0 + work + link)
 
 
 def test_combine_by_hand():
@@ -73,10 +78,18 @@ def test_low_latency_by_hand():
 
 
 def test_trtllm_by_hand():
-    assert float(alltoall_prepare_us(ROUND, PLAIN, 100)) == pytest.approx(10.0 + 1.0)
-    assert float(alltoall_two_sided_us(ROUND, PLAIN, 100, 4, 1000, 0.02)) == pytest.approx(10.0 + 2.0 + 4.0)
+    floor = TRT_LAUNCHES * 3.0 + 4.0
+    assert float(alltoall_prepare_us(ROUND, PLAIN, 100, 8)) == pytest.approx(floor + 1.0)
+    assert float(alltoall_two_sided_us(ROUND, PLAIN, 100, 4, 1000, 8, 0.02)) == pytest.approx(floor + 2.0 + 4.0)
     # One-sided: the own copy crosses no link, and a small kernel fills in metadata first.
-    assert float(alltoall_one_sided_us(ROUND, PLAIN, 100, 4, 1000)) == pytest.approx(13.0 + 3.0)
+    assert float(alltoall_one_sided_us(ROUND, PLAIN, 100, 4, 1000, 8)) == pytest.approx(3.0 + floor + 3.0)
+
+
+def test_more_gpus_wait_longer_for_the_last_one():
+    """8 = 2^3, so that 64 GPUs, 2^6, wait sqrt(2) times as long, and one GPU waits for nobody."""
+    assert sync_us(ROUND, PLAIN, [1, 2, 8, 64]).tolist() == pytest.approx([0.0, 4.0 / 3**0.5, 4.0, 4.0 * 2**0.5])
+    more = alltoall_prepare_us(ROUND, PLAIN, 100, [8, 64])
+    assert float(more[1] - more[0]) == pytest.approx(4.0 * (2**0.5 - 1))
 
 
 def test_ring_by_hand():

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from layers import TINY
 
+from dysharp.compute.collectives import sync_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import fitted_values
+from dysharp.specs.gpu import load_gpu
 from dysharp.systems import get_system
 from dysharp.systems.deepep import fp8_row_bytes
-from dysharp.workload import make_routing
+from dysharp.workload import make_routing, routing_from
 
 CLUSTER = load_cluster("hw-dgx-h100").with_gpus(4)
 
@@ -37,10 +39,10 @@ def test_real_form_is_the_default_on_real_machines_only() -> None:
 
 def test_an_idle_layer_costs_its_calls() -> None:
     """With the least work per token the time is that of two calls, the rows' flight and nothing else worth naming."""
-    least = {"deepep.token_us": 0.01, "deepep.copy_us": 0.001, "deepep.reduce_token_us": 0.05, "sm.copy_GBps": 300.0}
+    least = {"deepep.token_us": 0.01, "deepep.copy_us": 0.01, "deepep.reduce_token_us": 0.05, "sm.copy_GBps": 300.0}
     idle = replace(CLUSTER, constants=tuple(sorted(least.items())))
     time = time_us(plan(tokens=4, cluster=idle))
-    call = idle.fitted["deepep.call_us"] + 2 * idle.fitted["hopper.sync_us"]
+    call = idle.fitted["deepep.call_us"] + 2 * float(sync_us(load_gpu("h100-sxm"), idle.fitted, 4))
     assert 2 * call < time < 2 * call + 10
 
 
@@ -83,3 +85,31 @@ def test_a_ring_never_holds_more_than_its_slots() -> None:
 def test_wrong_options(options: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         plan(**options)
+
+
+def test_destinations_have_warps_of_their_own() -> None:
+    """A copy is paid by the warps of its destination: as many copies to one GPU take longer than to four in turn."""
+    deepep = get_system("deepep")
+    slow = replace(CLUSTER, constants=(("deepep.copy_us", 2.0),))
+    token = np.arange(4 * 64, dtype=np.int32)
+    experts = {"one": np.zeros_like(token), "four": token % 4 * (TINY.n_experts // 4)}
+    times = {}
+    for name, expert in experts.items():
+        routing = routing_from(expert[:, None], TINY.n_experts, 4)
+        program = deepep.plan(TINY, slow, routing, "fwd", deepep.options(compute=False, n_sm=2))
+        times[name] = time_us(program)
+    spread = 2 * 64 / 4 * 2.0  # both ways, a fourth of the tokens per group
+    assert times["four"] > spread
+    assert times["one"] > times["four"] + 64 * 2.0 * 0.7
+
+
+def test_a_group_walks_past_the_tokens_of_others() -> None:
+    """Half of the tokens go nowhere near a group: it still looks at them."""
+    deepep = get_system("deepep")
+    token = np.arange(4 * 256, dtype=np.int32)
+    far = routing_from((token % 2 * (TINY.n_experts // 2))[:, None].astype(np.int32), TINY.n_experts, 4)
+    times = []
+    for look in (0.01, 1.0):
+        cluster = replace(CLUSTER, constants=(("deepep.copy_us", 0.01), ("deepep.token_us", look)))
+        times.append(time_us(deepep.plan(TINY, cluster, far, "fwd", deepep.options(compute=False, n_sm=2))))
+    assert times[1] - times[0] == pytest.approx(256 * 0.99, rel=0.1)

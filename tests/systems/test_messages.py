@@ -123,12 +123,20 @@ def test_rows_that_travel_narrow():
         assert narrow["dispatch"] * TINY.row_bytes == rows["dispatch"] * size
 
 
+def test_results_that_come_back_narrow():
+    rows, narrow = (plan("trtllm-a2a", sides="two", combine=c).declared.traffic["up"] for c in ("rows", "nvfp4"))
+    assert narrow["dispatch"] == rows["dispatch"]
+    assert narrow["combine"] * TINY.row_bytes == rows["combine"] * 288
+
+
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
         ("deepep-ll", {"dispatch": "fp4"}, "deepep-ll.dispatch: found 'fp4', expected rows or fp8"),
         ("deepep-ll", {"form": "unreal"}, "form: found 'unreal', expected one of auto, paper, real"),
         ("trtllm-a2a", {"sides": "three"}, "trtllm-a2a.sides: found 'three', expected one or two"),
+        ("trtllm-a2a", {"sides": "one", "combine": "nvfp4"}, "combine: found 'nvfp4' with sides=one, expected rows, or nvfp4 with sides=two"),
+        ("trtllm-a2a", {"sides": "two", "combine": "fp8"}, "trtllm-a2a.combine: found 'fp8' with sides=two"),
         ("trtllm-a2a", {"dispatch": "int4"}, "trtllm-a2a.dispatch: found 'int4', expected one of rows, fp8, fp8-plain, nvfp4"),
     ],
 )
