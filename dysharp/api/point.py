@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
+from dysharp.analysis.residence import row_visits
 from dysharp.analysis.trust import Question, warnings_of
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, options_of, split_fabric, split_options
@@ -148,6 +149,8 @@ def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]],
         def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
             config = dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric))
             run = run_packet(program, config, progress)
+            table = run.statistics["al_tlb"]
+            table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None
             return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": program.n_nodes * program.machine.n_links, **run.statistics}
 
         return packet

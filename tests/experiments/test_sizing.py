@@ -52,7 +52,7 @@ def test_rates_and_the_law() -> None:
     assert sizing.al_read_rate(p, rows) == 0.3
     assert sizing.no_eviction_rate(p, rows) == 0.9
     assert sizing.extra_flits(p, rows) == pytest.approx(0.2)
-    assert sizing.session_lifetime_us(p, rows) == 4.0  # 10 sessions at 2.5 per us
+    assert sizing.lifetime_us(p, rows) == 4.0  # 10 sessions at 2.5 per us
     assert sizing.peak_sessions(p, rows) == 3.0
 
 
