@@ -131,6 +131,8 @@ def header_of(w: Workload) -> tuple[str, ...]:
     ]
     if w.routing.placement.note:
         lines.append(f"placement {w.routing.placement.kind}: {w.routing.placement.note}")
+    if r.window is not None:
+        lines.append(f"window: only the first {r.window} tokens of each GPU are run; what follows for all {r.tokens} is an estimate")
     if c.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)
