@@ -1,6 +1,7 @@
 """Speed of the packet level: flits per second on the 32-terminal crossbar (events and flit-exact), and a layer on both levels.
 
 python bench/packet.py [--model S-8] [--tokens 256] [--systems dysharp,deepep]
+python bench/packet.py --model M-8 --window 512 [--whole]     # a window of the model's own tokens against the whole at burst level
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+import dysharp
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig, fabric_of
 from dysharp.engine.packet.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
@@ -47,12 +49,34 @@ def systems(names: list[str], of: str, tokens: int) -> None:
         print("|", " | ".join((*cells, f"{n / 1e6:.1f}", f"{n / run.timing.engine_s / 1e6:.2f}")), "|", flush=True)
 
 
+INFINITE = {"fabric.al_entries": 0, "fabric.reduction_entries": 0, "fabric.queue_entries": 0}
+
+
+def windows(names: list[str], of: str, window: int, whole: bool) -> None:
+    """A window of a model on 32 GPUs, infinite tables: what it says about the whole, beside both levels on the whole (packet: if `whole`)."""
+    print("| system | tokens | window | window says us | half the window says us | burst whole us | over burst | packet whole us | window's error |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in names:
+        packet = {"model": of, "fidelity": "packet", "options": INFINITE}
+        burst, part = dysharp.run(name, model=of), dysharp.run(name, window=window, **packet)
+        w, full = part.window, dysharp.run(name, **packet).time_us if whole else None
+        cells = name, w["of_tokens"], window, f"{w['time_us']:.2f}", f"{w['half_window_time_us']:.2f}", f"{burst.time_us:.2f}"
+        measured = ("-", "-") if full is None else (f"{full:.2f}", f"{w['time_us'] / full - 1:+.2%}")
+        compared = f"{w['time_us'] / burst.time_us - 1:+.2%}", *measured
+        print("|", " | ".join(map(str, (*cells, *compared))), "|", flush=True)
+
+
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="S-8")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--systems", default="dysharp,deepep")
+    parser.add_argument("--window", type=int, help="only this: the first so many tokens of each GPU, of the model's own number")
+    parser.add_argument("--whole", action="store_true", help="with --window: run the whole at packet level too (S-8: minutes)")
     given = parser.parse_args(argv)
+    if given.window:
+        windows(given.systems.split(","), given.model, given.window, given.whole)
+        return
     crossbar()
     systems(given.systems.split(","), given.model, given.tokens)
 

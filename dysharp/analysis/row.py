@@ -59,7 +59,9 @@ class Row:
     `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
     host_us}, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes last. In a backward pass the gradients of a
     GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`. `blocks`: what the blocks of the fabric counted at packet level
-    (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `warnings`: what lies outside the validated range
+    (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `window`: where only the first tokens of each GPU were
+    run (then `tokens_per_gpu`, and every other field is about those), what follows for the whole: {tokens, of_tokens, time_us, us_per_token,
+    half_window_time_us} (`api.window`), else empty. `warnings`: what lies outside the validated range
     (`analysis.trust`), on hw clusters.
     """
 
@@ -97,11 +99,17 @@ class Row:
     model_version: str
     blocks: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    window: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def layer_us(self) -> float:
+        """Time of the whole layer: `time_us`, or what the window says."""
+        return float(self.window["time_us"]) if self.window else self.time_us
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values for JSON, in the order of their declaration; `blocks` and `warnings` where there are any."""
+        """The fields as plain values for JSON, in the order of their declaration; `blocks`, `warnings` and `window` where there are any."""
         out = dataclasses.asdict(self)
-        for name in ("blocks", "warnings"):
+        for name in ("blocks", "warnings", "window"):
             if not out[name]:
                 del out[name]
         return out

@@ -34,7 +34,10 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rows in the order asked for, `speedup[system]` = time of `baseline` over its time, `header` lines, and `sentence`: what limits the best."""
+    """Rows in the order asked for, `header` lines, and `sentence`: what limits the best.
+
+    `speedup[system]` = time of `baseline` over its time (of windows: over the whole layer).
+    """
 
     rows: tuple[Row, ...]
     baseline: str
@@ -66,6 +69,7 @@ def compare(
     direction: str = "fwd",
     seed: int = 0,
     fidelity: str = "burst",
+    window: int | None = None,
     options: Mapping[str, Value] | None = None,
     placement: str = "auto",
     progress: Progress | None = None,
@@ -95,6 +99,7 @@ def compare(
         direction=direction,
         seed=seed,
         fidelity=fidelity,
+        window=window,
         fabric=fabric,
     )
     for system in chosen.values():
@@ -105,8 +110,8 @@ def compare(
     rows = tuple(
         run_point(system, values[name], workload, progress, i, len(names)) for i, (name, system) in enumerate(chosen.items(), 1)
     )
-    base = next(row.time_us for row in rows if row.system == baseline)
-    speedup = {row.system: base / row.time_us for row in rows}
+    base = next(row.layer_us for row in rows if row.system == baseline)
+    speedup = {row.system: base / row.layer_us for row in rows}
     warnings = tuple(f"warning: {text}" for text in dict.fromkeys(text for row in rows for text in row.warnings))
     return Comparison(rows, baseline, speedup, (*header_of(workload), *warnings), limits_sentence(rows, baseline))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from dysharp.api.workload import Request
 from dysharp.errors import ConfigError
@@ -45,9 +46,10 @@ def machine_bytes() -> int:
 
 def check_memory(system: System, r: Request) -> None:
     """Raise ConfigError when a run would need more memory than the machine has."""
-    needed, there = estimate_bytes(system, r), machine_bytes()
+    part = r if r.window is None else replace(r, tokens=r.window)
+    needed, there = estimate_bytes(system, part), machine_bytes()
     if needed > there:
         raise ConfigError(
-            f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {r.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
+            f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {part.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
             f"this machine has {there / GiB:.1f} GiB; take fewer tokens or GPUs"
         )

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
+from dysharp.analysis.residence import row_visits
 from dysharp.analysis.trust import Question, warnings_of
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, options_of, split_fabric, split_options
 from dysharp.api.progress import Progress, Step
+from dysharp.api.window import run_window
 from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Request, Workload, make_request, make_workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
@@ -38,6 +40,7 @@ def run(
     direction: str = "fwd",
     seed: int = 0,
     fidelity: str = "burst",
+    window: int | None = None,
     options: Mapping[str, Value] | None = None,
     placement: str = "auto",
     progress: Progress | None = None,
@@ -51,7 +54,8 @@ def run(
     of the cluster); `tokens`: per GPU (default: the model's own); `layer`: of a recording (default: the one of median imbalance);
     `routing`: a routing string (default: the model's own, see `workload`); `placement`: contiguous, auto, eplb or a file.
     `options`: {option: value} of the system; with `fidelity` "packet" also {"fabric.name": value} of the fabric's blocks
-    (`engine.packet.fabric.FabricConfig`). The same arguments give the same Row but for wall times and memory.
+    (`engine.packet.fabric.FabricConfig`), and `window`: run only the first so many tokens of each GPU; `Row.window` then says what follows
+    for all of them. The same arguments give the same Row but for wall times and memory.
     Raises ConfigError for wrong input, SimulationError for a deadlock.
     """
     chosen = get_system(system)
@@ -68,6 +72,7 @@ def run(
         direction=direction,
         seed=seed,
         fidelity=fidelity,
+        window=window,
         fabric=fabric,
     )
     check_memory(chosen, request)
@@ -77,12 +82,20 @@ def run(
 
 
 def run_point(system: System, options: Any, w: Workload, progress: Progress | None, index: int = 1, count: int = 1) -> Row:
-    """Plan, verify, run and measure one system on a shared workload; "both" passes one after the other, backward on forward's layout."""
+    """Plan, verify, run and measure one system on a shared workload, or a window of it; "both" passes one after the other, backward on
+    forward's layout.
+    """
 
     def tell(stage: str, done: int = 0, total: int = 0) -> None:
         if progress:
             progress(Step(system.name, index, count, stage, done, total))
 
+    if w.request.window is None:
+        return _run_layer(system, options, w, tell)
+    return run_window(w, lambda part: _run_layer(system, options, part, tell))
+
+
+def _run_layer(system: System, options: Any, w: Workload, tell: Callable[..., None]) -> Row:
     if w.request.direction != "both":
         return _run_pass(system, options, w, w.request.direction, tell)[0]
     forward, row_slot = _run_pass(system, options, w, "fwd", tell)
@@ -148,6 +161,8 @@ def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]],
         def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
             config = dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric))
             run = run_packet(program, config, progress)
+            table = run.statistics["al_tlb"]
+            table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None
             return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": program.n_nodes * program.machine.n_links, **run.statistics}
 
         return packet

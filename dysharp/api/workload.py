@@ -31,6 +31,8 @@ class Request:
     direction: str
     seed: int
     fidelity: str
+    window: int | None = None
+    """Tokens per GPU that are run of `tokens`; None = all."""
     fabric: tuple[tuple[str, Any], ...] = ()
     """Sizes of the packet level's blocks that differ from the cluster's: fields of `FabricConfig`."""
 
@@ -57,6 +59,7 @@ def make_request(
     direction: str,
     seed: int,
     fidelity: str,
+    window: int | None = None,
     fabric: Mapping[str, Any] | None = None,
 ) -> Request:
     """Load and check; raises ConfigError for anything unknown, out of range or not available yet."""
@@ -69,18 +72,29 @@ def make_request(
             raise ConfigError(f"{name}: found {value}, expected at least 1")
     if gpus is not None:
         machine = machine.with_gpus(gpus)
+    whole = loaded.tokens_per_gpu if tokens is None else tokens
+    if window is not None:
+        _check_window(window, whole, fidelity)
     return Request(
         loaded,
         machine,
-        loaded.tokens_per_gpu if tokens is None else tokens,
+        whole,
         loaded.routing if routing is None else routing_string(routing),
         layer,
         placement,
         direction,
         seed,
         fidelity,
+        window,
         tuple(sorted((fabric or {}).items())),
     )
+
+
+def _check_window(window: int, tokens: int, fidelity: str) -> None:
+    if fidelity != "packet":
+        raise ConfigError(f'window: found fidelity "{fidelity}", expected "packet" (the burst level runs whole layers)')
+    if not 4 <= window < tokens:
+        raise ConfigError(f"window: found {window}, expected 4 to {tokens - 1}, fewer than the {tokens} tokens per GPU it stands for")
 
 
 def _check_word(what: str, value: str, words: tuple[str, ...]) -> None:
@@ -117,6 +131,8 @@ def header_of(w: Workload) -> tuple[str, ...]:
     ]
     if w.routing.placement.note:
         lines.append(f"placement {w.routing.placement.kind}: {w.routing.placement.note}")
+    if r.window is not None:
+        lines.append(f"window: only the first {r.window} tokens of each GPU are run; what follows for all {r.tokens} is an estimate")
     if c.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)

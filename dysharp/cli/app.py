@@ -46,6 +46,9 @@ def cli(ctx: click.Context) -> None:
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @workload_flags
+@click.option(
+    "--window", type=int, metavar="T", help="Run only the first T tokens of each GPU and say what follows for all (packet fidelity)."
+)
 @json_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
     """Simulate one layer under SYSTEM."""

@@ -122,6 +122,7 @@ def _lines_of(row: Row) -> list[tuple[str, str]]:
     ]
     return [
         ("system", f"{row.system} ({row.form} form)"),
+        *_window_lines(row),
         ("layer time", f"{row.time_us:.2f} us"),
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
         ("bound of this system", f"{row.bound_us:.2f} us by {row.bound_resource}: {times(row.bound_terms)}"),
@@ -137,6 +138,21 @@ def _lines_of(row: Row) -> list[tuple[str, str]]:
         ("SMs, mean / max", f"{_percent(row, 'sm')} %"),
         ("waits (last GPU)", times(row.stalls)),
         ("simulated", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
+    ]
+
+
+def _window_lines(row: Row) -> list[tuple[str, str]]:
+    """What a window says about the whole layer; the lines behind it are about the window alone."""
+    if not row.window:
+        return []
+    w = row.window
+    return [
+        (
+            "whole layer, estimated",
+            f"{w['time_us']:.2f} us for {w['of_tokens']} tokens per GPU, at {w['us_per_token']:.4f} us a token; "
+            f"half the window gives {w['half_window_time_us']:.2f} us",
+        ),
+        ("window", f"the first {w['tokens']} tokens of each GPU; all below is about them"),
     ]
 
 

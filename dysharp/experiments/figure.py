@@ -34,9 +34,14 @@ METRICS = (
     "no_eviction_rate",
     "extra_flits",
     "over_infinite",
-    "session_lifetime_us",
+    "arrival_rate",
+    "lifetime_us",
+    "law",
+    "law_size",
+    "knee_over_law",
     "peak_sessions",
     "knee",
+    "hit_knee",
 )
 COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
 STATUSES = ("reproduced", "gap", "no_published_value")
@@ -189,9 +194,11 @@ def _word(value: Any, valid: tuple[str, ...], where: str) -> None:
 def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     _known(table, KEYS, where)
     if "points" not in table:
-        raise ConfigError(f"{where}: found no [points], expected systems and models to run")
+        raise ConfigError(f"{where}: found no [points], expected systems and models to run (one table, or several: [[points]])")
     checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(table.get("check", [])))
-    points = _points(table["points"], f"{where}: points")
+    several = table["points"]
+    sets = {f"{where}: points[{i}]": axes for i, axes in enumerate(several)} if isinstance(several, list) else {f"{where}: points": several}
+    points = tuple(p for place, axes in sets.items() for p in _points(axes, place))
     for i, check in enumerate(checks):
         _has_points(check, points, f"{where}: check[{i}]")
     models = tuple(dict.fromkeys(p.model for p in points))
@@ -205,7 +212,7 @@ def _listed(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """The [points] table: everything multiplies. `cluster`, `gpus`, `tokens` and `direction` may be one value or a list."""
+    """One table of points: everything multiplies. `cluster`, `gpus`, `tokens` and `direction` may be one value or a list."""
 
     systems: tuple[str, ...]
     models: tuple[str, ...]

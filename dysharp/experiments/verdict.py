@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,9 +143,19 @@ def _label(check: Check) -> str:
     return words + (f" over {check.over}" if check.over else "") + (f" against {check.against}" if check.against else "")
 
 
-def _place(check: Check, point: Point) -> str:
-    """What tells the points of one check apart."""
-    return " ".join([f"{check.name}: {point.model}", *(f"{name}={value}" for name, value in point.options if name != "compute")])
+def _place(check: Check, point: Point, among: Iterable[Point], rows: Rows) -> str:
+    """What tells the points of one check apart: the model, its routing and GPUs where they differ among them, and the options that differ
+    among all points of the figure.
+    """
+    words = [f"{check.name}: {point.model}"]
+    if len({p.routing for p in among}) > 1:
+        words.append(point.routing or "own routing")
+    if len({p.gpus for p in among}) > 1:
+        words.append("all GPUs" if point.gpus is None else f"{point.gpus} GPUs")
+    values: dict[str, set[Any]] = {}
+    for name, value in (option for p in rows for option in p.options):
+        values.setdefault(name, set()).add(value)
+    return " ".join([*words, *(f"{name}={value}" for name, value in point.options if len(values[name]) > 1)])
 
 
 def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
@@ -158,7 +168,7 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
         return [Result(check.name, label, check.paper, None, "-", check.status, partial or not claimed, "no point was run")]
     reason = f"{check.reason}. Run: {check.ablation}" if check.ablation else check.reason
     if check.reduce == "each":
-        numbers = [(_place(check, p), label, value) for p, value in measured.items()]
+        numbers = [(_place(check, p, measured, rows), label, value) for p, value in measured.items()]
     else:
         numbers = [(check.name, f"{check.reduce} {label}", _reduce(list(measured.values()), check.reduce))]
     out = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,14 @@ class DistinctGpus:
 
     with_source: float
     without_source: float
+
+
+def first_tokens(routing: Routing, tokens: int) -> Routing:
+    """The first `tokens` tokens of every GPU, experts where the whole Routing has put them. ConfigError unless there are so many."""
+    if not 1 <= tokens <= routing.tokens_per_gpu:
+        raise ConfigError(f"routing: found {tokens} tokens per GPU to take, expected 1 to {routing.tokens_per_gpu}")
+    taken = (np.arange(routing.n_gpus)[:, None] * routing.tokens_per_gpu + np.arange(tokens)).ravel()
+    return replace(routing, expert=routing.expert[taken], slot=routing.slot[taken], tokens_per_gpu=tokens)
 
 
 def rows_per_expert(routing: Routing) -> NDArray[np.int64]:

@@ -106,6 +106,52 @@ def test_both_is_forward_and_then_backward_on_its_layout() -> None:
     assert both.digest == dysharp.run("dysharp", direction="both", **sizes).digest
 
 
+PACKET: dict[str, Any] = {"gpus": 4, "fidelity": "packet", "routing": "uniform", "model": "S-8"}
+
+
+def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole() -> None:
+    row = dysharp.run("deepep", tokens=96, window=32, **PACKET)
+    times = [dysharp.run("deepep", tokens=96, window=n, **PACKET).time_us for n in (16, 8)]
+    half, quarter = times
+    rate = (row.time_us - half) / 16
+    assert row.tokens_per_gpu == 32
+    assert row.window == {
+        "tokens": 32,
+        "of_tokens": 96,
+        "time_us": pytest.approx(row.time_us + 64 * rate),
+        "us_per_token": pytest.approx(rate),
+        "half_window_time_us": pytest.approx(half + 80 * (half - quarter) / 8),
+    }
+    assert row.layer_us == row.window["time_us"]
+    assert list(row.to_dict())[-1] == "window"
+
+
+def test_a_window_is_near_the_whole() -> None:
+    """What the docs measure on S-8, on a layer of seconds."""
+    whole, part = (dysharp.run("deepep", tokens=256, window=n, **PACKET) for n in (None, 96))
+    print(f"{part.layer_us:.2f} us for {whole.time_us:.2f}")
+    assert abs(part.layer_us / whole.time_us - 1) < 0.05
+    assert whole.layer_us == whole.time_us
+
+
+def test_comparisons_of_windows_are_about_the_whole() -> None:
+    done = dysharp.compare(["deepep", "dysharp"], tokens=64, window=16, **PACKET)
+    assert done.speedup["dysharp"] == done.rows[0].window["time_us"] / done.rows[1].window["time_us"]
+
+
+@pytest.mark.parametrize(
+    ("window", "fidelity", "text"),
+    [
+        (16, "burst", r'window: found fidelity "burst", expected "packet" \(the burst level runs whole layers\)'),
+        (64, "packet", "window: found 64, expected 4 to 63, fewer than the 64 tokens per GPU it stands for"),
+        (3, "packet", "window: found 3, expected 4 to 63, fewer"),
+    ],
+)
+def test_wrong_windows(window: int, fidelity: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        dysharp.run("dysharp", gpus=4, tokens=64, window=window, fidelity=fidelity)
+
+
 def test_header_names_the_pass() -> None:
     for direction, text in (("fwd", "; forward"), ("bwd", "; backward"), ("both", "; forward and backward")):
         assert dysharp.compare(["deepep"], direction=direction, **SMALL).header[0].endswith(text)

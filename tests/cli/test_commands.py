@@ -27,6 +27,16 @@ def test_run_json_is_the_row(dysharp: Call) -> None:
     assert "no software cost is charged" in done.err
 
 
+def test_a_window_is_labelled(dysharp: Call) -> None:
+    words = ("run", "deepep", *SMALL, "--fidelity", "packet", "--window", "8")
+    done = dysharp(*words)
+    assert done.code == 0
+    assert "window: only the first 8 tokens of each GPU are run; what follows for all 24 is an estimate" in done.err
+    row = json.loads(dysharp(*words, "--json").out)
+    assert f"{row['window']['time_us']:.2f} us for 24 tokens per GPU" in done.out
+    assert (row["tokens_per_gpu"], row["window"]["of_tokens"]) == (8, 24)
+
+
 @pytest.mark.parametrize("direction", ["bwd", "both"])
 def test_other_passes(dysharp: Call, direction: str) -> None:
     row = json.loads(dysharp("run", "comet", *SMALL, "--direction", direction, "--json").out)

@@ -72,6 +72,31 @@ def test_a_bad_figure_is_refused_by_name(tmp_path: Path, old: str, new: str, tex
         load_figure(figure_file(tmp_path, TINY.replace(old, new)))
 
 
+def test_a_figure_may_have_several_tables_of_points(tmp_path: Path) -> None:
+    """Two sweeps of one study are no product."""
+    second = """[[points]]
+systems = ["ideal"]
+models = ["M-8"]
+[[check]]
+"""
+    several = TINY.replace("[points]", "[[points]]").replace("[[check]]\n", second, 1)
+    figure, alone = load_figure(figure_file(tmp_path, several)), load_figure(figure_file(tmp_path, TINY))
+    assert figure.points[:-1] == alone.points
+    assert (figure.points[-1].system, figure.points[-1].model) == ("ideal", "M-8")
+    with pytest.raises(ConfigError, match=r'points\[1\].modls: unknown key; did you mean "models"'):
+        load_figure(figure_file(tmp_path, several.replace("models = [\"M-8\"]", "modls = []")))
+
+
+def test_labels_name_what_differs(tmp_path: Path) -> None:
+    text = TINY.replace("[[check]]", "grid = { combine_window = [16, 32] }\noptions = { compute = false }\n[[check]]")
+    text = text.replace('over = "deepep"', 'reduce = "each"').replace('"speedup"', '"time_us"').replace('["dysharp", "deepep"]', '["dysharp"]')
+    text = text.replace("gpus = 4", "gpus = [4, 8]")
+    figure = load_figure(figure_file(tmp_path, text.replace("seeds = [0, 1, 2]\n", "")))
+    results, _ = judge(figure, {p: {"time_us": 1.0} for p in figure.points})
+    model = figure.points[0].model
+    assert [r.point for r in results] == [f"faster: {model} {g} GPUs combine_window={w}" for g in (4, 8) for w in (16, 32)]
+
+
 def test_unknown_figure_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r'figure \'fig155\': unknown; did you mean "fig15"'):
         load_figure("fig155")

@@ -40,7 +40,7 @@ def test_without_an_infinite_point_the_largest_table_is_the_base() -> None:
     assert [sizing.knee(p, rows) for p in rows] == [None, None, 512.0]
 
 
-def test_rates_and_the_law() -> None:
+def test_rates() -> None:
     blocks = {
         "al_tlb": {"lookups": 100, "hits": 60, "misses": 30},
         "reduction": {"sessions": 50, "evictions": 5, "occupancy": {"mean": 10.0, "max": 24}},
@@ -52,7 +52,7 @@ def test_rates_and_the_law() -> None:
     assert sizing.al_read_rate(p, rows) == 0.3
     assert sizing.no_eviction_rate(p, rows) == 0.9
     assert sizing.extra_flits(p, rows) == pytest.approx(0.2)
-    assert sizing.session_lifetime_us(p, rows) == 4.0  # 10 sessions at 2.5 per us
+    assert sizing.lifetime_us(p, rows) == 4.0  # 10 sessions at 2.5 per us
     assert sizing.peak_sessions(p, rows) == 3.0
 
 
@@ -78,6 +78,46 @@ def test_a_size_reaches_the_fabric_and_costs_what_it_adds() -> None:
     assert small["reduction"]["evictions"] > infinite["reduction"]["evictions"] == 0
     assert (sizing.extra_flits(points[0], rows) or 0) > 0
     assert (sizing.no_eviction_rate(points[0], rows) or 1) < 1 == sizing.no_eviction_rate(points[1], rows)
+
+
+def test_a_point_with_both_tables_sweeps_the_reduction_table() -> None:
+    both = replace(BASE, options=(("fabric.al_entries", 0), ("fabric.reduction_entries", 32)))
+    assert sizing.size_of(both) == ("fabric.reduction_entries", 32)
+
+
+def test_law_of_rows_counts_both_operators_and_no_more_rows_than_there_are() -> None:
+    def rows_of(per_hub: int) -> dict[Point, dict[str, Any]]:
+        visits = {"dispatch_per_us": 60.0, "combine_per_us": 40.0, "lifetime_us": 2.0, "rows_per_hub": per_hub}
+        reads = {64: 60, 128: 31, 256: 30, 65536: 30}
+        return {point(n): row(20.0, al_tlb={"lookups": 2000, "misses": m, "rows": visits if n == 65536 else None}) for n, m in reads.items()}
+
+    large = point(65536)
+    rows = rows_of(1000)
+    assert sizing.law(large, rows) == 200.0
+    assert [sizing.law(p, rows) for p in rows][:3] == [None] * 3
+    assert (sizing.law_size(large, rows), sizing.hit_knee(large, rows), sizing.knee_over_law(large, rows)) == (256.0, 256.0, 1.0)
+    assert sizing.law(large, rows_of(150)) == 150.0
+
+
+def test_law_of_sessions_is_their_rate_in_combine_times_their_lifetime() -> None:
+    p = point(0, name="reduction_entries")
+    table = {"sessions": 400, "evictions": 0, "occupancy": {"mean": 20.0, "max": 60}}
+    rows = {p: row(10.0, reduction=table, ports=8) | {"phases_us": {"combine": {"start": 4.0, "end": 9.0}}}}
+    assert sizing.arrival_rate(p, rows) == 10.0  # a port, in each of 5 us
+    assert sizing.lifetime_us(p, rows) == 0.5
+    assert sizing.law(p, rows) == 5.0
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("al_entries", (64, 128, 256, 512, 65536)), ("reduction_entries", (8, 16, 32, 64, 0))])
+def test_the_law_names_the_knee_within_a_step(name: str, sizes: tuple[int, ...]) -> None:
+    windows = (("combine_window", 32), ("compute", False), ("dispatch_window", 16))
+    other = (("fabric.al_entries", 0),) if name == "reduction_entries" else ()
+    points = [replace(BASE, gpus=4, tokens=64, options=tuple(sorted((*windows, *other, (f"fabric.{name}", n))))) for n in sizes]
+    rows = {p: row_of(p) for p in points}
+    large = points[-1]
+    print(name, {measure: sizing.MEASURES[measure](large, rows) for measure in ("law", "law_size", "hit_knee", "knee")})
+    assert 0.5 <= (sizing.knee_over_law(large, rows) or 0) <= 2
+    assert (sizing.knee(large, rows) or 0) <= 2 * (sizing.law_size(large, rows) or 0)  # in time a table may be too small and cost nothing
 
 
 @pytest.mark.parametrize(

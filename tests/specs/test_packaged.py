@@ -21,6 +21,7 @@ PAPER = {
     "paper-gpt-oss-120b": (2880, 2880, 64, 4, 4096),
     "paper-qwen3-235b": (4096, 1536, 128, 8, 4096),
 }
+STUDY = {"S-2": 2, "S-4": 4}  # S-8 with another topk
 # name: hidden, expert_hidden, experts, topk, layers, routing
 REAL = {
     "deepseek-v3": (7168, 2048, 256, 8, 58, "lognormal:0.65"),
@@ -33,7 +34,7 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 
 
 def test_the_catalogue_is_complete() -> None:
-    assert set(specs.list_models()) == set(PAPER) | set(REAL)
+    assert set(specs.list_models()) == set(PAPER) | set(STUDY) | set(REAL)
     assert specs.list_clusters() == [
         "hw-dgx-b200",
         "hw-dgx-h100",
@@ -48,6 +49,12 @@ def test_the_catalogue_is_complete() -> None:
         "paper-gh200-nvl64",
         "paper-nvl72",
     ]
+
+
+@pytest.mark.parametrize("name", STUDY)
+def test_models_of_the_sizing_study(name: str) -> None:
+    small, m = load_model("S-8"), load_model(name)
+    assert m == replace(small, name=name, topk=STUDY[name], source=m.source)
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -11,6 +11,7 @@ from dysharp.errors import ConfigError
 from dysharp.specs import Model, load_model
 from dysharp.workload import (
     Routing,
+    first_tokens,
     imbalance,
     make_routing,
     pairs,
@@ -42,6 +43,17 @@ def test_same_seed_same_routing(spec: str, make_model: Callable[..., Model]) -> 
     np.testing.assert_array_equal(one.slot, two.slot)
     assert (one.expert != other.expert).any()
     assert one.synthetic
+
+
+def test_first_tokens_of_every_gpu_keep_their_experts() -> None:
+    whole = make_routing("uniform", load_model("deepseek-v2-lite"), 4, 6)
+    part = first_tokens(whole, 2)
+    kept = [0, 1, 6, 7, 12, 13, 18, 19]
+    assert (part.tokens_per_gpu, part.n_tokens, part.placement) == (2, 8, whole.placement)
+    assert part.expert.tolist() == whole.expert[kept].tolist()
+    assert part.slot.tolist() == whole.slot[kept].tolist()
+    with pytest.raises(ConfigError, match="routing: found 7 tokens per GPU to take, expected 1 to 6"):
+        first_tokens(whole, 7)
 
 
 def test_another_layer_is_another_draw(make_model: Callable[..., Model]) -> None:

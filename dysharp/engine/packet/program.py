@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.engine.burst.lower import Lowered
@@ -26,11 +27,16 @@ SLICE_EVENTS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class PacketRun:
-    """What a run at packet level gives: the same Trace as at burst level, and what its blocks counted."""
+    """What a run at packet level gives: the same Trace as at burst level, and what its blocks counted.
+
+    `al_read` `[n_rows]` int64 ps: when an AL TLB last read the row's entry from memory, -1 = never. A table that evicts nothing reads
+    each row once, at its first packet.
+    """
 
     trace: Trace
     timing: Timing
     statistics: dict[str, Any]
+    al_read: NDArray[np.int64]
 
 
 def _arguments(a: Lowered, fabric: Fabric) -> list[NDArray[Any]]:
@@ -67,7 +73,15 @@ def run_packet(program: Program, config: FabricConfig | None = None, progress: C
     if a.x[col.X_DONE] < program.n_ops:
         raise SimulationError(f"{deadlock_text(program, a)}{cycle_text(program, a, fabric)}")
     check_drained(program, a, fabric)
-    return PacketRun(trace_of(program, a, fabric), Timing(compile_s, lower_s, engine_s), statistics_of(program, a, fabric))
+    return PacketRun(trace_of(program, a, fabric), Timing(compile_s, lower_s, engine_s), statistics_of(program, a, fabric), al_read(program, fabric))
+
+
+def al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
+    """When each row's entry was last read from memory; -1 = never."""
+    if not fabric.c[f.C_AL]:
+        return np.full(p.n_rows, -1, np.int64)
+    due = fabric.al[: p.n_rows, 1]
+    return np.where(due > 0, due - fabric.c[f.C_AL_MISS], -1)
 
 
 def trace_of(p: Program, a: Lowered, fabric: Fabric) -> Trace:

@@ -1,0 +1,55 @@
+"""How long rows matter to the AL TLB of their hub: from the first packet of Dispatch to the first of Combine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.analysis.count import remote_members
+from dysharp.program.builder import PULLS
+from dysharp.program.tables import Program
+from dysharp.program.trace import Trace
+
+I64 = NDArray[np.int64]
+
+
+def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] | None:
+    """Rates and lifetimes of rows at the hubs, of a run whose TLBs evicted nothing; None where no row is both pushed and pulled.
+
+    `al_read` `[n_rows]` ps: first lookup of each row, -1 = none. `rows`: on all hubs; `rows_per_hub` of the fullest; `dispatch_per_us`,
+    `combine_per_us`: rows whose first packet of the operator comes, per hub and microsecond between the operator's first and last such row;
+    `lifetime_us`: mean time between a row's two first packets. A pull's is taken when its first request can be there.
+    """
+    pulled = _pull_arrival(program, trace)
+    both = np.flatnonzero((al_read >= 0) & (pulled >= 0))
+    if not len(both):
+        return None
+    first, second = al_read[both], np.maximum(pulled[both], al_read[both])
+    hub = np.repeat(program.regions.node, np.diff(program.regions.row_ptr))[both]
+    per_hub = np.bincount(hub, minlength=program.n_nodes)
+    mean = len(both) / int(np.count_nonzero(per_hub))
+
+    def rate(times: I64) -> float:
+        return float(mean * 1e6 / max(1, int(times.max()) - int(times.min())))
+
+    return {
+        "rows": len(both),
+        "rows_per_hub": int(per_hub.max()),
+        "dispatch_per_us": rate(first),
+        "combine_per_us": rate(second),
+        "lifetime_us": float((second - first).mean()) / 1e6,
+    }
+
+
+def _pull_arrival(program: Program, trace: Trace) -> I64:
+    """`[n_rows]` ps: when the first request for a row can be at its hub, two hops after its op's start; -1 = nobody on another GPU pulls it."""
+    members = program.members
+    owner = np.repeat(np.arange(program.n_ops), np.diff(members.ptr))
+    member = np.repeat(np.arange(len(members.node)), np.diff(members.fill_ptr))
+    pulls = np.isin(program.kinds(), PULLS)[owner] & remote_members(program)
+    fills = np.flatnonzero(pulls[member])
+    out = np.full(program.n_rows, -1, np.int64)
+    out[members.fill_row[fills]] = trace.start[owner[member[fills]]] + 2 * program.machine.lat
+    return out
