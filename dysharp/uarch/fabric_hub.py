@@ -5,6 +5,8 @@ from dysharp.uarch.fabric import dirty_mark, level_change, ring_put
 from dysharp.uarch.fabric_columns import (
     C_AL_MISS,
     C_ANSWERS,
+    C_BANK_PS,
+    C_BANKS,
     C_CLASSES,
     C_FILLS,
     C_LEAF,
@@ -35,6 +37,8 @@ from dysharp.uarch.fabric_columns import (
     ST_AL_WAITS,
     ST_ALLOCATED,
     ST_ANSWER_WAITS,
+    ST_BANK_PS,
+    ST_BANK_WAITS,
     ST_FULL,
     ST_HITS,
     ST_LOOKUPS,
@@ -47,7 +51,7 @@ from dysharp.uarch.fabric_columns import (
 )
 from dysharp.uarch.fabric_switch import mix
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.tables import AL_FULL, AL_READ, H_ALLOCATED, H_CACHED, al_answer, al_lookup
+from dysharp.uarch.tables import AL_FULL, AL_READ, H_ALLOCATED, H_BANK0, H_CACHED, al_answer, al_lookup
 from dysharp.uarch.tree import tree_set
 
 OP_START, OP_UNSENT = 30, 31  # free columns of an op's record: the link of its first packet, packets not sent
@@ -89,7 +93,7 @@ def cut_find(i, q, op, hub, cut, pw, c):
     chunk = cut[row, 1]
     while True:
         if o < 0:
-            nxt = hub[lk_node(i, c) * c[C_CLASSES] + q, 0]
+            nxt = hub[i // c[C_LINKS] * c[C_CLASSES] + q, 0]
         elif chunk >= pw[op[o, WIRE], PW_PACKETS]:
             nxt = op[o, NEXT]
         else:
@@ -106,15 +110,20 @@ def cut_find(i, q, op, hub, cut, pw, c):
 
 
 @block
-def lk_node(i, c):
-    """GPU of link i."""
-    return i // c[C_LINKS]
-
-
-@block
 def misses_change(by, now, st):
     """`by` more misses are under way: for mean and maximum over all hubs."""
     level_change(by, now, st, ST_AL_AREA, ST_AL_SINCE, ST_MISSES_NOW, ST_PEAK_MISSES)
+
+
+@block
+def bank_wait(key, node, hubs, c, x, st):
+    """What the lookup of `key` would wait for its bank of the TLB, which takes one in every C_BANK_PS: counted, not charged."""
+    bank = H_BANK0 + key % c[C_BANKS]
+    wait = hubs[node, bank] - x[X_NOW]
+    if wait > 0:
+        st[ST_BANK_WAITS] += 1
+        st[ST_BANK_PS] += wait
+    hubs[node, bank] = max(hubs[node, bank], x[X_NOW]) + c[C_BANK_PS]
 
 
 @kernel
@@ -131,6 +140,8 @@ def hub_lookup(p, node, pk, mem, fill_row, keys, hubs, waiters, al, fr, tree, c,
             st[ST_FULL] += 1
             return False
         st[ST_LOOKUPS] += 1
+        if c[C_BANKS] > 0:
+            bank_wait(key, node, hubs, c, x, st)
         if answer >= 0:
             st[ST_HITS] += 1
             continue

@@ -12,8 +12,8 @@ K_LAYOUT, K_PREV, K_NEXT, K_CACHED, K_FIRST, K_LAST = range(6)
 # K_LAYOUT: -1 = not bound; K_PREV, K_NEXT: ring; K_FIRST .. K_LAST: packets that wait for the miss, -1 = no miss
 KEY_EMPTY = (-1, -1, -1, 0, -1, -1)
 
-# hub, int64 [n_hubs, 5]
-H_ENTRIES, H_CACHED, H_MSHRS, H_PENDING, H_ALLOCATED = range(5)  # H_ALLOCATED: whether the latest answer bound its key
+# hub, int64 [n_hubs, H_BANK0 + banks]: from H_BANK0 on, when each bank of its TLB is free again
+H_ENTRIES, H_CACHED, H_MSHRS, H_PENDING, H_ALLOCATED, H_BANK0 = range(6)  # H_ALLOCATED: whether the latest answer bound its key
 
 # packet, int64 [n_packets, 2]
 W_NEXT, W_ALLOCATES = range(2)  # W_NEXT: the packet that waits behind, -1 = none

@@ -33,7 +33,8 @@ class FabricConfig:
     `n_planes` switches; `speedup` crossbar lanes into and out of a port; `stripe`: how packets choose links; `channels`: virtual-channel
     groups ("two": requests and answers, "class": every class its own, "one": all together); `cycle_ps`: what dynamic routing and summing
     add; `reduction_entries` sessions per port, `reduction_timeout_ps` 0 = never; `al_entries` TLB entries per hub, `al_mshrs` its misses
-    under way, `al_miss_ps` reading the table; `queue_entries` of the MultimemQ per GPU, `fetch_ps` a target list; `answer_entries`
+    under way, `al_miss_ps` reading the table, `al_banks` and `al_bank_ps` the banks it is looked up in and how often each takes a lookup
+    (their waits are counted, not charged: docs/design/0006); `queue_entries` of the MultimemQ per GPU, `fetch_ps` a target list; `answer_entries`
     requests per link whose answers have not left; `n_vcs`, `vc_flits` -1 = those of the Program's machine.
     """
 
@@ -46,6 +47,8 @@ class FabricConfig:
     reduction_timeout_ps: int = 0
     al_entries: int = 0
     al_mshrs: int = 0
+    al_banks: int = 0
+    al_bank_ps: int = 625
     al_miss_ps: int = 500_000
     queue_entries: int = 0
     fetch_ps: int = 30_000
@@ -72,6 +75,8 @@ def fabric_of(cluster: Cluster) -> FabricConfig:
         reduction_timeout_ps=choice_int("packet.reduction_timeout_us") * PS_PER_US,
         al_entries=cluster.al_tlb_entries,
         al_mshrs=choice_int("packet.al_mshrs"),
+        al_banks=choice_int("packet.al_banks"),
+        al_bank_ps=choice_int("packet.al_bank_ps"),
         al_miss_ps=ns_to_ps(choice_int("packet.al_miss_ns")),
         queue_entries=cluster.multimemq_entries * choice_int("packet.multimemq_lsus"),
         fetch_ps=ns_to_ps(choice_int("dysharp.target_fetch_ns")),
@@ -189,7 +194,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Low
     n_keys = p.n_rows if config.al_entries else 0
     n_hubs = p.n_nodes
     keys = np.zeros((n_keys + n_hubs, 6), np.int64)
-    hubs = np.zeros((n_hubs, 5), np.int64)
+    hubs = np.zeros((n_hubs, tables.H_BANK0 + config.al_banks), np.int64)
     hubs[:, tables.H_ENTRIES] = config.al_entries or NEVER
     hubs[:, tables.H_MSHRS] = config.al_mshrs or NEVER
     c[f.C_ROWS] = n_keys
@@ -284,7 +289,7 @@ def constants(p: Program, config: FabricConfig, pw: Array) -> Array:
         f.C_QUEUE: config.queue_entries, f.C_TIMEOUT: config.reduction_timeout_ps, f.C_STRIPE: STRIPES.index(config.stripe),
         f.C_CLASSES: len(p.classes), f.C_ACK_GROUP: {"two": 1, "one": 0, "class": n_groups - 1}[config.channels],
         f.C_NOTE_GROUP: 0, f.C_SIZES: sizes, f.C_EXT: 2 * exts, f.C_PER_PLANE: per_plane, f.C_FILLS: fills,
-        f.C_ANSWERS: config.answer_entries, f.C_NOTE_FLITS: note,
+        f.C_ANSWERS: config.answer_entries, f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps,
         f.C_MARGIN: total * (most + 3) + int(p.regions.tile_rows.max(initial=0)) + 64,
     }  # fmt: skip
     for column, value in values.items():

@@ -24,13 +24,14 @@ KINDS = (
 def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
     """Counts by block, plain values for JSON. Times in microseconds, summed over all links (or hubs) unless the name says otherwise.
 
-    `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register.
+    `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register;
+    `bank_wait_ns_mean`: what a lookup would wait for its bank. `multimemq`: target lists on their way, mean per GPU (rate x fetch, Little).
     `reduction`: sessions = results + those that left early; `partial_sums` packets pairs sent by them. `occupancy`: `{max, mean}`, over all
     ports or hubs together for tables, of the fullest port for `input_buffer`. `stalls_us` by cause; `stalls` how often.
     """
     st, time_ps = fabric.st, max(1, int(a.x[col.X_NOW]))
     lk, oc, total = fabric.lk, fabric.oc, len(fabric.lk)
-    lookups, hits = int(st[f.ST_LOOKUPS]), int(st[f.ST_HITS])
+    lookups, hits, fetches = int(st[f.ST_LOOKUPS]), int(st[f.ST_HITS]), int(st[f.ST_FETCHES])
 
     def mean(area: int, since: int, now: int) -> float:
         return float(st[area] + st[now] * (time_ps - st[since])) / time_ps
@@ -44,6 +45,7 @@ def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
             "lookups": lookups, "hits": hits, "misses": int(st[f.ST_MISSES]), "merged": int(st[f.ST_MERGED]),
             "hit_rate": hits / lookups if lookups else None, "evictions": int(st[f.ST_TLB_EVICTIONS]),
             "allocated": int(st[f.ST_ALLOCATED]), "full_retries": int(st[f.ST_FULL]),
+            "bank_waits": int(st[f.ST_BANK_WAITS]), "bank_wait_ns_mean": float(st[f.ST_BANK_PS]) / 1e3 / lookups if lookups else 0.0,
             "misses_under_way": {"max": int(st[f.ST_PEAK_MISSES]), "mean": mean(f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW)},
         },
         "reduction": {
@@ -51,7 +53,7 @@ def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
             "timeouts": int(st[f.ST_TIMEOUTS]), "partial_sums": int(st[f.ST_PARTIALS]), "bypasses": int(st[f.ST_BYPASSES]),
             "occupancy": {"max": int(st[f.ST_PEAK_SESSIONS]), "mean": mean(f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW)},
         },
-        "multimemq": {"fetches": int(st[f.ST_FETCHES])},
+        "multimemq": {"fetches": fetches, "lists_under_way_mean": fetches * int(fabric.c[f.C_FETCH]) / time_ps / p.n_nodes},
         "input_buffer": {"max_flits": int(lk[:, f.LK_PEAK].max(initial=0)), "mean_peak_flits": float(lk[:, f.LK_PEAK].mean())},
         "stalls": {
             "credit": int(st[f.ST_CREDIT_WAITS]), "target_fetch": int(st[f.ST_FETCH_WAITS]), "hub_buffer": int(st[f.ST_HUB_WAITS]),
