@@ -9,6 +9,9 @@ from dysharp.analysis import Row
 from dysharp.api.workload import Workload
 from dysharp.workload import Routing, first_tokens
 
+SETTLED = 0.05
+"""Share by which the window and half of it may differ without a warning."""
+
 
 def run_window(w: Workload, run_layer: Callable[[Workload], Row]) -> Row:
     """The Row of the window, with `window` = what follows for the whole layer. `run_layer` simulates a Workload.
@@ -27,10 +30,13 @@ def run_window(w: Workload, run_layer: Callable[[Workload], Row]) -> Row:
         "us_per_token": rate,
         "half_window_time_us": half.time_us + (whole - size // 2) * early,
     }
+    apart = window["half_window_time_us"] / window["time_us"] - 1
+    text = f"window of {size} tokens: half of it says {apart:+.0%}, so its rate may not be settled; take a larger one"
+    unsettled = (text,) if abs(apart) > SETTLED else ()
     wall = {name: seconds + half.wall_s[name] + quarter.wall_s[name] for name, seconds in full.wall_s.items()}
     wall["routing"], wall["total"] = w.routing_s, wall["total"] - 2 * w.routing_s
     compile_s = full.compile_s + half.compile_s + quarter.compile_s
-    return dataclasses.replace(full, window=window, wall_s=wall, compile_s=compile_s)
+    return dataclasses.replace(full, window=window, wall_s=wall, compile_s=compile_s, warnings=(*full.warnings, *unsettled))
 
 
 def _cut(w: Workload, tokens: int) -> Workload:
