@@ -1,6 +1,7 @@
-"""Speed of the packet level: flits per second on the 32-terminal crossbar (events and flit-exact), and a layer on both levels.
+"""Speed of the packet level on the 32-terminal crossbar (events and flit-exact), and layers on both levels.
 
-python bench/packet.py [--model S-8] [--tokens 256] [--systems dysharp,deepep]
+python bench/packet.py                                                # flits per second
+python bench/packet.py --systems dysharp,deepep [--model S-8] [--tokens 256] [--routing R] [--links N] [--finite]
 python bench/packet.py --model M-8 --window 512 [--whole]     # a window of the model's own tokens against the whole at burst level
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 import dysharp
 from dysharp.engine.burst.run import run_burst
@@ -34,18 +36,26 @@ def crossbar() -> None:
         print(f"| {load} | {events.flits_per_s / 1e6:.1f} | {exact.flits_per_s / 1e6:.1f} | {low:.0f} to {high:.0f} times |")
 
 
-def systems(names: list[str], of: str, tokens: int) -> None:
-    """A model on 32 GPUs: times of both levels, with infinite tables and with the cluster's."""
-    model, cluster = load_model(of), load_cluster("paper-gh200-nvl32")
-    routing = make_routing(model.routing, model, 32, tokens, seed=0, layer=None, placement="auto")
+def systems(given: argparse.Namespace) -> None:
+    """A model on 32 GPUs: times and mean use of the up links at both levels with infinite tables, and with the cluster's tables (`--finite`)."""
+    model, cluster = load_model(given.model), load_cluster("paper-gh200-nvl32")
+    vc_flits = cluster.vc_flits
+    if given.links:  # fewer links of the same rate and buffers in all
+        vc_flits = vc_flits * cluster.links_per_gpu // given.links
+        cluster = replace(cluster, links_per_gpu=given.links, n_switches=min(given.links, cluster.n_switches), vc_flits=vc_flits)
+    routing = make_routing(given.routing or model.routing, model, 32, given.tokens, seed=0, layer=None, placement="auto")
     infinite = FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)
-    print("\n| system | burst us | packet us | difference | with the cluster's tables us | Mevents | Mevents/s |\n|---|---|---|---|---|---|---|")
-    for name in names:
+    print("| system | burst us | packet us | difference | links used, burst | packet | with the cluster's tables us | Mevents | Mevents/s |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in given.systems.split(","):
         system = get_system(name)
         program = system.plan(model, cluster, routing, "fwd", system.options())
-        burst, run, finite = run_burst(program)[0], run_packet(program, infinite), run_packet(program, fabric_of(cluster))
+        burst, run = run_burst(program)[0], run_packet(program, infinite)
+        finite = f"{run_packet(program, fabric_of(cluster)).trace.time_ps / 1e6:.2f}" if given.finite else "-"
         ours, theirs, n = run.trace.time_ps, burst.time_ps, run.trace.n_events
-        cells = name, f"{theirs / 1e6:.2f}", f"{ours / 1e6:.2f}", f"{ours / theirs - 1:+.2%}", f"{finite.trace.time_ps / 1e6:.2f}"
+        wire_ps = burst.up_busy.mean() * 1e6 / cluster.link_bytes_per_us  # bytes of every link are equal at both levels
+        used = f"{wire_ps / theirs:.1%}", f"{wire_ps / ours:.1%}"
+        cells = name, f"{theirs / 1e6:.2f}", f"{ours / 1e6:.2f}", f"{ours / theirs - 1:+.2%}", *used, finite
         print("|", " | ".join((*cells, f"{n / 1e6:.1f}", f"{n / run.timing.engine_s / 1e6:.2f}")), "|", flush=True)
 
 
@@ -70,15 +80,19 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="S-8")
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--systems", default="dysharp,deepep")
+    parser.add_argument("--systems", help="only this: both levels beside each other")
+    parser.add_argument("--routing", help="of --systems: any routing, or a recorded trace (default: the model's)")
+    parser.add_argument("--links", type=int, help="of --systems: links per GPU, sharing its rate and buffers (default: 18)")
+    parser.add_argument("--finite", action="store_true", help="of --systems: also with the cluster's tables")
     parser.add_argument("--window", type=int, help="only this: the first so many tokens of each GPU, of the model's own number")
     parser.add_argument("--whole", action="store_true", help="with --window: run the whole at packet level too (S-8: minutes)")
     given = parser.parse_args(argv)
     if given.window:
-        windows(given.systems.split(","), given.model, given.window, given.whole)
-        return
-    crossbar()
-    systems(given.systems.split(","), given.model, given.tokens)
+        windows((given.systems or "dysharp").split(","), given.model, given.window, given.whole)
+    elif given.systems:
+        systems(given)
+    else:
+        crossbar()
 
 
 if __name__ == "__main__":

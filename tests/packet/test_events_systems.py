@@ -12,36 +12,47 @@ from dysharp.systems import get_system
 from dysharp.systems.registry import all_systems
 from dysharp.workload import make_routing
 
-FAR = {"dysharp": 0.25, "explicit": 0.25, "megatron-ag": 0.04}
-"""Systems beyond 3 %: with a full dispatch window replicas crowd out the requests of Combine (engine/packet/README.md); an all-gather keeps all
-links full all the time and packets take 3.1 % less than trains, for a reason not yet known."""
+FAR = {"dysharp": 0.08, "megatron-ag": 0.04}
+"""Systems beyond 3 % on S-8 with 256 tokens per GPU, in docs/deviations.md: the packets of a row reach their GPU over 18 links in 18 orders, so
+rows that are bound at first touch complete late, and so do the first tiles; an all-gather takes 3.1 % less in packets than in trains."""
 
 
-def difference(name: str, tokens: int) -> float:
-    """Packet over burst level, minus one, on S-8; bytes on every link are equal."""
-    model, cluster = load_model("S-8"), load_cluster("paper-gh200-nvl32")
-    routing = make_routing(model.routing, model, 32, tokens, seed=0, layer=None, placement="auto")
+def differences(name: str, tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> tuple[float, float]:
+    """Packet over burst level, minus one, and how far apart the mean use of the up links is; bytes on every link are equal."""
+    model, cluster = load_model(model_name), load_cluster("paper-gh200-nvl32").with_gpus(n_gpus)
+    routing = make_routing(model.routing, model, n_gpus, tokens, seed=0, layer=None, placement="auto")
     system = get_system(name)
     program = system.plan(model, cluster, routing, "fwd", system.options())
     burst, packet = run_burst(program)[0], run_packet(program, FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)).trace
     assert packet.up_busy.tolist() == burst.up_busy.tolist()
     assert packet.down_busy.tolist() == burst.down_busy.tolist()
-    return packet.time_ps / burst.time_ps - 1
+    wire_ps = burst.up_busy.mean() * 1e6 / cluster.link_bytes_per_us
+    return packet.time_ps / burst.time_ps - 1, abs(wire_ps / packet.time_ps - wire_ps / burst.time_ps)
 
 
 @pytest.mark.parametrize("name", ["dysharp", "deepep", "comet", "fusion-only", "ideal"])
 def test_short_layers_agree(name: str) -> None:
-    found = difference(name, 32)
-    print(name, f"{found:+.2%}")
-    assert abs(found) < max(0.05, FAR.get(name, 0))
+    time, _ = differences(name, 32)
+    print(name, f"{time:+.2%}")
+    assert abs(time) < 0.05
+
+
+@pytest.mark.parametrize("name", ["dysharp", "deepep", "comet"])
+def test_recorded_routing_agrees(name: str) -> None:
+    """DeepSeek-V2-Lite under its own routing, on eight GPUs: one GPU is far fuller than the others."""
+    time, used = differences(name, 64, "deepseek-v2-lite", 8)
+    print(name, f"{time:+.2%}")
+    assert abs(time) < 0.03
+    assert used < 0.02
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(all_systems()))
 def test_s8_agrees_within_three_percent(name: str) -> None:
-    found = difference(name, 256)
-    print(name, f"{found:+.2%}")
-    assert abs(found) < FAR.get(name, 0.03)
+    time, used = differences(name, 256)
+    print(name, f"{time:+.2%}")
+    assert abs(time) < FAR.get(name, 0.03)
+    assert used < (0.05 if name in FAR else 0.02)
 
 
 def test_finite_tables_are_used_and_counted() -> None:
