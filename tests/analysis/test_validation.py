@@ -347,5 +347,8 @@ def test_the_bars_reached_on_the_shared_measurements(measured) -> None:
 @pytest.mark.slow
 def test_the_packaged_constants_are_what_the_shared_measurements_give(measured) -> None:
     found, predicted, _ = measured
-    new = refit(found, fitted(), ratio=ratios(found, fitted(), predicted))
-    assert {n: c.value for n, c in new.items()} == pytest.approx(fitted_values(), rel=0.05)
+    new = {n: c.value for n, c in refit(found, fitted(), ratio=ratios(found, fitted(), predicted)).items()}
+    packaged = fitted_values()
+    # Programs take whole tokens: nothing of them says where between two counts the constant lies.
+    assert new.pop("deepep.tokens_in_flight") == pytest.approx(packaged.pop("deepep.tokens_in_flight"), abs=0.5)
+    assert new == pytest.approx(packaged, rel=0.05)
