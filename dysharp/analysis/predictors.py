@@ -181,13 +181,13 @@ def _mapped(work: Sequence[_Group], jobs: int) -> Any:
 def _end_with_parent() -> None:
     """A process whose parent has been killed ends, too."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
 
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_after(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _answered(group: _Group) -> list[float]:

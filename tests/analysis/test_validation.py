@@ -339,12 +339,16 @@ def test_the_bars_reached_on_the_shared_measurements(measured) -> None:
     assert done.holds, [bar for bar in done.bars if not bar["holds"]]
     medians = {row["family"]: row["median_ape"] for row in done.families}
     assert set(medians) == set(ASK)
-    reached = {REACHED}
+    reached = {"deepep-dispatch": 6.2, "deepep-combine": 5.7, "deepep-ll": 4.6, "trtllm-a2a": 6.2, "nccl": 5.2, "dense-gemm": 8.6,
+               "grouped-gemm": 4.2, "fused-layer": 8.4, "layer": 5.8}
     assert all(medians[family] <= bar for family, bar in reached.items()), medians
 
 
 @pytest.mark.slow
 def test_the_packaged_constants_are_what_the_shared_measurements_give(measured) -> None:
     found, predicted, _ = measured
-    new = refit(found, fitted(), ratio=ratios(found, fitted(), predicted))
-    assert {n: c.value for n, c in new.items()} == pytest.approx(fitted_values(), rel=0.05)
+    new = {n: c.value for n, c in refit(found, fitted(), ratio=ratios(found, fitted(), predicted)).items()}
+    packaged = fitted_values()
+    # Programs take whole tokens: nothing of them says where between two counts the constant lies.
+    assert new.pop("deepep.tokens_in_flight") == pytest.approx(packaged.pop("deepep.tokens_in_flight"), abs=0.5)
+    assert new == pytest.approx(packaged, rel=0.05)
