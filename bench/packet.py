@@ -1,7 +1,7 @@
 """Speed of the packet level on the 32-terminal crossbar (events and flit-exact), and layers on both levels.
 
 python bench/packet.py                                                # flits per second
-python bench/packet.py --systems dysharp,deepep [--model S-8] [--tokens 256] [--routing R] [--links N] [--finite]
+python bench/packet.py --systems dysharp,deepep [--model S-8] [--tokens 256] [--routing R] [--windows D C] [--links N] [--finite]
 python bench/packet.py --model M-8 --window 512 [--whole]     # a window of the model's own tokens against the whole at burst level
 """
 
@@ -45,11 +45,12 @@ def systems(given: argparse.Namespace) -> None:
         cluster = replace(cluster, links_per_gpu=given.links, n_switches=min(given.links, cluster.n_switches), vc_flits=vc_flits)
     routing = make_routing(given.routing or model.routing, model, 32, given.tokens, seed=0, layer=None, placement="auto")
     infinite = FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)
+    windows_of = dict(zip(("dispatch_window", "combine_window"), given.windows or (), strict=False))
     print("| system | burst us | packet us | difference | links used, burst | packet | with the cluster's tables us | Mevents | Mevents/s |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in given.systems.split(","):
         system = get_system(name)
-        program = system.plan(model, cluster, routing, "fwd", system.options())
+        program = system.plan(model, cluster, routing, "fwd", system.options(**windows_of))
         burst, run = run_burst(program)[0], run_packet(program, infinite)
         finite = f"{run_packet(program, fabric_of(cluster)).trace.time_ps / 1e6:.2f}" if given.finite else "-"
         ours, theirs, n = run.trace.time_ps, burst.time_ps, run.trace.n_events
@@ -83,6 +84,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--systems", help="only this: both levels beside each other")
     parser.add_argument("--routing", help="of --systems: any routing, or a recorded trace (default: the model's)")
     parser.add_argument("--links", type=int, help="of --systems: links per GPU, sharing its rate and buffers (default: 18)")
+    parser.add_argument("--windows", type=int, nargs=2, help="of --systems: tokens in flight in Dispatch and Combine (default: the system's)")
     parser.add_argument("--finite", action="store_true", help="of --systems: also with the cluster's tables")
     parser.add_argument("--window", type=int, help="only this: the first so many tokens of each GPU, of the model's own number")
     parser.add_argument("--whole", action="store_true", help="with --window: run the whole at packet level too (S-8: minutes)")

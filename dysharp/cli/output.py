@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -137,8 +137,36 @@ def _lines_of(row: Row) -> list[tuple[str, str]]:
         ("link down, mean / max", f"{_percent(row, 'down')} %"),
         ("SMs, mean / max", f"{_percent(row, 'sm')} %"),
         ("waits (last GPU)", times(row.stalls)),
+        *_block_lines(row.blocks),
         ("simulated", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
     ]
+
+
+def _block_lines(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the blocks of the fabric did, at packet level; those that had nothing to do are left out."""
+    if not blocks:
+        return []
+    al, red, queue = blocks["al_tlb"], blocks["reduction"], blocks["multimemq"]
+    lines = [("blocks of the fabric", f"{blocks['packets']['cut']} packets, input buffers up to {blocks['input_buffer']['max_flits']} flits a port")]
+    if al["lookups"]:
+        under_way = al["misses_under_way"]
+        lines += [
+            ("  AL TLB", f"{al['lookups']} lookups, {al['hit_rate']:.1%} hits, {al['misses']} reads of memory, {al['evictions']} evictions"),
+            ("    misses under way", f"mean {under_way['mean']:.0f}, at most {under_way['max']}, all hubs; {al['full_retries']} found no register"),
+            ("    banks", f"{al['bank_waits']} lookups met a busy bank, {al['bank_wait_ns_mean']:.1f} ns a lookup (not charged)"),
+        ]
+    if red["sessions"]:
+        live = red["occupancy"]
+        left = f"{red['evictions']} evictions, {red['timeouts']} timeouts, {red['bypasses']} bypasses"
+        lines += [("  reduction tables", f"{red['sessions']} sessions, {left}"), ("    live", f"mean {live['mean']:.0f}, at most {live['max']}, all ports")]
+    if queue["fetches"]:
+        lines += [("  MultimemQ", f"{queue['fetches']} target lists, {queue['lists_under_way_mean']:.1f} under way per GPU")]
+    stalls = ", ".join(
+        f"{cause.replace('_', ' ')} {n}" + (f" ({blocks['stalls_us'][cause]:.0f} us)" if cause in blocks["stalls_us"] else "")
+        for cause, n in blocks["stalls"].items()
+        if n
+    )
+    return [*lines, ("  stalls by cause", stalls or "none")]
 
 
 def _window_lines(row: Row) -> list[tuple[str, str]]:

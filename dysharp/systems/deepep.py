@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.errors import ConfigError
-from dysharp.program import Discipline, Program, Tail
+from dysharp.program import Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.channels import Channels
-from dysharp.systems.experts import one_after_another
+from dysharp.systems.experts import one_after_another, phase_by_phase
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
 from dysharp.systems.software import is_real
@@ -56,8 +56,4 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         channels = Channels(layer, options.n_sm)
         channels.combine(one_after_another(layer, channels.dispatch()))
         return layer.build("one_copy_per_gpu")
-    layer.dispatch_puts()
-    finished = one_after_another(layer)
-    combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
-    return layer.build("one_copy_per_gpu")
+    return phase_by_phase(layer)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.compute import gemm_gang, tile_task_ps, weight_grad_gang, weight_grad_task_ps
-from dysharp.program import Discipline, Head, Kind, Tail, Template
+from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Model
 from dysharp.systems.layer import Layer
 
@@ -131,3 +131,12 @@ def _after_tiles(layer: Layer, tail: Tail, first: int, heads: tuple[int, ...]) -
     """The ops of every tile in `heads` wait for the tile's own tail."""
     for head in heads:
         layer.b.edges(tail, first + layer.tiles, Head.OP_ISSUE, head + layer.tiles)
+
+
+def phase_by_phase(layer: Layer) -> Program:
+    """Paper form of one copy per GPU each way: Dispatch, one GEMM after the other, Combine; the only waits are each GPU's own."""
+    layer.dispatch_puts()
+    finished = one_after_another(layer)
+    combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
+    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
+    return layer.build("one_copy_per_gpu")

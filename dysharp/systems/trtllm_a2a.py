@@ -11,7 +11,7 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Cluster, Model
 from dysharp.systems.deepep import fp8_row_bytes
-from dysharp.systems.experts import one_after_another
+from dysharp.systems.experts import one_after_another, phase_by_phase
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
@@ -67,11 +67,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
         kernels.combine(one_after_another(layer, kernels.dispatch()))
         return layer.build("one_copy_per_gpu")
-    layer.dispatch_puts()
-    finished = one_after_another(layer)
-    combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
-    return layer.build("one_copy_per_gpu")
+    return phase_by_phase(layer)
 
 
 class _Sided(Kernels):

@@ -37,6 +37,17 @@ def test_a_window_is_labelled(dysharp: Call) -> None:
     assert (row["tokens_per_gpu"], row["window"]["of_tokens"]) == (8, 24)
 
 
+def test_blocks_of_the_fabric_are_shown(dysharp: Call) -> None:
+    words = ("run", "dysharp", *SMALL, "--fidelity", "packet")
+    done, row = dysharp(*words), json.loads(dysharp(*words, "--json").out)
+    al, sessions = row["blocks"]["al_tlb"], row["blocks"]["reduction"]["sessions"]
+    assert sessions > 0
+    assert f"{al['lookups']} lookups, {al['hit_rate']:.1%} hits, {al['misses']} reads of memory" in done.out
+    assert f"{sessions} sessions" in done.out
+    assert "stalls by cause" in done.out
+    assert "stalls by cause" not in dysharp("run", "dysharp", *SMALL).out
+
+
 @pytest.mark.parametrize("direction", ["bwd", "both"])
 def test_other_passes(dysharp: Call, direction: str) -> None:
     row = json.loads(dysharp("run", "comet", *SMALL, "--direction", direction, "--json").out)
