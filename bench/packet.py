@@ -1,7 +1,7 @@
 """Speed of the packet level on the 32-terminal crossbar (events and flit-exact), and layers on both levels.
 
 python bench/packet.py                                                # flits per second
-python bench/packet.py --systems dysharp,deepep [--model S-8] [--tokens 256] [--routing R] [--windows D C] [--links N] [--finite]
+python bench/packet.py --systems dysharp,deepep [--model S-8] [--tokens 256] [--routing R] [--windows D C] [--finite]
 python bench/packet.py --model M-8 --window 512 [--whole]     # a window of the model's own tokens against the whole at burst level
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 
 import dysharp
 from dysharp.engine.burst.run import run_burst
@@ -39,10 +38,6 @@ def crossbar() -> None:
 def systems(given: argparse.Namespace) -> None:
     """A model on 32 GPUs: times and mean use of the up links at both levels with infinite tables, and with the cluster's tables (`--finite`)."""
     model, cluster = load_model(given.model), load_cluster("paper-gh200-nvl32")
-    vc_flits = cluster.vc_flits
-    if given.links:  # fewer links of the same rate and buffers in all
-        vc_flits = vc_flits * cluster.links_per_gpu // given.links
-        cluster = replace(cluster, links_per_gpu=given.links, n_switches=min(given.links, cluster.n_switches), vc_flits=vc_flits)
     routing = make_routing(given.routing or model.routing, model, 32, given.tokens, seed=0, layer=None, placement="auto")
     infinite = FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)
     windows_of = dict(zip(("dispatch_window", "combine_window"), given.windows or (), strict=False))
@@ -83,7 +78,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--systems", help="only this: both levels beside each other")
     parser.add_argument("--routing", help="of --systems: any routing, or a recorded trace (default: the model's)")
-    parser.add_argument("--links", type=int, help="of --systems: links per GPU, sharing its rate and buffers (default: 18)")
     parser.add_argument("--windows", type=int, nargs=2, help="of --systems: tokens in flight in Dispatch and Combine (default: the system's)")
     parser.add_argument("--finite", action="store_true", help="of --systems: also with the cluster's tables")
     parser.add_argument("--window", type=int, help="only this: the first so many tokens of each GPU, of the model's own number")
