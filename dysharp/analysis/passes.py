@@ -9,7 +9,7 @@ from typing import Any
 from dysharp.analysis.row import Row
 
 SUMS = ("time_us", "exposed_comm_us", "bound_us", "workload_bound_us", "n_ops", "n_events", "compile_s")
-TABLES = ("wire_flits", "attribution", "stalls", "bound_terms")
+TABLES = ("wire_flits", "attribution", "stalls", "bound_terms", "surroundings_us", "not_charged_us")
 Phases = dict[str, dict[str, float]]
 
 
@@ -17,7 +17,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
     """The two passes one after the other: times, bytes, bounds, causes and counts add up; no pass starts before the other has ended.
 
     `phases_us`: from the first start to the last end in either pass, busy added up (each pass on its own last GPU); `utilization`: means
-    over both times (of `_max`: the mean of the two maxima, which may be different GPUs); `bound_resource`: both, where they differ;
+    over both (simulated) times (of `_max`: the mean of the two maxima, which may be different GPUs); `bound_resource`: both, where they differ;
     `digest`: of the two digests. Wall times add up, but for the routing, which both share.
     """
     sums: dict[str, Any] = {name: getattr(forward, name) + getattr(backward, name) for name in SUMS}
@@ -33,7 +33,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
         direction="both",
         **sums,
         traffic_bytes=traffic,
-        phases_us=_phases(forward.phases_us, backward.phases_us, forward.time_us),
+        phases_us=_phases(forward.phases_us, backward.phases_us, forward.simulated_us),
         utilization=_weighted(forward, backward),
         bound_resource=resources[0] if resources[0] == resources[1] else f"{resources[0]} (forward) and {resources[1]} (backward)",
         wall_s=wall,
@@ -62,7 +62,7 @@ def _phases(forward: Phases, backward: Phases, begin_us: float) -> Phases:
 
 
 def _weighted(forward: Row, backward: Row) -> dict[str, float]:
-    time_us = forward.time_us + backward.time_us
-    if time_us == 0:
+    one, two = forward.simulated_us, backward.simulated_us
+    if one + two == 0:
         return dict(forward.utilization)
-    return {name: (share * forward.time_us + backward.utilization[name] * backward.time_us) / time_us for name, share in forward.utilization.items()}
+    return {name: (share * one + backward.utilization[name] * two) / (one + two) for name, share in forward.utilization.items()}

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.analysis.surroundings import around
+from dysharp.analysis.contention import sm_contention_us
+from dysharp.analysis.surroundings import PERMUTES, around
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Model, load_cluster
@@ -216,10 +217,11 @@ def layer_us(case: LayerCase, constants: Mapping[str, float]) -> tuple[float]:
     words: dict[str, Any] = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8 else "rows"} if case.system == "deepep" else {}
     routing = make_routing("uniform", model, cluster.n_gpus, model.tokens_per_gpu)
     program = chosen.plan(model, cluster, routing, "fwd", chosen.options(form="real", **words))
-    ran = run_burst(program)[0].time_ps / PS_PER_US
+    trace, _ = run_burst(program)
+    ran = trace.time_ps / PS_PER_US + sm_contention_us(program, trace, words.get("n_sm", 0), cluster.n_sms)
     weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
     casts = TRAINING_CAST_BYTES * (weights + case.rows * model.expert_hidden) + case.rows * model.hidden if case.training else 0.0
-    permutes = 1 if case.system == "deepep" else 0
+    permutes = PERMUTES.get(case.system, 0)
     near = around(cluster, model, case.rows, case.copies, permutes=permutes, fp8_rows=case.fp8, cast_bytes=casts)
     return (ran + near.device_us + near.host_us,)
 

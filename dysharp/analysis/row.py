@@ -21,6 +21,9 @@ from dysharp.workload import Routing
 MODEL_VERSION = "2"
 """Raised by every change that moves a simulated number; the changelog says which and why."""
 
+SURROUNDINGS = "surroundings_us"
+"""The cause in `Row.attribution` of what surrounds a Program on an hw cluster."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -57,12 +60,16 @@ class Row:
     time with a transfer in flight and no GEMM running. `traffic_bytes`: payload {up, down: {dispatch, combine, other}}, all GPUs.
     `wire_flits`: {up, down}, everything. `utilization`: {up, down, sm} mean over GPUs, {up_max, down_max, sm_max}. `bound_us`,
     `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
-    host_us}, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes last. In a backward pass the gradients of a
-    GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`. `blocks`: what the blocks of the fabric counted at packet level
-    (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `window`: where only the first tokens of each GPU were
-    run (then `tokens_per_gpu`, and every other field is about those), what follows for the whole: {tokens, of_tokens, time_us, us_per_token,
-    half_window_time_us} (`api.window`), else empty. `warnings`: what lies outside the validated range
-    (`analysis.trust`), on hw clusters.
+    host_us}, and on hw clusters surroundings_us, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes
+    last. In a backward pass the gradients of a GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`. `blocks`: what the
+    blocks of the fabric counted at packet level (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `window`:
+    where only the first tokens of each GPU were run (then `tokens_per_gpu`, and every other field is about those), what follows for the
+    whole: {tokens, of_tokens, time_us, us_per_token, half_window_time_us} (`api.window`), else empty. `warnings`: what lies outside the
+    validated range
+    (`analysis.trust`), on hw clusters. `surroundings_us`, on hw clusters where GEMMs run: what a layer has besides its Program
+    (`analysis.surroundings`), {permute_us, activation_us, cast_us, launch_us, contention_us, host_us}. `time_us` has all of them but the
+    host, as in a CUDA graph, `eager_us` the host too; phases, exposed communication, traffic, utilization, bounds and stalls are of the
+    Program, which takes `simulated_us`. `not_charged_us`, there too: {memory_us}, `contention.memory_contention_us`, in no time.
     """
 
     system: str
@@ -100,19 +107,34 @@ class Row:
     blocks: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     window: dict[str, Any] = field(default_factory=dict)
+    surroundings_us: dict[str, float] = field(default_factory=dict)
+    not_charged_us: dict[str, float] = field(default_factory=dict)
 
     @property
     def layer_us(self) -> float:
         """Time of the whole layer: `time_us`, or what the window says."""
         return float(self.window["time_us"]) if self.window else self.time_us
 
+    @property
+    def simulated_us(self) -> float:
+        """Time of the Program, without what surrounds it."""
+        return self.time_us - self.attribution.get(SURROUNDINGS, 0.0)
+
+    @property
+    def eager_us(self) -> float:
+        """`time_us` with the launches of the host, which an eager layer does not hide."""
+        return self.time_us + self.surroundings_us.get("host_us", 0.0)
+
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values for JSON, in the order of their declaration; `blocks`, `warnings` and `window` where there are any."""
+        """The fields as plain values for JSON, in the order of their declaration; those that have defaults where there are any.
+
+        With `surroundings_us` come `simulated_us` and `eager_us`.
+        """
         out = dataclasses.asdict(self)
-        for name in ("blocks", "warnings", "window"):
+        for name in ("blocks", "warnings", "window", "surroundings_us", "not_charged_us"):
             if not out[name]:
                 del out[name]
-        return out
+        return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})
 
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:

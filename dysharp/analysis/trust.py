@@ -115,7 +115,7 @@ def warnings_of(q: Question) -> tuple[str, ...]:
     if q.cluster.family != "hw":
         return ()
     if not is_real_form(q):
-        return (f"{q.system}: paper form, no software cost is charged and no measurement stands behind it",)
+        return (f"{q.system}: paper form, no software cost is charged for its communication and no measurement stands behind it",)
     found = _machine_warnings(q.cluster)
     if q.direction != "fwd":
         found.append("backward passes were not measured")

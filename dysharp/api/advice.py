@@ -10,7 +10,7 @@ from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import Load, eplb_spec, load_of, memory_warning
-from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.trust import Question, judged, measured_range, trust_of
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, option_choices, options_of, split_options
@@ -37,7 +37,6 @@ class Predicted:
     """
 
     row: Row
-    around: Surroundings
     typical: float | None
     wide: float | None
     families: tuple[str, ...]
@@ -45,11 +44,16 @@ class Predicted:
 
     @property
     def time_us(self) -> float:
-        return self.row.time_us + self.around.device_us
+        return self.row.time_us
 
     @property
     def eager_us(self) -> float:
-        return self.time_us + self.around.host_us
+        return self.row.eager_us
+
+    @property
+    def around(self) -> Surroundings:
+        """What of the row surrounds its Program; nothing where no GEMM runs."""
+        return Surroundings(**self.row.surroundings_us)
 
     def bar(self) -> tuple[float, float] | None:
         """(low, high) in us."""
@@ -69,7 +73,7 @@ class Predicted:
             "typical_error": self.typical,
             "p90_error": self.wide,
             "families": list(self.families),
-            "simulated_us": self.row.time_us,
+            "simulated_us": self.row.simulated_us,
             "surroundings_us": self.around.to_dict(),
             "phases_us": self.row.phases_us,
             "exposed_comm_us": self.row.exposed_comm_us,
@@ -131,7 +135,7 @@ class Advice:
         waits = f", waits for other GPUs {rest:.0f} us ({rest / best.time_us:.0%})" if rest > 0 else ""
         return (
             f"{row.system} takes {best.time_us:.0f} us{within}. On the GPU that finishes last: {shown}{waits}. The busiest resource is "
-            f"{row.bound_resource} ({row.bound_us / row.time_us:.0%} of the simulated time); no system moves and computes this in less than "
+            f"{row.bound_resource} ({row.bound_us / row.simulated_us:.0%} of the simulated time); no system moves and computes this in less than "
             f"{row.workload_bound_us:.0f} us."
         )
 
@@ -263,18 +267,16 @@ class Desk:
         heavy = memory_warning(w.request.model, w.request.cluster, w.routing)
         row = dataclasses.replace(row, warnings=(*row.warnings, *heavy))
         values = dataclasses.asdict(options)
-        passes = 2 if w.request.direction == "both" else 1
-        around = surroundings(name, w.request.model, w.request.cluster, w.routing, fp8_rows=values.get("dispatch") == "fp8", passes=passes)
         r = w.request
-        trust = trust_of(Question(name, r.model, r.cluster, r.tokens, r.direction, values), _shares(row, around))
-        return Predicted(row, around, trust.typical, trust.wide, trust.families, {})
+        trust = trust_of(Question(name, r.model, r.cluster, r.tokens, r.direction, values), _shares(row))
+        return Predicted(row, trust.typical, trust.wide, trust.families, {})
 
 
-def _shares(row: Row, around: Surroundings) -> dict[str, float]:
+def _shares(row: Row) -> dict[str, float]:
     """Parts of the predicted time by operator, from the busy times of the GPU that finishes last."""
     busy = {name: phase["busy"] for name, phase in row.phases_us.items()}
-    total, time_us = sum(busy.values()) or 1.0, row.time_us + around.device_us
-    return {name: us / total * row.time_us / time_us for name, us in busy.items()} | {"surroundings": around.device_us / time_us}
+    total, simulated = sum(busy.values()) or 1.0, row.simulated_us / row.time_us
+    return {name: us / total * simulated for name, us in busy.items()} | {"surroundings": 1.0 - simulated}
 
 
 def _searched(desk: Desk, system: System, given: Mapping[str, Value]) -> Predicted:

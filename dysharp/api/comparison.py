@@ -29,6 +29,7 @@ _LIMITS = {
     "latency_us": "fixed latencies of hops, memory and acknowledgements",
     "window_us": "round trips that full windows expose",
     "host_us": "software costs",
+    "surroundings_us": "permutation, activation, casts and gaps between kernels",
 }
 
 

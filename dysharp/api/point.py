@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
+from dysharp.analysis.contention import memory_contention_us, sm_contention_us
 from dysharp.analysis.residence import row_visits
+from dysharp.analysis.surroundings import surrounded, surroundings
 from dysharp.analysis.trust import Question, warnings_of
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, options_of, split_fabric, split_options
@@ -136,7 +138,7 @@ def _run_pass(
         options=dataclasses.asdict(options),
         free_links=system.traffic == "none",
     )
-    row = make_row(point, program, trace)
+    row = _whole_layer(make_row(point, program, trace), w, program, trace)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
     wall = WallTimes(
@@ -150,6 +152,21 @@ def _run_pass(
     asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options))
     row = dataclasses.replace(row, warnings=warnings_of(asked))
     return row, trace.row_slot
+
+
+def _whole_layer(row: Row, w: Workload, program: Program, trace: Trace) -> Row:
+    """On a real machine the layer around the Program: without its GEMMs (`compute` = False) there is none."""
+    model, cluster, options = w.request.model, w.request.cluster, row.options
+    if cluster.family != "hw" or not options.get("compute", True):
+        return row
+    fp8_rows = options.get("dispatch") == "fp8"
+    found = surroundings(row.system, model, cluster, w.routing, fp8_rows=fp8_rows, direction=row.direction)
+    if row.form == "real":
+        kept = int(options.get("n_sm", 0))
+        found = dataclasses.replace(found, contention_us=sm_contention_us(program, trace, kept, cluster.n_sms))
+    moved = sum(row.traffic_bytes[side][name] for side in ("up", "down") for name in ("dispatch", "combine")) / row.gpus
+    memory_us = memory_contention_us(program, trace, moved, cluster.hbm_bytes_per_us)
+    return dataclasses.replace(surrounded(row, found), not_charged_us={"memory_us": memory_us})
 
 
 def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]], tuple[Trace, Timing, dict[str, Any]]]:

@@ -83,11 +83,12 @@ _CAUSES = {
 
 def _limits(done: Advice) -> Block:
     best = done.best
-    parts = [(_CAUSES[name], us) for name, us in best.row.attribution.items()]
+    parts = [(_CAUSES[name], us) for name, us in best.row.attribution.items() if name in _CAUSES]
     parts += [(name, us) for name, us in (
         ("permutation of rows", best.around.permute_us),
         ("activation and casts", best.around.activation_us + best.around.cast_us),
         ("launches of GEMMs", best.around.launch_us),
+        ("GEMMs without the SMs of communication kernels", best.around.contention_us),
     )]
     rows = tuple((name, f"{us:.1f}", f"{100 * us / best.time_us:.0f}") for name, us in sorted(parts, key=lambda part: -part[1]) if us >= 0.05)
     terms = ", ".join(f"{name} {us:.1f}" for name, us in best.row.bound_terms.items())

@@ -55,12 +55,14 @@ def print_comparison(done: Comparison) -> None:
     """One row per system, then the sentence."""
     divisor, unit = _bytes_unit(done.rows)
     out = console()
-    narrow = out.width < WIDTH
+    around = any(row.surroundings_us for row in done.rows)  # a column more
+    narrow = out.width < WIDTH or around
     table = _table(padding=(0, 1 if narrow else 2, 0, 0))
     table.add_column("\nsystem", no_wrap=True)
-    table.add_column("\nform")
+    table.add_column("\nform", no_wrap=around)
     for heading in (
         "layer\ntime us",
+        *(("of it\naround",) if around else ()),
         "exposed\ncomm us",
         f"bytes\nup {unit}",
         f"bytes\ndown {unit}",
@@ -76,6 +78,7 @@ def print_comparison(done: Comparison) -> None:
             row.system,
             row.form,
             f"{row.time_us:.1f}",
+            *((f"{row.time_us - row.simulated_us:.1f}",) if around else ()),
             f"{row.exposed_comm_us:.1f}",
             f"{sum(row.traffic_bytes['up'].values()) / divisor:.2f}",
             f"{sum(row.traffic_bytes['down'].values()) / divisor:.2f}",
@@ -90,6 +93,8 @@ def print_comparison(done: Comparison) -> None:
         f"\nspeed-up over {done.baseline}; x own bound: time over the busiest resource of this system's program; "
         "x least of any: over the least that any system needs (ideal: its GEMMs)"
     )
+    if around:
+        out.print("of it around: permutation, activation, casts and launches on the GPU; eager layers also wait for the host (--json: eager_us)")
     out.print(done.sentence, markup=False)
 
 
@@ -124,6 +129,7 @@ def _lines_of(row: Row) -> list[tuple[str, str]]:
         ("system", f"{row.system} ({row.form} form)"),
         *_window_lines(row),
         ("layer time", f"{row.time_us:.2f} us"),
+        *_surrounding_lines(row),
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
         ("bound of this system", f"{row.bound_us:.2f} us by {row.bound_resource}: {times(row.bound_terms)}"),
         ("bound of any system", f"{row.workload_bound_us:.2f} us"),
@@ -167,6 +173,19 @@ def _block_lines(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
         if n
     )
     return [*lines, ("  stalls by cause", stalls or "none")]
+
+
+def _surrounding_lines(row: Row) -> list[tuple[str, str]]:
+    """What of the layer's time is not of the Program; the lines behind them are about the Program alone."""
+    if not row.surroundings_us:
+        return []
+    parts = ", ".join(f"{name.removesuffix('_us')} {us:.1f} us" for name, us in row.surroundings_us.items() if name != "host_us")
+    return [
+        ("  simulated", f"{row.simulated_us:.2f} us"),
+        ("  around it", parts),
+        ("with the host (eager)", f"{row.eager_us:.2f} us"),
+        ("not charged", f"memory of transfers beside GEMMs, at most {row.not_charged_us['memory_us']:.1f} us"),
+    ]
 
 
 def _window_lines(row: Row) -> list[tuple[str, str]]:

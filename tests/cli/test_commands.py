@@ -66,6 +66,23 @@ def test_run_prints_units(dysharp: Call) -> None:
         assert part in out
 
 
+def test_layers_of_real_machines_say_what_surrounds_them(dysharp: Call) -> None:
+    words = (*SMALL, "--cluster", "hw-dgx-h100")
+    out = dysharp("run", "deepep", *words).out
+    row = json.loads(dysharp("run", "deepep", *words, "--json").out)
+    permute = row["surroundings_us"]["permute_us"]
+    times = [f"{row[name]:.2f} us" for name in ("time_us", "simulated_us", "eager_us")]
+    for part in (*times, f"permute {permute:.1f} us"):
+        assert part in out
+    assert row["time_us"] > row["simulated_us"] + permute
+    table = dysharp("compare", *words, "--systems", "deepep,dysharp").out
+    assert max(map(len, table.splitlines())) <= 100
+    assert f"{row['time_us']:.1f}" in table
+    assert f" {row['time_us'] - row['simulated_us']:.1f} " in table
+    assert "around" in table
+    assert "around" not in dysharp("compare", *SMALL, "--systems", "deepep,dysharp").out
+
+
 def test_compare_json(dysharp: Call) -> None:
     done = json.loads(dysharp("compare", *SMALL, "--systems", "deepep,ideal", "--json").out)
     assert list(done) == ["rows", "baseline", "speedup", "header", "sentence"]

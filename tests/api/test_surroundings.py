@@ -1,0 +1,92 @@
+"""On hw clusters a Row is a whole layer, the same in `run`, `compare`, `advise` and the layer family of `validate`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dysharp as ds
+from dysharp.analysis.programs import LayerCase, layer_us
+from dysharp.analysis.surroundings import Surroundings, around
+from dysharp.specs import load_cluster, load_model
+from dysharp.systems import all_systems
+from dysharp.workload import make_routing, needed_gpus, rows_per_slot
+
+MODEL, CLUSTER, TOKENS = "deepseek-v2-lite", "hw-dgx-h100", 32
+SMALL: dict[str, Any] = {"model": MODEL, "cluster": CLUSTER, "tokens": TOKENS, "routing": "uniform"}
+PARTS = ["permute_us", "activation_us", "cast_us", "launch_us", "contention_us", "host_us"]
+
+
+@pytest.mark.parametrize(
+    ("system", "options", "n_sm", "fp8"),
+    [("deepep", {"n_sm": 8, "dispatch": "fp8"}, 8, True), ("deepep", {"n_sm": 20}, 20, False), ("megatron-a2a", {}, 0, False)],
+)
+def test_run_compare_advise_and_validate_give_the_same_layer(system: str, options: dict[str, Any], n_sm: int, fp8: bool) -> None:
+    row = ds.run(system, options=options, **SMALL)
+    named = {f"{system}.{name}": value for name, value in options.items()}
+    compared = ds.compare([system], system, options=named, **SMALL).rows[0]
+    best = ds.advise(MODEL, cluster=CLUSTER, tokens=TOKENS, routing="uniform", systems=[system], options=named).best
+    assert row.time_us == compared.time_us == best.time_us
+    assert row.eager_us == compared.eager_us == best.eager_us
+
+    cluster, model = load_cluster(CLUSTER), load_model(MODEL)
+    routing = make_routing("uniform", model, 8, TOKENS)
+    rows = float(rows_per_slot(routing).reshape(8, -1).sum(axis=1).max())
+    copies = float(needed_gpus(routing).sum(axis=0).max())
+    case = LayerCase(system, "h100-sxm", 8, replace(model, tokens_per_gpu=TOKENS), n_sm, fp8, rows, copies, training=False, touched=8.0)
+    assert layer_us(case, cluster.fitted)[0] == pytest.approx(row.eager_us, rel=1e-9)
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd", "both"])
+@pytest.mark.parametrize("system", ["deepep", "megamoe", "dysharp"])
+def test_the_parts_add_up(system: str, direction: str) -> None:
+    row = ds.run(system, direction=direction, **SMALL)
+    assert list(row.surroundings_us) == PARTS
+    found = Surroundings(**row.surroundings_us)
+    assert row.time_us == pytest.approx(row.simulated_us + found.device_us)
+    assert row.eager_us == pytest.approx(row.time_us + found.host_us)
+    assert sum(row.attribution.values()) == pytest.approx(row.time_us)
+    assert max(phase["end"] for phase in row.phases_us.values()) == pytest.approx(row.simulated_us)
+    told = json.loads(json.dumps(row.to_dict(), allow_nan=False))
+    assert (told["simulated_us"], told["eager_us"]) == (row.simulated_us, row.eager_us)
+
+
+def test_both_has_the_surroundings_of_two_passes() -> None:
+    """Forward has an activation of its own, backward has it in the epilogue of a GEMM; nothing is charged twice."""
+    one, two, both = (ds.run("deepep", direction=direction, **SMALL).surroundings_us for direction in ("fwd", "bwd", "both"))
+    assert one["activation_us"] > 0 == two["activation_us"]
+    for name in set(PARTS) - {"contention_us"}:
+        assert both[name] == pytest.approx(one[name] + two[name])
+
+
+def test_what_a_system_has_in_its_program_is_not_charged_again() -> None:
+    around_of = {name: ds.run(name, **SMALL).surroundings_us for name in ("deepep", "hybrid-ep", "megatron-a2a", "megamoe")}
+    assert around_of["deepep"]["permute_us"] > 0
+    assert around_of["hybrid-ep"]["permute_us"] == around_of["megatron-a2a"]["permute_us"] == 0
+    assert [us for name, us in around_of["megamoe"].items() if name != "host_us"] == [0.0] * 5
+
+
+@pytest.mark.parametrize("system", sorted(name for name, s in all_systems().items() if s.has_real_form))
+def test_pure_communication_has_no_surroundings(system: str) -> None:
+    row = ds.run(system, options={"compute": False}, **SMALL)
+    assert row.surroundings_us == {}
+    assert row.eager_us == row.time_us == row.simulated_us
+    assert "surroundings_us" not in row.to_dict()
+
+
+def test_paper_clusters_have_none() -> None:
+    row = ds.run("deepep", model=MODEL, gpus=4, tokens=16)
+    assert row.surroundings_us == row.not_charged_us == {}
+    assert not {"surroundings_us", "simulated_us", "eager_us", "not_charged_us"} & set(row.to_dict())
+    assert "surroundings_us" not in row.attribution
+
+
+def test_constants_of_a_cluster_reach_the_surroundings() -> None:
+    cluster, model = load_cluster(CLUSTER), load_model(MODEL)
+    slow = replace(cluster, constants=(("gpu.kernel_us", 2 * cluster.fitted["gpu.kernel_us"]),))
+    one, two = (around(c, model, 100.0, 50.0, permutes=0, fp8_rows=True).launch_us for c in (cluster, slow))
+    assert two == pytest.approx(2 * one)
+    assert around(cluster, model, 100.0, 50.0, permutes=0, fp8_rows=True, direction="bwd").launch_us == pytest.approx(4 / 3 * one)
