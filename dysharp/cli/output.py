@@ -164,7 +164,10 @@ def _block_lines(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
     if red["sessions"]:
         live = red["occupancy"]
         left = f"{red['evictions']} evictions, {red['timeouts']} timeouts, {red['bypasses']} bypasses"
-        lines += [("  reduction tables", f"{red['sessions']} sessions, {left}"), ("    live", f"mean {live['mean']:.0f}, at most {live['max']}, all ports")]
+        lines += [
+            ("  reduction tables", f"{red['sessions']} sessions, {left}"),
+            ("    live", f"mean {live['mean']:.0f}, at most {live['max']}, all ports"),
+        ]
     if queue["fetches"]:
         lines += [("  MultimemQ", f"{queue['fetches']} target lists, {queue['lists_under_way_mean']:.1f} under way per GPU")]
     stalls = ", ".join(
