@@ -77,7 +77,7 @@ def test_an_interrupted_run_exits_with_130_and_keeps_its_points(tmp_path: Path) 
     path, store = tiny_file(tmp_path, LONG), Store(tmp_path / "store")
     process = started(path, store)
     process.send_signal(signal.SIGINT)  # to the run alone: it has to end its processes itself
-    assert process.wait(30) == INTERRUPTED
+    assert process.wait(300) == INTERRUPTED
     assert list(store)
 
 
