@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any
 
 from dysharp.analysis.measured import Measurement
-from dysharp.analysis.programs import CLUSTERS, GATED_MATRICES, RUNS, EpCase, LayerCase
+from dysharp.analysis.programs import CLUSTERS, FAR, RUNS, EpCase, LayerCase
 from dysharp.analysis.queries import Query, Unsupported
+from dysharp.analysis.surroundings import GATED_MATRICES
 from dysharp.specs import Model, load_cluster
 
 Words = tuple[tuple[str, Any], ...]
@@ -199,4 +200,4 @@ def _effort(ask: Ask) -> int:
     """About how long: the longest first, so that no process is left with a long one at the end."""
     if isinstance(ask.case, LayerCase):
         return ask.case.gpus * ask.case.model.tokens_per_gpu * ask.case.model.topk
-    return ask.case.gpus * min(ask.case.tokens, 512) * ask.case.topk
+    return ask.case.gpus * min(ask.case.tokens, FAR) * ask.case.topk

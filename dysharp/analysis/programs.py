@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis.contention import sm_contention_us
-from dysharp.analysis.surroundings import PERMUTES, around
+from dysharp.analysis.surroundings import GATED_MATRICES, PERMUTES, around
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Model, load_cluster
@@ -118,7 +118,7 @@ def _in_turn(case: FusedCase) -> Routing:
 @lru_cache(maxsize=512)
 def _fused_run(case: FusedCase, constants: Frozen) -> float:
     cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
-    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, case.tokens, 3, 2, "fp8")
+    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, case.tokens, GATED_MATRICES, 2, "fp8")
     routing = _in_turn(case) if case.balanced else make_routing("uniform", model, case.gpus, case.tokens)
     megamoe = get_system("megamoe")
     program = megamoe.plan(model, cluster, routing, "fwd", megamoe.options(form="real", dispatch="mxfp8", weights="fp4"))
@@ -206,7 +206,6 @@ class LayerCase:
     touched: float
 
 
-GATED_MATRICES = 3
 TRAINING_CAST_BYTES = 4  # read in BF16, written in FP8 twice
 
 

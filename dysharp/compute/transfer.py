@@ -23,7 +23,7 @@ NORMAL_BARRIERS = 2.0
 """Barriers of a DeepEP normal call with a cached handle."""
 LL_HEADER_BYTES = 16.0
 """Of a low-latency message."""
-TRT_LAUNCHES = 3.0
+TRT_LAUNCHES = 3
 """Kernels of a call of TensorRT-LLM's two-sided all-to-all: fill in metadata, move, and what follows (place indices, mark empty slots, sum)."""
 
 

@@ -121,7 +121,7 @@ class Channels(Kernels):
         layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, stores[order])
         layer.b.edges(Tail.OP_DONE, pair[order][self._seen(ring, CHUNK["dispatch"])], Head.OP_ISSUE, takes[order])
         layer.b.hold(self._slots() + ring, groups, takes[order])
-        self._start(self.call("dispatch.call", None), groups, ring, source[order])
+        self.starts(self.call("dispatch.call", None), groups, ring, source[order])
         received = self.join("received")
         self.sent(takes, p.gpu, received)
         return received
@@ -147,9 +147,4 @@ class Channels(Kernels):
         layer.b.edges(Tail.OP_DONE, sends, Head.OP_ISSUE, self.paced("combine", pair, gpu, source, costs.stores_ps(layer.model.row_bytes)))
         layer.b.edges(Tail.OP_DONE, pair[self._seen(ring, CHUNK["combine"])], Head.OP_ISSUE, sum_of_pair)
         layer.b.hold(self._slots() + ring, groups, sum_of_pair)
-        self._start(self.call("combine.call", finished), groups, ring, gpu)
-
-    def _start(self, call: I32, ops: I64, ring: I64, node: I32) -> None:
-        """The first op of every group of warps, told apart by its ring, waits for the call of its GPU."""
-        _, first = np.unique(ring, return_index=True)
-        self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])
+        self.starts(self.call("combine.call", finished), groups, ring, gpu)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.deepep import dispatched_bytes
-from dysharp.systems.experts import one_after_another
+from dysharp.systems.experts import one_after_another, rows_phase_by_phase
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
@@ -50,11 +50,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         kernels = _LowLatency(layer)
         kernels.combine(one_after_another(layer, kernels.dispatch()))
         return layer.build("one_copy_per_expert")
-    layer.dispatch_rows()
-    finished = one_after_another(layer)
-    combine = layer.combine_rows(Discipline.PROGRAM_ORDER)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.row_gpu[layer.row_push_order])
-    return layer.build("one_copy_per_expert")
+    return rows_phase_by_phase(layer)
 
 
 class _LowLatency(Kernels):

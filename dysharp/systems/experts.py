@@ -140,3 +140,13 @@ def phase_by_phase(layer: Layer) -> Program:
     combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
     layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
     return layer.build("one_copy_per_gpu")
+
+
+def rows_phase_by_phase(layer: Layer, there: I64 | None = None, back: I64 | None = None) -> Program:
+    """The same with a row per (token, expert), sent in the order `there` and back in the order `back` (default: the layer's own)."""
+    back = layer.row_push_order if back is None else back
+    layer.dispatch_rows(order=there)
+    finished = one_after_another(layer)
+    combine = layer.combine_rows(Discipline.PROGRAM_ORDER, back)
+    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.row_gpu[back])
+    return layer.build("one_copy_per_expert")

@@ -66,9 +66,9 @@ class Kernels:
         template = b.template(Template(f"{name}.sm", Kind.DELAY, name, "delay", tasks=1, duration=b.duration(durations)))
         return b.ops(template, node, issuer=issuer, rows=rows) + np.arange(len(node))
 
-    def starts(self, call: I32, ops: I64, issuer: I32, node: I32) -> None:
-        """The first op of every issuer waits for the call of its GPU."""
-        _, first = np.unique(issuer, return_index=True)
+    def starts(self, call: I32, ops: I64, stream: I32 | I64, node: I32) -> None:
+        """The first op of every `stream` (an issuer, a ring: any number that tells them apart) waits for the call of its GPU."""
+        _, first = np.unique(stream, return_index=True)
         self.layer.b.edges(Tail.OP_DONE, call[node[first]], Head.OP_ISSUE, ops[first])
 
     def release(self, starts: I32, ops: I64, node: I32) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import one_after_another
+from dysharp.systems.experts import one_after_another, rows_phase_by_phase
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
@@ -45,11 +45,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         kernels = _AllToAll(layer)
         kernels.combine(one_after_another(layer, kernels.dispatch(there)), back)
         return layer.build("one_copy_per_expert")
-    layer.dispatch_rows(order=there)
-    finished = one_after_another(layer)
-    combine = layer.combine_rows(Discipline.PROGRAM_ORDER, back)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.row_gpu[back])
-    return layer.build("one_copy_per_expert")
+    return rows_phase_by_phase(layer, there, back)
 
 
 def _stream_order(layer: Layer, node: I32, to: I32) -> I64:

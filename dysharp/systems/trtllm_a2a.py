@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.compute.transfer import TRT_LAUNCHES
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Cluster, Model
@@ -86,7 +87,7 @@ class _Sided(Kernels):
 class _OneSided(_Sided):
     """Puts into slots that the source knows, then one barrier; back, a barrier and then rows and sums side by side."""
 
-    LAUNCHES = 4  # fill in metadata, the kernel, prepare and clean the receiver's side
+    LAUNCHES = TRT_LAUNCHES + 1  # the receiver's side is prepared or cleaned by its own kernel
 
     def dispatch(self) -> I32:
         """Returns the DELAY of each GPU behind which all GPUs have sent everything."""
@@ -117,7 +118,7 @@ class _OneSided(_Sided):
 class _TwoSided(_Sided):
     """An exchange of counts and indices, then FIFOs: the same warps pack a token's fields and push its copies, the own one too."""
 
-    LAUNCHES = 3  # fill in metadata, the kernel, what follows (place indices, mark empty slots, sum)
+    LAUNCHES = TRT_LAUNCHES
 
     def __init__(self, layer: Layer, *, scaled: bool) -> None:
         super().__init__(layer)
