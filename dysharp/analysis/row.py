@@ -65,8 +65,7 @@ class Row:
     blocks of the fabric counted at packet level (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `window`:
     where only the first tokens of each GPU were run (then `tokens_per_gpu`, and every other field is about those), what follows for the
     whole: {tokens, of_tokens, time_us, us_per_token, half_window_time_us} (`api.window`), else empty. `warnings`: what lies outside the
-    validated range
-    (`analysis.trust`), on hw clusters. `surroundings_us`, on hw clusters where GEMMs run: what a layer has besides its Program
+    validated range (`analysis.trust`), on hw clusters. `surroundings_us`, on hw clusters where GEMMs run: what a layer has besides its Program
     (`analysis.surroundings`), {permute_us, activation_us, cast_us, launch_us, contention_us, host_us}. `time_us` has all of them but the
     host, as in a CUDA graph, `eager_us` the host too; phases, exposed communication, traffic, utilization, bounds and stalls are of the
     Program, which takes `simulated_us`. `not_charged_us`, there too: {memory_us}, `contention.memory_contention_us`, in no time.
