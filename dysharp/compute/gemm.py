@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from dysharp.units import PS_PER_US
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-ELEMENT_BYTES = {"fp8": 1, "bf16": 2}
+ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}
 ACCUMULATOR_BYTES = 4  # a weight gradient adds up in FP32
 MOST_TASKS = 256  # in the gang of a weight gradient, about twice the SMs of a GPU: more of them only cost simulation
 
@@ -22,12 +23,13 @@ MOST_TASKS = 256  # in the gang of a weight gradient, about twice the SMs of a G
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """How a grouped GEMM cuts its rows and stores its weights, where it departs from the choices: `rows` of a tile; `row_step`, the rows that a
-    partial tile costs are rounded up to it; `weight_bytes` of one weight with its scales in memory.
+    partial tile costs are rounded up to it; `weight_bytes` of one weight with its scales in memory; `dtype` of its operands.
     """
 
     rows: int
     row_step: int | None = None
     weight_bytes: float | None = None
+    dtype: str | None = None
 
 
 def gemm_gang(columns: int) -> int:

@@ -119,7 +119,7 @@ class _Chunks(Kernels):
         loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.sent_source, loader, 1)
         self.starts(start, loads, loader, layer.sent_source)
         order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
-        copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", n_bytes)
+        copy = costs.copy_ps("sm.copy_GBps", n_bytes)  # a bulk store by one thread: what DeepEP's warps do per copy is not paid
         at = source[order], self._sm(p.token[order])
         storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[at]
         stores = self.copies("dispatch", [0, copy], source[order], storer, 1)
@@ -151,7 +151,7 @@ class _Chunks(Kernels):
         ask = np.argsort(token, kind="stable")
         at = home[ask], self._sm(token[ask])
         reader = self.issuers("read", Discipline.PROGRAM_ORDER, self.n)[at]
-        copy = costs.ps("deepep.copy_us") + costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
+        copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
         reads = self.copies("combine", [0, copy], home[ask], reader, 1)
         self.starts(ready, reads, reader, home[ask])
         layer.b.edges(Tail.OP_DONE, reads, Head.OP_ISSUE, paced[ask])
