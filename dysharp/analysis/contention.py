@@ -75,7 +75,7 @@ def memory_contention_us(program: Program, trace: Trace, moved_bytes: float, hbm
     """Estimate, charged nowhere: the time that memory needs for what transfers read and write beside the GEMMs of the GPU that finishes last.
 
     `moved_bytes`: payload that a GPU reads to send plus what it receives and writes; of it the part of the transfers' time in which GEMMs run.
-    Only GEMMs bound by memory would wait so long; others hide it.
+    Only GEMMs bound by memory would wait so long; others hide it. Second reads and writes (rings, buffers of the receiver) are not counted.
     """
     last = LastGpu(program, trace)
     ops = last.transfers[trace.end[last.transfers] > trace.issue[last.transfers]]

@@ -90,3 +90,15 @@ def test_constants_of_a_cluster_reach_the_surroundings() -> None:
     one, two = (around(c, model, 100.0, 50.0, permutes=0, fp8_rows=True).launch_us for c in (cluster, slow))
     assert two == pytest.approx(2 * one)
     assert around(cluster, model, 100.0, 50.0, permutes=0, fp8_rows=True, direction="bwd").launch_us == pytest.approx(4 / 3 * one)
+
+
+def test_a_window_extrapolates_whole_layers() -> None:
+    row = ds.run("dysharp", model=MODEL, cluster=CLUSTER, gpus=4, tokens=64, fidelity="packet", window=16)
+    assert row.time_us == pytest.approx(row.simulated_us + Surroundings(**row.surroundings_us).device_us)
+    assert row.window["time_us"] == pytest.approx(row.time_us + 48 * row.window["us_per_token"])
+
+
+def test_advice_on_pure_communication_has_nothing_around() -> None:
+    best = ds.advise(MODEL, cluster=CLUSTER, tokens=TOKENS, systems=["deepep"], options={"deepep.n_sm": 8, "deepep.compute": False}).best
+    assert best.around == Surroundings()
+    assert best.eager_us == best.time_us == best.row.simulated_us
