@@ -69,7 +69,7 @@ class FusedCase:
     cast: bool = True
 
 
-FUSED_NEAR, FUSED_FAR = 2048, 4096
+FUSED_NEAR, FUSED_FAR = 4096, 8192
 """Tokens per GPU of the two runs that carry the line of a fused layer: tiles of an expert are many there."""
 FUSED_TOKENS = 1 << 15
 """Most tokens of all GPUs in such a run: with more GPUs an expert has its tiles from fewer tokens of each."""

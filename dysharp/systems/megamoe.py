@@ -83,7 +83,8 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
             raise ConfigError(f"megamoe.{name}: found {found!r}, expected {' or '.join(known)}")
     real = is_real(options.form, cluster)
     high, step = (tile_rows(routing.n_tokens * routing.topk / routing.n_experts), ROW_STEP) if real else (choice_int("gemm.tile_rows"), None)
-    tiling = Tiling(high, step, WEIGHTS[options.weights], "fp4" if options.dispatch == options.weights == "nvfp4" else None)
+    dtype, part = "fp4" if options.dispatch == options.weights == "nvfp4" else None, cluster.fitted["fused.rate"] if real else 1.0
+    tiling = Tiling(high, step, WEIGHTS[options.weights], dtype, part)
     sent, back = sizes[options.dispatch], sizes[options.combine]
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
     if real:
