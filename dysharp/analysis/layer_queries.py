@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.analysis.measured import Measurement
 from dysharp.analysis.queries import SCALED_FP4, Query, Unsupported, check_quality, gpu_of, number, shape_of, us_per_unit
 from dysharp.compute.transfer import expected_copies
 
+F64 = NDArray[np.float64]
 MX_SCALE = 1 / 32  # one 8-bit scale for 32 values (OCP MX)
 DEFAULT_SMS = 20  # of the DeepEP library
 DRAWS = 24  # of a load distribution; the median over them is what a row is asked for
@@ -78,26 +80,39 @@ def _copies(gpus: float, experts: float, topk: float, groups: float) -> float:
 def busiest_rank(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> tuple[float, float]:
     """Rows the busiest rank computes and how many of its experts have any, the median of seeded draws.
 
-    `distribution`: "balanced" (round robin), "random" (uniform top-k), "power_law_A" or "power_law_sampled_A": expert loads from a
-    bounded power law with exponent A between 1 and 0.8 times all tokens (0.01 and 2 when there are fewer rows than experts), scaled to all rows and
-    rounded, as the collector of protocol P6 draws them.
+    `distribution`: "balanced" (round robin) or one of `_loads`.
     """
     rows = gpus * tokens * topk
     if distribution == "balanced":
         touched = min(experts, rows) / gpus
         return rows / gpus, float(np.ceil(touched))
-    rng = np.random.default_rng(0)
-    found = []
-    for _ in range(DRAWS):
-        loads = _loads(rng, experts, rows, gpus * tokens, distribution)
-        per_rank = loads.reshape(gpus, -1)
-        at = int(per_rank.sum(axis=1).argmax())
-        found.append((float(per_rank[at].sum()), float((per_rank[at] > 0).sum())))
+    found = _busiest([np.rint(loads) for loads in _draws(gpus, experts, topk, tokens, distribution)], gpus)
     half = sorted(found)[len(found) // 2]
     return half[0], float(np.median([touched for _, touched in found]))
 
 
-def _loads(rng: np.random.Generator, experts: int, rows: int, tokens: int, distribution: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def expert_loads(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> F64:
+    """`[experts]` rows, not rounded, of the draw whose busiest rank has the median of rows."""
+    drawn = _draws(gpus, experts, topk, tokens, distribution)
+    found = _busiest(drawn, gpus)
+    return drawn[sorted(range(DRAWS), key=lambda at: found[at])[DRAWS // 2]]
+
+
+def _draws(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> list[F64]:
+    rng = np.random.default_rng(0)
+    return [_loads(rng, experts, gpus * tokens * topk, gpus * tokens, distribution) for _ in range(DRAWS)]
+
+
+def _busiest(drawn: list[F64], gpus: int) -> list[tuple[float, float]]:
+    """For each draw the rows of the rank with most, and how many of its experts have any."""
+    ranks = [max(loads.reshape(gpus, -1), key=lambda rank: float(rank.sum())) for loads in drawn]
+    return [(float(rank.sum()), float((rank > 0).sum())) for rank in ranks]
+
+
+def _loads(rng: np.random.Generator, experts: int, rows: int, tokens: int, distribution: str) -> F64:
+    """"random" (uniform top-k), "power_law_A" or "power_law_sampled_A": expert loads from a bounded power law with exponent A between 1 and 0.8
+    times all tokens (0.01 and 2 when there are fewer rows than experts), scaled to all rows, as the collector of protocol P6 draws them.
+    """
     if distribution == "random":
         return rng.multinomial(rows, np.full(experts, 1 / experts)).astype(np.float64)
     if not distribution.startswith("power_law"):
@@ -105,10 +120,10 @@ def _loads(rng: np.random.Generator, experts: int, rows: int, tokens: int, distr
     a = float(distribution.rsplit("_", maxsplit=1)[1])
     low, high = (1.0, 0.8 * tokens) if rows > experts else (0.01, 2.0)
     draw = ((high ** (1 - a) - low ** (1 - a)) * rng.random(experts) + low ** (1 - a)) ** (1 / (1 - a))
-    return np.rint(_capped(draw / draw.sum() * rows, float(tokens)))
+    return _capped(draw / draw.sum() * rows, float(tokens))
 
 
-def _capped(loads: np.ndarray[tuple[int], np.dtype[np.float64]], most: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _capped(loads: F64, most: float) -> F64:
     """The same total with no load above `most` (a token chooses an expert once); the rest is spread in proportion."""
     total = loads.sum()
     for _ in range(64):

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from dysharp.analysis.measured import Measurement
-from dysharp.analysis.programs import CLUSTERS, FAR, RUNS, EpCase, LayerCase
+from dysharp.analysis.programs import CLUSTERS, FAR, FUSED_TOKENS, RUNS, EpCase, FusedCase, LayerCase
 from dysharp.analysis.queries import Query, Unsupported
 from dysharp.analysis.surroundings import GATED_MATRICES
 from dysharp.specs import Model, load_cluster
@@ -36,14 +36,14 @@ class Ask:
     """One number of a Program: function `of` of `programs.RUNS` at `case`, with `words` by name; `part` of what it returns."""
 
     of: str
-    case: EpCase | LayerCase
+    case: EpCase | FusedCase | LayerCase
     words: Words
     part: int
 
     @property
     def shape(self) -> tuple[str, Any, Words]:
         """The same for all asks that share runs."""
-        return self.of, replace(self.case, tokens=0) if isinstance(self.case, EpCase) else self.case, self.words
+        return self.of, self.case if isinstance(self.case, LayerCase) else replace(self.case, tokens=0), self.words
 
     def us(self, constants: Mapping[str, float]) -> float:
         """The answer."""
@@ -100,6 +100,33 @@ def _trtllm(row: Measurement, query: Query) -> Ask:
     return Ask("trtllm-a2a", case, words, TRT_PARTS[verb])
 
 
+FUSED_ROWS = {"fp8": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
+FUSED_WEIGHTS = {"fp4": "fp4", "fp4_int8_block32": "fp4", "nvfp4_block16": "nvfp4", "mxfp8": "mxfp8"}
+KERNEL_ALONE = "DeepGEMM MegaMoE"
+"""The library's own measurements, of the kernel without the quantisation of its input."""
+
+
+def _fused(row: Measurement, query: Query) -> Ask:
+    c, gpus = row.config, whole(query.numbers["gpus"], "GPUs")
+    check_cluster(query.gpu, gpus)
+    names = {"hidden": "hidden", "inter": "inter", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank"}
+    numbers = {name: whole(c[key], name) for name, key in names.items()}
+    if numbers["experts"] % gpus:
+        raise Unsupported("experts that the GPUs do not share evenly")
+    acts, weights = str(c.get("acts", "fp8")), str(c.get("weights", "fp4"))
+    case = FusedCase(
+        gpu=query.gpu,
+        gpus=gpus,
+        distribution=str(c.get("distribution", "random")),
+        rows=next(name for text, name in FUSED_ROWS.items() if acts.startswith(text)),
+        weights=next(name for text, name in FUSED_WEIGHTS.items() if weights.startswith(text)),
+        back="mxfp8" if "combine_mxfp8" in row.system else "nvfp4" if "combine_nvfp4" in row.system else "rows",
+        cast=row.system != KERNEL_ALONE,
+        **numbers,
+    )
+    return Ask("megamoe", case, (), 0)
+
+
 def _layer(row: Measurement, query: Query) -> Ask:
     n, (moves, wire, dtype) = query.numbers, query.words
     gpus, gated = whole(n["gpus"], "GPUs"), n["gates"] > 1
@@ -128,10 +155,11 @@ PROGRAMS: Mapping[str, Callable[[Measurement, Query], Ask]] = {
     "deepep-combine": _deepep,
     "deepep-ll": _low_latency,
     "trtllm-a2a": _trtllm,
+    "fused-layer": _fused,
     "layer": _layer,
 }
 """Families that are judged by Programs on the engine."""
-FORMS: Mapping[str, str] = {"nccl": "rate form", "dense-gemm": "rate form", "grouped-gemm": "rate form", "fused-layer": "closed form"}
+FORMS: Mapping[str, str] = {"nccl": "rate form", "dense-gemm": "rate form", "grouped-gemm": "rate form"}
 """What predicts the other families."""
 PREDICTORS: Mapping[str, str] = {**dict.fromkeys(PROGRAMS, "program"), "layer": "program and surroundings", **FORMS}
 """Family -> what predicts its rows, in words."""
@@ -200,4 +228,6 @@ def _effort(ask: Ask) -> int:
     """About how long: the longest first, so that no process is left with a long one at the end."""
     if isinstance(ask.case, LayerCase):
         return ask.case.gpus * ask.case.model.tokens_per_gpu * ask.case.model.topk
+    if isinstance(ask.case, FusedCase):
+        return 2 * min(ask.case.gpus * ask.case.tokens, FUSED_TOKENS) * ask.case.topk
     return ask.case.gpus * min(ask.case.tokens, FAR) * ask.case.topk

@@ -12,8 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.analysis.contention import sm_contention_us
+from dysharp.analysis.layer_queries import expert_loads
 from dysharp.analysis.surroundings import GATED_MATRICES, PERMUTES, around
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
@@ -47,7 +49,11 @@ class EpCase:
 
 @dataclass(frozen=True, slots=True)
 class FusedCase:
-    """One measured layer of a fused kernel: gated experts of `inter` columns, `tokens` per GPU; `balanced` experts in turn, else uniform."""
+    """One measured layer of a fused kernel: gated experts of `inter` columns, `tokens` per GPU.
+
+    `distribution`: "balanced" (experts in turn), "random" (uniform) or a power law of `layer_queries.expert_loads`. `rows`, `weights`, `back`:
+    formats of Mega MoE's options `dispatch`, `weights`, `combine`; `cast`: with the quantisation of the input.
+    """
 
     gpu: str
     gpus: int
@@ -56,11 +62,17 @@ class FusedCase:
     experts: int
     topk: int
     tokens: int
-    balanced: bool = False
+    distribution: str = "random"
+    rows: str = "mxfp8"
+    weights: str = "fp4"
+    back: str = "rows"
+    cast: bool = True
 
 
-FUSED_NEAR, FUSED_FAR = 2048, 4096
+FUSED_NEAR, FUSED_FAR = 4096, 8192
 """Tokens per GPU of the two runs that carry the line of a fused layer: tiles of an expert are many there."""
+FUSED_TOKENS = 1 << 15
+"""Most tokens of all GPUs in such a run: with more GPUs an expert has its tiles from fewer tokens of each."""
 Frozen = tuple[tuple[str, float], ...]
 Options = tuple[tuple[str, Any], ...]
 
@@ -99,29 +111,58 @@ def hybrid_us(case: EpCase, constants: Mapping[str, float], *, kernels: bool) ->
     return received - start, end - back
 
 
-def megamoe_us(case: FusedCase, constants: Mapping[str, float]) -> float:
-    """A layer in us under Mega MoE, FP8 rows and FP4 weights: the kernel alone, without the quantisation of its input."""
-    if case.tokens <= FUSED_FAR:
-        return _fused_run(case, tuple(sorted(constants.items())))
-    near, far = (_fused_run(replace(case, tokens=tokens), tuple(sorted(constants.items()))) for tokens in (FUSED_NEAR, FUSED_FAR))
-    return far + (case.tokens - FUSED_FAR) / (FUSED_FAR - FUSED_NEAR) * (far - near)
+def megamoe_us(case: FusedCase, constants: Mapping[str, float]) -> tuple[float]:
+    """A layer in us under Mega MoE, one kernel and, with `cast`, what puts its input in front of it."""
+    frozen = tuple(sorted(constants.items()))
+    far = min(FUSED_FAR, FUSED_TOKENS // case.gpus)
+    near = far * FUSED_NEAR // FUSED_FAR
+    # Experts of a power law are loaded as with all tokens of the case, whatever the run's: such cases share no runs.
+    shape = replace(case, tokens=case.tokens if case.distribution.startswith("power") else 0)
+    if case.tokens <= far:
+        return (_fused_run(shape, case.tokens, frozen),)
+    first, second = (_fused_run(shape, tokens, frozen) for tokens in (near, far))
+    return (second + (case.tokens - far) / (far - near) * (second - first),)
 
 
-def _in_turn(case: FusedCase) -> Routing:
+def _in_turn(case: FusedCase, tokens: int) -> Routing:
     """Choices go to the GPUs in turn, and on each of them to its experts in turn."""
-    choice = np.arange(case.gpus * case.tokens * case.topk)
+    choice = np.arange(case.gpus * tokens * case.topk)
     local = case.experts // case.gpus
     expert = choice % case.gpus * local + choice // case.gpus % local
     return routing_from(expert.astype(np.int32).reshape(-1, case.topk), case.experts, case.gpus)
 
 
+def loaded_routing(loads: NDArray[np.float64], gpus: int, topk: int, tokens: int) -> Routing:
+    """Experts with rows in proportion to `loads` (no more of one than tokens), dealt to `tokens` of each GPU in a seeded random order."""
+    n_tokens = gpus * tokens
+    share = np.minimum(loads / loads.sum() * n_tokens * topk, n_tokens)
+    whole = np.floor(share).astype(np.int64)
+    spare = np.argsort(-(share - whole), kind="stable")
+    while missing := n_tokens * topk - int(whole.sum()):
+        room = spare[whole[spare] < n_tokens][:missing]
+        whole[room] += 1
+    token = np.random.default_rng(0).permutation(n_tokens)
+    expert = np.empty((n_tokens, topk), np.int32)
+    expert[token] = np.repeat(np.arange(len(loads), dtype=np.int32), whole).reshape(topk, n_tokens).T
+    return routing_from(expert, len(loads), gpus)
+
+
+def _fused_routing(case: FusedCase, model: Model, tokens: int) -> Routing:
+    if case.distribution == "balanced":
+        return _in_turn(case, tokens)
+    if case.distribution == "random":
+        return make_routing("uniform", model, case.gpus, tokens)
+    loads = expert_loads(case.gpus, case.experts, case.topk, case.tokens, case.distribution)
+    return loaded_routing(loads, case.gpus, case.topk, tokens)
+
+
 @lru_cache(maxsize=512)
-def _fused_run(case: FusedCase, constants: Frozen) -> float:
+def _fused_run(case: FusedCase, tokens: int, constants: Frozen) -> float:
     cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
-    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, case.tokens, GATED_MATRICES, 2, "fp8")
-    routing = _in_turn(case) if case.balanced else make_routing("uniform", model, case.gpus, case.tokens)
-    megamoe = get_system("megamoe")
-    program = megamoe.plan(model, cluster, routing, "fwd", megamoe.options(form="real", dispatch="mxfp8", weights="fp4"))
+    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, tokens, GATED_MATRICES, 2, "fp8")
+    megamoe, routing = get_system("megamoe"), _fused_routing(case, model, tokens)
+    options = megamoe.options(form="real", dispatch=case.rows, weights=case.weights, combine=case.back, cast=case.cast)
+    program = megamoe.plan(model, cluster, routing, "fwd", options)
     return run_burst(program)[0].time_ps / PS_PER_US
 
 
@@ -225,5 +266,11 @@ def layer_us(case: LayerCase, constants: Mapping[str, float]) -> tuple[float]:
     return (ran + near.device_us + near.host_us,)
 
 
-RUNS: Mapping[str, Callable[..., tuple[float, ...]]] = {"deepep": deepep_us, "deepep-ll": ll_us, "trtllm-a2a": trtllm_us, "layer": layer_us}
+RUNS: Mapping[str, Callable[..., tuple[float, ...]]] = {
+    "deepep": deepep_us,
+    "deepep-ll": ll_us,
+    "trtllm-a2a": trtllm_us,
+    "megamoe": megamoe_us,
+    "layer": layer_us,
+}
 """What a row may ask for: name -> function of (case, constants=, further words by name) that returns its parts in us."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from dysharp.units import PS_PER_US
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-ELEMENT_BYTES = {"fp8": 1, "bf16": 2}
+ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}
 ACCUMULATOR_BYTES = 4  # a weight gradient adds up in FP32
 MOST_TASKS = 256  # in the gang of a weight gradient, about twice the SMs of a GPU: more of them only cost simulation
 
@@ -22,12 +23,15 @@ MOST_TASKS = 256  # in the gang of a weight gradient, about twice the SMs of a G
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """How a grouped GEMM cuts its rows and stores its weights, where it departs from the choices: `rows` of a tile; `row_step`, the rows that a
-    partial tile costs are rounded up to it; `weight_bytes` of one weight with its scales in memory.
+    partial tile costs are rounded up to it; `weight_bytes` of one weight with its scales in memory; `dtype` of its operands;
+    `part` of the sustained rate on a real GPU.
     """
 
     rows: int
     row_step: int | None = None
     weight_bytes: float | None = None
+    dtype: str | None = None
+    part: float = 1.0
 
 
 def gemm_gang(columns: int) -> int:
@@ -46,6 +50,7 @@ def tile_task_ps(
     *,
     row_step: int | None = None,
     weight_bytes: float | None = None,
+    part: float = 1.0,
 ) -> I64:
     """`[tile_rows + 1]` ps of one task of a row tile by its rows; a partial tile costs the tensor cores a whole one, or its rows rounded up to
     `row_step` of them.
@@ -53,15 +58,15 @@ def tile_task_ps(
     Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output, of
     `epilogue_bytes` per row and of the weights: all of them per tile (`gemm.weight_reuse` = "tile") or once per expert of mean load and
     layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less).
-    `weight_bytes`: of one weight with its scales, where weights are narrower than `dtype`. An SM has 1/n_sms of both (spec/dysharp.md section
-    10.2; design section 4, static share).
+    `weight_bytes`: of one weight with its scales, where weights are narrower than `dtype`. `part`: of the sustained rate on a real GPU. An SM
+    has 1/n_sms of both (spec/dysharp.md section 10.2; design section 4, static share).
     """
     n_tasks, element = gemm_gang(columns), ELEMENT_BYTES[dtype]
     rows = np.arange(tile_rows + 1)
     weights = (element if weight_bytes is None else weight_bytes) * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
     moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights + rows * epilogue_bytes / n_tasks
     paid = [tile_rows] if row_step is None else [min(tile_rows, -(-row // row_step) * row_step) for row in range(tile_rows + 1)]
-    return np.maximum([_compute_ps(cluster, dtype, depth, each) for each in paid], _memory_ps(cluster, moved))
+    return np.maximum([_compute_ps(cluster, dtype, depth, each, part) for each in paid], _memory_ps(cluster, moved))
 
 
 def weight_grad_gang(columns: int, depth: int) -> int:
@@ -90,13 +95,13 @@ def weight_grad_task_ps(cluster: Cluster, dtype: str, columns: int, depth: int, 
     return np.maximum(_compute_ps(cluster, dtype, task_depth, tile_rows), _memory_ps(cluster, moved))
 
 
-def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int) -> int:
+def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: float = 1.0) -> int:
     """Of `tile_rows` by `gemm.tile_cols` by `depth` multiply-adds; on a real GPU at the sustained rate, with a tile's prologue and epilogue."""
     flops = 2 * tile_rows * choice_int("gemm.tile_cols") * depth
     if not cluster.gpu:
         return -(-flops * PS_PER_US * cluster.n_sms // cluster.peak_flops_per_us(dtype))
     fitted = cluster.fitted
-    rate = sustained_flops_per_us(load_gpu(cluster.gpu), fitted, dtype) / cluster.n_sms
+    rate = sustained_flops_per_us(load_gpu(cluster.gpu), fitted, dtype) * part / cluster.n_sms
     return round((flops / rate + fitted["gemm.tile_us"]) * PS_PER_US)
 
 

@@ -97,17 +97,17 @@ def fused_layer_us(
 
     `rows` is what the busiest rank computes, `touched` how many of its experts have any; `dispatch_bytes` and `combine_bytes` are per row,
     `weight_bytes` per weight with its scales. Tensor cores or the weight stream, whichever is slower, overlap with the link except at both
-    ends, and where one waits for the other (`fused.overlap`).
+    ends, and where one waits for the other (`sm.overlap`). Tiles run at `fused.rate` of a GEMM library's.
     """
     n, e, h, i, g = (np.asarray(x, np.float64) for x in (rows, touched, hidden, inter, gpus))
     padded = np.where(e > 0, np.ceil(n / np.maximum(e, 1) / TILE_ROWS) * TILE_ROWS * e, n)
     flops = 2 * padded * 3 * h * i
-    compute = flops / sustained_flops_per_us(gpu, constants, rate_dtype)
+    compute = flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
     stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
     remote = n * (g - 1) / g
     link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
     barriers = sync_us(gpu, constants, g) * constants["fused.barriers"]
-    return launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["fused.overlap"])
+    return launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
 
 
 def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:

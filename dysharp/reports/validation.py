@@ -54,8 +54,8 @@ def page_of(done: Validation) -> str:
         f"<!-- Generated: {COMMAND} -->",
         "# Predictions against measurements",
         "Predictions with the constants of `dysharp/specs/data/fitted.toml` against public measurements. `by` names what predicts a family: the "
-        "Program of the system run on the engine (on up to 512 tokens per GPU, longer rows along the line through its two largest runs), a rate "
-        "form or a closed form of `dysharp.compute`. Errors are in "
+        "Program of the system run on the engine (on up to 512 tokens per GPU, fused layers 8192; longer rows along the line through its two "
+        "largest runs) or a rate form of `dysharp.compute`. Errors are in "
         "percent of the measured value: median and 90th percentile of the absolute error; bias is the median of the signed one (positive: "
         "predicted too long, or for a rate too high). Nothing is left out: groups that are bad are printed as they are.",
         "## Families",

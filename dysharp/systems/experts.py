@@ -82,10 +82,12 @@ def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tupl
 def _task_ps(layer: Layer, gemm: Gemm) -> I64:
     occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
     tiling, load = layer.tiling, len(layer.p.slot) / occupied
-    shape = layer.cluster, layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, load
+    if tiling.row_step is not None and load <= tiling.rows:
+        load = 1.0  # about one tile per expert: each reads all of its weights, however few its rows
+    shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, load
     if gemm.of_weights:
         return weight_grad_task_ps(*shape)
-    return tile_task_ps(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes)
+    return tile_task_ps(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes, part=tiling.part)
 
 
 def one_after_another(layer: Layer, received: I32 | None = None) -> I32:

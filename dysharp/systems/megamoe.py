@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +22,12 @@ from dysharp.workload import Routing
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
-FP4_BYTES = 0.5 + 1 / MX_BLOCK
+NV_BLOCK = 16  # values that share one in NVFP4
+WEIGHTS: Mapping[str, float | None] = {"model": None, "fp4": 0.5 + 1 / MX_BLOCK, "mxfp8": 1 + 1 / MX_BLOCK, "nvfp4": 0.5 + 1 / NV_BLOCK}
+"""Bytes of a weight with its part of a scale; None: those of the GEMMs' type."""
 ROW_STEP = 16  # a partial tile is multiplied up to a multiple of so many rows
 BARRIERS = 3  # of all GPUs: before rows are pulled, before they are summed, after the buffers are cleared
+COUNTS = 1  # exchange in front of them: the rows of every expert
 TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
 """Rows per expert that are expected at most -> rows of a tile: DeepGEMM's block configuration of Mega MoE."""
 
@@ -31,6 +35,11 @@ TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf
 def mxfp8_row_bytes(hidden: int) -> int:
     """A token in FP8 with an 8-bit scale per 32 elements."""
     return hidden + -(-hidden // MX_BLOCK)
+
+
+def nvfp4_row_bytes(hidden: int) -> int:
+    """A token in FP4 with an 8-bit scale per 16 elements."""
+    return -(-hidden // 2) + -(-hidden // NV_BLOCK)
 
 
 def tile_rows(rows_per_expert: float) -> int:
@@ -43,14 +52,17 @@ class Options:
     """`form` "real" (default on hw-* clusters): launch, the exchange of counts, barriers, the pace of pulls and pushes, tiles as high as the
     rows that an expert is expected to have, the sum at the source.
 
-    `dispatch`: "rows" sends the model's rows, "mxfp8" a byte per element and a scale byte per 32 of them. `weights`: "model" in the GEMMs'
-    type, "fp4" half a byte per weight and a scale byte per 32 of them, computed at the GEMMs' rate. `compute` = False leaves the GEMMs out:
-    pure communication.
+    `dispatch`: "rows" sends the model's rows, "mxfp8" a byte per element and a scale byte per 32 of them, "nvfp4" half a byte and a scale byte
+    per 16 of them; `combine`: the same for the experts' results. `weights`: "model" in the GEMMs' type, "fp4" half a byte per weight and a scale
+    byte per 32 of them, "mxfp8" and "nvfp4" as rows. GEMMs run at the model's rate, at that of FP4 where rows and weights are "nvfp4". `cast`:
+    with the quantisation of the input in front of the kernel, in the real form. `compute` = False leaves the GEMMs out: pure communication.
     """
 
     form: str = "auto"
     dispatch: str = "rows"
+    combine: str = "rows"
     weights: str = "model"
+    cast: bool = True
     compute: bool = True
 
 
@@ -64,16 +76,19 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Everything at once, tile by tile; a token's expert rows come back one by one."""
-    sizes, weights = {"rows": model.row_bytes, "mxfp8": mxfp8_row_bytes(model.hidden)}, {"model": None, "fp4": FP4_BYTES}
-    for name, found, known in (("dispatch", options.dispatch, sizes), ("weights", options.weights, weights)):
+    sizes = {"rows": model.row_bytes, "mxfp8": mxfp8_row_bytes(model.hidden), "nvfp4": nvfp4_row_bytes(model.hidden)}
+    chosen = (("dispatch", options.dispatch, tuple(sizes)), ("combine", options.combine, tuple(sizes)), ("weights", options.weights, tuple(WEIGHTS)))
+    for name, found, known in chosen:
         if found not in known:
             raise ConfigError(f"megamoe.{name}: found {found!r}, expected {' or '.join(known)}")
     real = is_real(options.form, cluster)
     high, step = (tile_rows(routing.n_tokens * routing.topk / routing.n_experts), ROW_STEP) if real else (choice_int("gemm.tile_rows"), None)
-    tiling = Tiling(high, step, weights[options.weights])
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch], tiling=tiling)
+    dtype, part = "fp4" if options.dispatch == options.weights == "nvfp4" else None, cluster.fitted["fused.rate"] if real else 1.0
+    tiling = Tiling(high, step, WEIGHTS[options.weights], dtype, part)
+    sent, back = sizes[options.dispatch], sizes[options.combine]
+    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
     if real:
-        _Fused(layer).layer_pass()
+        _Fused(layer).layer_pass(cast=options.cast)
         return layer.build("one_copy_per_expert")
     layer.dispatch_rows(order=_pull_order(layer))
     back = layer.combine_rows(Discipline.READY_FIFO)
@@ -98,10 +113,11 @@ def _of_useful_row(layer: Layer, ops: I64) -> I64:
 class _Fused(Kernels):
     """One kernel; pulls and pushes share the links, tiles the SMs."""
 
-    def layer_pass(self) -> None:
-        """From the launch to the sums."""
+    def layer_pass(self, *, cast: bool) -> None:
+        """From the launch to the sums; `cast`: from the quantisation of the input."""
         layer, costs, stores = self.layer, self.costs, self.stores()
-        before = max(0.0, costs.value("fused.barriers") - BARRIERS)  # quantised input, counts by expert: as long as so many exchanges
+        # Counts by expert, and the quantised input, which takes as long as the rest of the fitted exchanges.
+        before = max(COUNTS, costs.value("fused.barriers") - BARRIERS) if cast else COUNTS
         start = self.delay("launch", costs.kernel_ps + round(before * costs.sync_ps))
         counted = self.barrier("dispatch", "counted", start, 0)
         order = _pull_order(layer)
@@ -111,8 +127,9 @@ class _Fused(Kernels):
         back = layer.row_push_order
         node, to = layer.row_gpu[back], layer.row_source[back]
         puts = layer.combine_rows(Discipline.READY_FIFO) + np.arange(len(back))
-        fused(layer, _of_useful_row(layer, self.paced("combine", puts, node, to, costs.stores_ps(layer.model.row_bytes), pools=stores)))
+        fused(layer, _of_useful_row(layer, self.paced("combine", puts, node, to, costs.stores_ps(layer.back_bytes), pools=stores)))
         returned = self.behind("combine", "returned", counted, puts, node)
-        rows = np.bincount(layer.row_source, minlength=layer.n_gpus) + np.bincount(layer.sent_source, minlength=layer.n_gpus)
-        self.each_waits(returned, self.delay("combined", [costs.stream_ps(n * layer.model.row_bytes) for n in rows.tolist()]))
+        rows, sums = (np.bincount(of, minlength=layer.n_gpus) for of in (layer.row_source, layer.sent_source))
+        moved = rows * layer.back_bytes + sums * layer.model.row_bytes
+        self.each_waits(returned, self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()]))
         self.barrier("end", "cleaned", returned, 0)  # the buffers are ready for the next call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from dysharp.analysis import programs
 from dysharp.analysis.measured import Measurement, read_measurements
-from dysharp.analysis.programs import EpCase, FusedCase, balanced_routing, deepep_us, hybrid_us, ll_us, megamoe_us, trtllm_us
+from dysharp.analysis.programs import EpCase, FusedCase, balanced_routing, deepep_us, hybrid_us, ll_us, loaded_routing, megamoe_us, trtllm_us
+from dysharp.analysis.validation import sort_rows
 from dysharp.compute import transfer
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
@@ -107,11 +109,27 @@ def test_the_lines_of_hybrid_ep_and_mega_moe_are_those_of_full_runs(monkeypatch:
     case, layer = EpCase("b200", 4, 2048, 32, 8, 3 * 4 * 64, 4), FusedCase("b200", 4, 2048, 1024, 32, 8, 1536)
     monkeypatch.setattr(programs, "FUSED_NEAR", 512)
     monkeypatch.setattr(programs, "FUSED_FAR", 1024)
-    lines = (*hybrid_us(case, CONSTANTS, kernels=True), megamoe_us(layer, CONSTANTS))
+    lines = (*hybrid_us(case, CONSTANTS, kernels=True), *megamoe_us(layer, CONSTANTS))
     monkeypatch.setattr(programs, "CHUNK_TOKENS", 3 * 64)
     monkeypatch.setattr(programs, "FUSED_FAR", 1536)
-    full = (*hybrid_us(case, CONSTANTS, kernels=True), megamoe_us(layer, CONSTANTS))
+    full = (*hybrid_us(case, CONSTANTS, kernels=True), *megamoe_us(layer, CONSTANTS))
     assert lines == pytest.approx(full, rel=0.03)
+
+
+def test_a_routing_has_the_loads_that_are_asked_for() -> None:
+    """In proportion, no expert twice in a token, none with more rows than tokens; few rows go to the experts with the largest shares."""
+    loads = np.array([400.0, 200.0, 100.0, 50.0, 25.0, 13.0, 8.0, 4.0])
+    routing = loaded_routing(loads, 4, 2, 100)
+    counts = np.bincount(routing.expert.ravel(), minlength=8)
+    assert counts.tolist() == loads.tolist()
+    few = loaded_routing(loads, 4, 2, 1)
+    assert np.bincount(few.expert.ravel(), minlength=8).tolist() == [4, 2, 1, 1, 0, 0, 0, 0]
+
+
+def test_a_power_law_is_slower_than_experts_in_turn_and_a_kernel_alone_faster() -> None:
+    case = FusedCase("b200", 4, 2048, 1024, 32, 8, 256, "balanced")
+    turn, law, alone = (megamoe_us(replace(case, **changed), CONSTANTS)[0] for changed in ({}, {"distribution": "power_law_1.01"}, {"cast": False}))
+    assert alone < turn < law
 
 
 def _errors(rows: list[Measurement], found: list[float], measured: list[float], capsys: pytest.CaptureFixture[str]) -> dict[str, np.ndarray]:
@@ -159,13 +177,9 @@ def test_mega_moe_against_measurements(capsys: pytest.CaptureFixture[str]) -> No
     for row in read_measurements(MEASURED):
         if row.system in systems and row.config["ep"] <= 16 and row.config["tokens_per_rank"] <= 2048:
             rows += [row] if row.config.get("distribution", "random") in ("random", "balanced") else []
-    rows = rows[::EVERY]
-    found = []
-    for row in rows:
-        c, gpu = row.config, "gb200" if "GB200" in row.hardware else "b200"
-        balanced = c.get("distribution") == "balanced"
-        shape = (c["hidden"], c["inter"], c["experts"], c["topk"], c["tokens_per_rank"])
-        found.append(megamoe_us(FusedCase(gpu, c["ep"], *shape, balanced=balanced), CONSTANTS))
-    for errors in _errors(rows, found, [float(row.value or 0) for row in rows], capsys).values():
+    asks = [case.ask for case in sort_rows(rows[::EVERY]).cases]
+    found = [ask.us(CONSTANTS) for ask in asks if ask is not None]
+    assert len(found) == len(rows[::EVERY])
+    for errors in _errors(rows[::EVERY], found, [float(row.value or 0) for row in rows[::EVERY]], capsys).values():
         assert abs(np.median(errors)) <= 0.15
         assert np.quantile(np.abs(errors), 0.9) <= 0.25

@@ -25,7 +25,7 @@ PLAIN = {
     "link.fraction": 1.0,
     "hopper.sync_us": 4.0,
     "fused.barriers": 2.0,
-    "fused.overlap": 1.0,
+    "fused.rate": 1.0,
     "round.host_call_us": 10.0,
     "calls.mlp": 9.0,
     "calls.before_counts": 5.0,

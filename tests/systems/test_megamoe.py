@@ -14,7 +14,8 @@ from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.megamoe import mxfp8_row_bytes, tile_rows
+from dysharp.systems.megamoe import BARRIERS, COUNTS, mxfp8_row_bytes, nvfp4_row_bytes, tile_rows
+from dysharp.systems.software import Software
 from dysharp.workload import make_routing
 
 CLUSTER = load_cluster("hw-dgx-b200").with_gpus(4)
@@ -72,7 +73,24 @@ def test_rows_and_weights_may_be_narrow() -> None:
     assert up[0]["combine"] == up[1]["combine"]
     assert up[1]["dispatch"] * LARGE.row_bytes == up[0]["dispatch"] * mxfp8_row_bytes(LARGE.hidden)
     assert mxfp8_row_bytes(7168) == 7392
+    assert nvfp4_row_bytes(7168) == 4032
     assert run(narrow).time_ps < run(rows).time_ps
+
+
+def test_results_may_be_narrow_and_gemms_run_in_fp4() -> None:
+    rows, narrow = plan(), plan(dispatch="nvfp4", weights="nvfp4", combine="nvfp4")
+    up = rows.declared.traffic["up"], narrow.declared.traffic["up"]
+    for side in ("dispatch", "combine"):
+        assert up[1][side] * LARGE.row_bytes == up[0][side] * nvfp4_row_bytes(LARGE.hidden)
+    assert run(narrow).time_ps < run(plan(dispatch="mxfp8", weights="nvfp4", combine="nvfp4")).time_ps
+
+
+def test_a_kernel_alone_has_no_cast_in_front() -> None:
+    """It pays for the exchange of counts; the input's cast is the rest of the fitted exchanges."""
+    whole, alone = run(plan()), run(plan(cast=False))
+    sync = Software(CLUSTER, 4).sync_ps
+    extra = CLUSTER.fitted["fused.barriers"] - BARRIERS - COUNTS
+    assert whole.time_ps - alone.time_ps == pytest.approx(extra * sync, rel=1e-3)
 
 
 def test_tiles_are_as_high_as_their_rows_need() -> None:
