@@ -13,6 +13,7 @@ from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, rows_per_slot, traffic
 
+F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 
@@ -32,8 +33,9 @@ def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
     gaps at line rate, so they need that time whoever goes first. Before the first byte of a down link lies one hop; after the last byte
     of any link direction another one. (A push has two hops and its acknowledgement before it, but the last bytes of a direction may be
     acknowledgements, which nothing waits for beyond `Machine.ack`; one hop is what always holds.) An SM pool is busy for its tasks times
-    their duration over its slots; where all GEMMs wait for transfers (or are waited for), one local or remote delivery comes before
-    (or after). Terms: payload, headers, requests, acks, notifications or compute; head_latency, tail_latency. Zero terms are left out.
+    their duration over its slots, memory that is shared for the bytes of all tasks; where all GEMMs wait for transfers (or are waited for), one
+    local or remote delivery comes before (or after). Terms: payload, headers, requests, acks, notifications or compute or memory;
+    head_latency, tail_latency. Zero terms are left out.
     """
     table = wire_table(program) if wires is None else wires
     m = program.machine
@@ -48,11 +50,12 @@ def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
             candidates.append((f"gpu[{node}].{side}", terms))
     busy = pool_busy_ps(program)
     if busy.any():
-        share = busy / program.pools.slots
-        pool = int(share.argmax())
         head, tail = _compute_ends(program)
-        terms = {"compute": float(share[pool]), "head_latency": float(head), "tail_latency": float(tail)}
-        candidates.append((program.pools.name[pool].replace("node[", "gpu["), terms))
+        ends = {"head_latency": float(head), "tail_latency": float(tail)}
+        share, moved = busy / program.pools.slots, memory_busy_ps(program)
+        pool, node = int(share.argmax()), int(moved.argmax())
+        candidates.append((program.pools.name[pool].replace("node[", "gpu["), {"compute": float(share[pool])} | ends))
+        candidates.append((f"gpu[{node}].memory", {"memory": float(moved[node])} | ends))
     if not candidates:
         return Bound(0.0, "none", {})
     resource, terms = max(candidates, key=lambda c: sum(c[1].values()))
@@ -61,14 +64,26 @@ def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
 
 
 def pool_busy_ps(program: Program) -> I64:
-    """`[n_pools]` int64: slot-picoseconds of all COMPUTE and DELAY ops of each pool."""
-    n = len(program.pools.node)
+    """`[n_pools]` int64: slot-picoseconds of all COMPUTE and DELAY ops of each pool, without waits for memory."""
+    ops, took = _of_tasks(program, program.durations)
+    pool = program.issuers.pool[program.ops.issuer[ops]]
+    return np.bincount(pool, weights=took, minlength=len(program.pools.node)).astype(np.int64)
+
+
+def memory_busy_ps(program: Program) -> F64:
+    """`[n_nodes]` ps that each node's memory takes for the bytes of its tasks; zero where memory is not shared."""
+    if not program.machine.memory_rate:
+        return np.zeros(program.n_nodes)
+    ops, moved = _of_tasks(program, program.task_bytes)
+    return np.bincount(program.ops.node[ops], weights=moved, minlength=program.n_nodes) * PS_PER_US / program.machine.memory_rate
+
+
+def _of_tasks(program: Program, table: I64) -> tuple[I64, I64]:
+    """COMPUTE and DELAY ops, and the sum over the tasks of each of what `table` (durations, task_bytes) says of one."""
     tasks, duration, timed = _template_columns(program)
     ops = np.flatnonzero(timed[program.ops.template])
     template = program.ops.template[ops]
-    took = tasks[template] * program.durations[duration[template], program.ops.rows[ops]]
-    pool = program.issuers.pool[program.ops.issuer[ops]]
-    return np.bincount(pool, weights=took, minlength=n).astype(np.int64)
+    return ops, tasks[template] * table[duration[template], program.ops.rows[ops]]
 
 
 def _template_columns(program: Program) -> tuple[I64, I64, NDArray[np.bool_]]:

@@ -1,4 +1,5 @@
-"""What communication kernels and GEMMs that run at once take from each other on a GPU: SMs (charged), memory bandwidth (estimated only).
+"""SMs that communication kernels take from GEMMs that run at once on a GPU. Memory bandwidth that both take is a server of the engine
+(docs/design/0007).
 
 In the real forms an SM channel has a pool of its own and GEMM tiles have all SMs (`systems.experts`). That is right where a GPU's kernels run
 one after the other, as in every forward pass. In a backward pass weight gradients run beside Combine, and its SMs are missing there.
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import union_ps
-from dysharp.analysis.phases import LastGpu
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.units import ps_to_us
@@ -69,22 +69,6 @@ def beside(program: Program, trace: Trace, gpu: int) -> Beside:
     kernels = np.array(start, np.int64), np.array(end, np.int64)
     running = trace.start[gemms], trace.done[gemms]
     return Beside(_common_ps(kernels, running), max(end, default=0), int(trace.done[gemms].max(initial=0)))
-
-
-def memory_contention_us(program: Program, trace: Trace, moved_bytes: float, hbm_bytes_per_us: float) -> float:
-    """Estimate, charged nowhere: the time that memory needs for what transfers read and write beside the GEMMs of the GPU that finishes last.
-
-    `moved_bytes`: payload that a GPU reads to send plus what it receives and writes; of it the part of the transfers' time in which GEMMs run.
-    Only GEMMs bound by memory would wait so long; others hide it. Second reads and writes (rings, buffers of the receiver) are not counted.
-    """
-    last = LastGpu(program, trace)
-    ops = last.transfers[trace.end[last.transfers] > trace.issue[last.transfers]]
-    flights = trace.start[ops], trace.done[ops]
-    in_flight = union_ps(*flights)
-    if in_flight == 0:
-        return 0.0
-    shared = _common_ps(flights, (trace.start[last.computes], trace.done[last.computes]))
-    return moved_bytes / hbm_bytes_per_us * shared / in_flight
 
 
 def _common_ps(one: tuple[I64, I64], two: tuple[I64, I64]) -> int:

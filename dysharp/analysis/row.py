@@ -18,7 +18,7 @@ from dysharp.specs import Cluster, Model
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
-MODEL_VERSION = "2"
+MODEL_VERSION = "3"
 """Raised by every change that moves a simulated number; the changelog says which and why."""
 
 SURROUNDINGS = "surroundings_us"
@@ -68,7 +68,7 @@ class Row:
     validated range (`analysis.trust`), on hw clusters. `surroundings_us`, on hw clusters where GEMMs run: what a layer has besides its Program
     (`analysis.surroundings`), {permute_us, activation_us, cast_us, launch_us, contention_us, host_us}. `time_us` has all of them but the
     host, as in a CUDA graph, `eager_us` the host too; phases, exposed communication, traffic, utilization, bounds and stalls are of the
-    Program, which takes `simulated_us`. `not_charged_us`, there too: {memory_us}, `contention.memory_contention_us`, in no time.
+    Program, which takes `simulated_us`.
     """
 
     system: str
@@ -107,7 +107,6 @@ class Row:
     warnings: tuple[str, ...] = ()
     window: dict[str, Any] = field(default_factory=dict)
     surroundings_us: dict[str, float] = field(default_factory=dict)
-    not_charged_us: dict[str, float] = field(default_factory=dict)
 
     @property
     def layer_us(self) -> float:
@@ -130,7 +129,7 @@ class Row:
         With `surroundings_us` come `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
-        for name in ("blocks", "warnings", "window", "surroundings_us", "not_charged_us"):
+        for name in ("blocks", "warnings", "window", "surroundings_us"):
             if not out[name]:
                 del out[name]
         return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})

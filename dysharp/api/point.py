@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
-from dysharp.analysis.contention import memory_contention_us, sm_contention_us
+from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import surrounded, surroundings
 from dysharp.analysis.trust import Question, warnings_of
@@ -164,9 +164,7 @@ def _whole_layer(row: Row, w: Workload, program: Program, trace: Trace) -> Row:
     if row.form == "real":
         kept = int(options.get("n_sm", 0))
         found = dataclasses.replace(found, contention_us=sm_contention_us(program, trace, kept, cluster.n_sms))
-    moved = sum(row.traffic_bytes[side][name] for side in ("up", "down") for name in ("dispatch", "combine")) / row.gpus
-    memory_us = memory_contention_us(program, trace, moved, cluster.hbm_bytes_per_us)
-    return dataclasses.replace(surrounded(row, found), not_charged_us={"memory_us": memory_us})
+    return surrounded(row, found)
 
 
 def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]], tuple[Trace, Timing, dict[str, Any]]]:

@@ -187,7 +187,6 @@ def _surrounding_lines(row: Row) -> list[tuple[str, str]]:
         ("  simulated", f"{row.simulated_us:.2f} us"),
         ("  around it", parts),
         ("with the host (eager)", f"{row.eager_us:.2f} us"),
-        ("not charged", f"memory of transfers beside GEMMs, up to about {row.not_charged_us['memory_us']:.1f} us"),
     ]
 
 

@@ -1,5 +1,5 @@
 """Formulas of operator time."""
 
-from dysharp.compute.gemm import Tiling, gemm_gang, tile_task_ps, weight_grad_gang, weight_grad_task_ps
+from dysharp.compute.gemm import Task, Tiling, gemm_gang, tile_task, weight_grad_gang, weight_grad_task
 
-__all__ = ["Tiling", "gemm_gang", "tile_task_ps", "weight_grad_gang", "weight_grad_task_ps"]
+__all__ = ["Task", "Tiling", "gemm_gang", "tile_task", "weight_grad_gang", "weight_grad_task"]

@@ -1,9 +1,10 @@
-"""Time of one thread-block task of a grouped GEMM: tensor cores or memory, whichever is slower, at a static share per SM."""
+"""One thread-block task of a grouped GEMM: its time on the tensor cores of an SM and what it moves through memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +35,23 @@ class Tiling:
     part: float = 1.0
 
 
+class Task(NamedTuple):
+    """`[tile_rows + 1]` by the rows of a tile: ps of one task, and the bytes it takes from the memory that is shared (`Program.task_bytes`).
+
+    On a paper cluster nothing is shared: an SM has 1/n_sms of the memory's bandwidth and `ps` is the longer of both (spec/dysharp.md section
+    10.2; design section 4, static share).
+    """
+
+    ps: I64
+    bytes: I64
+
+
 def gemm_gang(columns: int) -> int:
     """Thread-block tasks that cover one row tile of `columns` output columns."""
     return -(-columns // choice_int("gemm.tile_cols"))
 
 
-def tile_task_ps(
+def tile_task(
     cluster: Cluster,
     dtype: str,
     columns: int,
@@ -51,22 +63,20 @@ def tile_task_ps(
     row_step: int | None = None,
     weight_bytes: float | None = None,
     part: float = 1.0,
-) -> I64:
-    """`[tile_rows + 1]` ps of one task of a row tile by its rows; a partial tile costs the tensor cores a whole one, or its rows rounded up to
-    `row_step` of them.
+) -> Task:
+    """Of a row tile; a partial one costs the tensor cores a whole one, or its rows rounded up to `row_step` of them.
 
     Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output, of
     `epilogue_bytes` per row and of the weights: all of them per tile (`gemm.weight_reuse` = "tile") or once per expert of mean load and
     layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less).
-    `weight_bytes`: of one weight with its scales, where weights are narrower than `dtype`. `part`: of the sustained rate on a real GPU. An SM
-    has 1/n_sms of both (spec/dysharp.md section 10.2; design section 4, static share).
+    `weight_bytes`: of one weight with its scales, where weights are narrower than `dtype`. `part`: of the sustained rate on a real GPU.
     """
     n_tasks, element = gemm_gang(columns), ELEMENT_BYTES[dtype]
     rows = np.arange(tile_rows + 1)
     weights = (element if weight_bytes is None else weight_bytes) * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
     moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights + rows * epilogue_bytes / n_tasks
     paid = [tile_rows] if row_step is None else [min(tile_rows, -(-row // row_step) * row_step) for row in range(tile_rows + 1)]
-    return np.maximum([_compute_ps(cluster, dtype, depth, each, part) for each in paid], _memory_ps(cluster, moved))
+    return _task(cluster, [_compute_ps(cluster, dtype, depth, each, part) for each in paid], moved)
 
 
 def weight_grad_gang(columns: int, depth: int) -> int:
@@ -79,8 +89,8 @@ def _tasks_down(columns: int, depth: int) -> int:
     return min(gemm_gang(depth), max(1, MOST_TASKS // gemm_gang(columns)))
 
 
-def weight_grad_task_ps(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, rows_per_expert: float) -> I64:
-    """`[tile_rows + 1]` ps of one task of a row tile's part in the gradient of `columns` by `depth` weights, by its rows.
+def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, rows_per_expert: float) -> Task:
+    """Of a row tile's part in the gradient of `columns` by `depth` weights.
 
     `[columns, rows] x [rows, depth]`: the row tile is a step along the summed dimension, a partial tile costs the tensor cores a whole
     step, and the operations are those of the forward GEMM with these weights. Memory reads both operands once per gang and reads and
@@ -92,7 +102,7 @@ def weight_grad_task_ps(cluster: Cluster, dtype: str, columns: int, depth: int, 
     rows = np.arange(tile_rows + 1)
     gradient = 2 * ACCUMULATOR_BYTES * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
     moved = rows * (columns + depth) * ELEMENT_BYTES[dtype] / n_tasks + gradient
-    return np.maximum(_compute_ps(cluster, dtype, task_depth, tile_rows), _memory_ps(cluster, moved))
+    return _task(cluster, [_compute_ps(cluster, dtype, task_depth, tile_rows)], moved)
 
 
 def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: float = 1.0) -> int:
@@ -110,6 +120,10 @@ def _weight_share(rows: I64, rows_per_expert: float) -> F64 | float:
     return 1.0 if choice_str("gemm.weight_reuse") == "tile" else np.minimum(1.0, rows / max(rows_per_expert, 1.0))
 
 
-def _memory_ps(cluster: Cluster, moved: F64) -> I64:
-    rate = cluster.hbm_bytes_per_us * (cluster.fitted["hbm.fraction"] if cluster.gpu else 1)
-    return np.ceil(moved * PS_PER_US * cluster.n_sms / rate).astype(np.int64)
+def _task(cluster: Cluster, compute_ps: list[int], moved: F64) -> Task:
+    """`compute_ps`: by rows, or one for all."""
+    compute = np.broadcast_to(np.array(compute_ps, np.int64), moved.shape)
+    if cluster.shared_memory_rate:
+        return Task(compute, np.ceil(moved).astype(np.int64))
+    share_ps = np.ceil(moved * PS_PER_US * cluster.n_sms / cluster.hbm_bytes_per_us).astype(np.int64)
+    return Task(np.maximum(compute, share_ps), np.zeros_like(compute))

@@ -86,6 +86,8 @@ class Fabric:
         world.agenda.add(end, Event.UP_END, node, -1)
         tails = self.tail if item.member < 0 else self.answer_tail
         tails[op.id] = max(tails.get(op.id, 0), end + stripe)
+        if item.member >= 0 or op.kind not in PULLS:
+            world.moves(node, op.payload)
         if item.member >= 0:
             world.log.member[item.member] = world.now
             world.log.end[op.id] = max(world.log.end[op.id], end + stripe)

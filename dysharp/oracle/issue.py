@@ -174,6 +174,10 @@ class Issuers:
         self._tasks_left[op.id] -= slots
         self._tasks_running[op.id] += slots
         end = self.world.now + op.duration
+        if op.task_bytes > 0:
+            gone = self.world.moves(op.node, slots * op.task_bytes)
+            self.world.counts["task behind memory"] += gone > end
+            end = max(end, gone)
         self._batches[end, op.id] += slots
         self.world.agenda.add(end, Event.COMPUTE_END, self.pool[op.issuer], op.id)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dysharp.errors import ProgramError
 from dysharp.program.tables import Kind, Machine, Program, Template
 
@@ -41,6 +44,7 @@ class Op:
     response_cls: int
     tasks: int
     duration: int
+    task_bytes: int
     up: int
     down: int
     response: int
@@ -122,7 +126,8 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         cls=template.cls,
         response_cls=template.response_cls,
         tasks=template.tasks,
-        duration=_duration(program, template, int(ops.rows[i])),
+        duration=_of_task(program.durations, template, int(ops.rows[i])),
+        task_bytes=_of_task(program.task_bytes, template, int(ops.rows[i])),
         up=wire("up"),
         down=wire("down"),
         response=wire("response"),
@@ -135,10 +140,11 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
     )
 
 
-def _duration(program: Program, template: Template, rows: int) -> int:
+def _of_task(table: NDArray[np.int64], template: Template, rows: int) -> int:
+    """What `table` (durations, memory bytes) says of one task, 0 for other kinds."""
     if template.kind not in (Kind.COMPUTE, Kind.DELAY) or template.duration < 0:
         return 0
-    return int(program.durations[template.duration, rows])
+    return int(table[template.duration, rows])
 
 
 def _check(program: Program, op: Op) -> None:

@@ -53,6 +53,20 @@ class Server:
         return self.free_at
 
 
+@dataclass(slots=True)
+class Memory:
+    """Bandwidth of one node's memory (`rate` bytes per microsecond, 0 = not shared): first come, first served; rounds every time."""
+
+    rate: int
+    given_until: int = 0
+
+    def read_or_write(self, now: int, n_bytes: int) -> int:
+        """The time at which these bytes, behind all others, have gone."""
+        if self.rate > 0:
+            self.given_until = max(self.given_until, now) + -(-n_bytes * PS_PER_US // self.rate)
+        return self.given_until
+
+
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """What an up server sends: an op's train, or the response of one member (`member` >= 0)."""

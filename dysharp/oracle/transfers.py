@@ -57,6 +57,7 @@ class Transfers:
     def deliver(self, member: int) -> None:
         """A copy is visible at its member, which acknowledges it."""
         op, node = self.world.op_of(member), self.world.tables.members[member].node
+        self.world.moves(node, op.payload)
         self._arrived(op, member)
         self.fabric.up[node].server.owe(op.ack_up)
         self._delivered(op)
@@ -64,6 +65,7 @@ class Transfers:
     def local(self, member: int) -> None:
         """A member on the op's own node was served."""
         op = self.world.op_of(member)
+        self.world.moves(op.node, op.payload)
         if is_push(op):
             self._arrived(op, member)
             self._delivered(op)
@@ -127,8 +129,10 @@ class Transfers:
     def result_delivered(self, op: Op) -> None:
         """A result is visible: at the source of a pull, or at the home of reducing pushes."""
         if op.kind is Kind.PUSH_REDUCE:
+            self.world.moves(self._home[op.session], op.payload)
             self._reduced(op)
         else:
+            self.world.moves(op.node, op.payload)
             self._part(op)
 
     def _part(self, op: Op) -> None:

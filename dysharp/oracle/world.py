@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dysharp.oracle.agenda import Agenda
 from dysharp.oracle.load import Op, Tables
+from dysharp.oracle.servers import Memory
 from dysharp.program.tables import Point, Tail
 
 
@@ -79,6 +80,7 @@ class World:
         self.machine = tables.machine
         self.agenda = Agenda()
         self.semaphores = Semaphores(tables)
+        self.memory = [Memory(tables.machine.memory_rate) for _ in range(tables.program.n_nodes)]
         self.fired: deque[Passed] = deque()
         self.finished: Callable[[Op], None]
         self.apply: Callable[[Passed], None]
@@ -89,6 +91,10 @@ class World:
     @property
     def now(self) -> int:
         return self.agenda.now
+
+    def moves(self, node: int, n_bytes: int) -> int:
+        """The memory of `node` reads or writes `n_bytes` from now on; when they have gone."""
+        return self.memory[node].read_or_write(self.now, n_bytes)
 
     def op_of(self, member: int) -> Op:
         """The op that owns a member."""

@@ -81,6 +81,14 @@ def csr_ptr(counts: ArrayLike) -> I32:
     return out
 
 
+def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """`[n, longest]`, zeros behind shorter rows."""
+    out = np.zeros((len(rows), max(map(len, rows), default=1)), np.int64)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
 class ProgramBuilder:
     """Collects tables; `build` concatenates and freezes them. Ids are given in the order of the calls."""
 
@@ -89,6 +97,7 @@ class ProgramBuilder:
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
         self._durations: list[NDArray[np.int64]] = []
+        self._task_bytes: list[NDArray[np.int64]] = []
         self._wires: dict[tuple[int, bool, int, int, int], int] = {}
         self._ops: list[dict[str, I32]] = []
         self._members: list[dict[str, Any]] = []
@@ -114,9 +123,11 @@ class ProgramBuilder:
         self._framings.append(framing)
         return len(self._framings) - 1
 
-    def duration(self, ps_by_rows: ArrayLike) -> int:
-        """A duration class: `ps_by_rows[r]` is the time of one task of a tile with r rows (index 0 unused)."""
+    def duration(self, ps_by_rows: ArrayLike, bytes_by_rows: ArrayLike = 0) -> int:
+        """A duration class: `ps_by_rows[r]` is the time of one task of a tile with r rows (index 0 unused), `bytes_by_rows[r]` what it takes
+        from memory where memory is shared."""
         self._durations.append(np.asarray(ps_by_rows, np.int64))
+        self._task_bytes.append(np.broadcast_to(np.asarray(bytes_by_rows, np.int64), self._durations[-1].shape))
         return len(self._durations) - 1
 
     def pool(self, node: int, slots: int, name: str = "sm") -> int:
@@ -319,7 +330,8 @@ class ProgramBuilder:
             templates=tuple(self._templates),
             framings=tuple(self._framings),
             classes=self.classes,
-            durations=self._build_durations(),
+            durations=_padded(self._durations),
+            task_bytes=_padded(self._task_bytes),
             wires=self._build_wires(),
             ops=Ops(**columns),
             members=self._build_members(),
@@ -349,13 +361,6 @@ class ProgramBuilder:
             sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1)) if self._sessions else None,
         )
         return program
-
-    def _build_durations(self) -> NDArray[np.int64]:
-        width = max((len(d) for d in self._durations), default=1)
-        out = np.zeros((len(self._durations), width), np.int64)
-        for i, d in enumerate(self._durations):
-            out[i, : len(d)] = d
-        return out
 
     def _build_wires(self) -> Wires:
         m = self.machine

@@ -103,6 +103,7 @@ class Machine:
     flit: int = 16
     notify_bytes: int = 16
     train_bytes: int = 16384
+    memory_rate: int = 0  # bytes per microsecond of a node's memory that tasks and transfers share; 0 = tasks have shares of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +286,7 @@ class Program:
     framings: tuple[Framing, ...]
     classes: tuple[str, ...]
     durations: I64  # [n_durations, max_rows + 1] ps of one task
+    task_bytes: I64  # [n_durations, max_rows + 1] memory bytes of one task, 0 = it takes nothing from the memory that is shared
     wires: Wires
     ops: Ops
     members: Members

@@ -203,6 +203,10 @@ def _check_tasks(p: Program) -> None:
     for i, t in enumerate(p.templates):
         if t.kind in (Kind.COMPUTE, Kind.DELAY):
             _check_durations(p, t.name, np.flatnonzero(p.ops.template == i), p.durations[t.duration])
+    if p.task_bytes.shape != p.durations.shape:
+        raise ProgramError(f"task_bytes: found shape {p.task_bytes.shape}, expected that of durations, {p.durations.shape}")
+    if p.task_bytes.min(initial=0) < 0:
+        raise ProgramError(f"task_bytes: found {p.task_bytes.min()} B, expected 0 or more")
 
 
 def _check_durations(p: Program, name: str, ops: Array, took: Array) -> None:

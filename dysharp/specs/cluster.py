@@ -95,6 +95,11 @@ class Cluster:
         """The fitted constants that hold on this machine, by name."""
         return fitted_values(self.constants)
 
+    @property
+    def shared_memory_rate(self) -> int:
+        """Bytes per microsecond that GEMMs and transfers of a real GPU share; 0 on a paper cluster, where every SM has its static share."""
+        return round(self.hbm_bytes_per_us * self.fitted["hbm.fraction"]) if self.gpu else 0
+
     def with_gpus(self, n: int) -> Cluster:
         """The same machine with `n` GPUs in use, 1 to `max_gpus`; links, switches and tables stay."""
         limit = self.max_gpus or self.n_gpus

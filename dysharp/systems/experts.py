@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute import gemm_gang, tile_task_ps, weight_grad_gang, weight_grad_task_ps
+from dysharp.compute import Task, gemm_gang, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Model
 from dysharp.systems.layer import Layer
@@ -68,7 +68,7 @@ def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tupl
     for stage, prio in zip(stages(layer.model, layer.direction), (int(second_first), int(not second_first)), strict=True):
         first = []
         for gemm in stage:
-            duration = layer.b.duration(_task_ps(layer, gemm))
+            duration = layer.b.duration(*_task(layer, gemm))
             tasks = weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
             template = layer.b.template(
                 Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
@@ -79,15 +79,15 @@ def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tupl
     return out[0], out[1]
 
 
-def _task_ps(layer: Layer, gemm: Gemm) -> I64:
+def _task(layer: Layer, gemm: Gemm) -> Task:
     occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
     tiling, load = layer.tiling, len(layer.p.slot) / occupied
     if tiling.row_step is not None and load <= tiling.rows:
         load = 1.0  # about one tile per expert: each reads all of its weights, however few its rows
     shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, load
     if gemm.of_weights:
-        return weight_grad_task_ps(*shape)
-    return tile_task_ps(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes, part=tiling.part)
+        return weight_grad_task(*shape)
+    return tile_task(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes, part=tiling.part)
 
 
 def one_after_another(layer: Layer, received: I32 | None = None) -> I32:

@@ -29,6 +29,7 @@ def machine_of(cluster: Cluster) -> Machine:
         flit=cluster.flit_bytes,
         notify_bytes=cluster.flit_bytes,
         train_bytes=choice_int("machine.train_bytes"),
+        memory_rate=cluster.shared_memory_rate,
     )
 
 

@@ -71,7 +71,7 @@ def caught(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, str] | None:
 
 
 LINK, SWITCH, READY, ISSUE = "uarch.link", "uarch.switch", "uarch.ready", "uarch.issue"
-FIFO, HEAP, BITS, TREE, REGION = "uarch.fifo", "uarch.heap", "uarch.bits", "uarch.tree", "uarch.region"
+FIFO, HEAP, BITS, TREE, REGION, MEMORY = "uarch.fifo", "uarch.heap", "uarch.bits", "uarch.tree", "uarch.region", "uarch.memory"
 LOOP, LOWER = "engine.burst.loop", "engine.burst.lower"
 
 MUTANTS = (
@@ -105,6 +105,14 @@ MUTANTS = (
     Mutant("all trains exposed", LOOP, "expose = channels[row, 0] < 0", "expose = True"),
     Mutant("next train never exposed", LOOP, "if channels[row, 0] >= 0:", "if False:"),
     Mutant("store and forward", LOOP, "ot[entry, SCRATCH] = now + lat", "ot[entry, SCRATCH] = end + lat"),
+    # memory
+    Mutant("memory forgets what is promised", MEMORY, "PROMISED] += (", "PROMISED] = now + ("),
+    Mutant("memory promises the past", MEMORY, "PROMISED] = max(nodes[node, PROMISED], now)", "PROMISED] = nodes[node, PROMISED]"),
+    Mutant("memory rounds down", MEMORY, "+ m[M_MEMORY] - 1) //", ") //"),
+    Mutant("a batch takes the bytes of one task", ISSUE, "n * task_bytes[took", "task_bytes[took"),
+    Mutant("a task never waits for memory", ISSUE, "end = max(end, memory_take(", "end = min(end, memory_take("),
+    Mutant("pushes read nothing", LOOP, "if shared and not templates[op[entry, TEMPLATE], IS_PULL]:", "if False:"),
+    Mutant("deliveries write nothing", LOOP, "memory_take(nodes, mem[filled, B_NODE], wires[w, W_PAYLOAD], m, now)", "pass"),
     # classes and arbitration
     Mutant("another class at the outputs", SWITCH, "TEMPLATE], CLS]", "TEMPLATE], CLS] + 1 - n_classes"),
     Mutant(

@@ -54,4 +54,5 @@ def random_machine(rng: np.random.Generator, payload_bytes: int) -> Machine:
         vc_bytes=int(rng.choice(buffers)),
         n_links=int(rng.choice((1, 4, 18))),
         notify_bytes=int(rng.choice((0, 16, 32))),
+        memory_rate=int(rng.spawn(1)[0].choice((0, 0, rate // 3, rate, 5 * rate))),
     )

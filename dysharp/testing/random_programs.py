@@ -63,7 +63,8 @@ class Generator:
         framings = [self.b.framing(f) for f in random_framings(self.rng, 3)]
         n_classes = len(self.b.classes)
         times = [self.duration, 2 * self.duration, self.duration + int(self.rng.choice((0, 1)))]
-        durations = [self.b.duration([0, *times]) for _ in range(2)]
+        memory = self.rng.spawn(1)[0]  # a stream of its own: the Programs of a seed stay what they are without it
+        durations = [self.b.duration([0, *times], int(memory.choice((0, self.row_bytes, 5 * self.row_bytes)))) for _ in range(2)]
         self.templates: dict[Kind, list[int]] = {}
         for kind in list(Kind)[: Kind.PULL_REDUCE + 1]:
             self.templates[kind] = [

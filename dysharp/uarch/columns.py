@@ -42,10 +42,12 @@ T_LEFT, T_NOTIFY_DEPS, T_NEXT, T_CAUSE, T_NODE, T_ROWS, T_SLOT0 = range(7)
 # tile, times, int64 [n_tiles, 2]
 TT_READY, TT_NOTIFY = range(2)
 
-# node, int64 [n_nodes, 16]: one server each way
+# node, int64 [n_nodes, 17]: one server each way, and until when the bandwidth of its memory is promised
 UP, DOWN = 0, 8  # offsets of the two servers
 S_FREE, S_BUSY_START, S_BUSY_BYTES, S_DEBT, S_CURSOR, S_MASK, S_WIRE, S_EXTRA = range(8)
 # S_MASK: classes with something queued; S_WIRE: wire bytes so far; S_EXTRA: up = blocked since (-1 = not), down = copy being sent
+
+PROMISED = 16
 
 # issuer, int64 [n_issuers, 7]
 I_NODE, I_POOL, I_DISCIPLINE, I_NEXT, I_END, I_SIZE, I_SEQ = range(7)
@@ -54,8 +56,8 @@ I_NODE, I_POOL, I_DISCIPLINE, I_NEXT, I_END, I_SIZE, I_SEQ = range(7)
 # pool, int64 [n_pools, 3]
 P_FREE, P_SIZE, P_BASE = range(3)  # free slots; batches running and where their heap begins
 
-# machine parameters, int64 [10]
-M_RATE, M_LAT, M_ACK, M_NOTIFY, M_RESPONDER, M_LOCAL, M_VCS, M_VC_BYTES, M_NOTIFY_BYTES, M_CLASSES = range(10)
+# machine parameters, int64 [11]
+M_RATE, M_LAT, M_ACK, M_NOTIFY, M_RESPONDER, M_LOCAL, M_VCS, M_VC_BYTES, M_NOTIFY_BYTES, M_CLASSES, M_MEMORY = range(11)
 
 # run state, int64 [8]
 X_NOW, X_DIRTY, X_EVENTS, X_WORK_HEAD, X_WORK_TAIL, X_DONE, X_BLOCKED_PS, X_TOUCHED = range(8)  # X_TOUCHED: sink of tile_touch

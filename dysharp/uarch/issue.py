@@ -20,6 +20,7 @@ from dysharp.uarch.columns import (
     ISSUE,
     LEFT,
     M_LOCAL,
+    M_MEMORY,
     MEMBER,
     MEMBERS_SHIFT,
     NODE,
@@ -39,6 +40,7 @@ from dysharp.uarch.columns import (
 from dysharp.uarch.fifo import hub_push, ring_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import PROGRAM_ORDER, mark
 from dysharp.uarch.tree import tree_set
 
@@ -96,13 +98,19 @@ def train_issue(
 
 
 @kernel
-def gang_start(o, p, op, ot, templates, durations, pools, pool_keys, pool_ids, tree, x):
-    """Give op o the free slots of pool p that it can use. True when its last task has a slot."""
+def gang_start(o, p, op, ot, templates, durations, task_bytes, pools, pool_keys, pool_ids, nodes, m, tree, x):
+    """Give op o the free slots of pool p that it can use. True when its last task has a slot.
+
+    Where memory is shared, the batch ends when its bytes have gone, if that is later.
+    """
     now = x[X_NOW]
     n = min(pools[p, P_FREE], op[o, ANSWERS])
     if ot[o, START] < 0:
         ot[o, START] = now
-    end = now + durations[templates[op[o, TEMPLATE], DURATION], op[o, WIRE]]
+    took = templates[op[o, TEMPLATE], DURATION]
+    end = now + durations[took, op[o, WIRE]]
+    if m[M_MEMORY] > 0 and task_bytes[took, op[o, WIRE]] > 0:
+        end = max(end, memory_take(nodes, op[o, NODE], n * task_bytes[took, op[o, WIRE]], m, now))
     base = pools[p, P_BASE]
     heap_push(pool_keys, pool_ids, base, pools[p, P_SIZE], end, (o << BATCH_BITS) | n)
     pools[p, P_SIZE] += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dysharp.analysis.contention import Beside, beside, made_up_ps, memory_contention_us, sm_contention_us
+from dysharp.analysis.contention import Beside, beside, made_up_ps, sm_contention_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, load_cluster, load_model
@@ -58,12 +58,3 @@ def test_more_sms_for_combine_slow_weight_gradients(system: str) -> None:
     assert few >= last.shared_ps * 8 / n_sms / 1e6
     assert many == pytest.approx(4 * few, rel=0.05)
     assert sm_contention_us(program, trace, 0, n_sms) == 0.0
-
-
-def test_memory_of_transfers_counts_only_beside_gemms() -> None:
-    program, trace = finished("deepep", "fwd")
-    assert memory_contention_us(program, trace, 1e6, 1e3) == 0.0
-    program, trace = finished("fusion-only", "fwd")
-    some = memory_contention_us(program, trace, 1e6, 1e3)
-    assert 0 < some <= 1e3
-    assert memory_contention_us(program, trace, 2e6, 1e3) == pytest.approx(2 * some)

@@ -79,8 +79,8 @@ def test_pure_communication_has_no_surroundings(system: str) -> None:
 
 def test_paper_clusters_have_none() -> None:
     row = ds.run("deepep", model=MODEL, gpus=4, tokens=16)
-    assert row.surroundings_us == row.not_charged_us == {}
-    assert not {"surroundings_us", "simulated_us", "eager_us", "not_charged_us"} & set(row.to_dict())
+    assert row.surroundings_us == {}
+    assert not {"surroundings_us", "simulated_us", "eager_us"} & set(row.to_dict())
     assert "surroundings_us" not in row.attribution
 
 

@@ -32,7 +32,7 @@ MUST_OCCUR = (
     *("single node", "infinite buffers"),
     *("issued later than ready", "issued later than ready, needs a semaphore", "started later than issued"),
     *("run: channels full", "run: train above its channel", "run: behind another train"),
-    *("run: semaphore full", "run: no free slot", "run: cut-through wait"),
+    *("run: semaphore full", "run: no free slot", "run: cut-through wait", "run: task behind memory"),
     *("tie.ready", "tie.start", "tie.done", "tie.member", "tie.tile_ready", "tie across columns"),
 )
 

@@ -27,6 +27,7 @@ from dysharp.uarch.columns import (
     M_ACK,
     M_CLASSES,
     M_LAT,
+    M_MEMORY,
     M_RATE,
     M_RESPONDER,
     M_VC_BYTES,
@@ -89,6 +90,7 @@ from dysharp.uarch.heap import heap_pop
 from dysharp.uarch.issue import BATCH_BITS, gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.link import server_debt, server_grant, server_hold
+from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import (
     HEAD_OP_ISSUE,
     mark,
@@ -116,7 +118,7 @@ def run_start(op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
 
 @kernel
 def run_loop(
-    budget, op, ot, templates, wires, durations,
+    budget, op, ot, templates, wires, durations, task_bytes,
     mem, mem_time, fill_row,
     rows, regions, slot_row, tiles, tile_times, tile_edge_ptr, tile_edge_kind, tile_edge,
     edge_ptr, edge_head_kind, edge_head,
@@ -139,6 +141,7 @@ def run_loop(
     rate = m[M_RATE]
     lat = m[M_LAT]
     finite = m[M_VC_BYTES] > 0
+    shared = m[M_MEMORY] > 0
     stop = x[X_EVENTS] + budget
     now = x[X_NOW]
     while x[X_EVENTS] < stop:
@@ -229,6 +232,8 @@ def run_loop(
                 tree_set(tree, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
                 o = mem[filled, B_OP]
                 w = op[o, WIRE]
+                if shared:
+                    memory_take(nodes, mem[filled, B_NODE], wires[w, W_PAYLOAD], m, now)
                 server_debt(nodes, mem[filled, B_NODE], UP, wires[w, W_ACK_UP])
                 op[o, LEFT] -= 1
                 if op[o, LEFT] == 0:
@@ -264,6 +269,8 @@ def run_loop(
                 o = fifo_pop(rings, RING_RESULT_DELIVERED, op, NEXT2)
                 head = rings[RING_RESULT_DELIVERED, 0]
                 tree_set(tree, leaf, ot[head, DONE] if head >= 0 else INF)
+                if shared:
+                    memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
                 op[o, LEFT] -= 1
                 if op[o, LEFT] == 0:
                     done = o
@@ -273,6 +280,8 @@ def run_loop(
                 tree_set(tree, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
                 o = mem[k, B_OP]
                 op[o, LEFT] -= 1
+                if shared:
+                    memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
                 if not templates[op[o, TEMPLATE], IS_PULL]:
                     filled = k
                 if op[o, LEFT] == 0:
@@ -350,7 +359,7 @@ def run_loop(
                         break
                     if issuers[i, I_POOL] >= 0:
                         if gang_start(
-                            o, issuers[i, I_POOL], op, ot, templates, durations, pools, pool_keys, pool_ids, tree, x
+                            o, issuers[i, I_POOL], op, ot, templates, durations, task_bytes, pools, pool_keys, pool_ids, nodes, m, tree, x
                         ):
                             issuer_drop(i, issuers, heap_keys, heap_ids)
                     elif train_issue(
@@ -413,6 +422,8 @@ def run_loop(
                     ot[entry, END] = ot[entry, TAIL]
                     ot[entry, SCRATCH] = now + lat
                     op[entry, VC] = v
+                    if shared and not templates[op[entry, TEMPLATE], IS_PULL]:
+                        memory_take(nodes, i, wires[w, W_PAYLOAD], m, now)
                     if finite:
                         occupied[at, v] += wires[w, W_UP]
                     if ring_push(rings, RING_ARRIVE, op, NEXT, ot, SCRATCH, op, NODE, entry):
@@ -423,6 +434,8 @@ def run_loop(
                     w = op[o, WIRE]
                     end = server_grant(nodes, i, UP, now, wires[w, W_RESPONSE], rate)
                     mem_time[k, B_TIME] = now
+                    if shared:
+                        memory_take(nodes, i, wires[w, W_PAYLOAD], m, now)
                     end_tail = end + wires[w, W_STRIPE_RESPONSE]
                     ot[o, END] = max(ot[o, END], end_tail)
                     op[o, ANSWERS] -= 1

@@ -25,6 +25,7 @@ class Lowered(NamedTuple):
     templates: Array
     wires: Array
     durations: Array
+    task_bytes: Array
     mem: Array
     mem_time: Array
     fill_row: Array
@@ -231,7 +232,7 @@ def _issuers(p: Program, kinds: Array) -> dict[str, Array]:
 
 def _fabric(p: Program) -> dict[str, Array]:
     n, c, m = p.n_nodes, len(p.classes), p.machine
-    nodes = np.zeros((n, 16), np.int64)
+    nodes = np.zeros((n, 17), np.int64)
     nodes[:, col.UP + col.S_EXTRA], nodes[:, col.DOWN + col.S_EXTRA] = -1, -(1 << 40)
     nodes[:, [col.UP + col.S_CURSOR, col.DOWN + col.S_CURSOR]] = -1
     n_vcs = m.n_vcs if m.vc_bytes else 1
@@ -267,12 +268,12 @@ def _constants(p: Program) -> dict[str, Array]:
     wired = p.ops.wire >= 0
     wires[p.ops.wire[wired], col.W_PAYLOAD] = p.ops.bytes[wired]
     machine = np.array(
-        [m.rate, m.lat, m.ack, m.notify, m.responder, m.local, m.n_vcs, m.vc_bytes, m.notify_bytes, len(p.classes)], np.int64
+        [m.rate, m.lat, m.ack, m.notify, m.responder, m.local, m.n_vcs, m.vc_bytes, m.notify_bytes, len(p.classes), m.memory_rate], np.int64
     )
     x = np.zeros(8, np.int64)
     x[col.X_WORK_HEAD] = -1
-    durations = p.durations if len(p.durations) else np.zeros((1, 1), np.int64)
-    return {"templates": templates, "wires": wires, "durations": durations, "m": machine, "x": x}
+    durations, task_bytes = (table if len(table) else np.zeros((1, 1), np.int64) for table in (p.durations, p.task_bytes))
+    return {"templates": templates, "wires": wires, "durations": durations, "task_bytes": task_bytes, "m": machine, "x": x}
 
 
 def lower(p: Program) -> Lowered:

@@ -7,6 +7,7 @@ from dysharp.uarch.bits import bit_lowest
 from dysharp.uarch.columns import (
     B_FILL,
     B_LINK,
+    B_NODE,
     B_OP,
     B_TIME,
     COPIES,
@@ -18,7 +19,9 @@ from dysharp.uarch.columns import (
     IS_PULL,
     LEFT,
     M_CLASSES,
+    M_MEMORY,
     N_RINGS,
+    NODE,
     P_BASE,
     P_FREE,
     P_SIZE,
@@ -31,6 +34,7 @@ from dysharp.uarch.columns import (
     TEMPLATE,
     TT_NOTIFY,
     UP,
+    W_PAYLOAD,
     WIRE,
     X_DIRTY,
     X_EVENTS,
@@ -127,6 +131,7 @@ from dysharp.uarch.fifo import fifo_pop
 from dysharp.uarch.heap import heap_pop
 from dysharp.uarch.issue import BATCH_BITS, gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.uarch.kernel import kernel
+from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import mark, op_release, work_drain, work_push
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_first, tree_set
@@ -134,7 +139,7 @@ from dysharp.uarch.tree import tree_first, tree_set
 
 @kernel
 def run_events(
-    budget, op, ot, templates, wires, durations,
+    budget, op, ot, templates, wires, durations, task_bytes,
     mem, mem_time, fill_row,
     rows, regions, slot_row, tiles, tile_times, tile_edge_ptr, tile_edge_kind, tile_edge,
     edge_ptr, edge_head_kind, edge_head,
@@ -158,6 +163,7 @@ def run_events(
     ring_out = ring_arrive + c[C_EXT]
     ring_line = ring_out + c[C_SIZES]
     lat = c[C_LAT]
+    shared = m[M_MEMORY] > 0
     stop = x[X_EVENTS] + budget
     now = x[X_NOW]
     x[X_STATUS] = RUNNING
@@ -201,6 +207,8 @@ def run_events(
                     tree_set(tree, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
                     o = mem[k, B_OP]
                     x[X_EVENTS] += 1
+                    if shared:
+                        memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
                     if not templates[op[o, TEMPLATE], IS_PULL]:
                         member_done(
                             k, op, ot, mem, mem_time, fill_row, templates, wires, issuers, heap_keys, heap_ids, dirty_issuers, x, rows,
@@ -341,6 +349,8 @@ def run_events(
                     pk[p, PK_KIND] = RESP if pk[p, PK_KIND] == REQ else CONTRIB
                     pk[p, PK_FLITS] = pw[op[o, WIRE], PW_DOWN_H] + data_flits(pw, op[o, WIRE], pk[p, PK_CHUNK])
                     i = pk[p, PK_OUT]
+                    if shared and pk[p, PK_CHUNK] == 0:
+                        memory_take(nodes, i // n_links, wires[op[o, WIRE], W_PAYLOAD], m, now)
                     pk[p, PK_OUT] = pk[p, PK_LINK]
                     egress_put(i, n_classes + templates[op[o, TEMPLATE], RESPONSE_CLS], p, pk, lk, eq, du, c)
                     p = fr[r, 0]
@@ -366,6 +376,8 @@ def run_events(
                     mem[k, B_LEFT] -= 1
                     if mem[k, B_LEFT] == 0:
                         mem_time[k, B_TIME] = now
+                        if shared:
+                            memory_take(nodes, mem[k, B_NODE], wires[w, W_PAYLOAD], m, now)
                         member_done(
                             k, op, ot, mem, mem_time, fill_row, templates, wires, issuers, heap_keys, heap_ids, dirty_issuers, x, rows,
                             regions, slot_row, tiles, tile_times, tile_edge_ptr, tile_edge_kind, tile_edge, nodes, rings, tree,
@@ -381,6 +393,8 @@ def run_events(
                     slot_free(p, pool, x)
                 elif kind == ACK or kind == MACK or kind == RESP:
                     part_done(o, now, op, ot, x)
+                    if shared and kind == RESP and op[o, LEFT] == 0:
+                        memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
                     slot_free(p, pool, x)
                 else:  # RESULT, PARTIAL, BYPASS
                     parent = pk[p, PK_PARENT]
@@ -389,6 +403,8 @@ def run_events(
                         slot_free(p, pool, x)
                     if pk[parent, PK_ACKS] == 0:
                         part_done(o, now, op, ot, x)
+                        if shared and op[o, LEFT] == 0:
+                            memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
                         session_end(parent, pool, idle, c, x)
             if x[X_WORK_HEAD] >= 0:
                 work_drain(
@@ -421,7 +437,9 @@ def run_events(
                         if o < 0:
                             break
                         if issuers[i, I_POOL] >= 0:
-                            if gang_start(o, issuers[i, I_POOL], op, ot, templates, durations, pools, pool_keys, pool_ids, tree, x):
+                            if gang_start(
+                                o, issuers[i, I_POOL], op, ot, templates, durations, task_bytes, pools, pool_keys, pool_ids, nodes, m, tree, x
+                            ):
                                 issuer_drop(i, issuers, heap_keys, heap_ids)
                         elif train_issue(
                             o, op, ot, templates, mem, mem_time, nodes, hub, dirty_nodes, rings, tree, leaf_rings, m, x, m[M_CLASSES],
@@ -431,6 +449,8 @@ def run_events(
                             x[X_DIRTY] = 1
                         elif op[o, COPIES] > 0:
                             transfer_begin(o, templates[op[o, TEMPLATE], IS_PULL], op, pw, stripes, c)
+                            if shared and not templates[op[o, TEMPLATE], IS_PULL]:
+                                memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
             for word in range(len(dirty_nodes)):
                 while dirty_nodes[word] != 0:
                     low = bit_lowest(dirty_nodes[word])
