@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.systems.deepep import dispatched_bytes
+from dysharp.systems.deepep import ROWS
 from dysharp.systems.experts import one_after_another, rows_phase_by_phase
+from dysharp.systems.formats import row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
@@ -44,7 +45,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Messages, GEMMs, messages back; a GPU goes on when its own rows are there and waits for nobody else."""
-    sent = dispatched_bytes("deepep-ll", options.dispatch, model)
+    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS, model)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         kernels = _LowLatency(layer)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.deepep import dispatched_bytes
+from dysharp.systems.deepep import ROWS
 from dysharp.systems.experts import one_after_another, phase_by_phase
+from dysharp.systems.formats import row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
@@ -52,7 +53,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine."""
-    sent = dispatched_bytes("hybrid-ep", options.dispatch, model)
+    sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS, model)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         kernels = _Chunks(layer, options.n_sm, permute=options.permute)

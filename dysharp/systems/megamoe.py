@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.compute import Tiling
-from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.experts import fused
+from dysharp.systems.formats import WEIGHT_BYTES, check, row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
 from dysharp.systems.registry import system
@@ -21,25 +20,13 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
-NV_BLOCK = 16  # values that share one in NVFP4
-WEIGHTS: Mapping[str, float | None] = {"model": None, "fp4": 0.5 + 1 / MX_BLOCK, "mxfp8": 1 + 1 / MX_BLOCK, "nvfp4": 0.5 + 1 / NV_BLOCK}
-"""Bytes of a weight with its part of a scale; None: those of the GEMMs' type."""
+ROWS = ("rows", "mxfp8", "nvfp4")
+"""What the kernel pulls and pushes."""
 ROW_STEP = 16  # a partial tile is multiplied up to a multiple of so many rows
 BARRIERS = 3  # of all GPUs: before rows are pulled, before they are summed, after the buffers are cleared
 COUNTS = 1  # exchange in front of them: the rows of every expert
 TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
 """Rows per expert that are expected at most -> rows of a tile: DeepGEMM's block configuration of Mega MoE."""
-
-
-def mxfp8_row_bytes(hidden: int) -> int:
-    """A token in FP8 with an 8-bit scale per 32 elements."""
-    return hidden + -(-hidden // MX_BLOCK)
-
-
-def nvfp4_row_bytes(hidden: int) -> int:
-    """A token in FP4 with an 8-bit scale per 16 elements."""
-    return -(-hidden // 2) + -(-hidden // NV_BLOCK)
 
 
 def tile_rows(rows_per_expert: float) -> int:
@@ -76,16 +63,13 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Everything at once, tile by tile; a token's expert rows come back one by one."""
-    sizes = {"rows": model.row_bytes, "mxfp8": mxfp8_row_bytes(model.hidden), "nvfp4": nvfp4_row_bytes(model.hidden)}
-    chosen = (("dispatch", options.dispatch, tuple(sizes)), ("combine", options.combine, tuple(sizes)), ("weights", options.weights, tuple(WEIGHTS)))
-    for name, found, known in chosen:
-        if found not in known:
-            raise ConfigError(f"megamoe.{name}: found {found!r}, expected {' or '.join(known)}")
+    sent = row_bytes("megamoe.dispatch", options.dispatch, ROWS, model)
+    back = row_bytes("megamoe.combine", options.combine, ROWS, model)
+    check("megamoe.weights", options.weights, WEIGHT_BYTES)
     real = is_real(options.form, cluster)
     high, step = (tile_rows(routing.n_tokens * routing.topk / routing.n_experts), ROW_STEP) if real else (choice_int("gemm.tile_rows"), None)
     dtype, part = "fp4" if options.dispatch == options.weights == "nvfp4" else None, cluster.fitted["fused.rate"] if real else 1.0
-    tiling = Tiling(high, step, WEIGHTS[options.weights], dtype, part)
-    sent, back = sizes[options.dispatch], sizes[options.combine]
+    tiling = Tiling(high, step, WEIGHT_BYTES[options.weights], dtype, part)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
     if real:
         _Fused(layer).layer_pass(cast=options.cast)
