@@ -23,7 +23,7 @@ from dysharp.analysis.validation import Sorted, Validation, errors_of, sort_rows
 from dysharp.api.validation import refit as refit_file
 from dysharp.api.validation import validate
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, SimulationError
 from dysharp.reports.validation import page_of, plot_validation
 from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values
 
@@ -254,7 +254,8 @@ NORMAL = {"dtype": "fp8_e4m3+fp32 scale/128", "ep": 8, "experts": 64, "hidden": 
 
 
 def ep_line(id_: str, tokens: int, *, kind: str = "ep_dispatch", system: str = "DeepEP-normal", hardware: str = "8xH100", **config: object) -> str:
-    text = json.dumps(NORMAL | {"tokens_per_rank": tokens} | config).replace('"', '""')
+    dtype = {"dtype": "bf16"} if kind == "ep_combine" else {}
+    text = json.dumps(NORMAL | dtype | {"tokens_per_rank": tokens} | config).replace('"', '""')
     return f'{id_},{kind},{system},{hardware},"{text}",latency,50,us,a source'
 
 
@@ -286,6 +287,12 @@ def test_every_family_names_its_predictor() -> None:
         ({"ep": 16}, "no packaged cluster of 16 h100-sxm"),
         ({"experts": 60}, "experts that the GPUs do not share evenly"),
         ({"hidden": 512.5}, "no whole number of hidden"),
+        ({"hidden": 1}, "hidden 1, expected 128 to 65536"),
+        ({"tokens_per_rank": 1e12}, r"tokens_per_rank 1e+12, expected 1 to 1048576"),
+        ({"sms": 1000}, "sms 1000, expected 1 to 256"),
+        ({"dtype": "int3"}, "dtype 'int3', expected fp8 or bf16"),
+        ({"kind": "ep_combine", "dtype": "fp8"}, "dtype 'fp8', expected bf16"),
+        ({"system": "TRTLLM-NVLinkOneSided", "kind": "ep_alltoall"}, "kind 'ep_alltoall' of TensorRT-LLM, expected ep_prepare or"),
     ],
 )
 def test_a_row_without_a_program_is_unsupported(changed, reason) -> None:
@@ -296,10 +303,52 @@ def test_a_row_without_a_program_is_unsupported(changed, reason) -> None:
     assert found.missing[0].counted
 
 
+def test_a_row_that_its_program_refuses_does_not_end_the_others() -> None:
+    found, predicted = sort_rows(read(ep_line("a", 16), ep_line("b", 16, hidden=16384), line("c"))).answered(fitted_values())
+    assert [case.row.id for case in found.cases] == ["a", "c"]
+    assert np.isfinite(predicted).all()
+    (missing,) = found.missing
+    assert (missing.row.id, missing.counted) == ("b", True)
+    assert "found rows of 32768 B" in missing.reason
+    done = validate_rows(found, fitted(), predicted)
+    assert [(row["ids"], row["n"]) for row in done.unsupported] == [(["b"], 1)]
+    with pytest.raises(SimulationError, match="row b: no prediction: .*32768 B"):
+        sort_rows(read(ep_line("b", 16, hidden=16384))).predictions(fitted_values())
+
+
+@pytest.mark.parametrize(("dtype", "same"), [("bf16", "bf16"), ("bfloat16", "bf16"), ("fp8_block", "fp8"), ("float8_e4m3fn", "fp8")])
+def test_data_types_that_are_known(dtype: str, same: str) -> None:
+    (case,) = sort_rows(read(line(config=GEMM | {"dtype": dtype}))).cases
+    assert case.query.dtypes == (same,)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "float16", "int8", "fp32", "tf32", "int3", "fp80", 8])
+@pytest.mark.parametrize("kind", ["gemm_dense", "grouped_gemm_masked"])
+def test_data_types_that_are_not_known(dtype: object, kind: str) -> None:
+    (missing,) = sort_rows(read(line(kind=kind, config=GEMM | {"m_per_group": 128, "groups": 4, "dtype": dtype}))).missing
+    assert missing.reason == f"dtype {str(dtype)!r}, expected fp8 or bf16"
+
+
+def test_low_latency_rows_in_bf16_take_longer() -> None:
+    lines = [ep_line(dtype, 128, system="DeepEP-LL", hidden=4096, dtype=dtype) for dtype in ("fp8", "bf16")]
+    found, predicted = sort_rows(read(*lines)).answered(fitted_values())
+    assert predicted[1] > 1.3 * predicted[0]
+    closed = found.batch().values(fitted_values())
+    assert closed[1] > 1.3 * closed[0]
+
+
+@pytest.mark.parametrize(("changes", "reason"), [({"unit": "TB/s", "metric": "bandwidth"}, "no prediction in TB/s, expected us or ms"),
+                                                 ({"unit": "-", "metric": "a_fact", "value": "fast"}, "no value above 0")])
+def test_a_row_in_another_unit_has_no_prediction(changes: dict[str, str], reason: str) -> None:
+    (missing,) = sort_rows(read(line(**changes))).missing
+    assert missing.reason.startswith(reason)
+
+
 def test_processes_give_the_same_numbers_in_the_same_order() -> None:
     points = [(t, k, kind) for t in (8, 24) for k in (2, 4, 6) for kind in ("ep_dispatch", "ep_combine")]
     lines = [ep_line(f"{kind}-{t}-{k}", t, topk=k, kind=kind) for t, k, kind in points]
     found, told = sort_rows(read(*lines)), []
+    assert len(found.cases) == len(lines)
     wanted = [(case.ask, fitted_values()) for case in found.cases]
     one = answers(wanted, 1, lambda done, total: told.append((done, total)))
     assert one == answers(wanted, 2)
