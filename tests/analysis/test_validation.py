@@ -312,7 +312,7 @@ def test_a_row_that_its_program_refuses_does_not_end_the_others() -> None:
     assert "found rows of 32768 B" in missing.reason
     done = validate_rows(found, fitted(), predicted)
     assert [(row["ids"], row["n"]) for row in done.unsupported] == [(["b"], 1)]
-    with pytest.raises(SimulationError, match="row b: no prediction: .*32768 B"):
+    with pytest.raises(SimulationError, match=r"row b: no prediction: .*32768 B"):
         sort_rows(read(ep_line("b", 16, hidden=16384))).predictions(fitted_values())
 
 
