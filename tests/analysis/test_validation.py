@@ -24,7 +24,8 @@ from dysharp.api.validation import refit as refit_file
 from dysharp.api.validation import validate
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.reports.validation import page_of, plot_validation
+from dysharp.reports.plots import save_figure
+from dysharp.reports.validation import page_of, plot_validation, write_page
 from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "measured.csv"
@@ -234,7 +235,65 @@ def test_command(tmp_path):
     assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --data")
 
 
+def test_command_says_which_rows_it_left_out(tmp_path):
+    path = write(tmp_path)
+    odd = line("a-3", kind="routing_stat", metric="entropy", unit="bits")
+    path.write_text(path.read_text() + f"{odd}\n{line('a-4').replace('H100-SXM', '8xMI300X')}\n")
+    run = CliRunner()
+    shown = run.invoke(cli, ["validate", "--data", str(path)]).stdout
+    assert "all 2 rows with a prediction" in shown
+    assert "2 rows without a prediction; 0 count against coverage" in shown
+    for part in ("not of a family that is predicted", "routing_stat", "a-3", "no packaged GPU of this kind", "a-4"):
+        assert part in shown
+    every = run.invoke(cli, ["validate", "--data", str(path), "--groups"]).stdout
+    assert "routing_stat" in every
+    page = tmp_path / "a.md"
+    run.invoke(cli, ["validate", "--data", str(path), "--page", str(page)])
+    assert "1 more rows are of kinds that no family predicts: routing_stat 1." in page.read_text()
+
+
+def test_the_page_shows_its_plot(tmp_path):
+    write_page(validate(write(tmp_path)), tmp_path / "v.md")
+    assert "](figures/v.svg)" in (tmp_path / "v.md").read_text()
+    assert (tmp_path / "figures" / "v.svg").stat().st_size > 1000
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "figures").write_text("no folder")
+    with pytest.raises(ConfigError, match="figures: cannot be written"):
+        write_page(validate(write(tmp_path)), tmp_path / "w" / "v.md")
+
+
+def test_a_plot_of_many_points_is_a_small_file(tmp_path):
+    rng = np.random.default_rng(0)
+    real = 10 ** rng.uniform(0.5, 4.5, 4000)
+    points = tuple((list(ASK)[i % 9], float(us), float(us * rng.normal(1, 0.1))) for i, us in enumerate(real))
+    save_figure(plot_validation(points), tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").stat().st_size < 200_000
+
+
+def test_own_constants_are_judged(tmp_path):
+    path, own = write(tmp_path), tmp_path / "own.toml"
+    run = CliRunner()
+    assert run.invoke(cli, ["validate", "--data", str(path), "--refit", str(own)]).exit_code == 0
+    packaged, fitted_ = (json.loads(run.invoke(cli, ["validate", "--data", str(path), "--json", *more]).stdout)["overall"]["median_ape"]
+                         for more in ([], ["--constants", str(own)]))
+    assert fitted_ < packaged
+    text = own.read_text()
+    for wrong, message in ((text.replace("[link.fraction]", "[link.part]"), "unknown constant"), (text.split("[link.fraction]")[0], "expected also")):
+        own.write_text(wrong)
+        with pytest.raises(ConfigError, match=message):
+            validate(path, constants=own)
+    done = run.invoke(cli, ["validate", "--data", str(path), "--refit", str(own), "--constants", str(own)])
+    assert "found --refit beside --constants" in str(done.exception)
+
+
 def test_command_errors(tmp_path):
+    (tmp_path / "none.csv").write_text(HEADER + "\n")
+    with pytest.raises(ConfigError, match=r"none.csv: found a header and no rows, expected rows such as those of docs/measurements.md"):
+        validate(tmp_path / "none.csv")
+    odd = line("a-3", kind="routing_stat", metric="entropy", unit="bits")
+    (tmp_path / "odd.csv").write_text(f"{HEADER}\n{odd}\n{odd.replace('a-3', 'a-4')}\n")
+    with pytest.raises(ConfigError, match=r"found no row that is predicted \(a-3 and 1 more: not of a family that is predicted\), expected rows"):
+        validate(tmp_path / "odd.csv")
     with pytest.raises(ConfigError, match=r"found no measurements .none are packaged., expected --data CSV"):
         validate()
     with pytest.raises(ConfigError, match="hold-out: found 'row'"):
