@@ -22,12 +22,12 @@ MS, SCALED_FP8, SCALED_FP4 = 1e3, 1 + 4 / 128, 0.5 * (1 + 1 / 8)
 """us per ms; bytes per value of FP8 with an FP32 scale per 128, and of NVFP4 with an FP8 scale per 16 (0.5 + 1/16)."""
 DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "float8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "fp4": "fp4"}
 """First word of a dtype in `config_json` -> what it is."""
-LIMITS: Mapping[str, tuple[float, float]] = {
+LIMITS: Mapping[str, tuple[int, int]] = {
     "tokens_per_rank": (1, 1 << 20),
     "hidden": (128, 1 << 16),
     "inter": (128, 1 << 16),
     "ffn": (128, 1 << 18),
-    "ep": (1, 1024),
+    "ep": (2, 1024),
     "gpus": (2, 1024),
     "experts": (1, 1 << 16),
     "local_experts": (1, 1 << 12),
@@ -87,7 +87,7 @@ def number(row: Measurement, key: str) -> float:
         raise Unsupported(f"no number {key!r} in config_json")
     low, high = LIMITS[key]
     if not low <= value <= high:
-        raise Unsupported(f"{key} {value:g}, expected {low:.10g} to {high:.10g}")
+        raise Unsupported(f"{key} {value:g}, expected {low} to {high}")
     return float(value)
 
 
