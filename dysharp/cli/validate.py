@@ -29,7 +29,7 @@ def _cores() -> int:
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
 @click.option("--page", metavar="FILE", help="Also write the full report as Markdown, and its plot to figures/ beside it.")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the data first and write them to FILE (TOML).")
-@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU that error bars rest on (TOML, as the packaged validated.toml).")
+@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=_cores, show_default="all cores", help="Processes that run Programs.")
 @json_flag
 def validate(
