@@ -64,6 +64,8 @@ def calibrate(
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
     rows = read_measurements(data)
+    if not rows:
+        raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of docs/measurements.md")
     if begun is not None:
         begun()
     found = fit_machine(rows, own, fitted())

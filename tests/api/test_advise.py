@@ -161,6 +161,7 @@ def test_packaged_machines_are_their_gpus() -> None:
 
 def test_whole_layers_count_inside_their_ranges() -> None:
     assert whole_layers(question()) == judged()["layer", "h100-sxm"]
+    assert ds.advise("deepseek-v2-lite", systems=["deepep"], options={"deepep.n_sm": 8}, **SMALL).layers is None
     for changes in ({"tokens": 64}, {"model": load_model("deepseek-v3")}, {"cluster": unlike(n_sms=100)}, {"system": "deepep-ll"}):
         assert whole_layers(question(**changes)) is None
 

@@ -123,9 +123,12 @@ def test_rows_that_are_not_used_are_named(dysharp: Call, measure: ModuleType, ow
 
 
 def test_nothing_is_said_of_a_fit_before_the_file_is_read(dysharp: Call, tmp_path: Path) -> None:
-    done = dysharp("calibrate", str(tmp_path / "absent.csv"), "-o", str(tmp_path / "mine.toml"))
-    assert done.code == 2
-    assert "fitting" not in done.err
+    (tmp_path / "empty.csv").write_text(",".join(COLUMNS) + "\n")
+    for name, text in (("absent.csv", "cannot be read"), ("empty.csv", "found a header and no rows")):
+        done = dysharp("calibrate", str(tmp_path / name), "-o", str(tmp_path / "mine.toml"))
+        assert done.code == 2
+        assert text in done.err
+        assert "fitting" not in done.err
 
 
 def test_validate_judges_what_calibrate_wrote(dysharp: Call, own: Path, tmp_path: Path) -> None:
