@@ -51,7 +51,7 @@ def refit_programs(found: Sorted, constants: Mapping[str, Fitted], jobs: int = 1
     """
     current = dict(constants)
     for _ in range(ROUNDS if any(case.ask is not None for case in found.cases) else 1):
-        predicted = found.predictions({name: c.value for name, c in current.items()}, jobs, tell)
+        found, predicted = found.answered({name: c.value for name, c in current.items()}, jobs, tell)
         current = refit(found, current, ratio=ratios(found, current, predicted))
     return current
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,14 @@ def _entry(family: str, gpu: str, rows: Sequence[tuple[Case, float]], grown: flo
         f"p90 = {grown * errors.p90_ape:.3g}",
         f"bias = {errors.bias:.3g}",
         f"ranges = {{ {shown} }}",
+        *_dtypes(gpu, rows),
     ]
+
+
+def _dtypes(gpu: str, rows: Sequence[tuple[Case, float]]) -> list[str]:
+    """The data types of the rows, for families that have any."""
+    found = sorted({dtype for case, _ in rows for dtype in case.query.dtypes}) if gpu != "other" else []
+    return [f"dtypes = {json.dumps(found)}"] if found else []
 
 
 def _range(rows: Sequence[Measurement], keys: Sequence[str]) -> tuple[float, float] | None:

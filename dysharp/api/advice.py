@@ -11,7 +11,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.analysis.load import Load, eplb_spec, load_of, memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.analysis.trust import Question, judged, measured_range, trust_of
+from dysharp.analysis.trust import Question, measured_range, trust_of, whole_layers
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, option_choices, options_of, split_options
 from dysharp.api.point import run_point
@@ -109,7 +109,7 @@ class Advice:
     what_if: tuple[WhatIf, ...]
     header: tuple[str, ...]
     layers: Mapping[str, Any] | None
-    """Errors of whole eager layers on this GPU: what the sum of all parts was checked against."""
+    """Errors of whole eager layers on this GPU, where some like this one were measured: what the sum of all parts was checked against."""
 
     @property
     def best(self) -> Predicted:
@@ -212,7 +212,8 @@ def advise(
     from dysharp.api.what_if import what_ifs
 
     load = tuple(load_of(r) for r in (routed, desk.workload(placement=eplb_spec(routed)).routing))
-    layers = judged().get(("layer", request.cluster.gpu))
+    top = ranking[0].row
+    layers = whole_layers(Question(top.system, request.model, request.cluster, request.tokens, request.direction, top.options))
     return Advice(
         tuple(ranking),
         not_ranked,

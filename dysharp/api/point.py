@@ -149,7 +149,7 @@ def _run_pass(
         total=w.routing_s + end - begin - compile_s,
     )
     row = dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb(), blocks=blocks)
-    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options))
+    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options), w.routing)
     row = dataclasses.replace(row, warnings=warnings_of(asked))
     return row, trace.row_slot
 

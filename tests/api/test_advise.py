@@ -12,14 +12,16 @@ import pytest
 import dysharp as ds
 from dysharp.analysis.load import load_of
 from dysharp.analysis.surroundings import around
-from dysharp.analysis.trust import COMMUNICATION, FEWEST, Question, judged, measured_range, trust_of, warnings_of
+from dysharp.analysis.trust import COMMUNICATION, FEWEST, Question, departures, judged, measured_range, trust_of, warnings_of, whole_layers
 from dysharp.api.advice import Advice
 from dysharp.errors import ConfigError
-from dysharp.specs import load_cluster, load_model
+from dysharp.specs import Cluster, list_clusters, load_cluster, load_model
 from dysharp.systems import all_systems
 from dysharp.workload import make_routing
 
 SMALL: dict[str, Any] = {"cluster": "hw-dgx-h100", "tokens": 32, "routing": "lognormal:0.8"}
+
+MEASURED = replace(load_model("deepseek-v3"), n_experts=32)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,13 @@ def advice() -> Advice:
 
 
 def question(**changes: Any) -> Question:
-    deepep = {"form": "auto", "n_sm": 20, "dispatch": "rows"}
-    return replace(Question("deepep", load_model("deepseek-v3"), load_cluster("hw-dgx-h100"), 1024, options=deepep), **changes)
+    """One inside all measured ranges, and what is changed of it."""
+    deepep = {"form": "auto", "n_sm": 20, "dispatch": "fp8"}
+    return replace(Question("deepep", MEASURED, load_cluster("hw-dgx-h100"), 4096, options=deepep), **changes)
+
+
+def unlike(**values: int) -> Cluster:
+    return replace(load_cluster("hw-dgx-h100"), **values)
 
 
 def test_only_systems_of_today_are_ranked(advice: Advice) -> None:
@@ -107,12 +114,21 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
     [
         ({"tokens": 1 << 18}, "deepep-dispatch: tokens 262144 is outside the measured range (1 to 131072 on h100-sxm)"),
         ({"cluster": load_cluster("hw-dgx-h100").with_gpus(4)}, "deepep-dispatch: gpus 4 is outside the measured range (8 on h100-sxm)"),
-        ({"model": replace(load_model("deepseek-v3"), hidden=1024)}, "hidden 1024 is outside the measured range (2048 to 7168 on h100-sxm)"),
+        ({"model": replace(MEASURED, hidden=1024)}, "hidden 1024 is outside the measured range (2048 to 7168 on h100-sxm)"),
         ({"cluster": load_cluster("hw-dgx-h200")}, "deepep-dispatch was not measured on h200-sxm"),
         ({"cluster": load_cluster("hw-dgx-h800")}, "deepep-combine: only 1 rows on h800"),
         ({"direction": "bwd"}, "backward passes were not measured"),
         ({"system": "new-one"}, "new-one: no measurement stands behind it"),
-        ({"cluster": replace(load_cluster("hw-dgx-h100"), link_bytes_per_us=900_000)}, "links of 900 GB/s are not those of h100-sxm (450 GB/s)"),
+        ({"cluster": unlike(link_bytes_per_us=900_000)}, "link_GBps 900 (450) is not h100-sxm (in brackets): no such machine was measured"),
+        ({"cluster": unlike(hbm_bytes_per_us=1_000_000, n_sms=100)}, "hbm_GBps 1000 (3350), n_sms 100 (132) is not h100-sxm"),
+        ({"cluster": unlike(fp8_flops_per_us=500_000_000)}, "fp8_TFLOPS 500 (1979) is not h100-sxm"),
+        ({"options": {"form": "auto"}}, "deepep-dispatch: dispatch bf16 was not measured (dispatch fp8 on h100-sxm)"),
+        ({"system": "deepep-ll", "options": {"form": "auto"}}, "deepep-ll: dispatch bf16 was not measured (combine bf16, dispatch fp8 on"),
+        ({"model": replace(MEASURED, gemm_dtype="bf16")}, "grouped-gemm: bf16 was not measured (fp8 on h100-sxm)"),
+        ({"system": "megamoe", "cluster": load_cluster("hw-dgx-b200"), "options": {"form": "auto"}}, "dispatch bf16, weights fp8 was not"),
+        ({"tokens": 64, "model": load_model("deepseek-v3")}, "no whole layer like this one was measured (tokens 64, measured 4096, experts 256, "),
+        ({"system": "megatron-a2a", "tokens": 256, "options": {"form": "auto"}}, "was measured (tokens 256, measured 4096 on h100"),
+        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "times the mean of rows): deepep-dispatch, deepep-combine, grouped-gemm were"),
         ({"cluster": replace(load_cluster("hw-dgx-h100"), constants=(("deepep.call_us", 20.0),))}, "has constants of its own"),
         ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range (4 to 24 on h100-sxm)"),
     ],
@@ -120,6 +136,44 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
 def test_what_lies_outside_carries_a_warning(changes: dict[str, Any], text: str) -> None:
     assert warnings_of(question()) == ()
     assert text in " | ".join(warnings_of(question(**changes)))
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 256), (64, 32), (4096, 256)])
+def test_chance_is_no_skew(tokens: int, experts: int) -> None:
+    model = replace(load_model("deepseek-v3"), n_experts=experts)
+    for seed in range(4):
+        routing = make_routing("uniform", model, 8, tokens, seed=seed)
+        assert not any("skewed" in text for text in warnings_of(question(model=model, tokens=tokens, routing=routing)))
+    grown = question(system="megamoe", routing=make_routing("powerlaw:2", model, 8, 256))
+    assert not any("skewed" in text for text in warnings_of(grown))  # its rows are skewed, too
+
+
+def test_skew_travels_with_a_row() -> None:
+    row = ds.run("deepep", model="deepseek-v3", cluster="hw-dgx-h100", tokens=32, routing="powerlaw:2")
+    assert any(text.startswith("skewed routing (the busiest GPU has ") for text in row.warnings)
+
+
+def test_packaged_machines_are_their_gpus() -> None:
+    machines = [load_cluster(name) for name in list_clusters() if name.startswith("hw-")]
+    assert len(machines) > 4
+    assert [departures(cluster) for cluster in machines] == [""] * len(machines)
+
+
+def test_whole_layers_count_inside_their_ranges() -> None:
+    assert whole_layers(question()) == judged()["layer", "h100-sxm"]
+    assert ds.advise("deepseek-v2-lite", systems=["deepep"], options={"deepep.n_sm": 8}, **SMALL).layers is None
+    for changes in ({"tokens": 64}, {"model": load_model("deepseek-v3")}, {"cluster": unlike(n_sms=100)}, {"system": "deepep-ll"}):
+        assert whole_layers(question(**changes)) is None
+
+
+def test_another_machine_has_the_bars_of_a_gpu_held_out() -> None:
+    shares = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
+    here, other = (trust_of(question(cluster=cluster), shares) for cluster in (unlike(), unlike(hbm_bytes_per_us=1_000_000)))
+    table = judged()
+    wide = 0.3 * table["deepep-dispatch", "other"].p90 + 0.4 * table["grouped-gemm", "other"].p90 + 0.3 * table["deepep-combine", "other"].p90
+    assert here.wide is not None
+    assert other.wide == pytest.approx(max(wide, table["layer", "other"].p90) / 100)
+    assert other.wide > here.wide
 
 
 def test_the_warning_travels_with_rows_and_comparisons() -> None:

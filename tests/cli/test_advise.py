@@ -60,7 +60,7 @@ def test_the_summary_is_what_the_bars_are_read_from(dysharp: Call, tmp_path: Pat
     gemm = {"dtype": "bfloat16", "k": 4096, "kernel": "torch.nn.functional.linear", "m": 1024, "n": 4096, "timing": "cuda graph"}
     rows = [
         ("a", "ep_dispatch", "DeepEP-normal", ep, 45.0),
-        ("b", "ep_combine", "DeepEP-normal", ep, 50.0),
+        ("b", "ep_combine", "DeepEP-normal", ep | {"dtype": "bf16"}, 50.0),
         ("c", "gemm_dense", "vLLM linear", gemm, 60.0),
     ]
     text = [",".join(COLUMNS)]
