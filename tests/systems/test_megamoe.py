@@ -14,7 +14,8 @@ from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.megamoe import BARRIERS, COUNTS, mxfp8_row_bytes, nvfp4_row_bytes, tile_rows
+from dysharp.systems.fused_kernel import mxfp8_row_bytes, nvfp4_row_bytes, tile_rows
+from dysharp.systems.megamoe import BARRIERS, COUNTS
 from dysharp.systems.software import Software
 from dysharp.workload import make_routing
 
