@@ -34,8 +34,10 @@ COMMUNICATION: Mapping[str, tuple[str, str]] = {
 GEMMS = "grouped-gemm"
 LAYERS, OF_LAYERS = "layer", ("deepep", "megatron-a2a")
 """The family of whole layers, and the systems that its rows are of."""
-OTHER_GPU = 2.0
-"""What the errors of a family grow by on a GPU without rows, where no hold-out is recorded."""
+WHOLE = ("megamoe",)
+"""Systems whose family judges whole layers: its errors are the bar."""
+OTHER = "other"
+"""In the table: rows of a GPU while that GPU was held out of the fit; only of families with rows of several GPUs."""
 FEWEST = 8
 """Rows that say something about a family on a GPU; with fewer the errors are those of a GPU that was held out."""
 DATASHEET = 1.01  # a cluster that departs from its GPU's datasheet by more is another machine
@@ -108,7 +110,7 @@ class Trust:
 
 @functools.cache
 def judged(path: Path = FILE) -> Mapping[tuple[str, str], Judged]:
-    """The packaged table by (family, GPU); GPU "other" is a GPU without rows of its own."""
+    """The packaged table by (family, GPU); GPU "other" stands for one without rows of its own."""
     table = parse_toml(read_text(path), path.name)
     return {(family, gpu): _judged(family, gpu, entry) for family, gpus in table.items() for gpu, entry in gpus.items()}
 
@@ -153,7 +155,7 @@ def warnings_of(q: Question) -> tuple[str, ...]:
 
 
 def _families(system: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*COMMUNICATION.get(system, ()), GEMMS)))
+    return tuple(dict.fromkeys((*COMMUNICATION.get(system, ()), *(() if system in WHOLE else (GEMMS,)))))
 
 
 def departures(cluster: Cluster) -> str:
@@ -180,10 +182,13 @@ def _machine_warnings(cluster: Cluster) -> list[str]:
 
 
 def _range_warnings(q: Question, family: str) -> list[str]:
-    entry = judged().get((family, q.cluster.gpu))
+    table = judged()
+    entry = table.get((family, q.cluster.gpu))
+    on = ", ".join(gpu for name, gpu in table if name == family and gpu != OTHER)
+    bars = "error bars are those of a GPU that was held out" if (family, OTHER) in table else f"no bar: measured on {on or 'no GPU'} only"
     if entry is None:
-        return [f"{family} was not measured on {q.cluster.gpu}: error bars are those of a GPU that was held out"]
-    found = [f"{family}: only {entry.n} rows on {q.cluster.gpu}; error bars are those of a GPU that was held out"] if entry.n < FEWEST else []
+        return [f"{family} was not measured on {q.cluster.gpu}: {bars}"]
+    found = [f"{family}: only {entry.n} rows on {q.cluster.gpu}; {bars}"] if entry.n < FEWEST else []
     for name, value, limits in _outside(q, entry):
         found.append(f"{family}: {name} {value:g} is outside the measured range ({limits} on {q.cluster.gpu})")
     unknown = [dtype for dtype in q.dtypes(family) if dtype not in entry.dtypes] if entry.dtypes else []
@@ -224,21 +229,24 @@ def _beyond_layers(q: Question) -> str:
 
 
 def trust_of(q: Question, shares: Mapping[str, float]) -> Trust:
-    """Error bars of a layer from those of its parts: `shares` of the time by operator (dispatch, gemm1, gemm2, combine, other; sum 1).
+    """Error bars of a layer from those of its parts: `shares` of its critical path by operator (dispatch, gemm1, gemm2, combine, other; sum 1).
 
     The errors of the parts are added as if they always pointed the same way, which is cautious. What is neither transfer nor GEMM is
     judged as the larger of the two. Where whole layers were measured on that GPU and are off by more, their errors count, also outside their
-    ranges.
+    ranges. A part whose errors on this GPU are not known leaves the layer without a bar.
     """
     warnings = warnings_of(q)
     if q.cluster.family != "hw" or not is_real_form(q) or q.system not in COMMUNICATION:
         return Trust((), None, None, warnings)
     dispatch, combine = COMMUNICATION[q.system]
-    of = {"dispatch": dispatch, "combine": combine, "gemm1": GEMMS, "gemm2": GEMMS}
+    of = {} if q.system in WHOLE else {"dispatch": dispatch, "combine": combine, "gemm1": GEMMS, "gemm2": GEMMS}
     typical = wide = 0.0
-    gpu = "other" if departures(q.cluster) else q.cluster.gpu
+    gpu = OTHER if departures(q.cluster) else q.cluster.gpu
     for name, share in shares.items():
-        errors = [_error(family, gpu) for family in ([of[name]] if name in of else _families(q.system))]
+        known = [_error(family, gpu) for family in ([of[name]] if name in of else _families(q.system))]
+        errors = [error for error in known if error is not None]
+        if len(errors) < len(known):
+            return Trust(_families(q.system), None, None, warnings)
         typical += share * max(median for median, _ in errors) / 100
         wide += share * max(p90 for _, p90 in errors) / 100
     layers = judged().get((LAYERS, gpu))
@@ -247,12 +255,9 @@ def trust_of(q: Question, shares: Mapping[str, float]) -> Trust:
     return Trust(_families(q.system), typical, wide, warnings)
 
 
-def _error(family: str, gpu: str) -> tuple[float, float]:
-    """(median, p90) in percent; a GPU without rows has those of GPUs held out."""
+def _error(family: str, gpu: str) -> tuple[float, float] | None:
+    """(median, p90) in percent; a GPU without rows has those of GPUs held out, None where no other GPU was measured."""
     table = judged()
     own = table.get((family, gpu))
-    entry = own if own is not None and own.n >= FEWEST else table.get((family, "other"))
-    if entry is not None:
-        return entry.median, entry.p90
-    known = [e for (name, _), e in table.items() if name == family] or list(table.values())
-    return OTHER_GPU * max(e.median for e in known), OTHER_GPU * max(e.p90 for e in known)
+    entry = own if own is not None and own.n >= FEWEST else table.get((family, OTHER))
+    return None if entry is None else (entry.median, entry.p90)

@@ -57,11 +57,9 @@ def validate(
     found, predicted = found.answered({name: c.value for name, c in used.items()}, jobs, _teller(progress, passes, 0))
     if not found.cases:
         raise ConfigError(f"{data}: {_nothing(found.missing)}")
-    held = [
-        row for at, by in enumerate(hold_out, start=1)
-        for row in calibration.hold_out(found, used, by, predicted, jobs, _teller(progress, passes, at))
-    ]
-    return replace(validate_rows(found, used, predicted, held), summary=summarise(found, predicted, held))
+    held = {by: calibration.held_out(found, used, by, predicted, jobs, _teller(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
+    tables = [row for by, without in held.items() for row in calibration.hold_out_table(found, predicted, without, by)]
+    return replace(validate_rows(found, used, predicted, tables), summary=summarise(found, predicted, held.get("gpu")))
 
 
 def refit(

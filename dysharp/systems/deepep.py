@@ -10,7 +10,7 @@ from dysharp.systems.channels import Channels
 from dysharp.systems.experts import one_after_another, phase_by_phase
 from dysharp.systems.formats import row_bytes
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -37,6 +37,12 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (V1, normal); spec/baselines.md section 1",
     options=Options,
     traffic="one_copy_per_gpu",
+    ships=Ships(
+        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        step=16,
+    ),
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

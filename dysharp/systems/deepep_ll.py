@@ -14,7 +14,7 @@ from dysharp.systems.experts import one_after_another, rows_phase_by_phase
 from dysharp.systems.formats import row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -41,6 +41,12 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (V1, low latency); spec/baselines.md section 2",
     options=Options,
     traffic="one_copy_per_expert",
+    ships=Ships(
+        "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        hidden=(2048, 2560, 4096, 5120, 6144, 7168, 8192),
+    ),
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -15,7 +15,7 @@ from dysharp.systems.experts import one_after_another, phase_by_phase
 from dysharp.systems.formats import row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -48,6 +48,11 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    ships=Ships(
+        "spec/baselines.md section 3: Hopper and Blackwell, Combine in BF16; hidden sizes: unknown, compiled when first used",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+    ),
     drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
     "reads (the same bytes the same way)",
 )

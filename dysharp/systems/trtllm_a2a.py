@@ -15,7 +15,7 @@ from dysharp.systems.experts import one_after_another, phase_by_phase
 from dysharp.systems.formats import check, row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -48,6 +48,11 @@ class Options:
     source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    ships=Ships(
+        "TensorRT-LLM fused_moe_cutlass.py: rows are quantised before they are sent for NVFP4 models only; hidden sizes: unknown",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
+    ),
     drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

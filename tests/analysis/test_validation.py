@@ -424,6 +424,18 @@ def test_the_summary_is_read_back(tmp_path) -> None:
     assert table["dense-gemm", "h100-sxm"].by == "rate form"
 
 
+def test_bars_elsewhere_are_errors_of_rows_that_were_held_out(tmp_path) -> None:
+    """Not those of the fit: twice the measured value while a GPU is held out is 100 % off. One GPU alone has no such entry."""
+    other = line("b").replace("H100-SXM", "H800-SXM5").replace("vLLM linear", "DeepGEMM")
+    found = sort_rows(read(ep_line("a", 16), line(), other))
+    path = tmp_path / "validated.toml"
+    path.write_text(summarise(found, found.predictions(fitted_values()), 2 * found.measured()))
+    table = judged(path)
+    assert {gpu for family, gpu in table if family == "dense-gemm"} == {"h100-sxm", "h800", "other"}
+    assert (table["dense-gemm", "other"].n, table["dense-gemm", "other"].p90) == (2, 100)
+    assert ("deepep-dispatch", "other") not in table
+
+
 def test_hosts_are_inputs_of_a_machine() -> None:
     """A fit leaves them alone, with or without their rows."""
     found = sort_rows(some_gemms())

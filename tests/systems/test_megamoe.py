@@ -15,7 +15,8 @@ from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.formats import ROW_BYTES
-from dysharp.systems.megamoe import BARRIERS, COUNTS, tile_rows
+from dysharp.systems.fused_kernel import tile_rows
+from dysharp.systems.megamoe import BARRIERS, COUNTS
 from dysharp.systems.software import Software
 from dysharp.workload import make_routing
 
