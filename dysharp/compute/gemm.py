@@ -14,6 +14,7 @@ from dysharp.specs import Cluster, choice_int, choice_str
 from dysharp.units import PS_PER_US
 
 F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}
 ACCUMULATOR_BYTES = 4  # a weight gradient adds up in FP32
@@ -56,7 +57,7 @@ def tile_task(
     columns: int,
     depth: int,
     tile_rows: int,
-    rows_per_expert: float,
+    weight_share: F64,
     epilogue_bytes: int = 0,
     *,
     row_step: int | None = None,
@@ -66,13 +67,12 @@ def tile_task(
     """Of a row tile; a partial one costs the tensor cores a whole one, or its rows rounded up to `row_step` of them.
 
     Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output, of
-    `epilogue_bytes` per row and of the weights: all of them per tile (`gemm.weight_reuse` = "tile") or once per expert of mean load and
-    layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than one read and a cold one less).
+    `epilogue_bytes` per row and of the weights: `weight_share`, `[tile_rows + 1]` by rows (`mean_share`, `tile_share`).
     `weight_bytes`: of one weight with its scales, where weights are narrower than `dtype`. `part`: of the sustained rate on a real GPU.
     """
     n_tasks, element = gemm_gang(columns), ELEMENT_BYTES[dtype]
     rows = np.arange(tile_rows + 1)
-    weights = (element if weight_bytes is None else weight_bytes) * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
+    weights = (element if weight_bytes is None else weight_bytes) * depth * columns / n_tasks * weight_share
     moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights + rows * epilogue_bytes / n_tasks
     paid = [tile_rows] if row_step is None else [min(tile_rows, -(-row // row_step) * row_step) for row in range(tile_rows + 1)]
     return _task(cluster, [_compute_ps(cluster, dtype, depth, each, part) for each in paid], moved)
@@ -88,18 +88,18 @@ def _tasks_down(columns: int, depth: int) -> int:
     return min(gemm_gang(depth), max(1, MOST_TASKS // gemm_gang(columns)))
 
 
-def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, rows_per_expert: float) -> Task:
+def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, weight_share: F64) -> Task:
     """Of a row tile's part in the gradient of `columns` by `depth` weights.
 
     `[columns, rows] x [rows, depth]`: the row tile is a step along the summed dimension, a partial tile costs the tensor cores a whole
     step, and the operations are those of the forward GEMM with these weights. Memory reads both operands once per gang and reads and
-    writes the FP32 gradient as the forward GEMM reads its weights: per tile, or once per expert and layer with every tile paying for its
-    rows (`gemm.weight_reuse`). Same `dtype` as the forward GEMM (DeepSeek-V3, arXiv 2412.19437 section 3.3.1: Fprop, Dgrad, Wgrad in FP8).
+    writes the FP32 gradient as the forward GEMM reads its weights (`weight_share`). Same `dtype` as the forward GEMM (DeepSeek-V3, arXiv
+    2412.19437 section 3.3.1: Fprop, Dgrad, Wgrad in FP8).
     """
     n_tasks = weight_grad_gang(columns, depth)
     task_depth = -(-gemm_gang(depth) * choice_int("gemm.tile_cols") // _tasks_down(columns, depth))
     rows = np.arange(tile_rows + 1)
-    gradient = 2 * ACCUMULATOR_BYTES * depth * columns / n_tasks * _weight_share(rows, rows_per_expert)
+    gradient = 2 * ACCUMULATOR_BYTES * depth * columns / n_tasks * weight_share
     moved = rows * (columns + depth) * ELEMENT_BYTES[dtype] / n_tasks + gradient
     return _task(cluster, [_compute_ps(cluster, dtype, task_depth, tile_rows)], moved)
 
@@ -114,9 +114,27 @@ def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: 
     return round((flops / rate + fitted["gemm.tile_us"]) * PS_PER_US)
 
 
-def _weight_share(rows: I64, rows_per_expert: float) -> F64 | float:
-    """Part of an expert's weights (or of their gradient) that a tile of `rows` moves."""
-    return 1.0 if choice_str("gemm.weight_reuse") == "tile" else np.minimum(1.0, rows / max(rows_per_expert, 1.0))
+def mean_share(tile_rows: int, rows_per_expert: float) -> F64:
+    """`[tile_rows + 1]` part of an expert's weights (or of their gradient) that a tile moves, by its rows: all of them (`gemm.weight_reuse` =
+    "tile"), or once per expert of mean load and layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than
+    one read and a cold one less).
+    """
+    if choice_str("gemm.weight_reuse") == "tile":
+        return np.ones(tile_rows + 1)
+    return np.minimum(1.0, np.arange(tile_rows + 1) / max(rows_per_expert, 1.0))
+
+
+def tile_share(tile_rows: int, rows: I32, tiles_of_expert: I32) -> F64:
+    """The same where every expert's weights are read once, whatever its load: its tiles run together and find them in the L2 cache.
+
+    `rows` and `tiles_of_expert`: of every tile, how many rows it has and its expert has tiles. A tile pays for one part in as many; tiles of
+    one height pay the mean over them, so that the sum over all is exact.
+    """
+    if choice_str("gemm.weight_reuse") == "tile":
+        return np.ones(tile_rows + 1)
+    count = np.bincount(rows, minlength=tile_rows + 1)
+    parts = np.bincount(rows, weights=1 / tiles_of_expert, minlength=tile_rows + 1)
+    return np.where(count > 0, parts / np.maximum(count, 1), 1.0)
 
 
 def _task(cluster: Cluster, compute_ps: list[int], moved: F64) -> Task:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute import Task, gemm_gang, tile_task, weight_grad_gang, weight_grad_task
+from dysharp.compute import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Model
 from dysharp.systems.layer import Layer
 
+F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 STORED_BYTES = 2  # an element between two GEMMs, as their outputs: BF16
@@ -80,14 +81,19 @@ def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tupl
 
 
 def _task(layer: Layer, gemm: Gemm) -> Task:
-    occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
-    tiling, load = layer.tiling, len(layer.p.slot) / occupied
-    if tiling.row_step is not None and load <= tiling.rows:
-        load = 1.0  # about one tile per expert: each reads all of its weights, however few its rows
-    shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, load
+    tiling = layer.tiling
+    shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)
     if gemm.of_weights:
         return weight_grad_task(*shape)
     return tile_task(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes, part=tiling.part)
+
+
+def _weight_share(layer: Layer) -> F64:
+    """Part of an expert's weights that a tile moves by its rows: exact on a real GPU, for experts of mean load on a paper cluster."""
+    if layer.cluster.gpu:
+        return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
+    occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
+    return mean_share(layer.tiling.rows, len(layer.p.slot) / occupied)
 
 
 def one_after_another(layer: Layer, received: I32 | None = None) -> I32:

@@ -95,6 +95,7 @@ class Layer:
         self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name="expert")
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
+        self.tiles_of_expert = np.repeat(tiles, tiles).astype(np.int32)  # of each tile, the tiles of its expert
         first = np.cumsum(tiles) - tiles
         index = np.arange(len(self.tile_gpu)) - np.repeat(first, tiles)
         self.tile_rows = np.minimum(tile_rows, np.repeat(counts, tiles) - index * tile_rows).astype(np.int32)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from dysharp.compute.gemm import gemm_gang, tile_task
+from dysharp.compute.gemm import gemm_gang, mean_share, tile_share, tile_task
 from dysharp.compute.operators import grouped_gemm_us, launch_us
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
@@ -20,7 +21,7 @@ def test_tiles_add_up_to_the_grouped_gemm(name: str, dtype: str, shape: tuple[in
     cluster, constants = load_cluster(name), fitted_values()
     gpu = load_gpu(cluster.gpu)
     tiles = groups * -(-rows // 128)
-    task = tile_task(cluster, dtype, columns, depth, 128, rows)
+    task = tile_task(cluster, dtype, columns, depth, 128, mean_share(128, rows))
     one_by_one = tiles * gemm_gang(columns) * int(task.ps[128]) / cluster.n_sms / 1e6
     moved = tiles * gemm_gang(columns) * int(task.bytes[128]) / cluster.shared_memory_rate
     of_tasks = max(one_by_one, moved)
@@ -28,7 +29,15 @@ def test_tiles_add_up_to_the_grouped_gemm(name: str, dtype: str, shape: tuple[in
     assert of_tasks == pytest.approx(formula, rel=0.2)
 
 
+def test_weights_are_read_once_per_expert() -> None:
+    # Experts of 300, 128 and 5 rows: 3, 1 and 1 tiles.
+    rows, tiles = np.array([128, 128, 44, 128, 5], np.int32), np.array([3, 3, 3, 1, 1], np.int32)
+    share = tile_share(128, rows, tiles)
+    assert share[rows].sum() == pytest.approx(3)
+    assert (share[128], share[44], share[5]) == pytest.approx(((1 / 3 + 1 / 3 + 1) / 3, 1 / 3, 1))
+
+
 def test_a_paper_cluster_runs_at_peak() -> None:
     paper = load_cluster("paper-dgx-h100")
     flops = 2 * 128 * 128 * 7168
-    assert int(tile_task(paper, "fp8", 4096, 7168, 128, 4096).ps[128]) == -(-flops * 1_000_000 * 132 // paper.fp8_flops_per_us)
+    assert int(tile_task(paper, "fp8", 4096, 7168, 128, mean_share(128, 4096)).ps[128]) == -(-flops * 1_000_000 * 132 // paper.fp8_flops_per_us)

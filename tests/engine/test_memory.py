@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dysharp.analysis.bound import program_bound
-from dysharp.compute import tile_task
+from dysharp.compute import mean_share, tile_task
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
@@ -100,7 +100,7 @@ def test_real_clusters_share_memory_and_paper_clusters_do_not() -> None:
     real, paper = load_cluster("hw-dgx-h100"), load_cluster("paper-dgx-h100")
     assert real.shared_memory_rate == pytest.approx(real.hbm_bytes_per_us * real.fitted["hbm.fraction"], rel=1e-6)
     assert paper.shared_memory_rate == 0
-    cold = (4096, 7168, 128, 1.0)
+    cold = (4096, 7168, 128, mean_share(128, 1.0))
     assert (tile_task(paper, "fp8", *cold).bytes == 0).all()
     # The same bytes, over the bandwidth of one SM or put on the shared memory.
     task = tile_task(real, "fp8", *cold)

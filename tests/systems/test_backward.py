@@ -10,7 +10,7 @@ import pytest
 from layers import TINY, WIDE, cluster, layers
 
 from dysharp.analysis import traffic_bytes
-from dysharp.compute import weight_grad_gang, weight_grad_task
+from dysharp.compute import mean_share, weight_grad_gang, weight_grad_task
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing, pull_train
@@ -161,7 +161,7 @@ def test_tasks_of_a_weight_gradient() -> None:
 def test_memory_bounds_the_gradient_of_a_cold_expert() -> None:
     """The FP32 gradient is read and written once per expert: few rows cannot pay for it, many share it."""
     machine = cluster(4)
-    cold, hot = (weight_grad_task(machine, "fp8", 2048, 7168, 128, rows).ps[128] for rows in (128, 128 * 64))
+    cold, hot = (weight_grad_task(machine, "fp8", 2048, 7168, 128, mean_share(128, rows)).ps[128] for rows in (128, 128 * 64))
     per_sm = machine.hbm_bytes_per_us / machine.n_sms
     task = 2 * 4 * 2048 * 7168 / 256
     assert cold == pytest.approx((task + 128 * (2048 + 7168) / 256) / per_sm * 1e6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from layers import TINY
 
-from dysharp.compute import tile_task
+from dysharp.compute import mean_share, tile_task
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
@@ -115,7 +115,7 @@ def test_tiles_are_as_high_as_their_rows_need() -> None:
 
 
 def test_a_partial_tile_costs_its_rows() -> None:
-    whole, partial = (tile_task(CLUSTER, "fp8", 4096, 4096, 128, 1e9, row_step=step).ps for step in (None, 16))
+    whole, partial = (tile_task(CLUSTER, "fp8", 4096, 4096, 128, mean_share(128, 1e9), row_step=step).ps for step in (None, 16))
     assert (whole == whole[0]).all()
     assert partial[128] == whole[128]
     assert partial[16] == partial[1] < partial[17] == partial[32]
