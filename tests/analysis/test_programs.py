@@ -106,12 +106,12 @@ def test_balanced_routing_is_that_of_the_benchmark(gpus: int) -> None:
 
 def test_the_lines_of_hybrid_ep_and_mega_moe_are_those_of_full_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hybrid-EP where SMs have three chunks each; Mega MoE where an expert has many tiles."""
-    case, layer = EpCase("b200", 4, 2048, 32, 8, 3 * 4 * 64, 4), FusedCase("b200", 4, 2048, 1024, 32, 8, 1536)
-    monkeypatch.setattr(programs, "FUSED_NEAR", 512)
-    monkeypatch.setattr(programs, "FUSED_FAR", 1024)
+    case, layer = EpCase("b200", 4, 2048, 32, 8, 3 * 4 * 64, 4), FusedCase("b200", 4, 2048, 1024, 32, 8, 3072)
+    monkeypatch.setattr(programs, "FUSED_NEAR", 1024)
+    monkeypatch.setattr(programs, "FUSED_FAR", 2048)
     lines = (*hybrid_us(case, CONSTANTS, kernels=True), *megamoe_us(layer, CONSTANTS))
     monkeypatch.setattr(programs, "CHUNK_TOKENS", 3 * 64)
-    monkeypatch.setattr(programs, "FUSED_FAR", 1536)
+    monkeypatch.setattr(programs, "FUSED_FAR", 3072)
     full = (*hybrid_us(case, CONSTANTS, kernels=True), *megamoe_us(layer, CONSTANTS))
     assert lines == pytest.approx(full, rel=0.03)
 
