@@ -36,7 +36,7 @@ def validate(
     `jobs`: processes; more than one need a main module that can be imported. Raises `ConfigError` for a file that breaks a rule (one line: file,
     row, column).
     """
-    from dysharp.analysis import calibration
+    from dysharp.analysis import beyond, calibration
     from dysharp.analysis.measured import read_measurements
     from dysharp.analysis.summary import summarise
     from dysharp.analysis.validation import sort_rows, validate_rows
@@ -48,14 +48,16 @@ def validate(
         if by not in calibration.HOLD_OUTS:
             raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, calibration.HOLD_OUTS)}")
     used = fitted() if constants is None else constants
-    found = sort_rows(read_measurements(data))
+    rows = read_measurements(data)
+    found = sort_rows(rows)
     passes = ["predict", *(f"held out by {by}" for by in hold_out)]
     predicted = found.predictions({name: c.value for name, c in used.items()}, jobs, _teller(progress, passes, 0))
     held = [
         row for at, by in enumerate(hold_out, start=1)
         for row in calibration.hold_out(found, used, by, predicted, jobs, _teller(progress, passes, at))
     ]
-    return replace(validate_rows(found, used, predicted, held), summary=summarise(found, predicted, held))
+    further = beyond.judge(rows, {name: c.value for name, c in used.items()}, jobs)
+    return replace(validate_rows(found, used, predicted, held), summary=summarise(found, predicted, held), beyond=further)
 
 
 def refit(

@@ -46,7 +46,7 @@ Sources: NCCL contrib/custom_algos/allreduce (the first three); PyTorch CUDASymm
 and behind); vLLM csrc/custom_all_reduce.cuh; TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport).
 """
 STORES = ("pull+multicast", "get+put", "put all")
-"""Steps whose last act is a store: they end when it is visible, which a `sync` includes."""
+"""Steps whose last act is a store: they end when it is acknowledged, which a `sync` includes. Flags end so with their kernel."""
 
 
 def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
@@ -77,7 +77,7 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
         elif step == "copy":
             time = time + memory_kernel_us(gpu, constants, 2 * size)
         elif step == "flags":
-            time = time + FLIGHT_US
+            time = time + FLIGHT_US * (1 if following else 2)
         elif step == "sync":
             time = time + sync_us(gpu, constants, n)
         else:
