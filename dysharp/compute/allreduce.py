@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute.collectives import link_us, sync_us
-from dysharp.compute.operators import Constants, launch_us, memory_kernel_us
+from dysharp.compute.operators import Constants, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
@@ -26,7 +26,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "vllm one-stage": ("launch", "flags", "get all", "flags"),
     "vllm two-stage": ("launch", "flags", "get own", "sync", "get sums"),
     "trtllm one-shot": ("launch", "put all"),
-    "trtllm two-shot": ("launch", "sync", "get+put", "sync"),
+    "trtllm two-shot": ("launch", "stage", "sync", "get+put", "sync", "stage"),
 }
 """Kernel -> its steps, each behind the last one's end on the same GPU.
 
@@ -34,6 +34,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
 |---|---|
 | launch | start and drain of a kernel |
 | copy | a kernel that copies the vector into a shared buffer, or the result out of it |
+| stage | the same copy inside a kernel |
 | flags | a relaxed flag to every GPU, polled: GPUs run in step, so it is the flight alone |
 | sync | a flag exchange behind a fence of system scope (release, acquire): the constant `ARCH.sync_us` |
 | pull | the sum of all vectors by `multimem.ld_reduce` |
@@ -76,6 +77,8 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
             time = time + launch_us(gpu, constants)
         elif step == "copy":
             time = time + memory_kernel_us(gpu, constants, 2 * size)
+        elif step == "stage":
+            time = time + hbm_us(gpu, constants, 2 * size)
         elif step == "flags":
             time = time + FLIGHT_US * (1 if following else 2)
         elif step == "sync":

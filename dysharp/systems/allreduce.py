@@ -57,6 +57,8 @@ class _AllReduce:
             self.before = self.delay(name, self.costs.kernel_ps)
         elif name == "copy":
             self.before = self.delay(name, self.costs.memory_ps(2 * self.bytes))
+        elif name == "stage":
+            self.before = self.delay(name, max(1, self.costs.stream_ps(2 * self.bytes)))
         elif name == "flags":
             self.before = self.flags()
         elif name == "sync":
