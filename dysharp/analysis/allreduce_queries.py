@@ -6,6 +6,7 @@ all_reduce_utils.py); TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from dysharp.analysis.measured import Measurement
@@ -53,18 +54,17 @@ def allreduce(row: Measurement) -> Query:
     elif "ctas" in row.config:
         in_flight = number(row, "ctas") * CONTRIB_THREADS * LOAD_BYTES
     numbers = {"gpus": n, "bytes": n_bytes, "in_flight": in_flight}
-    return Query("kernel_allreduce", gpu, (kernel,), numbers, 0.0, us_per_unit(row), f"{kernel} n={n:g}")
+    return Query("kernel_allreduce", gpu, (kernel,), numbers, 0.0, us_per_unit(row), shape=f"{kernel} n={n:g}")
 
 
 def vector_bytes(row: Measurement) -> float:
     """Bytes of the vector: a number, or a label such as "1.5MiB"."""
-    label = str(row.config.get("size", ""))
-    if not label:
+    if "size" not in row.config:
         return number(row, "bytes")
-    try:
-        return float(label[:-3]) * SIZES[label[-3:]]
-    except (ValueError, KeyError):
-        raise Unsupported("no size of the vector in config_json") from None
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([KM]iB)", str(row.config["size"]))
+    if found is None:
+        raise Unsupported("no size of the vector in config_json")
+    return float(found[1]) * SIZES[found[2]]
 
 
 def _kernel(row: Measurement, gpu: str, n: int, n_bytes: float) -> str:

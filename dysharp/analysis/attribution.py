@@ -18,6 +18,11 @@ the walk goes to the first op that issued at that instant. If a semaphore was fu
 back. Of the *constant* part of that op's round trip (hops, responder, acknowledgement), as much goes to `window` as both links of its node
 were idle during the round trip: a wider window could have used that; the rest goes to the busier link. A wait whose end has no such op (a
 paced issuer) goes to `window`.
+
+On slots that take ops in program order the walk goes from the start of an op to the one that held the slot.
+
+The same picoseconds by operator: each goes to that of the op that is walked (Dispatch, a GEMM, Combine; else `other`), so a wait for
+another GPU goes to what that GPU did.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
+from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
 from dysharp.program.tables import Discipline, Kind, Point, Program
@@ -45,9 +51,14 @@ CAUSES = ("link_up", "link_down", "sm", "latency", "window", "host")
 
 def attribute(program: Program, trace: Trace) -> dict[str, int]:
     """Picoseconds of `trace.time_ps` by cause (keys `CAUSES`, sum exact). The Trace must be of a complete run."""
+    return critical_path(program, trace)[0]
+
+
+def critical_path(program: Program, trace: Trace) -> tuple[dict[str, int], dict[str, int]]:
+    """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`PHASES`); either sum is exact."""
     walk = _Walk(program, trace)
     if program.n_ops == 0:
-        return walk.parts
+        return walk.parts, walk.operators
     op, at, exposed = int(trace.done.argmax()), trace.time_ps, False
     for _ in range(4 * program.n_ops):
         if at <= 0:
@@ -56,7 +67,7 @@ def attribute(program: Program, trace: Trace) -> dict[str, int]:
         if op < 0:
             break
     walk.spend("latency", at)  # nothing is before time zero: only a malformed Trace leaves something here
-    return walk.parts
+    return walk.parts, walk.operators
 
 
 @dataclass
@@ -66,11 +77,13 @@ class _Walk:
     program: Program
     trace: Trace
     parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    operators: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    operator: str = "other"
 
     def __post_init__(self) -> None:
         p = self.program
         self.kind = [t.kind for t in p.templates]
-        self._issuer_ops: dict[int, I64] = {}
+        self._issuer_ops: tuple[I32, I64] | None = None
         self._releases: dict[int, tuple[I64, I64]] = {}
         self._servers: dict[int, tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
         self._remote: NDArray[np.bool_] | None = None
@@ -79,10 +92,13 @@ class _Walk:
 
     def spend(self, cause: str, ps: int) -> None:
         self.parts[cause] += ps
+        self.operators[self.operator] += ps
 
     def back(self, o: int, at: int, exposed: bool) -> tuple[int, int, bool]:
         """Charge what op `o` did before time `at`, return where the path comes from: (op, time, through a semaphore). Op -1 = time zero."""
         kind, t = self.kind[self.program.ops.template[o]], self.trace
+        operator = self.program.templates[self.program.ops.template[o]].operator
+        self.operator = operator if operator in PHASES else "other"
         done = int(t.done[o])
         if at > done:  # a notification on its way
             known = min(at - done, self.program.machine.notify)
@@ -90,14 +106,34 @@ class _Walk:
             self.spend("link_down", at - done - known)
             at = done
         if kind in (Kind.COMPUTE, Kind.DELAY):
+            cause = "sm" if kind is Kind.COMPUTE or self.operator in ("dispatch", "combine") else "host"
+            if self.program.issuers.discipline[self.program.ops.issuer[o]] == Discipline.PROGRAM_ORDER:
+                return self._in_turn(o, at, cause)
             ready = int(t.ready[o])
-            on_sm = kind is Kind.COMPUTE or self.program.templates[self.program.ops.template[o]].operator in ("dispatch", "combine")
-            self.spend("sm" if on_sm else "host", at - ready)
+            self.spend(cause, at - ready)
             return int(t.cause[o]), ready, False
         if kind is Kind.JOIN:
             return int(t.cause[o]), at, False
         self._transfer(o, at, exposed, kind in PULLS)
         return self._before_issue(o)
+
+    def _in_turn(self, o: int, at: int, cause: str) -> tuple[int, int, bool]:
+        """Charge an op on slots that take ops by id; the path goes on at what gave it the slot, a semaphore, or its own start."""
+        t, mine = self.trace, self._ops_of(int(self.program.ops.issuer[o]))
+        issue = int(t.issue[o])
+        self.spend(cause, at - issue)
+        place = int(np.searchsorted(t.issue[mine], issue, side="left"))
+        first = int(mine[place])
+        if issue > int(t.ready[first]):
+            giver = self._gave_back(first, issue)
+            if giver >= 0:
+                return giver, issue, True
+            slots = int(self.program.pools.slots[self.program.issuers.pool[self.program.ops.issuer[o]]])
+            for before in mine[max(0, place - slots) : place][::-1].tolist():
+                if int(t.done[before]) == issue:
+                    return before, issue, False
+            self.spend(cause, issue - int(t.ready[first]))
+        return int(t.cause[first]), int(t.ready[first]), False
 
     def _transfer(self, o: int, at: int, exposed: bool, pull: bool) -> None:
         """Charge [issue, at] of a transfer."""
@@ -171,7 +207,10 @@ class _Walk:
 
     def _ops_of(self, issuer: int) -> I64:
         """Ops of an issuer by id; their issue times rise, in program order."""
-        return _cached(self._issuer_ops, issuer, lambda: np.flatnonzero(self.program.ops.issuer == issuer))
+        if self._issuer_ops is None:
+            self._issuer_ops = group(self.program.ops.issuer + 1, len(self.program.issuers.node) + 1)
+        ptr, order = self._issuer_ops
+        return order[ptr[issuer + 1] : ptr[issuer + 2]]
 
     def _gave_back(self, o: int, at: int) -> int:
         """The op that released, at time `at`, a semaphore that op `o` takes when it issues; -1 if none did."""

@@ -13,26 +13,32 @@ from dysharp.analysis.measured import Measurement
 from dysharp.analysis.predictors import Ask, check_cluster, whole
 from dysharp.analysis.programs import AllReduceCase
 from dysharp.analysis.queries import Query, Unsupported
-from dysharp.analysis.validation import Case, Sorted, errors_of
+from dysharp.analysis.validation import BEYOND_BARS, Case, Sorted, errors_of
 
 ALL = "all"
 BY = "program"
+MOST_BYTES = 1 << 34
+"""Between all pairs of GPUs."""
+
+
+def split(found: Sorted) -> tuple[Sorted, list[Measurement]]:
+    """`found` without the rows of these families, and these."""
+    kept = tuple(m for m in found.missing if m.reason != BEYOND_BARS)
+    return Sorted(found.cases, kept), [m.row for m in found.missing if m.reason == BEYOND_BARS]
 
 
 def judge(rows: Sequence[Measurement], constants: Mapping[str, float], jobs: int = 1) -> list[dict[str, Any]]:
     """One entry per family, system and hardware and one per family (system "all"): errors in percent, of the Programs and of the closed form, and
     why rows are `unpredicted`."""
     mine = [row for row in rows if row.kind in BEYOND]
-    cases, reasons = _sorted(mine)
-    found = Sorted(tuple(cases), ())
-    if not cases:
-        predicted = closed = measured = np.zeros(0)
-    else:
-        predicted, closed, measured = found.predictions(constants, jobs), found.batch().values(constants), found.measured()
+    asked, reasons = _sorted(mine)
+    found, predicted = Sorted(tuple(asked), ()).answered(constants, jobs)
+    reasons |= {m.row.id: m.reason for m in found.missing}
+    closed, measured = found.batch().values(constants) if found.cases else predicted, found.measured()
     keys = dict.fromkeys(key for row in mine for key in _keys(row))
     out = []
     for key in sorted(keys, key=lambda key: (list(BEYOND.values()).index(key[0]), key[1] != ALL, key)):
-        at = np.array([i for i, case in enumerate(cases) if key in _keys(case.row)], np.int64)
+        at = np.array([i for i, case in enumerate(found.cases) if key in _keys(case.row)], np.int64)
         why = [reasons[row.id] for row in mine if row.id in reasons and key in _keys(row)]
         entry: dict[str, Any] = dict(zip(("family", "system", "hardware"), key, strict=True)) | {"by": BY, "n": len(at), "n_rows": len(at) + len(why)}
         errors, form = (errors_of(p[at], measured[at]) if len(at) else None for p in (predicted, closed))
@@ -71,4 +77,6 @@ def _ask(query: Query) -> Ask:
     n = query.numbers
     gpus = whole(n["gpus"], "GPUs")
     check_cluster(query.gpu, gpus)
+    if gpus * gpus * n["bytes"] > MOST_BYTES:
+        raise Unsupported("more than a million trains")
     return Ask("allreduce", AllReduceCase(query.gpu, gpus, query.words[0], whole(n["bytes"], "bytes"), int(n["in_flight"])), (), 0)

@@ -51,7 +51,7 @@ def refit_programs(found: Sorted, constants: Mapping[str, Fitted], jobs: int = 1
     """
     current = dict(constants)
     for _ in range(ROUNDS if any(case.ask is not None for case in found.cases) else 1):
-        predicted = found.predictions({name: c.value for name, c in current.items()}, jobs, tell)
+        found, predicted = found.answered({name: c.value for name, c in current.items()}, jobs, tell)
         current = refit(found, current, ratio=ratios(found, current, predicted))
     return current
 
@@ -110,7 +110,12 @@ def _fit_stage(
 def hold_out(
     found: Sorted, constants: Mapping[str, Fitted], by: str, predicted: F64, jobs: int = 1, tell: Told | None = None
 ) -> list[dict[str, Any]]:
-    """Per family and for their mean ("macro"): median error with all rows, and of rows while their shape or GPU was held out.
+    """Per family and for their mean ("macro"): median error with all rows, and of rows while their shape or GPU was held out."""
+    return hold_out_table(found, predicted, held_out(found, constants, by, predicted, jobs, tell), by)
+
+
+def held_out(found: Sorted, constants: Mapping[str, Fitted], by: str, predicted: F64, jobs: int = 1, tell: Told | None = None) -> F64:
+    """`[cases]` predictions of every row while its shape or GPU was held out of the fit.
 
     Whole groups are held out, never random rows; shapes are dealt into at most `MOST_FOLDS` folds of whole shapes per family, a GPU is a fold.
     `predicted`: `[cases]` with all rows, by `constants`. A held-out row is judged as any other: its Program is run with the fold's constants.
@@ -119,7 +124,7 @@ def hold_out(
     label = [case.query.gpu if by == "gpu" else f"{case.family}: {case.query.shape}" for case in found.cases]
     outs = [np.array([name in fold for name in label]) for fold in folds(label, by)]
     parts = [(out, {name: c.value for name, c in refit(found, constants, ~out, ratio).items()}) for out in outs]
-    return _table(found, predicted, found.predict_parts(parts, jobs, tell), found.measured(), by)
+    return found.predict_parts(parts, jobs, tell)
 
 
 def folds(label: Sequence[str], by: str) -> list[set[str]]:
@@ -136,8 +141,9 @@ def folds(label: Sequence[str], by: str) -> list[set[str]]:
     return [fold for fold in folds if fold]
 
 
-def _table(found: Sorted, fitted_all: F64, held: F64, measured: F64, by: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def hold_out_table(found: Sorted, fitted_all: F64, held: F64, by: str) -> list[dict[str, Any]]:
+    """Median errors per family of `fitted_all` and of `held`, both `[cases]`, and their mean."""
+    rows, measured = list[dict[str, Any]](), found.measured()
     for family in ASK:
         at = np.array([i for i, case in enumerate(found.cases) if case.family == family], np.int64)
         if len(at) == 0:

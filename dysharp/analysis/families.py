@@ -84,5 +84,6 @@ def in_scope(row: Measurement) -> bool:
     """Whether a row counts for coverage: an NVIDIA machine, one NVLink domain."""
     if any(text in row.hardware for text in OTHER_MACHINES) or row.config.get("nodes", 1) != 1 or row.config.get("link") == "IB":
         return False
-    many = "H800/node" in row.hardware and float(row.config.get("ep", 8)) > 8
+    gpus = row.config.get("ep", 8)
+    many = "H800/node" in row.hardware and isinstance(gpus, (int, float)) and gpus > 8
     return not many and row.config.get("bottleneck", "NVLink") == "NVLink" and "pure RDMA" not in row.system

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.measured import Measurement
-from dysharp.analysis.queries import SCALED_FP4, Query, Unsupported, check_quality, gpu_of, number, shape_of, us_per_unit
-from dysharp.compute.transfer import expected_copies
+from dysharp.analysis.queries import SCALED_FP4, Query, Unsupported, check_quality, copies_of, dtype_of, gpu_of, number, shape_of, us_per_unit
 
 F64 = NDArray[np.float64]
 MX_SCALE = 1 / 32  # one 8-bit scale for 32 values (OCP MX)
 DEFAULT_SMS = 20  # of the DeepEP library
 DRAWS = 24  # of a load distribution; the median over them is what a row is asked for
-WEIGHT_BYTES = {"fp4": 0.5 + MX_SCALE, "fp4_int8_block32": 0.5 + MX_SCALE, "nvfp4_block16": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
+WEIGHT_BYTES = {"fp4": 0.5 + MX_SCALE, "nvfp4": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
 ACT_BYTES = {"fp8": 1 + MX_SCALE, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
 
 
@@ -32,19 +32,23 @@ def fused(row: Measurement) -> Query:
     hidden, inter = number(row, "hidden"), number(row, "inter")
     distribution = str(c.get("distribution", "random"))
     rows, touched = busiest_rank(round(gpus), round(experts), round(topk), round(tokens), distribution)
-    acts, weights = str(c.get("acts", "fp8")), str(c.get("weights", "fp4"))
-    act = next((b for name, b in ACT_BYTES.items() if acts.startswith(name)), None)
-    weight = next((b for name, b in WEIGHT_BYTES.items() if weights.startswith(name)), None)
-    if act is None or weight is None:
-        raise Unsupported(f"no sizes for activations {acts!r} and weights {weights!r}")
+    acts, weights = formats_of(row)
+    act, weight = ACT_BYTES[acts], WEIGHT_BYTES[weights]
     combine = hidden * (ACT_BYTES["mxfp8"] if "combine_mxfp8" in row.system else SCALED_FP4 if "combine_nvfp4" in row.system else 2.0)
     numbers = {"rows": rows, "touched": touched, "hidden": hidden, "inter": inter, "gpus": gpus, "dispatch_bytes": act * hidden,
                "combine_bytes": combine, "tokens": tokens}
     flops = 2 * tokens * topk * 3 * hidden * inter / 1e6
     moved = tokens * topk * (act * hidden + combine) / 1e3  # DeepGEMM counts every row, those of the own rank too
     work = {"TFLOPS": flops, "GB/s": moved}.get(row.unit, 0.0)
-    words = ("fp4" if acts.startswith("nvfp4") else "fp8", f"{weight:.6f}")
-    return Query("fused_layer", gpu, words, numbers, work, us_per_unit(row), shape_of(row, "hidden", "inter", "experts", "topk"))
+    words = ("fp4" if acts == "nvfp4" else "fp8", f"{weight:.6f}")
+    dtypes = (f"dispatch {'mxfp8' if acts == 'fp8' else acts}", f"weights {weights}")
+    return Query("fused_layer", gpu, words, numbers, work, us_per_unit(row), dtypes, shape_of(row, "hidden", "inter", "experts", "topk"))
+
+
+def formats_of(row: Measurement) -> tuple[str, str]:
+    """(activations, weights) of a fused layer."""
+    acts = dtype_of(row, "acts", expected=tuple(ACT_BYTES), default="fp8")
+    return acts, dtype_of(row, "weights", expected=tuple(WEIGHT_BYTES), default="fp4")
 
 
 def layer(row: Measurement) -> Query:
@@ -58,22 +62,18 @@ def layer(row: Measurement) -> Query:
     gpus, experts, topk, tokens, hidden = (number(row, key) for key in ("ep", "experts", "topk", "tokens_per_rank", "hidden"))
     gated = "ffn" not in c
     inter = number(row, "inter" if gated else "ffn")
+    groups = number(row, "topk_groups") if "topk_groups" in c else gpus
+    copies = copies_of(gpus, experts, topk) if groups >= gpus else copies_of(groups, float(round(experts * groups / gpus)), topk)
     rows, touched = busiest_rank(round(gpus), round(experts), round(topk), round(tokens), "balanced" if not gated else "random")
     numbers = {"rows": rows, "touched": touched, "tokens": tokens, "hidden": hidden, "inter": inter, "gpus": gpus, "experts": experts,
-               "topk": topk, "gates": 2.0 if gated else 1.0, "sms": float(c.get("moe_comm_sms") or DEFAULT_SMS)}
-    groups = float(c.get("topk_groups", gpus))
-    numbers["copies"] = _copies(gpus, experts, topk, groups)
+               "topk": topk, "gates": 2.0 if gated else 1.0, "copies": copies,
+               "sms": number(row, "moe_comm_sms") if c.get("moe_comm_sms") else float(DEFAULT_SMS)}
     moves = "nccl" if "NCCL" in row.system else "deepep"
     wire = "bf16" if not gated else "fp8"
-    compute = str(c.get("dtype", "fp8"))
-    return Query("layer", gpu, (moves, wire, "fp8" if compute.startswith("fp8") else "bf16"), numbers, 0.0, us_per_unit(row),
+    compute = dtype_of(row, "dtype", "acts", expected=("fp8", "bf16"))
+    dtype_of(row, "weights", expected=(compute,), default=compute)
+    return Query("layer", gpu, (moves, wire, compute), numbers, 0.0, us_per_unit(row), (compute,),
                  shape_of(row, "hidden", "inter", "ffn", "experts"))
-
-
-def _copies(gpus: float, experts: float, topk: float, groups: float) -> float:
-    if groups >= gpus:
-        return expected_copies(round(gpus), round(experts), round(topk))
-    return expected_copies(round(groups), round(experts * groups / gpus), round(topk))
 
 
 @functools.cache
@@ -83,6 +83,8 @@ def busiest_rank(gpus: int, experts: int, topk: int, tokens: int, distribution: 
     `distribution`: "balanced" (round robin) or one of `_loads`.
     """
     rows = gpus * tokens * topk
+    if experts % gpus:
+        raise Unsupported("experts that the GPUs do not share evenly")
     if distribution == "balanced":
         touched = min(experts, rows) / gpus
         return rows / gpus, float(np.ceil(touched))
@@ -115,12 +117,17 @@ def _loads(rng: np.random.Generator, experts: int, rows: int, tokens: int, distr
     """
     if distribution == "random":
         return rng.multinomial(rows, np.full(experts, 1 / experts)).astype(np.float64)
-    if not distribution.startswith("power_law"):
-        raise Unsupported(f"no load distribution {distribution!r}")
-    a = float(distribution.rsplit("_", maxsplit=1)[1])
+    a = _exponent(distribution)
     low, high = (1.0, 0.8 * tokens) if rows > experts else (0.01, 2.0)
     draw = ((high ** (1 - a) - low ** (1 - a)) * rng.random(experts) + low ** (1 - a)) ** (1 / (1 - a))
     return _capped(draw / draw.sum() * rows, float(tokens))
+
+
+def _exponent(distribution: str) -> float:
+    found = re.fullmatch(r"power_law_(?:sampled_)?([0-9]+(?:\.[0-9]+)?)", distribution)
+    if found is None or not 0 < float(found[1]) < 10 or float(found[1]) == 1:
+        raise Unsupported(f"distribution {distribution[:40]!r}, expected random, balanced, power_law_A or power_law_sampled_A with A not 1")
+    return float(found[1])
 
 
 def _capped(loads: F64, most: float) -> F64:

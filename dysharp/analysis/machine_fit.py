@@ -20,8 +20,9 @@ from dysharp.analysis.fitting import Free, fit
 from dysharp.analysis.measured import Measurement
 from dysharp.analysis.queries import GPUS, Query
 from dysharp.analysis.validation import Case, Errors, Sorted, errors_of, sort_rows
+from dysharp.compute.moe import host_constant
 from dysharp.specs.fitted import Fitted
-from dysharp.specs.gpu import list_gpus
+from dysharp.specs.gpu import list_gpus, load_gpu
 
 F64 = NDArray[np.float64]
 STEP = 1e-4  # of a logarithm
@@ -33,21 +34,23 @@ RESIDUAL = 0.02  # measurements repeat no better than this
 PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a row that is 5 % off
 PULL_ROWS = 3
 OTHER_GPU = re.compile(r"(?<![A-Za-z])(?:\d+x)?(?:GH|GB|MI|RTX|[AHBLV])\s?\d{2,4}")
-HOST = ".host_call_us"
 BARE = ("memory", "launch")
+HOST = "host"
+"""Family of eager launches: they are the host's constant, which no fit has to find."""
 HOST_STAGE = "dense-gemm"
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFit:
-    """`fitted`: new values; `refused`: constant -> why it kept its packaged value; `errors`: per family before, after and held out."""
+    """`fitted`: new values; `refused`: constant -> why it kept its packaged value; `errors`: per family before, after and held out; `skipped`:
+    rows that are not used, each with the reason."""
 
     fitted: Mapping[str, float]
     before: Mapping[str, float]
     refused: Mapping[str, str]
     errors: tuple[Improvement, ...]
     n_rows: int
-    skipped: Mapping[str, int]
+    skipped: tuple[tuple[Measurement, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +64,17 @@ class Improvement:
     held_out: Errors | None
 
 
-def rows_of_machine(rows: Sequence[Measurement], gpu: str) -> tuple[list[Measurement], dict[str, int]]:
-    """Rows of that GPU, their hardware replaced by its name; rows that name another GPU are counted and left out."""
-    mine, skipped = [], dict[str, int]()
+def rows_of_machine(rows: Sequence[Measurement], gpu: str) -> tuple[list[Measurement], list[tuple[Measurement, str]]]:
+    """Rows of that GPU, their hardware replaced by its name; and those that name another GPU, with the reason."""
+    mine, others = [], list[tuple[Measurement, str]]()
     for row in rows:
         named = _gpu_named(row.hardware) or gpu
         if named == gpu and in_scope(row):
             mine.append(replace(row, hardware=gpu))
         else:
             why = f"of {named}" if named != gpu else "no NVIDIA machine, or more than one NVLink domain"
-            skipped[why] = skipped.get(why, 0) + 1
-    return mine, skipped
+            others.append((row, why))
+    return mine, others
 
 
 def _with_bare(found: Sorted, gpu: str) -> Sorted:
@@ -87,12 +90,14 @@ def _with_bare(found: Sorted, gpu: str) -> Sorted:
 
 
 def _bare(row: Measurement, gpu: str) -> tuple[str, Query | None]:
-    """A copy in memory (reads plus writes), or a small kernel between others in a CUDA graph."""
+    """A copy in memory (reads plus writes), a small kernel between others in a CUDA graph, or one that the host launches."""
     size = row.config.get("bytes")
     if row.kind == "hbm_bandwidth" and row.unit == "GB/s" and isinstance(size, (int, float)) and size > 0:
         return "memory", Query("memory_copy", gpu, (), {"bytes": 2.0 * size}, work=2.0 * size / 1e3, shape="copy")
     if row.kind == "kernel_launch" and row.unit == "us" and row.config.get("timing") == "cuda graph":
         return "launch", Query("launch", gpu, (), {"calls": 1.0}, shape="launch")
+    if row.kind == "kernel_launch" and row.unit == "us" and row.config.get("timing") == "eager" and row.value:
+        return HOST, Query("host_call", gpu, (), {"calls": 1.0}, shape="eager launch")
     return "", None
 
 
@@ -105,10 +110,9 @@ def _gpu_named(hardware: str) -> str:
 
 def fit_machine(rows: Sequence[Measurement], gpu: str, constants: Mapping[str, Fitted]) -> MachineFit:
     """Fit what these rows determine, beginning at `constants`."""
-    mine, skipped = rows_of_machine(rows, gpu)
+    mine, others = rows_of_machine(rows, gpu)
     found = _with_bare(sort_rows(mine), gpu)
-    for missing in found.missing:
-        skipped[missing.reason] = skipped.get(missing.reason, 0) + 1
+    skipped = (*others, *((missing.row, missing.reason) for missing in found.missing))
     before = {name: constant.value for name, constant in constants.items()}
     if not found.cases:
         return MachineFit({}, before, dict.fromkeys(constants, "no row is predicted"), (), 0, skipped)
@@ -162,9 +166,11 @@ def _fit(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Stage by stage, as the packaged constants were: a later stage sees what an earlier one found."""
     values = {name: constant.value for name, constant in constants.items()}
-    fitted, refused = dict[str, float](), dict[str, str]()
+    host = host_constant(load_gpu(gpu), values)
+    fitted, refused = _host_of(found, keep, constants[host]), dict[str, str]()
+    values |= fitted
     for families, stage in stages(constants):
-        names = stage + ([name for name in constants if _is_host_of(name, gpu) and name not in stage] if HOST_STAGE in families else [])
+        names = stage + ([host] if HOST_STAGE in families and host not in fitted else [])
         asked = (*families, *BARE) if HOST_STAGE in families else families
         at = [i for i, case in enumerate(found.cases) if keep[i] and case.family in asked]
         if not at:
@@ -183,8 +189,10 @@ def _fit(
     return fitted, refused
 
 
-def _is_host_of(name: str, gpu: str) -> bool:
-    return name.endswith(HOST) and name.removesuffix(HOST) == gpu.removesuffix("-sxm")
+def _host_of(found: Sorted, keep: NDArray[np.bool_], host: Fitted) -> dict[str, float]:
+    """The host's constant as it was measured, launch by launch; empty without such a row."""
+    launches = [case.row.value for case, kept in zip(found.cases, keep, strict=True) if kept and case.family == HOST]
+    return {host.name: float(np.clip(np.median(np.array(launches, np.float64)), host.low, host.high))} if launches else {}
 
 
 def _fit_rows(
@@ -260,6 +268,6 @@ def _errors(found: Sorted, before: Mapping[str, float], after: Mapping[str, floa
         return Improvement(name, shapes, errors_of(old[at], measured[at]), errors_of(new[at], measured[at]), outside)
 
     numbered = list(enumerate(found.cases))
-    families = [family for family in (*ASK, *BARE) if any(case.family == family for case in found.cases)]
+    families = [family for family in (*ASK, *BARE, HOST) if any(case.family == family for case in found.cases)]
     parts = [improvement(family, [(i, case) for i, case in numbered if case.family == family]) for family in families]
     return (*parts, improvement("all", numbered))

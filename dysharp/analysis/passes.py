@@ -9,7 +9,7 @@ from typing import Any
 from dysharp.analysis.row import Row
 
 SUMS = ("time_us", "exposed_comm_us", "bound_us", "workload_bound_us", "n_ops", "n_events", "compile_s")
-TABLES = ("wire_flits", "attribution", "stalls", "bound_terms", "surroundings_us")
+TABLES = ("wire_flits", "attribution", "path_us", "stalls", "bound_terms", "surroundings_us")
 Phases = dict[str, dict[str, float]]
 
 

@@ -92,6 +92,7 @@ FORMULAS: Mapping[str, Formula] = {
     "fused_layer": _fused,
     "layer": _layer,
     "memory_copy": _columns(("bytes",), operators.hbm_us),
+    "host_call": lambda gpu, c, words, x: np.full(len(x["calls"]), moe.host_us(gpu, c, 1.0)),
     "launch": lambda gpu, c, words, x: np.full(len(x["calls"]), operators.launch_us(gpu, c)),
     "kernel_allreduce": _kernel_allreduce,
 }

@@ -13,13 +13,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
+from dysharp.analysis.layer_queries import formats_of
 from dysharp.analysis.measured import Measurement
 from dysharp.analysis.programs import CLUSTERS, FAR, FUSED_TOKENS, RUNS, AllReduceCase, EpCase, FusedCase, LayerCase
-from dysharp.analysis.queries import Query, Unsupported
+from dysharp.analysis.queries import Query, Unsupported, dtype_of, experts_of, number
 from dysharp.analysis.surroundings import GATED_MATRICES
+from dysharp.errors import DysharpError
 from dysharp.specs import Model, load_cluster
 
 Words = tuple[tuple[str, Any], ...]
@@ -29,7 +30,7 @@ BALANCED_TOPK = 8  # of TensorRT-LLM's benchmark
 MOST_LAYER_TOKENS = 8192
 KIB = 1 << 10
 TRT_PARTS = {"prepare": 0, "dispatch": 1, "combine": 2}
-PAYLOADS = {"bf16": "rows", "bfloat16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
+PAYLOADS = {"bf16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,10 @@ class Ask:
 
 def ep_case(row: Measurement, query: Query, n_sm: int = 0, *, fp8: bool = True) -> EpCase:
     """The case of a row of an EP kernel. Raises `Unsupported` for what no cluster or routing can have."""
-    c, n = row.config, query.numbers
+    n = query.numbers
     gpus = whole(n["gpus"], "GPUs")
-    experts = c["local_experts"] * gpus if "local_experts" in c else c["experts"]
     check_cluster(query.gpu, gpus)
-    numbers = {"hidden": c["hidden"], "experts": experts, "topk": c["topk"], "tokens": n["tokens"]}
+    numbers = {"hidden": number(row, "hidden"), "experts": experts_of(row, gpus), "topk": number(row, "topk"), "tokens": n["tokens"]}
     found = {name: whole(value, name) for name, value in numbers.items()}
     if found["experts"] % gpus:
         raise Unsupported("experts that the GPUs do not share evenly")
@@ -82,12 +82,12 @@ def _deepep(row: Measurement, query: Query) -> Ask:
     n_sm = whole(query.numbers["sms"], "SMs")
     if n_sm % 2:
         raise Unsupported("an odd number of SMs: channels are pairs of them")
-    fp8 = not dispatch or query.numbers["row_bytes"] < 2 * row.config["hidden"]
+    fp8 = query.dtypes != ("dispatch bf16",)
     return Ask("deepep", ep_case(row, query, n_sm, fp8=fp8), (), 0 if dispatch else 1)
 
 
 def _low_latency(row: Measurement, query: Query) -> Ask:
-    return Ask("deepep-ll", ep_case(row, query), (), 0 if query.formula == "ll_dispatch" else 1)
+    return Ask("deepep-ll", ep_case(row, query, fp8=query.dtypes != ("dispatch bf16",)), (), 0 if query.formula == "ll_dispatch" else 1)
 
 
 def _trtllm(row: Measurement, query: Query) -> Ask:
@@ -96,13 +96,12 @@ def _trtllm(row: Measurement, query: Query) -> Ask:
     if case.topk != BALANCED_TOPK:
         raise Unsupported("balanced routing of another top-k than 8")
     lowprec = "lowprec" in query.words
-    payload = PAYLOADS[str(row.config.get("dtype", "")).split(" ", maxsplit=1)[0]]
+    payload = PAYLOADS[dtype_of(row, "dtype", expected=tuple(PAYLOADS))]
     words = (("back", "nvfp4" if lowprec else "rows"), ("payload", payload), ("sides", sides))
     return Ask("trtllm-a2a", case, words, TRT_PARTS[verb])
 
 
 FUSED_ROWS = {"fp8": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
-FUSED_WEIGHTS = {"fp4": "fp4", "fp4_int8_block32": "fp4", "nvfp4_block16": "nvfp4", "mxfp8": "mxfp8"}
 KERNEL_ALONE = "DeepGEMM MegaMoE"
 """The library's own measurements, of the kernel without the quantisation of its input."""
 
@@ -114,13 +113,13 @@ def _fused(row: Measurement, query: Query) -> Ask:
     numbers = {name: whole(c[key], name) for name, key in names.items()}
     if numbers["experts"] % gpus:
         raise Unsupported("experts that the GPUs do not share evenly")
-    acts, weights = str(c.get("acts", "fp8")), str(c.get("weights", "fp4"))
+    acts, weights = formats_of(row)
     case = FusedCase(
         gpu=query.gpu,
         gpus=gpus,
         distribution=str(c.get("distribution", "random")),
-        rows=next(name for text, name in FUSED_ROWS.items() if acts.startswith(text)),
-        weights=next(name for text, name in FUSED_WEIGHTS.items() if weights.startswith(text)),
+        rows=FUSED_ROWS[acts],
+        weights=weights,
         back="mxfp8" if "combine_mxfp8" in row.system else "nvfp4" if "combine_nvfp4" in row.system else "rows",
         cast=row.system != KERNEL_ALONE,
         **numbers,
@@ -179,8 +178,9 @@ class _Group:
     constants: Frozen
 
 
-def answers(wanted: Sequence[tuple[Ask, Mapping[str, float]]], jobs: int = 1, tell: Told | None = None) -> list[float]:
-    """Times in us, one for each (ask, constants); equal ones are run once. `jobs` processes, the same numbers whatever their count."""
+def answers(wanted: Sequence[tuple[Ask, Mapping[str, float]]], jobs: int = 1, tell: Told | None = None) -> list[float | str]:
+    """Times in us, one for each (ask, constants), or why its Program cannot be made or run; equal ones are run once. `jobs` processes, the same
+    numbers whatever their count."""
     groups: dict[Any, list[Ask]] = {}
     keys = []
     for ask, constants in wanted:
@@ -189,7 +189,7 @@ def answers(wanted: Sequence[tuple[Ask, Mapping[str, float]]], jobs: int = 1, te
         keys.append((ask, frozen))
     work = [_Group(tuple(dict.fromkeys(asks)), frozen) for (_, frozen), asks in groups.items()]
     work.sort(key=lambda group: -max(_effort(ask) for ask in group.asks))
-    found: dict[tuple[Ask, Frozen], float] = {}
+    found: dict[tuple[Ask, Frozen], float | str] = {}
     done, total = 0, sum(len(group.asks) for group in work)
     for group, times in zip(work, _mapped(work, jobs), strict=True):
         found |= {(ask, group.constants): us for ask, us in zip(group.asks, times, strict=True)}
@@ -220,9 +220,16 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _answered(group: _Group) -> list[float]:
-    constants = dict(group.constants)
-    return list(map(partial(Ask.us, constants=constants), group.asks))
+def _answered(group: _Group) -> list[float | str]:
+    return [_answer(ask, dict(group.constants)) for ask in group.asks]
+
+
+def _answer(ask: Ask, constants: Mapping[str, float]) -> float | str:
+    """A row that a specification or a Program refuses must not end the others."""
+    try:
+        return ask.us(constants)
+    except DysharpError as error:
+        return str(error)
 
 
 def _effort(ask: Ask) -> int:

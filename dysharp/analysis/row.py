@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from dysharp.analysis.attribution import attribute
+from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_us
 from dysharp.analysis.count import group_transfers, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
@@ -60,7 +60,8 @@ class Row:
     time with a transfer in flight and no GEMM running. `traffic_bytes`: payload {up, down: {dispatch, combine, other}}, all GPUs.
     `wire_flits`: {up, down}, everything. `utilization`: {up, down, sm} mean over GPUs, {up_max, down_max, sm_max}. `bound_us`,
     `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
-    host_us}, and on hw clusters surroundings_us, sums to `time_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes
+    host_us}, and on hw clusters surroundings_us, sums to `time_us`; `path_us`: the critical path by operator (keys of `phases_us`), sums to
+    `simulated_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes
     last. In a backward pass the gradients of a GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`. `blocks`: what the
     blocks of the fabric counted at packet level (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `window`:
     where only the first tokens of each GPU were run (then `tokens_per_gpu`, and every other field is about those), what follows for the
@@ -95,6 +96,7 @@ class Row:
     bound_terms: dict[str, float]
     workload_bound_us: float
     attribution: dict[str, float]
+    path_us: dict[str, float]
     stalls: dict[str, float]
     n_ops: int
     n_events: int
@@ -155,6 +157,7 @@ def _measure(point: Point, program: Program, trace: Trace) -> Row:
     wires = wire_table(program, groups)
     bound = program_bound(program, wires)
     last = LastGpu(program, trace)
+    causes, operators = critical_path(program, trace)
     return Row(
         system=point.system,
         form=form_of(point.cluster, point.options),
@@ -186,7 +189,8 @@ def _measure(point: Point, program: Program, trace: Trace) -> Row:
             free_links=point.free_links,
             free_gemms=not any(t.kind is Kind.COMPUTE for t in program.templates),
         ),
-        attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in attribute(program, trace).items()},
+        attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
+        path_us={name: ps_to_us(ps) for name, ps in operators.items()},
         stalls=last.stalls_us(),
         n_ops=program.n_ops,
         n_events=trace.n_events,

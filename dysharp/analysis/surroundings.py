@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from dysharp.analysis.row import SURROUNDINGS, Row
 from dysharp.compute import moe, operators
 from dysharp.specs import Cluster, Model
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs.fitted import fitted
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 
 PERMUTES: Mapping[str, int] = {"deepep": 1, "trtllm-a2a": 1}
 """Times rows are reordered by expert and back outside of a system's Program: behind a receive buffer. Others place rows at once or have the ops."""
-FP8_ROWS = ("deepep-ll",)  # kernels that cast rows to FP8 on their way out, whatever the model's rows are
-FUSED = ("megamoe",)  # one kernel for the layer: nothing surrounds it but the host
+FP8_ROWS = ("fp8", "fp8-plain", "mxfp8")  # words of the option `dispatch`: rows arrive as the GEMMs read them
+FUSED = ("megamoe", "fusion-only", "dysharp", "explicit")  # one kernel for the layer: nothing surrounds it but the host
 GEMM_CALLS = {"fwd": 3, "bwd": 4}  # GEMM, activation, GEMM; two data gradients (the activation's in an epilogue) and two weight gradients
 GATED_MATRICES = 3
 
@@ -47,13 +48,15 @@ class Surroundings:
         return asdict(self)
 
 
-def surroundings(system: str, model: Model, cluster: Cluster, routing: Routing, *, fp8_rows: bool, direction: str = "fwd") -> Surroundings:
-    """Of one pass of a layer under `system`; rows arrive in FP8 (`fp8_rows`) or as the model's."""
+def surroundings(
+    system: str, model: Model, cluster: Cluster, routing: Routing, *, options: Mapping[str, Any], direction: str = "fwd"
+) -> Surroundings:
+    """Of one pass of a layer under `system` with `options`."""
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
     copies = int(needed_gpus(routing).sum(axis=0).max(initial=0))
-    fp8_rows = fp8_rows or system in FP8_ROWS
+    fp8_rows = options.get("dispatch") in FP8_ROWS
     found = around(cluster, model, rows, copies, permutes=PERMUTES.get(system, 0), fp8_rows=fp8_rows, direction=direction)
-    return Surroundings(host_us=found.host_us) if system in FUSED else found
+    return Surroundings(host_us=found.host_us) if system in FUSED or options.get("gemms") == "fused" else found
 
 
 def surrounded(row: Row, found: Surroundings) -> Row:
@@ -73,7 +76,7 @@ def around(
 
     Backward, the activation's gradient is in the epilogue of a GEMM, in the Program.
     """
-    gpu, c = load_gpu(cluster.gpu), cluster.fitted
+    gpu, c = cluster.own_gpu, cluster.fitted
     gates = 2 if model.n_matrices == GATED_MATRICES else 1
     launch, element = operators.launch_us(gpu, c), operators.ELEMENT_BYTES[model.gemm_dtype]
     width = 1 + operators.SCALE_BYTES if fp8_rows else 2.0
@@ -87,3 +90,11 @@ def around(
         launch_us=GEMM_CALLS[direction] * launch,
         host_us=moe.host_us(gpu, c, c["calls.mlp"] + moe.LAYER_CALLS),
     )
+
+
+def host_line(cluster: Cluster) -> str:
+    """Whose launches an eager layer has."""
+    c = cluster.fitted
+    name = moe.host_constant(cluster.own_gpu, c)
+    whose = "this cluster's own value" if name in dict(cluster.constants) else f"not your host: {fitted()[name].meaning}"
+    return f"eager times: {c['calls.mlp'] + moe.LAYER_CALLS:.1f} launches at {c[name]:g} us ({name}, {whose}); a CUDA graph has none"

@@ -11,15 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.families import ASK, BARS, BEYOND, family_of, in_scope
-from dysharp.analysis.measured import Measurement
+from dysharp.analysis.measured import UNITS_OF, Measurement
 from dysharp.analysis.predict import Batch
 from dysharp.analysis.predictors import PREDICTORS, Ask, Told, answers, ask_of
 from dysharp.analysis.queries import Query, Unsupported
+from dysharp.errors import SimulationError
 from dysharp.specs.fitted import Fitted
 
 F64 = NDArray[np.float64]
 N_WORST = 20
+N_IDS = 3
+"""Rows of one group that are named."""
+TIMES = UNITS_OF["latency"]
 OUTSIDE = "not of a family that is predicted"
+BEYOND_BARS = "of a family beyond the bars, to which nothing is fitted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +80,31 @@ class Sorted:
         """The queries of the cases `at` (all by default), as arrays."""
         return Batch([self.cases[i].query for i in (range(len(self.cases)) if at is None else at)])
 
+    def answered(self, constants: Mapping[str, float], jobs: int = 1, tell: Told | None = None) -> tuple[Sorted, F64]:
+        """The same without the cases whose Program refuses them, which are missing with its reason; and the `predictions` of the rest."""
+        every = np.ones(len(self.cases), bool)
+        predicted, refused = self._parts([(every, constants)], jobs, tell)
+        kept = tuple(case for i, case in enumerate(self.cases) if i not in refused)
+        missing = tuple(Missing(self.cases[i].row, self.cases[i].family, why, True) for i, why in refused.items())
+        return Sorted(kept, self.missing + missing), np.delete(predicted, list(refused))
+
     def predictions(self, constants: Mapping[str, float], jobs: int = 1, tell: Told | None = None) -> F64:
-        """`[cases]` what `validate` judges, in the unit of each row: by Programs or by the named forms (`predictors.PREDICTORS`)."""
+        """`[cases]` what `validate` judges, in the unit of each row: by Programs or by the named forms (`predictors.PREDICTORS`). Raises
+        `SimulationError` for a case that its Program refuses."""
         every = np.ones(len(self.cases), bool)
         return self.predict_parts([(every, constants)], jobs, tell)
 
     def predict_parts(self, parts: Sequence[tuple[NDArray[np.bool_], Mapping[str, float]]], jobs: int = 1, tell: Told | None = None) -> F64:
         """The same with the constants of each part (`[cases]` mask) for its cases; NaN outside all parts. One pool of processes for all."""
+        out, refused = self._parts(parts, jobs, tell)
+        for i, why in refused.items():
+            raise SimulationError(f"row {self.cases[i].row.id}: no prediction: {why}")
+        return out
+
+    def _parts(
+        self, parts: Sequence[tuple[NDArray[np.bool_], Mapping[str, float]]], jobs: int, tell: Told | None
+    ) -> tuple[F64, dict[int, str]]:
+        """(`[cases]` predictions, case -> why it has none)."""
         out = np.full(len(self.cases), np.nan)
         wanted: list[tuple[int, Ask, Mapping[str, float]]] = []
         for mask, constants in parts:
@@ -90,9 +113,10 @@ class Sorted:
                 out[at] = self.batch(at.tolist()).values(constants)
             wanted += [(i, ask, constants) for i in at.tolist() if (ask := self.cases[i].ask) is not None]
         times = answers([(ask, constants) for _, ask, constants in wanted], jobs, tell)
+        refused = {i: us for (i, _, _), us in zip(wanted, times, strict=True) if isinstance(us, str)}
         for (i, _, _), us in zip(wanted, times, strict=True):
-            out[i] = self.cases[i].in_unit(us)
-        return out
+            out[i] = np.nan if isinstance(us, str) else self.cases[i].in_unit(us)
+        return out, refused
 
     def measured(self) -> F64:
         """`[cases]`, in the unit of each row."""
@@ -100,10 +124,11 @@ class Sorted:
 
 
 def sort_rows(rows: Sequence[Measurement]) -> Sorted:
-    """Every row either with its query or with the reason why there is none; rows of families beyond the bars are in neither (`beyond.judge`)."""
+    """Every row either with its query or with the reason why there is none (families beyond the bars: `beyond.split`)."""
     cases, missing = [], []
     for row in rows:
         if row.kind in BEYOND:
+            missing.append(Missing(row, None, BEYOND_BARS, False))
             continue
         family = family_of(row)
         if family is None:
@@ -112,6 +137,7 @@ def sort_rows(rows: Sequence[Measurement]) -> Sorted:
         counted = in_scope(row)
         try:
             query = ASK[family](row)
+            _check_value(row, query)
             ask = ask_of(family, row, query) if counted else None
         except Unsupported as reason:
             missing.append(Missing(row, family, str(reason), counted))
@@ -121,6 +147,13 @@ def sort_rows(rows: Sequence[Measurement]) -> Sorted:
         else:
             missing.append(Missing(row, family, "no NVIDIA machine, or more than one NVLink domain", False))
     return Sorted(tuple(cases), tuple(missing))
+
+
+def _check_value(row: Measurement, query: Query) -> None:
+    if not row.value:
+        raise Unsupported("no value above 0")
+    if query.work == 0 and row.unit not in TIMES:
+        raise Unsupported(f"no prediction in {row.unit}, expected {' or '.join(TIMES)} or a rate that the family has")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +194,10 @@ def validate_rows(
 ) -> Validation:
     """Errors of `predicted` (`Sorted.predictions`, made here if absent) on these rows. `hold_out`: what `calibration.hold_out` found, to be
     judged too."""
-    measured, batch = found.measured(), found.batch()
     values = {name: constant.value for name, constant in constants.items()}
     if predicted is None:
-        predicted = found.predictions(values)
+        found, predicted = found.answered(values)
+    measured, batch = found.measured(), found.batch()
     closed = batch.values(values) if found.cases else measured
     tables = _Tables(found, predicted, measured)
     families = tables.families()
@@ -262,13 +295,24 @@ def _overall(found: Sorted, families: Sequence[Mapping[str, Any]], predicted: F6
 
 
 def _unsupported(missing: Sequence[Missing]) -> list[dict[str, Any]]:
-    """One entry per kind, system, hardware and reason, with the number of rows."""
-    by: dict[tuple[str, str, str, str, str, bool], int] = {}
+    """One entry per kind, system, hardware and reason, with the number of rows and the ids of the first."""
+    by: dict[tuple[str, str, str, str, str, bool], list[str]] = {}
     for m in missing:
-        key = (m.family or "", m.row.kind, m.row.system, m.row.hardware, m.reason, m.counted)
-        by[key] = by.get(key, 0) + 1
+        by.setdefault((m.family or "", m.row.kind, m.row.system, m.row.hardware, m.reason, m.counted), []).append(m.row.id)
     keys = ("family", "kind", "system", "hardware", "reason", "counts_for_coverage")
-    return [dict(zip(keys, key, strict=True)) | {"n": n} for key, n in sorted(by.items())]
+    return [dict(zip(keys, key, strict=True)) | {"n": len(ids), "ids": ids[:N_IDS]} for key, ids in sorted(by.items())]
+
+
+def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`Validation.unsupported` with one entry per reason, most rows first: `kinds` of its rows and the ids of the first."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in unsupported:
+        row = found.setdefault(entry["reason"], {"reason": entry["reason"], "n": 0, "counted": 0, "kinds": [], "ids": []})
+        row["n"] += entry["n"]
+        row["counted"] += entry["n"] if entry["counts_for_coverage"] else 0
+        row["kinds"] += [entry["kind"]] if entry["kind"] not in row["kinds"] else []
+        row["ids"] = [*row["ids"], *entry["ids"]][:N_IDS]
+    return sorted(found.values(), key=lambda row: -row["n"])
 
 
 def check_bars(overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

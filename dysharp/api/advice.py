@@ -11,7 +11,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.analysis.load import Load, eplb_spec, load_of, memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.analysis.trust import Question, judged, measured_range, trust_of
+from dysharp.analysis.trust import Question, measured_range, trust_of, whole_layers
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, option_choices, options_of, split_options
 from dysharp.api.point import run_point
@@ -26,6 +26,7 @@ KNOB = "n_sm"
 WHAT_IFS = 8  # about as many, for the progress bar
 TRIED = (4, 8, 12, 16, 20, 24, 32, 48, 64)
 """SMs of communication kernels that are tried, as far as the measured range goes."""
+_PARTS = {"other": "launches, barriers and counts of communication", "around": "permutation, activation, casts and gaps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,12 @@ class Predicted:
     """One system on one machine. Times in us.
 
     `time_us`: kernels and what surrounds them on the GPU (a CUDA graph); `eager_us`: with the launches of the host; `low_us` to `high_us`: nine of
-    ten such predictions are within, None where nothing was measured; `typical`, `wide`: parts of `time_us` that half and nine tenths are off by.
+    ten such predictions are within, None where nothing was measured; `typical`, `wide`: parts of `time_us` that half and nine tenths are off by;
+    `formats`: of what is sent and multiplied, in words.
     """
 
     row: Row
+    formats: str
     typical: float | None
     wide: float | None
     families: tuple[str, ...]
@@ -55,6 +58,12 @@ class Predicted:
         """What of the row surrounds its Program; nothing where no GEMM runs."""
         return Surroundings(**self.row.surroundings_us)
 
+    def parts_us(self) -> dict[str, float]:
+        """The critical path by operator and what surrounds the Program; the sum is `time_us`."""
+        path = self.row.path_us
+        gemms = path["gemm1"] + path["gemm2"]
+        return {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"], "around": self.around.device_us}
+
     def bar(self) -> tuple[float, float] | None:
         """(low, high) in us."""
         return None if self.wide is None else (self.time_us * max(0.0, 1 - self.wide), self.time_us * (1 + self.wide))
@@ -66,6 +75,7 @@ class Predicted:
             "system": self.row.system,
             "form": self.row.form,
             "options": dict(self.row.options),
+            "formats": self.formats,
             "time_us": self.time_us,
             "low_us": bar[0] if bar else None,
             "high_us": bar[1] if bar else None,
@@ -75,6 +85,7 @@ class Predicted:
             "families": list(self.families),
             "simulated_us": self.row.simulated_us,
             "surroundings_us": self.around.to_dict(),
+            "parts_us": self.parts_us(),
             "phases_us": self.row.phases_us,
             "exposed_comm_us": self.row.exposed_comm_us,
             "tokens_per_s": self.row.gpus * self.row.tokens_per_gpu / self.time_us * 1e6,
@@ -109,7 +120,7 @@ class Advice:
     what_if: tuple[WhatIf, ...]
     header: tuple[str, ...]
     layers: Mapping[str, Any] | None
-    """Errors of whole eager layers on this GPU: what the sum of all parts was checked against."""
+    """Errors of whole eager layers on this GPU, where some like this one were measured: what the sum of all parts was checked against."""
 
     @property
     def best(self) -> Predicted:
@@ -122,22 +133,20 @@ class Advice:
         best, row = self.best, self.best.row
         bar = best.bar()
         within = f" ({bar[0]:.0f} to {bar[1]:.0f})" if bar else ""
-        busy = {name: phase["busy"] for name, phase in row.phases_us.items()}
-        parts = {
-            "dispatch": busy["dispatch"],
-            "GEMMs": busy["gemm1"] + busy["gemm2"],
-            "combine": busy["combine"],
-            "launches and barriers of communication": busy["other"],
-            "permutation, activation, casts and gaps": best.around.device_us,
-        }
-        shown = ", ".join(f"{name} {us:.0f} us ({us / best.time_us:.0%})" for name, us in parts.items())
-        rest = best.time_us - sum(parts.values())
-        waits = f", waits for other GPUs {rest:.0f} us ({rest / best.time_us:.0%})" if rest > 0 else ""
+        parts = best.parts_us()
+        shown = ", ".join(f"{_PARTS.get(name, name)} {us:.0f} us ({us / best.time_us:.0%})" for name, us in parts.items())
+        bound = next((entry.predicted.time_us for entry in self.what_if if entry.predicted.row.system == "ideal"), None)
+        free = "" if bound is None else f"; with communication for free the layer takes {bound:.0f} us"
         return (
-            f"{row.system} takes {best.time_us:.0f} us{within}. On the GPU that finishes last: {shown}{waits}. The busiest resource is "
-            f"{row.bound_resource} ({row.bound_us / row.simulated_us:.0%} of the simulated time); no system moves and computes this in less than "
-            f"{row.workload_bound_us:.0f} us."
+            f"{row.system} takes {best.time_us:.0f} us{within}. Its critical path: {shown}. The busiest resource is {row.bound_resource} "
+            f"({row.bound_us / row.simulated_us:.0%} of the simulated time){free}."
         )
+
+    def ties(self) -> tuple[str, ...]:
+        """The first system with an error bar and those whose bars overlap it: which of them is faster is not known. () without such."""
+        bars = [(entry.row.system, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
+        found = tuple(name for name, bar in bars if bar[0] <= bars[0][1][1])
+        return found if len(found) > 1 else ()
 
     def limits(self) -> dict[str, Any]:
         """Where the time of the best goes."""
@@ -152,6 +161,7 @@ class Advice:
             "ranking": [entry.to_dict() for entry in self.ranking],
             "limits": self.limits(),
             "what_if": [entry.to_dict() for entry in self.what_if],
+            "ties": list(self.ties()),
             "not_ranked": dict(self.not_ranked),
             "layer_errors": None if self.layers is None else dict(self.layers),
             "header": list(self.header),
@@ -174,7 +184,7 @@ def advise(
     placement: str = "auto",
     progress: Progress | None = None,
 ) -> Advice:
-    """Rank the EP systems that run on a machine today, say what limits the best, and what changes would bring.
+    """Rank the EP systems that run on a machine today, in the formats they ship with, say what limits the best, and what changes would bring.
 
     Arguments as for `compare`; `cluster` is an hw machine; `systems` None: all that have a real form. Where `n_sm` is not given it is searched
     within the measured range. Raises ConfigError for wrong input, or when no system runs.
@@ -193,8 +203,11 @@ def advise(
     )
     if request.cluster.family != "hw":
         raise ConfigError(f'advise: cluster "{request.cluster.name}" is of the {request.cluster.family} family, expected an hw-* cluster')
-    chosen, not_ranked = _candidates(systems)
-    given = split_options(options, chosen)
+    chosen, not_ranked = _candidates(systems, request)
+    asked = split_options(options, chosen)
+    given = {name: _shipped(system, request.model) | asked[name] for name, system in chosen.items()}
+    for name in [name for name in chosen if name in not_ranked]:
+        del chosen[name]
     desk = Desk(request, progress, sum(max(1, len(_values(system, request))) for system in chosen.values()) + WHAT_IFS)
     routed = desk.workload().routing  # what is wrong with the routing is wrong for every system
     ranking = []
@@ -202,7 +215,7 @@ def advise(
         try:
             ranking.append(_searched(desk, system, given[name]))
         except ConfigError as error:
-            if systems is not None or given[name]:
+            if systems is not None or asked[name]:
                 raise
             not_ranked[name] = str(error)
     if not ranking:
@@ -212,19 +225,20 @@ def advise(
     from dysharp.api.what_if import what_ifs
 
     load = tuple(load_of(r) for r in (routed, desk.workload(placement=eplb_spec(routed)).routing))
-    layers = judged().get(("layer", request.cluster.gpu))
+    top = ranking[0].row
+    layers = whole_layers(Question(top.system, request.model, request.cluster, request.tokens, request.direction, top.options))
     return Advice(
         tuple(ranking),
         not_ranked,
         load,
         what_ifs(desk, ranking[0]),
-        header_of(desk.workload()),
+        (*header_of(desk.workload()), *(f"warning: {text}" for text in desk.heavy)),
         None if layers is None else dataclasses.asdict(layers),
     )
 
 
-def _candidates(systems: Sequence[str] | None) -> tuple[dict[str, System], dict[str, str]]:
-    """Systems to rank, and why the others are not."""
+def _candidates(systems: Sequence[str] | None, request: Request) -> tuple[dict[str, System], dict[str, str]]:
+    """Systems to rank, and why the others are not; one that is asked for by name and has no kernels for this is in both."""
     if systems is not None:
         chosen = {name: get_system(name) for name in systems}
         for name, system in chosen.items():
@@ -232,10 +246,21 @@ def _candidates(systems: Sequence[str] | None) -> tuple[dict[str, System], dict[
                 raise ConfigError(f"advise: {name} {_why_not(system)}, expected systems with a real form")
         if not chosen:
             raise ConfigError("advise: found no system, expected at least one")
-        return chosen, {}
+        return chosen, _unfit(chosen, request)
     found = all_systems()
     ranked = {name: s for name, s in found.items() if s.today and s.has_real_form}
-    return ranked, {name: _why_not(s) for name, s in found.items() if name not in ranked and s.today}
+    return ranked, {name: _why_not(s) for name, s in found.items() if name not in ranked and s.today} | _unfit(ranked, request)
+
+
+def _unfit(systems: Mapping[str, System], request: Request) -> dict[str, str]:
+    """Systems without released kernels for this model on this machine, and why."""
+    found = {name: s.ships.why_not(request.model, request.cluster) for name, s in systems.items() if s.ships is not None}
+    return {name: why for name, why in found.items() if why}
+
+
+def _shipped(system: System, model: Model) -> dict[str, Value]:
+    """The options with which a system is usually run for such a model."""
+    return {} if system.ships is None else dict(system.ships.formats.get(model.gemm_dtype, {}))
 
 
 def _why_not(system: System) -> str:
@@ -248,6 +273,8 @@ class Desk:
     def __init__(self, request: Request, progress: Progress | None, expected: int) -> None:
         self.request, self.progress, self.done, self._expected = request, progress, 0, expected
         self._workloads: dict[tuple[Any, ...], Workload] = {}
+        self.heavy = memory_warning(request.model, request.cluster, self.workload().routing)
+        """Holds for every run of the machine as it is: told once."""
 
     def workload(self, cluster: Cluster | None = None, placement: str | None = None) -> Workload:
         """The workload on another machine or with another placement, drawn once."""
@@ -264,19 +291,30 @@ class Desk:
         check_memory(system, w.request)
         self.done += 1
         row = run_point(system, options, w, self.progress, self.done, max(self.done, self._expected))
-        heavy = memory_warning(w.request.model, w.request.cluster, w.routing)
-        row = dataclasses.replace(row, warnings=(*row.warnings, *heavy))
-        values = dataclasses.asdict(options)
         r = w.request
-        trust = trust_of(Question(name, r.model, r.cluster, r.tokens, r.direction, values), _shares(row))
-        return Predicted(row, trust.typical, trust.wide, trust.families, {})
+        heavy = () if self.heavy else memory_warning(r.model, r.cluster, w.routing)
+        narrow = row.options.get("weights", "model")
+        other = () if narrow == "model" else (f"weights in {WORDS[narrow]}, where the model's are {r.model.gemm_dtype.upper()}: other numerics",)
+        row = dataclasses.replace(row, warnings=(*row.warnings, *other, *heavy))
+        shares = {name: us / row.time_us for name, us in row.path_us.items()} | {"surroundings": 1 - row.simulated_us / row.time_us}
+        trust = trust_of(Question(name, r.model, r.cluster, r.tokens, r.direction, row.options), shares)
+        return Predicted(row, formats_of(row, r.model), trust.typical, trust.wide, trust.families, {})
 
 
-def _shares(row: Row) -> dict[str, float]:
-    """Parts of the predicted time by operator, from the busy times of the GPU that finishes last."""
-    busy = {name: phase["busy"] for name, phase in row.phases_us.items()}
-    total, simulated = sum(busy.values()) or 1.0, row.simulated_us / row.time_us
-    return {name: us / total * simulated for name, us in busy.items()} | {"surroundings": 1.0 - simulated}
+WORDS: Mapping[str, str] = {
+    "fp8": "FP8", "fp8-plain": "FP8 without scales", "mxfp8": "MXFP8", "nvfp4": "NVFP4", "fp4": "FP4", "one": "one-sided", "two": "two-sided"
+}
+"""Words of options as a reader knows them."""
+
+
+def formats_of(row: Row, model: Model) -> str:
+    """What is sent and multiplied, and on how many SMs: "Dispatch FP8, Combine BF16, 20 SMs"."""
+    rows = {1: "FP8", 2: "BF16", 4: "FP32"}.get(model.element_bytes, f"{model.element_bytes} B a value")
+    o = row.options
+    parts = [WORDS[o["sides"]]] if "sides" in o else []
+    parts += [f"{name.capitalize()} {WORDS.get(o.get(name, 'rows'), rows)}" for name in ("dispatch", "combine")]
+    parts += [f"weights {WORDS[o['weights']]}"] if o.get("weights", "model") != "model" else []
+    return ", ".join([*parts, *([f"{o[KNOB]} SMs"] if KNOB in o else [])])
 
 
 def _searched(desk: Desk, system: System, given: Mapping[str, Value]) -> Predicted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,17 +35,18 @@ class Calibration:
             "constants": [{"name": name, "before": f.before[name], "after": value} for name, value in f.fitted.items()],
             "refused": dict(f.refused),
             "errors": [asdict(row) for row in f.errors],
-            "skipped": dict(f.skipped),
+            "skipped": [{"id": row.id, "kind": row.kind, "reason": why} for row, why in f.skipped],
         }
 
 
 def calibrate(
-    data: str | os.PathLike[str], out: str | os.PathLike[str], *, base: str = DEFAULT_BASE, gpu: str | None = None, name: str | None = None
+    data: str | os.PathLike[str], out: str | os.PathLike[str], *, base: str = DEFAULT_BASE, name: str | None = None,
+    begun: Callable[[], None] | None = None,
 ) -> Calibration:
     """Fit the constants that the rows of a CSV determine and write a cluster TOML that carries them over `base`, a packaged hw cluster.
 
-    `gpu`: whose datasheet holds, by default that of `base`; `name` of the cluster: by default that of the file. Raises `ConfigError` for wrong
-    input and when the rows determine nothing.
+    `name` of the cluster: by default that of the file. `begun` is called when all input has been read and the fit begins. Raises `ConfigError` for
+    wrong input and when the rows determine nothing.
     """
     from dysharp.analysis.machine_fit import fit_machine
     from dysharp.analysis.measured import read_measurements
@@ -57,22 +58,29 @@ def calibrate(
         hw = [known for known in list_clusters() if load_cluster(known).gpu]
         raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
     own = load_cluster(base).gpu
-    if gpu is not None and gpu != own:
-        raise ConfigError(f"calibrate: gpu: found {gpu[:60]!r}, expected {own}, that of {base}")
     path = Path(out)
     check_writable(path, ".toml")
     called = _name(name or path.stem)
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
-    found = fit_machine(read_measurements(data), own, fitted())
+    rows = read_measurements(data)
+    if not rows:
+        raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of docs/measurements.md")
+    if begun is not None:
+        begun()
+    found = fit_machine(rows, own, fitted())
     if not found.n_rows:
-        raise ConfigError(f"{data}: found no row that is predicted on {own}, expected rows such as those of docs/advise.md")
+        raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(found)}, expected rows such as those of docs/measurements.md")
     if not found.fitted:
         raise ConfigError(f"{data}: found {found.n_rows} rows that determine no constant, expected more rows or other shapes")
     from dysharp.api.validation import write_text
 
     write_text(path, _toml(found, called, base, Path(data).name))
     return Calibration(found, str(path), called)
+
+
+def _first(found: MachineFit) -> str:
+    return f" ({found.skipped[0][0].id}: {found.skipped[0][1]})" if found.skipped else ""
 
 
 def _name(text: str) -> str:

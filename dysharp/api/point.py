@@ -21,6 +21,7 @@ from dysharp.api.window import run_window
 from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Request, Workload, make_request, make_workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
+from dysharp.systems.ideal import GEMMS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,8 +86,11 @@ def run(
 
 def run_point(system: System, options: Any, w: Workload, progress: Progress | None, index: int = 1, count: int = 1) -> Row:
     """Plan, verify, run and measure one system on a shared workload, or a window of it; "both" passes one after the other, backward on
-    forward's layout.
+    forward's layout. GEMMs that may be a library's or a fused kernel's (option `gemms`) are on a real machine whichever takes less.
     """
+    if w.request.cluster.family == "hw" and getattr(options, "gemms", "") == "auto":
+        tried = [dataclasses.replace(options, gemms=word) for word in GEMMS]
+        return min((run_point(system, each, w, progress, index, count) for each in tried), key=lambda row: row.time_us)
 
     def tell(stage: str, done: int = 0, total: int = 0) -> None:
         if progress:
@@ -149,7 +153,7 @@ def _run_pass(
         total=w.routing_s + end - begin - compile_s,
     )
     row = dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb(), blocks=blocks)
-    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options))
+    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options), w.routing)
     row = dataclasses.replace(row, warnings=warnings_of(asked))
     return row, trace.row_slot
 
@@ -159,8 +163,7 @@ def _whole_layer(row: Row, w: Workload, program: Program, trace: Trace) -> Row:
     model, cluster, options = w.request.model, w.request.cluster, row.options
     if cluster.family != "hw" or not options.get("compute", True):
         return row
-    fp8_rows = options.get("dispatch") == "fp8"
-    found = surroundings(row.system, model, cluster, w.routing, fp8_rows=fp8_rows, direction=row.direction)
+    found = surroundings(row.system, model, cluster, w.routing, options=options, direction=row.direction)
     if row.form == "real":
         kept = int(options.get("n_sm", 0))
         found = dataclasses.replace(found, contention_us=sm_contention_us(program, trace, kept, cluster.n_sms))

@@ -12,9 +12,12 @@ from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from dysharp.analysis.validation import Validation
+    from dysharp.analysis.validation import Missing, Sorted, Validation
+    from dysharp.specs import Cluster
     from dysharp.specs.fitted import Fitted
 
+PAGE = "docs/measurements.md"
+"""Where the columns and keys of a file of measurements are written down."""
 HEAD = """Constants fitted to public measurements; everything else in the formulas is a datasheet value or cited there.
 Each belongs to hardware or to a named software cost and is shared by every system that uses the thing. `stage` names the families whose rows
 fix it (one GPU alone first, then the link, then who uses both; "given": read off rows directly). Written by
@@ -25,39 +28,40 @@ def validate(
     data: str | os.PathLike[str] | None = None,
     *,
     hold_out: Sequence[str] = (),
-    constants: Mapping[str, Fitted] | None = None,
+    constants: Mapping[str, Fitted] | str | os.PathLike[str] | None = None,
+    cluster: str | os.PathLike[str] | Cluster | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
     """Compare predictions with the measurements of a CSV (columns id, kind, system, hardware, config_json, metric, value, unit, source): systems
     by their Programs on the engine, NCCL and GEMMs by rate forms (`analysis.predictors`).
 
-    `hold_out`, any of "shape" and "gpu", also refits the constants with whole groups held out. `constants` default to the packaged ones.
-    `jobs`: processes; more than one need a main module that can be imported. Raises `ConfigError` for a file that breaks a rule (one line: file,
-    row, column).
+    `hold_out`, any of "shape" and "gpu", also refits the constants with whole groups held out. `constants`: a table or a file in the form of
+    `fitted.toml`; the packaged ones by default. `cluster`: a machine whose constants hold, such as `calibrate` writes, and whose rows alone are
+    judged. `jobs`: processes; more than one need a main module that can be imported. Raises `ConfigError` for a file that breaks a rule (one
+    line: file, row, column) and when no row is predicted.
     """
     from dysharp.analysis import beyond, calibration
-    from dysharp.analysis.measured import read_measurements
     from dysharp.analysis.summary import summarise
-    from dysharp.analysis.validation import sort_rows, validate_rows
-    from dysharp.specs.fitted import fitted
+    from dysharp.analysis.validation import validate_rows
 
     if data is None:
         raise ConfigError("validate: found no measurements (none are packaged), expected --data CSV")
     for by in hold_out:
         if by not in calibration.HOLD_OUTS:
             raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, calibration.HOLD_OUTS)}")
-    used = fitted() if constants is None else constants
-    rows = read_measurements(data)
-    found = sort_rows(rows)
+    machine = None if cluster is None else _machine(cluster)
+    used = _constants(constants, machine)
+    found, others = beyond.split(_sorted(data, machine))
     passes = ["predict", *(f"held out by {by}" for by in hold_out)]
-    predicted = found.predictions({name: c.value for name, c in used.items()}, jobs, _teller(progress, passes, 0))
-    held = [
-        row for at, by in enumerate(hold_out, start=1)
-        for row in calibration.hold_out(found, used, by, predicted, jobs, _teller(progress, passes, at))
-    ]
-    further = beyond.judge(rows, {name: c.value for name, c in used.items()}, jobs)
-    return replace(validate_rows(found, used, predicted, held), summary=summarise(found, predicted, held), beyond=further)
+    values = {name: c.value for name, c in used.items()}
+    found, predicted = found.answered(values, jobs, _teller(progress, passes, 0))
+    further = beyond.judge(others, values, jobs)
+    if not found.cases and not any(row["n"] for row in further):
+        raise ConfigError(f"{data}: {_nothing(found.missing)}")
+    held = {by: calibration.held_out(found, used, by, predicted, jobs, _teller(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
+    tables = [row for by, without in held.items() for row in calibration.hold_out_table(found, predicted, without, by)]
+    return replace(validate_rows(found, used, predicted, tables), summary=summarise(found, predicted, held.get("gpu")), beyond=further)
 
 
 def refit(
@@ -65,13 +69,57 @@ def refit(
 ) -> Mapping[str, Fitted]:
     """Fit the constants to the measurements of a CSV and write them to `path` (the form of the packaged `fitted.toml`)."""
     from dysharp.analysis import calibration
-    from dysharp.analysis.measured import read_measurements
-    from dysharp.analysis.validation import sort_rows
     from dysharp.specs.fitted import fitted
 
-    found = calibration.refit_programs(sort_rows(read_measurements(data)), fitted(), jobs, _teller(progress, ["fit"], 0))
+    found = calibration.refit_programs(_sorted(data), fitted(), jobs, _teller(progress, ["fit"], 0))
     write_text(Path(path), calibration.to_toml(found, HEAD))
     return found
+
+
+def _sorted(data: str | os.PathLike[str], machine: Cluster | None = None) -> Sorted:
+    """The rows of a file, those of `machine` alone where there is one."""
+    from dysharp.analysis.families import family_of
+    from dysharp.analysis.machine_fit import rows_of_machine
+    from dysharp.analysis.measured import read_measurements
+    from dysharp.analysis.validation import Missing, Sorted, sort_rows
+
+    rows = read_measurements(data)
+    if not rows:
+        raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of {PAGE}")
+    mine, others = (rows, []) if machine is None else rows_of_machine(rows, machine.gpu)
+    found = sort_rows(mine)
+    return Sorted(found.cases, found.missing + tuple(Missing(row, family_of(row), why, False) for row, why in others))
+
+
+def _nothing(missing: Sequence[Missing]) -> str:
+    """The error of a file without a prediction."""
+    reasons: dict[str, list[str]] = {}
+    for m in missing:
+        reasons.setdefault(m.reason, []).append(m.row.id)
+    shown = "; ".join(f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {why}" for why, ids in list(reasons.items())[:3])
+    return f"found no row that is predicted ({shown}), expected rows such as those of {PAGE}"
+
+
+def _machine(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
+    """A machine whose rows can be judged: its GPU's datasheet and constants, perhaps of its own."""
+    from dysharp.analysis.trust import departures
+    from dysharp.specs import load_cluster
+
+    found = load_cluster(cluster) if isinstance(cluster, (str, os.PathLike)) else cluster
+    if not found.gpu:
+        raise ConfigError(f"validate: cluster {found.name!r}: found the {found.family} family, expected a machine with a packaged GPU")
+    if other := departures(found):
+        raise ConfigError(f"validate: cluster {found.name!r}: found {other}, expected the datasheet of {found.gpu} with constants of its own")
+    return found
+
+
+def _constants(given: Mapping[str, Fitted] | str | os.PathLike[str] | None, machine: Cluster | None) -> Mapping[str, Fitted]:
+    """All constants: those given or packaged, under those of the machine."""
+    from dysharp.specs.fitted import constants_from_file, fitted
+
+    table = fitted() if given is None else constants_from_file(Path(given)) if isinstance(given, (str, os.PathLike)) else given
+    own = {} if machine is None else dict(machine.constants)
+    return {name: replace(constant, value=own.get(name, constant.value)) for name, constant in table.items()}
 
 
 def _teller(progress: Progress | None, passes: Sequence[str], at: int) -> Callable[[int, int], None] | None:

@@ -19,6 +19,7 @@ NO_COST = "the same transfers without launches, barriers, rings and SMs of commu
 OVERLAP = "fusion-only"
 SWITCHES = "dysharp"
 BOUND = "ideal"
+NARROW = ("fp8", "mxfp8")  # rows that those know besides the model's
 Run = Callable[[], "Predicted"]
 
 
@@ -51,14 +52,22 @@ def _changes(desk: Desk, best: Predicted) -> list[tuple[str, str, Run]]:
     for gpus in _sizes(cluster):
         found.append(_other_size(desk, name, options, gpus))
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-links-x{FASTER}", link_bytes_per_us=FASTER * cluster.link_bytes_per_us)
+    formats = _formats(best)
     found.append((f"links x{FASTER}", "same software constants and switches", lambda: desk.run(name, options, desk.workload(faster))))
     found.append(("software for free", NO_COST, lambda: desk.run(name, options | {"form": "paper"})))
-    assumes = "Dispatch, GEMMs and Combine at once, a row at a time, on today's switches"
-    found.append(("overlap by rows", assumes, lambda: desk.run(OVERLAP, {})))
+    assumes = "one kernel with the tiles of Mega MoE: Dispatch, GEMMs and Combine at once, a row at a time, on today's switches"
+    found.append(("overlap by rows", assumes, lambda: desk.run(OVERLAP, formats)))
     assumes = "besides, multicast and sums in the switch, and rows placed by the GPU's hub"
-    found.append(("DySHARP switches", assumes, lambda: desk.run(SWITCHES, {})))
-    found.append(("communication for free", "no transfer takes time: the bound of any change to communication", lambda: desk.run(BOUND, {})))
+    found.append(("DySHARP switches", assumes, lambda: desk.run(SWITCHES, formats)))
+    assumes = "no transfer takes time, the faster of GEMM libraries and fused kernels: the bound of any change to communication"
+    found.append(("communication for free", assumes, lambda: desk.run(BOUND, {"weights": formats["weights"]})))
     return found
+
+
+def _formats(best: Predicted) -> dict[str, Any]:
+    """Those of the best, so that a change is held against it and not against its formats."""
+    dispatch = best.row.options.get("dispatch", "rows")
+    return {"dispatch": dispatch if dispatch in NARROW else "rows", "weights": best.row.options.get("weights", "model")}
 
 
 def _other_size(desk: Desk, name: str, options: dict[str, Any], gpus: int) -> tuple[str, str, Run]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dysharp.analysis.surroundings import host_line
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.workload import Routing, make_routing, packaged_traces
@@ -127,6 +128,7 @@ def header_of(w: Workload) -> tuple[str, ...]:
         f"{c.n_gpus} GPUs x {r.tokens} tokens; {DIRECTIONS[r.direction]}",
         f"routing: {w.routing.description.removesuffix(' (synthetic)')}{synthetic}",
         f"cluster {c.name} ({c.family} family: {basis}, {costs})",
+        *((host_line(c),) if c.family == "hw" else ()),
         *(f"note: {note}" for note in w.routing.notes),
     ]
     if w.routing.placement.note:

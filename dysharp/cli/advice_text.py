@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dysharp.analysis.load import Load
+from dysharp.analysis.load import MOST_GPUS, Load
 from dysharp.api.advice import Advice, Predicted
 
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
@@ -25,15 +25,14 @@ class Block:
 
 def blocks_of(done: Advice) -> list[Block]:
     """All of the advice, in reading order."""
-    return [_ranking(done), _limits(done), *_loads(done.load), _what_ifs(done)]
+    return [_ranking(done), _parts(done), _limits(done), *_loads(done.load), _what_ifs(done)]
 
 
 def _ranking(done: Advice) -> Block:
-    heads = ("system", "knobs", "layer us", "90 % within", "eager us", "dispatch", "GEMMs", "combine", "around", "Mtok/s")
+    heads = ("system", "formats", "layer us", "90 % within", "eager us", "Mtok/s")
     lines = [
-        "layer: kernels and what surrounds them on the GPU, as in a CUDA graph; eager: with the launches of the host; us of each part: busy time "
-        "on the GPU that finishes last; around: permutation, activation, casts, launches on the device",
-        "error bars: errors of the parts against measurements, added up",
+        "layer: kernels and what surrounds them on the GPU, as in a CUDA graph; eager: with the launches of the host (above)",
+        "error bars: errors of the parts against measurements, added up; of a fused kernel: of whole layers",
     ]
     if done.layers is not None:
         e = done.layers
@@ -41,34 +40,50 @@ def _ranking(done: Advice) -> Block:
             f"check: {e['n']} whole layers measured on {e['gpu']} are predicted (eager) with a median error of {e['median']:.3g} %, "
             f"nine of ten within {e['p90']:.3g} % (bias {e['bias']:+.3g} %)"
         )
+    ties, unknown = done.ties(), [entry.row.system for entry in done.ranking if entry.bar() is None]
+    if ties:
+        lines.append(f"ties: the error bars of {', '.join(ties[1:])} overlap that of {ties[0]}; which is faster is not known")
+    if unknown:
+        lines.append(f"without an error bar, so the rank is not judged: {', '.join(unknown)}")
     for entry in done.ranking:
         if entry.tried:
             tried = ", ".join(f"{n}: {us:.0f}" for n, us in entry.tried.items())
             lines.append(f"{entry.row.system}: SMs of the communication kernels and layer us: {tried}")
-        lines += [f"warning: {entry.row.system}: {text}" for text in entry.row.warnings]
+    lines += _warnings({entry.row.system: entry for entry in done.ranking})
     lines += [f"not ranked: {name}: {why}" for name, why in done.not_ranked.items()]
     return Block("Ranking", heads, tuple(_ranked(entry) for entry in done.ranking), tuple(lines), left=2)
 
 
-_KNOBS = {"n_sm": "{} SMs", "dispatch": "{} out"}
+def _warnings(of: Mapping[str, Predicted], known: Sequence[str] = ()) -> list[str]:
+    """Each warning once, behind the names it holds for; those `known` are left out."""
+    names: dict[str, list[str]] = {}
+    for name, entry in of.items():
+        for text in entry.row.warnings:
+            names.setdefault(text, []).append(name)
+    who = {text: "all" if len(mine) == len(of) > 1 else ", ".join(mine) for text, mine in names.items() if text not in known}
+    return [f"warning: {text}" if text.startswith((f"{mine}:", f"{mine} ")) else f"warning: {mine}: {text}" for text, mine in who.items()]
 
 
 def _ranked(entry: Predicted) -> tuple[str, ...]:
     row, bar = entry.row, entry.bar()
-    busy = {name: phase["busy"] for name, phase in row.phases_us.items()}
-    knobs = ", ".join(form.format(row.options[name]) for name, form in _KNOBS.items() if name in row.options)
     return (
         row.system,
-        knobs or UNKNOWN,
+        entry.formats,
         f"{entry.time_us:.0f}",
         f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN,
         f"{entry.eager_us:.0f}",
-        f"{busy['dispatch']:.0f}",
-        f"{busy['gemm1'] + busy['gemm2']:.0f}",
-        f"{busy['combine']:.0f}",
-        f"{entry.around.device_us:.0f}",
         f"{row.gpus * row.tokens_per_gpu / entry.time_us:.2f}",
     )
+
+
+def _parts(done: Advice) -> Block:
+    heads = ("system", *done.best.parts_us(), "layer")
+    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in done.ranking)
+    lines = (
+        "the sum of its parts is the layer; a wait for another GPU counts as what that GPU did; other: launches, barriers and counts of "
+        "communication kernels; around: permutation, activation, casts, launches of GEMMs",
+    )
+    return Block("Critical path, us", heads, rows, lines)
 
 
 _CAUSES = {
@@ -101,11 +116,12 @@ def _loads(loads: Sequence[Load]) -> list[Block]:
     rows = tuple(
         (load.placement, f"{load.rows_max_mean:.3f}", f"{load.received_max_mean:.3f}", f"{load.pair_max_mean:.3f}", _pair(load)) for load in loads
     )
-    notes = tuple(f"{load.placement}: {load.note}" for load in loads if load.note)
-    found = [Block("Load", heads, rows, (*notes, "tokens count once per destination GPU; pairs are source to destination"))]
-    if len(loads[0].rows) <= MOST_PAIRS:
-        found += [_pairs(load) for load in loads]
-    return found
+    gpus = len(loads[0].rows)
+    notes = [f"{load.placement}: {load.note}" for load in loads if load.note]
+    notes.append("tokens count once per destination GPU; pairs are source to destination")
+    if gpus > MOST_PAIRS:
+        notes.append(f"no table of pairs: {gpus} GPUs, a page holds {MOST_PAIRS}; --json has it up to {MOST_GPUS} GPUs")
+    return [Block("Load", heads, rows, tuple(notes)), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]
 
 
 def _pair(load: Load) -> str:
@@ -127,7 +143,8 @@ def _what_ifs(done: Advice) -> Block:
         width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else "not measured"
         rows.append((entry.change, p.row.system, p.row.form, str(p.row.gpus), f"{p.time_us:.0f}", f"{entry.speedup:.2f}", width))
         lines.append(f"{entry.change}: {entry.assumes}")
-        lines += [f"warning: {entry.change}: {text}" for text in p.row.warnings if p.row.form == "real"]
+    real = {entry.change: entry.predicted for entry in done.what_if if entry.predicted.row.form == "real"}
+    lines += _warnings(real, done.best.row.warnings)
     if any(entry.predicted.row.form == "paper" for entry in done.what_if):
         lines.append(
             "paper forms charge no software cost and take no SMs for communication: hold them against `software for free`, not against the ranking"

@@ -28,7 +28,10 @@ def advise(model: str, systems: str | None, settings: tuple[str, ...], markdown:
     from dysharp.cli.advice_text import markdown_of, print_advice
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
+    from dysharp.errors import ConfigError
 
+    if markdown and as_json:
+        raise ConfigError("advise: found --markdown and --json, expected one of them")
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with progress_bar() as progress:
         done = ask(model, systems=names, options=parse_set(settings), progress=progress, **workload)

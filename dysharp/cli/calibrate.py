@@ -9,7 +9,10 @@ import click
 from dysharp.cli.flags import complete_clusters, json_flag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dysharp.analysis.machine_fit import Improvement
+    from dysharp.analysis.measured import Measurement
     from dysharp.api.machine import Calibration
 
 ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
@@ -18,21 +21,19 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 @click.command()
 @click.argument("measurements", metavar="MEASUREMENTS.csv")
 @click.option("--base", default="hw-dgx-h100", show_default=True, metavar="NAME", shell_complete=complete_clusters, help="Packaged hw-* cluster.")
-@click.option("--gpu", metavar="NAME", help="GPU whose datasheet holds; must be that of the base.  [default: that of the base]")
 @click.option("--name", metavar="NAME", help="Name of the cluster.  [default: that of the file]")
 @click.option("-o", "--out", required=True, metavar="OUT.toml", help="Cluster file to write; --cluster OUT.toml uses it.")
 @json_flag
-def calibrate(measurements: str, base: str, gpu: str | None, name: str | None, out: str, as_json: bool) -> None:
+def calibrate(measurements: str, base: str, name: str | None, out: str, as_json: bool) -> None:
     """Fit a cluster file to measurements of your own machine.
 
-    MEASUREMENTS.csv has the columns id, kind, system, hardware, config_json, metric, value, unit, source; examples/measure_gpu.py writes such
-    a file. Constants that the rows do not determine are not fitted; the output says which and why.
+    examples/measure_gpu.py writes MEASUREMENTS.csv, docs/measurements.md says what else may be in it; `validate --cluster OUT.toml` judges
+    rows with the result. Constants that the rows do not determine are not fitted; the output says which and why.
     """
     from dysharp.api.machine import calibrate as fit
     from dysharp.cli.output import print_json
 
-    click.echo("fitting, and fitting again with every shape held out", err=True)
-    done = fit(measurements, out, base=base, gpu=gpu, name=name)
+    done = fit(measurements, out, base=base, name=name, begun=lambda: click.echo("fitting, and fitting again with every shape held out", err=True))
     print_json(done.to_dict()) if as_json else print_calibration(done)
 
 
@@ -53,8 +54,16 @@ def print_calibration(done: Calibration) -> None:
     out.print(_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2))
     if fit.skipped:
         out.print("\nrows not used", markup=False)
-        out.print(_table(("why", "rows"), [(why, str(n)) for why, n in fit.skipped.items()]))
+        out.print(_table(("why", "rows", "the first"), _skipped(fit.skipped)))
     click.echo(f"\nwritten: {done.path} (cluster {done.name}); use it with --cluster {done.path}")
+
+
+def _skipped(skipped: Sequence[tuple[Measurement, str]]) -> list[tuple[str, ...]]:
+    """By reason: how many rows, and the first with its kind."""
+    by: dict[str, list[Measurement]] = {}
+    for row, why in skipped:
+        by.setdefault(why, []).append(row)
+    return [(why, str(len(rows)), ", ".join(f"{row.id} ({row.kind})" for row in rows[:3]) + " ..." * (len(rows) > 3)) for why, rows in by.items()]
 
 
 def _constant(name: str, before: float, after: float) -> tuple[str, ...]:

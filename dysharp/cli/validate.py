@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.cli.flags import json_flag
-from dysharp.errors import SimulationError
+from dysharp.errors import ConfigError, SimulationError
 
 if TYPE_CHECKING:
     from dysharp.analysis.validation import Validation
@@ -20,14 +20,16 @@ def _cores() -> int:
 
 
 @click.command()
-@click.option("--data", metavar="CSV", help="Measurements; columns id, kind, system, hardware, config_json, metric, value, unit, source.")
+@click.option("--data", metavar="CSV", help="Measurements; docs/measurements.md says which columns and keys.")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
 @click.option("--hold-out", multiple=True, metavar="shape|gpu", help="Also refit with whole shapes or whole GPUs held out; repeatable.")
-@click.option("--groups", is_flag=True, help="Print every group, the worst rows, constants and unsupported rows too.")
+@click.option("--groups", is_flag=True, help="Print every group, the worst rows, constants and every row without a prediction too.")
+@click.option("--constants", metavar="FILE", help="Judge constants of your own, as --refit writes them (TOML), not the packaged ones.")
+@click.option("--cluster", metavar="FILE", help="Judge a cluster file as calibrate writes it: its constants, on the rows of its GPU.")
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
-@click.option("--page", metavar="FILE", help="Also write the full report as Markdown.")
+@click.option("--page", metavar="FILE", help="Also write the full report as Markdown, and its plot to figures/ beside it.")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the data first and write them to FILE (TOML).")
-@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU that error bars rest on (TOML).")
+@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=_cores, show_default="all cores", help="Processes that run Programs.")
 @json_flag
 def validate(
@@ -35,6 +37,8 @@ def validate(
     check: bool,
     hold_out: tuple[str, ...],
     groups: bool,
+    constants: str | None,
+    cluster: str | None,
     plot: str | None,
     page: str | None,
     refit: str | None,
@@ -56,9 +60,11 @@ def validate(
         from dysharp.reports.plots import check_format
 
         check_format(plot)
+    if refit is not None and (constants or cluster):
+        raise ConfigError("validate: found --refit beside --constants or --cluster, expected one: --refit fits new constants")
     with progress_bar("rows") as progress:
-        constants = refit_constants(data, refit, jobs=jobs, progress=progress) if refit is not None and data is not None else None
-        done = validate_data(data, hold_out=hold_out, constants=constants, jobs=jobs, progress=progress)
+        fitted = refit_constants(data, refit, jobs=jobs, progress=progress) if refit is not None and data is not None else constants
+        done = validate_data(data, hold_out=hold_out, constants=fitted, cluster=cluster, jobs=jobs, progress=progress)
     if plot is not None:
         from dysharp.reports.plots import save_figure
         from dysharp.reports.validation import plot_validation
@@ -77,11 +83,13 @@ def validate(
 
 
 def print_validation(done: Validation, groups: bool) -> None:
-    """Families, bars, hold-out; with `groups` the rest too."""
+    """Families, bars, hold-out, why rows have no prediction; with `groups` the rest too."""
+    from dysharp.analysis.validation import by_reason
+
     _print(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias"))
     micro = done.overall
     if micro["n"]:
-        click.echo(f"all {micro['n']} rows: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
+        click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done.bars, ("name", "value", "bar", "holds"))
     if done.forms:
         _print(done.forms, FORM_KEYS)
@@ -90,18 +98,28 @@ def print_validation(done: Validation, groups: bool) -> None:
     if done.beyond:
         click.echo("beyond the bars: in no mean, coverage or bar")
         _print([row for row in done.beyond if groups or row["system"] == "all"], BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
+    reasons = by_reason(done.unsupported)
+    if reasons:
+        counted = sum(row["counted"] for row in reasons)
+        click.echo(f"{sum(row['n'] for row in reasons)} rows without a prediction; {counted} count against coverage")
+    if reasons and not groups:
+        _print([row | {"kinds": _few(row["kinds"]), "ids": _few(row["ids"])} for row in reasons], ("reason", "n", "kinds", "ids"))
     if groups:
+        _print([row | {"ids": _few(row["ids"])} for row in done.unsupported], ("family", "kind", "system", "hardware", "n", "reason", "ids"))
         _print(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "bias"))
         _print(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"))
         _print(done.worst, ("id", "hardware", "measured", "predicted", "unit", "error"))
         _print(done.fitted_constants, ("name", "value", "unit", "meaning"))
-        _print([row for row in done.unsupported if row["family"]], ("family", "kind", "system", "hardware", "n", "reason"))
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
-_LEFT = ("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit")
+_LEFT = ("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids")
+
+
+def _few(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
 def _print(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from dysharp.compute.operators import sustained_flops_per_us
 from dysharp.specs import Cluster, choice_int, choice_str
-from dysharp.specs.gpu import load_gpu
 from dysharp.units import PS_PER_US
 
 F64 = NDArray[np.float64]
@@ -111,7 +110,7 @@ def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: 
     if not cluster.gpu:
         return -(-flops * PS_PER_US * cluster.n_sms // cluster.peak_flops_per_us(dtype))
     fitted = cluster.fitted
-    rate = sustained_flops_per_us(load_gpu(cluster.gpu), fitted, dtype) * part / cluster.n_sms
+    rate = sustained_flops_per_us(cluster.own_gpu, fitted, dtype) * part / cluster.n_sms
     return round((flops / rate + fitted["gemm.tile_us"]) * PS_PER_US)
 
 

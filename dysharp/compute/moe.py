@@ -31,9 +31,14 @@ LINEAR_CALLS = 2.0
 
 
 def host_us(gpu: Gpu, constants: Constants, calls: float) -> float:
-    """Host time of `calls` eager launches; it is on the path whenever the GPU is faster. A GPU without rows of its own has the H100's host."""
+    """Host time of `calls` eager launches; it is on the path whenever the GPU is faster."""
+    return calls * constants[host_constant(gpu, constants)]
+
+
+def host_constant(gpu: Gpu, constants: Constants) -> str:
+    """The constant of the host's launches beside `gpu`; a GPU without rows of its own has the H100's host."""
     own = f"{gpu.name.removesuffix('-sxm')}.host_call_us"
-    return calls * constants[own if own in constants else "h100.host_call_us"]
+    return own if own in constants else "h100.host_call_us"
 
 
 def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from dysharp.analysis.validation import Validation
 from dysharp.api.validation import write_text
-from dysharp.reports.plots import STYLE
+from dysharp.errors import ConfigError
+from dysharp.reports.plots import STYLE, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,9 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
         for at, family in enumerate(dict.fromkeys(family for family, _, _ in points)):
             mine = [(m, p) for name, m, p in points if name == family]
             colour = FAMILY_COLOURS[at % len(FAMILY_COLOURS)]
-            ax.plot([m for m, _ in mine], [p for _, p in mine], ".", markersize=3, color=colour, label=f"{family} ({len(mine)})")
+            label = f"{family} ({len(mine)})"
+            # Thousands of points: as a picture they are smaller.
+            ax.plot([m for m, _ in mine], [p for _, p in mine], ".", markersize=3, color=colour, label=label, rasterized=True)
         ends = [min((m for _, m, _ in points), default=1.0), max((m for _, m, _ in points), default=10.0)]
         ax.plot(ends, ends, color="black", linewidth=1)
         ax.fill_between(ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="black", alpha=0.08, linewidth=0)
@@ -45,12 +48,19 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
 
 
 def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
-    """The report as Markdown, good and bad groups alike."""
-    write_text(Path(path), page_of(done))
+    """The report as Markdown, good and bad groups alike, and its plot as `figures/NAME.svg` beside it."""
+    page = Path(path)
+    figure = page.parent / "figures" / f"{page.stem}.svg"
+    try:
+        figure.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{figure.parent}: cannot be written: {error.strerror}") from None
+    save_figure(plot_validation(done.points), figure)
+    write_text(page, page_of(done, f"figures/{figure.name}"))
 
 
-def page_of(done: Validation) -> str:
-    """Markdown; the first line says how it is made."""
+def page_of(done: Validation, figure: str = "") -> str:
+    """Markdown; the first line says how it is made. `figure`: address of its plot."""
     parts = [
         f"<!-- Generated: {COMMAND} -->",
         "# Predictions against measurements",
@@ -62,6 +72,7 @@ def page_of(done: Validation) -> str:
         "## Families",
         _table(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias")),
         _sentence(done.overall),
+        *([f"![Predicted against measured times of all rows; the band is 25 % to either side]({figure})"] if figure else []),
         "## Bars",
         _table(done.bars, ("name", "value", "bar", "holds")),
     ]
@@ -98,8 +109,21 @@ def page_of(done: Validation) -> str:
         _table(done.fitted_constants, ("name", "value", "unit", "meaning", "fitted_on")),
         "## Rows of these families without a prediction",
         _table([row for row in done.unsupported if row["family"]], ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason")),
+        _outside(done.unsupported),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of no family, by kind."""
+    kinds: dict[str, int] = {}
+    for row in unsupported:
+        if not row["family"]:
+            kinds[row["kind"]] = kinds.get(row["kind"], 0) + row["n"]
+    if not kinds:
+        return "Every row is of one of these families."
+    shown = ", ".join(f"{_cell(kind)} {n}" for kind, n in sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    return f"{sum(kinds.values())} more rows are of kinds that no family predicts: {shown}."
 
 
 def _sentence(overall: Mapping[str, Any]) -> str:

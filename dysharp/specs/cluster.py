@@ -21,7 +21,7 @@ from dysharp.specs.fields import (
     show,
 )
 from dysharp.specs.fitted import conflicts_of, fitted_values
-from dysharp.specs.gpu import list_gpus
+from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
 MAX_GPUS = 1024
 
@@ -99,6 +99,22 @@ class Cluster:
     def shared_memory_rate(self) -> int:
         """Bytes per microsecond that GEMMs and transfers of a real GPU share; 0 on a paper cluster, where every SM has its static share."""
         return round(self.hbm_bytes_per_us * self.fitted["hbm.fraction"]) if self.gpu else 0
+
+    @property
+    def own_gpu(self) -> Gpu:
+        """The packaged GPU with what this cluster says of its SMs, rates and memory; FP4 in proportion to FP8. `ConfigError` without `gpu`."""
+        named = load_gpu(self.gpu)
+        fp8 = self.fp8_flops_per_us / 1e6
+        return replace(
+            named,
+            n_sms=self.n_sms,
+            bf16_TFLOPS=self.bf16_flops_per_us / 1e6,
+            fp8_TFLOPS=fp8,
+            fp4_TFLOPS=named.fp4_TFLOPS * (fp8 / named.fp8_TFLOPS),
+            hbm_GBps=self.hbm_bytes_per_us / 1000,
+            hbm_GB=self.hbm_bytes / 1e9,
+            link_GBps=self.link_bytes_per_us / 1000,
+        )
 
     def with_gpus(self, n: int) -> Cluster:
         """The same machine with `n` GPUs in use, 1 to `max_gpus`; links, switches and tables stay."""

@@ -62,6 +62,18 @@ def _fitted(name: str, entry: Any, where: str) -> Fitted:
     return Fitted(name, value, low, high, **texts)
 
 
+def constants_from_file(path: Path) -> dict[str, Fitted]:
+    """Constants of a file in the form of the packaged one, all of them and no others. Raises `ConfigError`."""
+    found = fitted_from_toml(read_text(path), str(path))
+    for name in found:
+        if name not in fitted():
+            raise ConfigError(f"{path}: {show(name)}: unknown constant{nearest(name, fitted())}")
+    missing = [name for name in fitted() if name not in found]
+    if missing:
+        raise ConfigError(f"{path}: found {len(found)} constants, expected also {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}")
+    return found
+
+
 @functools.cache
 def fitted() -> Mapping[str, Fitted]:
     """The packaged constants by name."""

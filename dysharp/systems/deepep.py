@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.channels import Channels
 from dysharp.systems.experts import one_after_another, phase_by_phase
+from dysharp.systems.formats import row_bytes
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
-
-def fp8_row_bytes(hidden: int) -> int:
-    """A token in FP8 with an FP32 scale per 128 elements (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)."""
-    return hidden + 4 * -(-hidden // 128)
-
-
-def dispatched_bytes(system: str, dispatch: str, model: Model) -> int:
-    """Bytes of a row on its way out under option `dispatch` of `system`: "rows" or "fp8". Raises ConfigError for another word."""
-    if dispatch not in ("rows", "fp8"):
-        raise ConfigError(f"{system}.dispatch: found {dispatch!r}, expected rows or fp8")
-    return fp8_row_bytes(model.hidden) if dispatch == "fp8" else model.row_bytes
+ROWS = ("rows", "fp8")
+"""What the kernels send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +37,17 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (V1, normal); spec/baselines.md section 1",
     options=Options,
     traffic="one_copy_per_gpu",
+    ships=Ships(
+        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        step=16,
+    ),
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, then one GEMM after the other, then Combine on each GPU; the only waits are each GPU's own."""
-    sent = dispatched_bytes("deepep", options.dispatch, model)
+    sent = row_bytes("deepep.dispatch", options.dispatch, ROWS, model)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         channels = Channels(layer, options.n_sm)

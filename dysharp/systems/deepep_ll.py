@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.systems.deepep import dispatched_bytes
+from dysharp.systems.deepep import ROWS
 from dysharp.systems.experts import one_after_another, rows_phase_by_phase
+from dysharp.systems.formats import row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -40,11 +41,17 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (V1, low latency); spec/baselines.md section 2",
     options=Options,
     traffic="one_copy_per_expert",
+    ships=Ships(
+        "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        hidden=(2048, 2560, 4096, 5120, 6144, 7168, 8192),
+    ),
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Messages, GEMMs, messages back; a GPU goes on when its own rows are there and waits for nobody else."""
-    sent = dispatched_bytes("deepep-ll", options.dispatch, model)
+    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS, model)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         kernels = _LowLatency(layer)

@@ -8,6 +8,7 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.experts import fused, in_pairs, one_after_another
+from dysharp.systems.fused_kernel import formatted_layer
 from dysharp.systems.layer import DYMULTIMEM, EXPLICIT, Layer
 from dysharp.systems.machine import windows
 from dysharp.systems.registry import system
@@ -18,19 +19,26 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV; spec/dysharp.md"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py); `compute` = False: pure communication."""
+    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py). `dispatch`: "rows" sends the model's rows, "fp8" and "mxfp8" narrow
+    ones; `weights`: "model", "fp4", "mxfp8" or "nvfp4". `compute` = False: pure communication.
+    """
 
     dispatch_window: int = choice_int("dysharp.dispatch_window")
     combine_window: int = choice_int("dysharp.combine_window")
+    dispatch: str = "rows"
+    weights: str = "model"
     compute: bool = True
 
 
-def start(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> tuple[Layer, int]:
+def start(
+    model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing, *, one_kernel: bool = False
+) -> tuple[Layer, int]:
     """What all DySHARP forms share: the exchange of `nactive` before Dispatch, and Dispatch itself. (layer, combine window).
 
     A backward pass knows the layout: it uses the AL Table of its forward pass (spec/dysharp.md decision 15) and exchanges nothing.
     """
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    words = {"dispatch": options.dispatch, "weights": options.weights}
+    layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
     dispatch = layer.dispatch_multicast(dispatch_window, framing)
@@ -40,7 +48,7 @@ def start(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
 
 def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
     """Tiles start when their rows are in, tokens combine when all their experts have notified: everything at once."""
-    layer, window = start(model, cluster, routing, direction, options, framing)
+    layer, window = start(model, cluster, routing, direction, options, framing, one_kernel=True)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
     fused(layer, pulls + layer.pull_of_useful_row)
     return layer.build("multicast")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.experts import fused
-from dysharp.systems.layer import Layer
+from dysharp.systems.fused_kernel import formatted_layer
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived."""
+    """`dispatch`: "rows" sends the model's rows, "fp8" and "mxfp8" narrow ones; `weights`: "model", "fp4", "mxfp8" or "nvfp4". `compute` = False
+    leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """
 
+    dispatch: str = "rows"
+    weights: str = "model"
     compute: bool = True
 
 
@@ -28,7 +32,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """A token's row leaves as soon as its GPU has finished the token's experts there."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    layer = formatted_layer("fusion-only", model, cluster, routing, direction, one_kernel=True, **asdict(options))
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
     fused(layer, combine + layer.push_of_useful_row)

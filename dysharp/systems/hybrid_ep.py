@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.deepep import dispatched_bytes
+from dysharp.systems.deepep import ROWS
 from dysharp.systems.experts import one_after_another, phase_by_phase
+from dysharp.systems.formats import row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -47,12 +48,17 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    ships=Ships(
+        "spec/baselines.md section 3: Hopper and Blackwell, Combine in BF16; hidden sizes: unknown, compiled when first used",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+    ),
     drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
     "reads (the same bytes the same way)",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine."""
-    sent = dispatched_bytes("hybrid-ep", options.dispatch, model)
+    sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS, model)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         kernels = _Chunks(layer, options.n_sm, permute=options.permute)

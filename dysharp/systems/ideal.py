@@ -9,20 +9,33 @@ import numpy as np
 from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.specs import Cluster, Model
 from dysharp.systems.experts import as_tiles_fill
-from dysharp.systems.layer import STORE, Layer
+from dysharp.systems.formats import check
+from dysharp.systems.fused_kernel import formatted_layer
+from dysharp.systems.layer import STORE
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
+
+GEMMS = ("library", "fused")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """No knobs."""
+    """`gemms`: "library" has the tiles of a GEMM library, with an activation and casts between them on hw-* clusters, "fused" those of a fused
+    kernel; "auto" on an hw-* cluster whichever takes less (`run` tries both), else "library". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    """
+
+    gemms: str = "auto"
+    weights: str = "model"
 
 
 @system("ideal", source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5", options=Options, traffic="none")
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One local op per GPU stands for all of Dispatch: every row its experts need is there at once. Sums appear when all rows are."""
-    layer = Layer(model, cluster, routing, direction)
+    check("ideal.gemms", options.gemms, ("auto", *GEMMS))
+    one_kernel = options.gemms == "fused"
+    layer = formatted_layer(
+        "ideal", model, cluster, routing, direction, dispatch="rows", weights=options.weights, compute=True, one_kernel=one_kernel
+    )
     gpus = np.arange(layer.n_gpus, dtype=np.int32)
     rows = np.bincount(layer.p.slot // routing.placement.slots_per_gpu, minlength=layer.n_gpus)
     template = layer.b.template(

@@ -188,12 +188,12 @@ class Layer:
         """One multicast per token to the GPUs that need it, `window` tokens in flight per source. Ops follow `sent`."""
         template = self._dispatch_template("dispatch.multicast", Kind.MULTICAST, framing)
         source = self.sent_source
-        packets = framing.packets(self.model.row_bytes) + framing.packets(self.dispatch_aux)
+        packets = framing.packets(self.sent_bytes) + framing.packets(self.dispatch_aux)
         first = self.b.ops(
             template,
             source,
             issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
-            bytes=self.model.row_bytes,
+            bytes=self.sent_bytes,
             key=self.sent,
             to=To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, self._replica_ext(framing, packets)),
             targets=self.listed[self.sent],

@@ -2,55 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute import Tiling
-from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import Cluster, Model
 from dysharp.systems.experts import fused
+from dysharp.systems.formats import row_bytes
+from dysharp.systems.fused_kernel import fused_tiling
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
-NV_BLOCK = 16  # values that share one in NVFP4
-WEIGHTS: Mapping[str, float | None] = {"model": None, "fp4": 0.5 + 1 / MX_BLOCK, "mxfp8": 1 + 1 / MX_BLOCK, "nvfp4": 0.5 + 1 / NV_BLOCK}
-"""Bytes of a weight with its part of a scale; None: those of the GEMMs' type."""
-ROW_STEP = 16  # a partial tile is multiplied up to a multiple of so many rows
+ROWS = ("rows", "mxfp8", "nvfp4")
+"""What the kernel pulls and pushes."""
 BARRIERS = 3  # of all GPUs: before rows are pulled, before they are summed, after the buffers are cleared
 COUNTS = 1  # exchange in front of them: the rows of every expert
-TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
-"""Rows per expert that are expected at most -> rows of a tile: DeepGEMM's block configuration of Mega MoE."""
-
-
-def mxfp8_row_bytes(hidden: int) -> int:
-    """A token in FP8 with an 8-bit scale per 32 elements."""
-    return hidden + -(-hidden // MX_BLOCK)
-
-
-def nvfp4_row_bytes(hidden: int) -> int:
-    """A token in FP4 with an 8-bit scale per 16 elements."""
-    return -(-hidden // 2) + -(-hidden // NV_BLOCK)
-
-
-def tile_rows(rows_per_expert: float) -> int:
-    """Rows of the kernel's tiles where an expert is expected to have `rows_per_expert`."""
-    return next(rows for most, rows in TILE_ROWS if rows_per_expert <= most)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): launch, the exchange of counts, barriers, the pace of pulls and pushes, tiles as high as the
-    rows that an expert is expected to have, the sum at the source.
+    """`form` "real" (default on hw-* clusters): launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source.
+    On real GPUs tiles are as high as the rows that an expert is expected to have, in both forms.
 
     `dispatch`: "rows" sends the model's rows, "mxfp8" a byte per element and a scale byte per 32 of them, "nvfp4" half a byte and a scale byte
     per 16 of them; `combine`: the same for the experts' results. `weights`: "model" in the GEMMs' type, "fp4" half a byte per weight and a scale
@@ -71,21 +50,24 @@ class Options:
     source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_expert",
+    ships=Ships(
+        "DeepGEMM csrc/apis/mega.hpp: SM100, FP8 rows, FP4 weights, SwiGLU; kernels for other formats and GPUs are not its release",
+        ("blackwell",),
+        {"fp8": {"dispatch": "mxfp8", "weights": "fp4"}},
+        step=128,
+        expert_step=128,
+        gated=True,
+    ),
     drops="launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source (form real has them); Dispatch pushes "
     "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Everything at once, tile by tile; a token's expert rows come back one by one."""
-    sizes = {"rows": model.row_bytes, "mxfp8": mxfp8_row_bytes(model.hidden), "nvfp4": nvfp4_row_bytes(model.hidden)}
-    chosen = (("dispatch", options.dispatch, tuple(sizes)), ("combine", options.combine, tuple(sizes)), ("weights", options.weights, tuple(WEIGHTS)))
-    for name, found, known in chosen:
-        if found not in known:
-            raise ConfigError(f"megamoe.{name}: found {found!r}, expected {' or '.join(known)}")
+    sent = row_bytes("megamoe.dispatch", options.dispatch, ROWS, model)
+    back = row_bytes("megamoe.combine", options.combine, ROWS, model)
     real = is_real(options.form, cluster)
-    high, step = (tile_rows(routing.n_tokens * routing.topk / routing.n_experts), ROW_STEP) if real else (choice_int("gemm.tile_rows"), None)
-    dtype, part = "fp4" if options.dispatch == options.weights == "nvfp4" else None, cluster.fitted["fused.rate"] if real else 1.0
-    tiling = Tiling(high, step, WEIGHTS[options.weights], dtype, part)
-    sent, back = sizes[options.dispatch], sizes[options.combine]
+    dtype = "fp4" if options.dispatch == options.weights == "nvfp4" else None
+    tiling = fused_tiling("megamoe", cluster, routing, options.weights, dtype)
     layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
     if real:
         _Fused(layer).layer_pass(cast=options.cast)

@@ -12,7 +12,7 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems.experts import one_after_another, rows_phase_by_phase
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -35,6 +35,7 @@ class Options:
     source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher); spec/baselines.md section 10",
     options=Options,
     traffic="one_copy_per_expert",
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -13,7 +13,7 @@ from dysharp.systems.experts import one_after_another
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import STORE, Layer
 from dysharp.systems.machine import COMBINE, DISPATCH
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -37,6 +37,7 @@ class Options:
     source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher); spec/baselines.md sections 4 and 10",
     options=Options,
     traffic="ring",
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
     "the straight way to each GPU (the same bytes on every link); shared experts",
 )

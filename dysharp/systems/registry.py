@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -14,9 +14,44 @@ from typing import Any
 from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model
+from dysharp.specs.gpu import load_gpu
 from dysharp.workload import Routing
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
+
+
+GATED_MATRICES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ships:
+    """What the released software of a system runs on; what its source leaves open is not restricted.
+
+    `archs`: of GPUs (`Gpu.arch`); `formats`: GEMM type of a model -> the options with which the system is usually run for it, a type that is
+    missing has no kernels; `hidden`: the sizes that are compiled, () = any; `step`, `expert_step`: hidden sizes (of experts) are multiples of
+    it; `gated`: only experts of three matrices.
+    """
+
+    source: str
+    archs: tuple[str, ...]
+    formats: Mapping[str, Mapping[str, str]]
+    hidden: tuple[int, ...] = ()
+    step: int = 1
+    expert_step: int = 1
+    gated: bool = False
+
+    def why_not(self, model: Model, cluster: Cluster) -> str:
+        """Why it does not run this model on this machine, "" where it does."""
+        arch = load_gpu(cluster.gpu).arch
+        found = [
+            (arch not in self.archs, f"on {arch}, expected {' or '.join(self.archs)}"),
+            (model.gemm_dtype not in self.formats, f"for {model.gemm_dtype} models, expected {' or '.join(self.formats)}"),
+            (bool(self.hidden) and model.hidden not in self.hidden, f"for hidden {model.hidden}, expected {', '.join(map(str, self.hidden))}"),
+            (model.hidden % self.step > 0, f"for hidden {model.hidden}, expected a multiple of {self.step}"),
+            (model.expert_hidden % self.expert_step > 0, f"for experts of {model.expert_hidden}, expected a multiple of {self.expert_step}"),
+            (self.gated and model.n_matrices != GATED_MATRICES, "for ungated experts, expected three matrices"),
+        ]
+        return next((f"no kernel {text} ({self.source})" for wrong, text in found if wrong), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +67,8 @@ class System:
     drops: str
     today: bool = False
     """Software that runs on machines one can buy; else it needs switches or GPUs that do not exist, or is a bound."""
+    ships: Ships | None = None
+    """None: not known."""
 
     @property
     def has_real_form(self) -> bool:
@@ -46,14 +83,16 @@ def _has_form(options: type) -> bool:
 _REGISTRY: dict[str, System] = {}
 
 
-def system(name: str, *, source: str, options: type, traffic: str, drops: str = "", today: bool | None = None) -> Callable[[Plan], Plan]:
+def system(
+    name: str, *, source: str, options: type, traffic: str, drops: str = "", today: bool | None = None, ships: Ships | None = None
+) -> Callable[[Plan], Plan]:
     """Register a plan function. Its module's docstring is the one-line summary. `today` None: whether it has a real form."""
 
     def register(plan: Plan) -> Plan:
         module = importlib.import_module(plan.__module__)
         summary = (module.__doc__ or "").strip().splitlines()[0]
         now = _has_form(options) if today is None else today
-        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops, now)
+        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops, now, ships)
         return plan
 
     return register

@@ -7,7 +7,7 @@ from dysharp.compute.moe import permute_us
 from dysharp.compute.operators import arch_of, hbm_us, launch_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs.gpu import Gpu
 from dysharp.units import PS_PER_US
 
 FORMS = ("auto", "paper", "real")
@@ -27,7 +27,7 @@ class Software:
 
     def __init__(self, cluster: Cluster, n_gpus: int | None = None) -> None:
         self._n_gpus = cluster.n_gpus if n_gpus is None else n_gpus
-        self._gpu: Gpu = load_gpu(cluster.gpu)
+        self._gpu: Gpu = cluster.own_gpu
         self._link_bytes_per_us = cluster.link_bytes_per_us
         self._fitted = cluster.fitted
 

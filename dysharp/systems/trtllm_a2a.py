@@ -11,11 +11,11 @@ from dysharp.compute.transfer import TRT_LAUNCHES
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Cluster, Model
-from dysharp.systems.deepep import fp8_row_bytes
 from dysharp.systems.experts import one_after_another, phase_by_phase
+from dysharp.systems.formats import check, row_bytes
 from dysharp.systems.kernels import Kernels
 from dysharp.systems.layer import Layer
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
@@ -23,9 +23,8 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 
-def _nvfp4_bytes(hidden: int) -> int:
-    """Two values in a byte and an FP8 scale per 16 of them."""
-    return hidden // 2 + -(-hidden // 16)
+ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
+"""What the kernels send; back come "rows" or, with two sides, "nvfp4"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +48,22 @@ class Options:
     source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    ships=Ships(
+        "TensorRT-LLM fused_moe_cutlass.py: rows are quantised before they are sent for NVFP4 models only; hidden sizes: unknown",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
+    ),
     drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine."""
-    h = model.hidden
-    sizes = {"rows": model.row_bytes, "fp8": fp8_row_bytes(h), "fp8-plain": h, "nvfp4": _nvfp4_bytes(h)}
-    if options.dispatch not in sizes:
-        raise ConfigError(f"trtllm-a2a.dispatch: found {options.dispatch!r}, expected one of {', '.join(sizes)}")
-    if options.sides not in ("one", "two"):
-        raise ConfigError(f"trtllm-a2a.sides: found {options.sides!r}, expected one or two")
+    sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
+    check("trtllm-a2a.sides", options.sides, ("one", "two"))
     real = is_real(options.form, cluster)
     if options.combine != "rows" and (options.combine != "nvfp4" or (real and options.sides == "one")):
         raise ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
-    back = sizes[options.combine]
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sizes[options.dispatch], back_bytes=back)
+    back = row_bytes("trtllm-a2a.combine", options.combine, ROWS, model)
+    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
     if real:
         kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
         kernels.combine(one_after_another(layer, kernels.dispatch()))

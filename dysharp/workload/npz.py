@@ -113,7 +113,7 @@ def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int
     if dtype.hasobject:
         raise ConfigError(f"{where}: holds pickled objects, expected plain numbers or text")
     if len(shape) > _MAX_NDIM or any(type(length) is not int or length < 0 for length in shape):
-        raise ConfigError(f"{where}: found shape {str(shape)[:60]}, expected at most {_MAX_NDIM} axes")
+        raise ConfigError(f"{where}: found shape {str(shape)[:60]}, expected at most {_MAX_NDIM} axes, none of negative length")
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes > max_bytes:
         raise ConfigError(f"{where}: {n_bytes} bytes, expected at most {max_bytes}")

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from dysharp.analysis import CAUSES, attribute
+from dysharp.analysis.attribution import critical_path
+from dysharp.analysis.phases import PHASES
 from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Head, Kind, Machine, Program, ProgramBuilder, Tail, Template, To
@@ -26,6 +28,26 @@ def test_parts_sum_to_the_time(finished: Callable[..., Any], system: str, routin
     assert tuple(parts) == CAUSES
     assert min(parts.values()) >= 0
     assert sum(parts.values()) == run.trace.time_ps
+    operators = critical_path(run.program, run.trace)[1]
+    assert tuple(operators) == PHASES
+    assert min(operators.values()) >= 0
+    assert sum(operators.values()) == run.trace.time_ps
+
+
+def test_an_sm_that_takes_ops_in_turn_was_not_busy_before_the_first() -> None:
+    """Three DELAYs in program order on one slot; only the first waits for the put, the others for the slot."""
+    b = ProgramBuilder(MACHINE, 2)
+    put = b.template(Template("t", Kind.PUT, "dispatch", "copy", framing=b.framing(Framing("store"))))
+    _, row, _ = b.regions([1], np.ones(1, np.int64), 1024, 1)
+    first = b.ops(put, [0], issuer=b.issuer(0, Discipline.PROGRAM_ORDER), bytes=1024, to=To([1], [1], [1], row + np.arange(1)))
+    copy = b.template(Template("c", Kind.DELAY, "combine", "delay", tasks=1, duration=b.duration([0, 500_000])))
+    delays = b.ops(copy, [1, 1, 1], issuer=b.issuer(1, Discipline.PROGRAM_ORDER, pool=b.pool(1, 1, "sm")), rows=1)
+    b.edges(Tail.OP_DONE, [first], Head.OP_ISSUE, [delays])
+    program = b.build()
+    trace, _ = run_burst(program)
+    causes, operators = critical_path(program, trace)
+    assert (causes["sm"], operators["combine"]) == (1_500_000, 1_500_000)
+    assert operators["dispatch"] == trace.time_ps - 1_500_000
 
 
 @pytest.mark.parametrize("vc_bytes", [0, 4096])

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp.analysis.allreduce_queries import BY_NCCL, KIB, MIB
-from dysharp.analysis.beyond import case_of, judge
+from dysharp.analysis.beyond import case_of, judge, split
 from dysharp.analysis.families import ASK, BEYOND
 from dysharp.analysis.measured import COLUMNS, measurements_from_csv, read_measurements
 from dysharp.analysis.queries import Unsupported
-from dysharp.analysis.validation import sort_rows
+from dysharp.analysis.validation import BEYOND_BARS, sort_rows
 from dysharp.cli.app import cli
 from dysharp.specs.fitted import fitted_values
 
@@ -70,11 +70,14 @@ def test_the_kernel_of_a_row(system: str, hardware: str, config: dict[str, objec
         ({"bytes": 64, "hardware": "8xA100"}, "no packaged GPU"),
         ({"bytes": 64, "hardware": "8xMI300X"}, "no time on an NVIDIA machine"),
         ({"size": "1 MB"}, "no size of the vector"),
+        ({"size": "nanMiB"}, "no size of the vector"),
+        ({"size": "0MiB"}, "no whole number of bytes"),
+        ({"size": "64MiB", "gpus": 64, "system": "multimem (torch symm mem)", "hardware": "GB200"}, "more than a million trains"),
         ({}, "no number 'bytes'"),
     ],
 )
 def test_a_row_without_a_program_says_why(changed, reason) -> None:
-    (row,) = read(line(VLLM, **changed))
+    (row,) = read(line(**{"system": VLLM} | changed))
     with pytest.raises(Unsupported, match=reason):
         case_of(row)
 
@@ -86,7 +89,8 @@ def test_they_are_in_no_mean(tmp_path) -> None:
     rows = read_measurements(path)
     found = sort_rows(rows)
     assert [case.family for case in found.cases] == ["dense-gemm"]
-    assert not found.missing
+    assert {m.reason for m in found.missing} == {BEYOND_BARS}
+    assert not split(found)[0].missing
     shown = CliRunner().invoke(cli, ["validate", "--data", str(path), "--json", "--page", str(tmp_path / "a.md"), "-j", "1"])
     fields = json.loads(shown.stdout)
     assert [row["family"] for row in fields["families"]] == ["dense-gemm"]
@@ -96,6 +100,7 @@ def test_they_are_in_no_mean(tmp_path) -> None:
     ]
     assert fields["beyond"][0]["unpredicted"] == f"1 {BY_NCCL}"
     assert "## Beyond the bars" in (tmp_path / "a.md").read_text()
+    path.write_text("\n".join((",".join(COLUMNS), line(VLLM, bytes=64), "")))
     assert "custom-allreduce" in CliRunner().invoke(cli, ["validate", "--data", str(path), "-j", "1"]).stdout
 
 

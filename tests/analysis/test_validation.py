@@ -23,8 +23,9 @@ from dysharp.analysis.validation import Sorted, Validation, errors_of, sort_rows
 from dysharp.api.validation import refit as refit_file
 from dysharp.api.validation import validate
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
-from dysharp.reports.validation import page_of, plot_validation
+from dysharp.errors import ConfigError, SimulationError
+from dysharp.reports.plots import save_figure
+from dysharp.reports.validation import page_of, plot_validation, write_page
 from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "measured.csv"
@@ -234,7 +235,65 @@ def test_command(tmp_path):
     assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --data")
 
 
+def test_command_says_which_rows_it_left_out(tmp_path):
+    path = write(tmp_path)
+    odd = line("a-3", kind="routing_stat", metric="entropy", unit="bits")
+    path.write_text(path.read_text() + f"{odd}\n{line('a-4').replace('H100-SXM', '8xMI300X')}\n")
+    run = CliRunner()
+    shown = run.invoke(cli, ["validate", "--data", str(path)]).stdout
+    assert "all 2 rows with a prediction" in shown
+    assert "2 rows without a prediction; 0 count against coverage" in shown
+    for part in ("not of a family that is predicted", "routing_stat", "a-3", "no packaged GPU of this kind", "a-4"):
+        assert part in shown
+    every = run.invoke(cli, ["validate", "--data", str(path), "--groups"]).stdout
+    assert "routing_stat" in every
+    page = tmp_path / "a.md"
+    run.invoke(cli, ["validate", "--data", str(path), "--page", str(page)])
+    assert "1 more rows are of kinds that no family predicts: routing_stat 1." in page.read_text()
+
+
+def test_the_page_shows_its_plot(tmp_path):
+    write_page(validate(write(tmp_path)), tmp_path / "v.md")
+    assert "](figures/v.svg)" in (tmp_path / "v.md").read_text()
+    assert (tmp_path / "figures" / "v.svg").stat().st_size > 1000
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "figures").write_text("no folder")
+    with pytest.raises(ConfigError, match="figures: cannot be written"):
+        write_page(validate(write(tmp_path)), tmp_path / "w" / "v.md")
+
+
+def test_a_plot_of_many_points_is_a_small_file(tmp_path):
+    rng = np.random.default_rng(0)
+    real = 10 ** rng.uniform(0.5, 4.5, 4000)
+    points = tuple((list(ASK)[i % 9], float(us), float(us * rng.normal(1, 0.1))) for i, us in enumerate(real))
+    save_figure(plot_validation(points), tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").stat().st_size < 200_000
+
+
+def test_own_constants_are_judged(tmp_path):
+    path, own = write(tmp_path), tmp_path / "own.toml"
+    run = CliRunner()
+    assert run.invoke(cli, ["validate", "--data", str(path), "--refit", str(own)]).exit_code == 0
+    packaged, fitted_ = (json.loads(run.invoke(cli, ["validate", "--data", str(path), "--json", *more]).stdout)["overall"]["median_ape"]
+                         for more in ([], ["--constants", str(own)]))
+    assert fitted_ < packaged
+    text = own.read_text()
+    for wrong, message in ((text.replace("[link.fraction]", "[link.part]"), "unknown constant"), (text.split("[link.fraction]")[0], "expected also")):
+        own.write_text(wrong)
+        with pytest.raises(ConfigError, match=message):
+            validate(path, constants=own)
+    done = run.invoke(cli, ["validate", "--data", str(path), "--refit", str(own), "--constants", str(own)])
+    assert "found --refit beside --constants" in str(done.exception)
+
+
 def test_command_errors(tmp_path):
+    (tmp_path / "none.csv").write_text(HEADER + "\n")
+    with pytest.raises(ConfigError, match=r"none.csv: found a header and no rows, expected rows such as those of docs/measurements.md"):
+        validate(tmp_path / "none.csv")
+    odd = line("a-3", kind="routing_stat", metric="entropy", unit="bits")
+    (tmp_path / "odd.csv").write_text(f"{HEADER}\n{odd}\n{odd.replace('a-3', 'a-4')}\n")
+    with pytest.raises(ConfigError, match=r"found no row that is predicted \(a-3 and 1 more: not of a family that is predicted\), expected rows"):
+        validate(tmp_path / "odd.csv")
     with pytest.raises(ConfigError, match=r"found no measurements .none are packaged., expected --data CSV"):
         validate()
     with pytest.raises(ConfigError, match="hold-out: found 'row'"):
@@ -254,7 +313,8 @@ NORMAL = {"dtype": "fp8_e4m3+fp32 scale/128", "ep": 8, "experts": 64, "hidden": 
 
 
 def ep_line(id_: str, tokens: int, *, kind: str = "ep_dispatch", system: str = "DeepEP-normal", hardware: str = "8xH100", **config: object) -> str:
-    text = json.dumps(NORMAL | {"tokens_per_rank": tokens} | config).replace('"', '""')
+    dtype = {"dtype": "bf16"} if kind == "ep_combine" else {}
+    text = json.dumps(NORMAL | dtype | {"tokens_per_rank": tokens} | config).replace('"', '""')
     return f'{id_},{kind},{system},{hardware},"{text}",latency,50,us,a source'
 
 
@@ -286,6 +346,12 @@ def test_every_family_names_its_predictor() -> None:
         ({"ep": 16}, "no packaged cluster of 16 h100-sxm"),
         ({"experts": 60}, "experts that the GPUs do not share evenly"),
         ({"hidden": 512.5}, "no whole number of hidden"),
+        ({"hidden": 1}, "hidden 1, expected 128 to 65536"),
+        ({"tokens_per_rank": 1e12}, r"tokens_per_rank 1e+12, expected 1 to 1048576"),
+        ({"sms": 1000}, "sms 1000, expected 1 to 256"),
+        ({"dtype": "int3"}, "dtype 'int3', expected fp8 or bf16"),
+        ({"kind": "ep_combine", "dtype": "fp8"}, "dtype 'fp8', expected bf16"),
+        ({"system": "TRTLLM-NVLinkOneSided", "kind": "ep_alltoall"}, "kind 'ep_alltoall' of TensorRT-LLM, expected ep_prepare or"),
     ],
 )
 def test_a_row_without_a_program_is_unsupported(changed, reason) -> None:
@@ -296,10 +362,52 @@ def test_a_row_without_a_program_is_unsupported(changed, reason) -> None:
     assert found.missing[0].counted
 
 
+def test_a_row_that_its_program_refuses_does_not_end_the_others() -> None:
+    found, predicted = sort_rows(read(ep_line("a", 16), ep_line("b", 16, hidden=16384), line("c"))).answered(fitted_values())
+    assert [case.row.id for case in found.cases] == ["a", "c"]
+    assert np.isfinite(predicted).all()
+    (missing,) = found.missing
+    assert (missing.row.id, missing.counted) == ("b", True)
+    assert "found rows of 32768 B" in missing.reason
+    done = validate_rows(found, fitted(), predicted)
+    assert [(row["ids"], row["n"]) for row in done.unsupported] == [(["b"], 1)]
+    with pytest.raises(SimulationError, match=r"row b: no prediction: .*32768 B"):
+        sort_rows(read(ep_line("b", 16, hidden=16384))).predictions(fitted_values())
+
+
+@pytest.mark.parametrize(("dtype", "same"), [("bf16", "bf16"), ("bfloat16", "bf16"), ("fp8_block", "fp8"), ("float8_e4m3fn", "fp8")])
+def test_data_types_that_are_known(dtype: str, same: str) -> None:
+    (case,) = sort_rows(read(line(config=GEMM | {"dtype": dtype}))).cases
+    assert case.query.dtypes == (same,)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "float16", "int8", "fp32", "tf32", "int3", "fp80", 8])
+@pytest.mark.parametrize("kind", ["gemm_dense", "grouped_gemm_masked"])
+def test_data_types_that_are_not_known(dtype: object, kind: str) -> None:
+    (missing,) = sort_rows(read(line(kind=kind, config=GEMM | {"m_per_group": 128, "groups": 4, "dtype": dtype}))).missing
+    assert missing.reason == f"dtype {str(dtype)!r}, expected fp8 or bf16"
+
+
+def test_low_latency_rows_in_bf16_take_longer() -> None:
+    lines = [ep_line(dtype, 128, system="DeepEP-LL", hidden=4096, dtype=dtype) for dtype in ("fp8", "bf16")]
+    found, predicted = sort_rows(read(*lines)).answered(fitted_values())
+    assert predicted[1] > 1.3 * predicted[0]
+    closed = found.batch().values(fitted_values())
+    assert closed[1] > 1.3 * closed[0]
+
+
+@pytest.mark.parametrize(("changes", "reason"), [({"unit": "TB/s", "metric": "bandwidth"}, "no prediction in TB/s, expected us or ms"),
+                                                 ({"unit": "-", "metric": "a_fact", "value": "fast"}, "no value above 0")])
+def test_a_row_in_another_unit_has_no_prediction(changes: dict[str, str], reason: str) -> None:
+    (missing,) = sort_rows(read(line(**changes))).missing
+    assert missing.reason.startswith(reason)
+
+
 def test_processes_give_the_same_numbers_in_the_same_order() -> None:
     points = [(t, k, kind) for t in (8, 24) for k in (2, 4, 6) for kind in ("ep_dispatch", "ep_combine")]
     lines = [ep_line(f"{kind}-{t}-{k}", t, topk=k, kind=kind) for t, k, kind in points]
     found, told = sort_rows(read(*lines)), []
+    assert len(found.cases) == len(lines)
     wanted = [(case.ask, fitted_values()) for case in found.cases]
     one = answers(wanted, 1, lambda done, total: told.append((done, total)))
     assert one == answers(wanted, 2)
@@ -314,6 +422,18 @@ def test_the_summary_is_read_back(tmp_path) -> None:
     table = judged(path)
     assert table["deepep-dispatch", "h100-sxm"].by == "program"
     assert table["dense-gemm", "h100-sxm"].by == "rate form"
+
+
+def test_bars_elsewhere_are_errors_of_rows_that_were_held_out(tmp_path) -> None:
+    """Not those of the fit: twice the measured value while a GPU is held out is 100 % off. One GPU alone has no such entry."""
+    other = line("b").replace("H100-SXM", "H800-SXM5").replace("vLLM linear", "DeepGEMM")
+    found = sort_rows(read(ep_line("a", 16), line(), other))
+    path = tmp_path / "validated.toml"
+    path.write_text(summarise(found, found.predictions(fitted_values()), 2 * found.measured()))
+    table = judged(path)
+    assert {gpu for family, gpu in table if family == "dense-gemm"} == {"h100-sxm", "h800", "other"}
+    assert (table["dense-gemm", "other"].n, table["dense-gemm", "other"].p90) == (2, 100)
+    assert ("deepep-dispatch", "other") not in table
 
 
 def test_hosts_are_inputs_of_a_machine() -> None:

@@ -12,14 +12,16 @@ import pytest
 import dysharp as ds
 from dysharp.analysis.load import load_of
 from dysharp.analysis.surroundings import around
-from dysharp.analysis.trust import COMMUNICATION, FEWEST, Question, judged, measured_range, trust_of, warnings_of
+from dysharp.analysis.trust import COMMUNICATION, FEWEST, Question, departures, judged, measured_range, trust_of, warnings_of, whole_layers
 from dysharp.api.advice import Advice
 from dysharp.errors import ConfigError
-from dysharp.specs import load_cluster, load_model
+from dysharp.specs import Cluster, list_clusters, load_cluster, load_model
 from dysharp.systems import all_systems
 from dysharp.workload import make_routing
 
 SMALL: dict[str, Any] = {"cluster": "hw-dgx-h100", "tokens": 32, "routing": "lognormal:0.8"}
+
+MEASURED = replace(load_model("deepseek-v3"), n_experts=32)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,13 @@ def advice() -> Advice:
 
 
 def question(**changes: Any) -> Question:
-    deepep = {"form": "auto", "n_sm": 20, "dispatch": "rows"}
-    return replace(Question("deepep", load_model("deepseek-v3"), load_cluster("hw-dgx-h100"), 1024, options=deepep), **changes)
+    """One inside all measured ranges, and what is changed of it."""
+    deepep = {"form": "auto", "n_sm": 20, "dispatch": "fp8"}
+    return replace(Question("deepep", MEASURED, load_cluster("hw-dgx-h100"), 4096, options=deepep), **changes)
+
+
+def unlike(**values: int) -> Cluster:
+    return replace(load_cluster("hw-dgx-h100"), **values)
 
 
 def test_only_systems_of_today_are_ranked(advice: Advice) -> None:
@@ -41,6 +48,117 @@ def test_only_systems_of_today_are_ranked(advice: Advice) -> None:
     assert set(advice.not_ranked) == {name for name, s in systems.items() if s.today} - ranked
     times = [entry.time_us for entry in advice.ranking]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "tokens"),
+    [
+        ("deepseek-v3", "hw-dgx-h100", 8),
+        ("deepseek-v3", "hw-dgx-b200", 64),
+        ("mixtral-8x7b", "hw-dgx-b200", 256),
+        ("deepseek-v2-lite", "hw-dgx-h100", 512),
+    ],
+)
+def test_communication_for_free_is_a_bound(model: str, cluster: str, tokens: int) -> None:
+    done = ds.advise(model, cluster=cluster, tokens=tokens, routing="lognormal:0.8", options={"deepep.n_sm": 20, "hybrid-ep.n_sm": 16})
+    after = {entry.change: entry.predicted for entry in done.what_if}
+    free = after["communication for free"].time_us
+    assert free <= min(entry.time_us for entry in done.ranking)
+    assert free <= min(after[change].time_us for change in ("overlap by rows", "DySHARP switches", "software for free"))
+    compared = ds.compare(["megamoe", "ideal", "dysharp"], "megamoe", model=model, cluster=cluster, tokens=tokens, routing="uniform").rows
+    assert min(compared, key=lambda row: row.time_us).system == "ideal"
+    assert all("surroundings" not in name for row in (compared[0], compared[2]) for name, us in row.attribution.items() if us > 0)
+
+
+def test_what_ifs_have_the_formats_of_the_best() -> None:
+    done = ds.advise("deepseek-v3", cluster="hw-dgx-b200", tokens=16, systems=["megamoe"])
+    assert done.best.formats == "Dispatch MXFP8, Combine BF16, weights FP4"
+    assert any("weights in FP4, where the model's are FP8" in text for text in done.best.row.warnings)
+    after = {entry.change: entry.predicted.row.options for entry in done.what_if}
+    for change in ("overlap by rows", "DySHARP switches"):
+        assert (after[change]["dispatch"], after[change]["weights"]) == ("mxfp8", "fp4")
+    assert after["communication for free"]["weights"] == "fp4"
+
+
+@pytest.mark.parametrize(
+    ("system", "model", "cluster", "text"),
+    [
+        ("megamoe", "deepseek-v3", "hw-dgx-h100", "no kernel on hopper, expected blackwell (DeepGEMM"),
+        ("megamoe", "mixtral-8x7b", "hw-dgx-b200", "no kernel for bf16 models, expected fp8"),
+        ("deepep-ll", "gpt-oss-20b", "hw-dgx-h100", "no kernel for hidden 2880, expected 2048, 2560,"),
+        ("deepep", "deepseek-v3", "hw-dgx-h100", ""),
+        ("megamoe", "deepseek-v3", "hw-dgx-b200", ""),
+    ],
+)
+def test_systems_without_kernels_are_told_apart(system: str, model: str, cluster: str, text: str) -> None:
+    ships = all_systems()[system].ships
+    assert ships is not None
+    found = ships.why_not(load_model(model), load_cluster(cluster))
+    assert found.startswith(text)
+    assert bool(found) == bool(text)
+    if text:
+        with pytest.raises(ConfigError, match=f"no system runs this on {cluster}: {system}: no kernel"):
+            ds.advise(model, cluster=cluster, tokens=8, systems=[system])
+
+
+def test_odd_sizes_have_no_fused_kernel() -> None:
+    ships, b200 = all_systems()["megamoe"].ships, load_cluster("hw-dgx-b200")
+    assert ships is not None
+    odd = {"hidden": 7000}, {"expert_hidden": 1000}, {"n_matrices": 2}
+    texts = [ships.why_not(replace(load_model("deepseek-v3"), **change), b200) for change in odd]
+    for text, part in zip(texts, ("hidden 7000, expected a multiple of 128", "experts of 1000", "ungated experts"), strict=True):
+        assert part in text
+
+
+def test_every_ranked_system_says_where_its_software_runs(advice: Advice) -> None:
+    assert all(s.ships is not None and s.ships.source for s in all_systems().values() if s.today and s.has_real_form)
+    assert advice.not_ranked["megamoe"].startswith("no kernel on hopper")
+
+
+def test_fp8_models_are_ranked_with_fp8_rows() -> None:
+    done = ds.advise("deepseek-v3", cluster="hw-dgx-h100", tokens=8, systems=["deepep", "deepep-ll", "megatron-a2a"], options={"deepep.n_sm": 20})
+    formats = {entry.row.system: entry.formats for entry in done.ranking}
+    low, nccl = "Dispatch FP8, Combine BF16", "Dispatch BF16, Combine BF16"
+    assert formats == {"deepep": f"{low}, 20 SMs", "deepep-ll": low, "megatron-a2a": nccl}
+
+
+@pytest.mark.parametrize(("system", "routing"), [("deepep", "powerlaw:2"), ("trtllm-a2a", "powerlaw:1.5"), ("megatron-a2a", "uniform")])
+def test_the_parts_of_a_layer_add_up(system: str, routing: str) -> None:
+    done = ds.advise("deepseek-v3", cluster="hw-dgx-b200", tokens=32, routing=routing, systems=[system], options={})
+    parts = done.best.parts_us()
+    assert sum(parts.values()) == pytest.approx(done.best.time_us)
+    assert min(parts.values()) >= 0
+    assert parts["GEMMs"] > 0.2 * done.best.time_us
+    assert f"combine {parts['combine']:.0f} us" in done.sentence
+
+
+def test_a_fused_kernel_is_judged_by_whole_layers() -> None:
+    asked = question(system="megamoe", cluster=load_cluster("hw-dgx-b200"), options={"form": "auto"})
+    entry = judged()["fused-layer", "b200"]
+    found = trust_of(asked, {"dispatch": 0.3, "gemm1": 0.5, "surroundings": 0.2})
+    assert found.families == ("fused-layer",)
+    assert (found.typical, found.wide) == (pytest.approx(entry.median / 100), pytest.approx(entry.p90 / 100))
+
+
+def test_a_family_of_one_gpu_has_no_bar_elsewhere() -> None:
+    asked = question(system="trtllm-a2a", options={"form": "auto", "sides": "one"})
+    assert trust_of(asked, {"dispatch": 0.5, "gemm1": 0.5}).wide is None
+    assert "trtllm-a2a was not measured on h100-sxm: no bar: measured on gb200 only" in warnings_of(asked)
+
+
+def test_the_eager_time_says_whose_host_it_has(advice: Advice) -> None:
+    assert any("17.9 launches at 44 us (h100.host_call_us, not your host: host time of one" in line for line in advice.header)
+    mine = replace(load_cluster("hw-dgx-h100"), constants=(("h100.host_call_us", 4.0),))
+    header = ds.compare(["deepep"], model="deepseek-v2-lite", cluster=mine, tokens=8).header
+    assert any("17.9 launches at 4 us (h100.host_call_us, this cluster's own value); a CUDA graph has none" in line for line in header)
+
+
+def test_ties_overlap_the_best(advice: Advice) -> None:
+    first, *others = advice.ranking
+    near, far = replace(others[0], row=replace(first.row, system="near"), wide=0.1), replace(others[0], wide=0.0)
+    found = replace(advice, ranking=(replace(others[1], wide=None), replace(first, wide=0.1), near, replace(far, row=replace(far.row, time_us=1e6))))
+    assert found.ties() == tuple(found.to_dict()["ties"]) == (first.row.system, "near")
+    assert replace(advice, ranking=advice.ranking[:1]).ties() == ()
 
 
 def test_the_number_of_sms_is_searched_in_the_measured_range(advice: Advice) -> None:
@@ -65,7 +183,7 @@ def test_error_bars_are_those_of_the_parts(advice: Advice) -> None:
     assert 0 < best.typical < best.wide < 1
     assert bar[0] < best.time_us < bar[1]
     table = judged()
-    parts = [table[family, "h100-sxm"].p90 / 100 for family in (*best.families, "grouped-gemm") if (family, "h100-sxm") in table]
+    parts = [table[family, "h100-sxm"].p90 / 100 for family in best.families if (family, "h100-sxm") in table]
     assert min(parts) <= best.wide <= max(*parts, table["layer", "h100-sxm"].p90 / 100)
 
 
@@ -107,12 +225,21 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
     [
         ({"tokens": 1 << 18}, "deepep-dispatch: tokens 262144 is outside the measured range (1 to 131072 on h100-sxm)"),
         ({"cluster": load_cluster("hw-dgx-h100").with_gpus(4)}, "deepep-dispatch: gpus 4 is outside the measured range (8 on h100-sxm)"),
-        ({"model": replace(load_model("deepseek-v3"), hidden=1024)}, "hidden 1024 is outside the measured range (2048 to 7168 on h100-sxm)"),
+        ({"model": replace(MEASURED, hidden=1024)}, "hidden 1024 is outside the measured range (2048 to 7168 on h100-sxm)"),
         ({"cluster": load_cluster("hw-dgx-h200")}, "deepep-dispatch was not measured on h200-sxm"),
         ({"cluster": load_cluster("hw-dgx-h800")}, "deepep-combine: only 1 rows on h800"),
         ({"direction": "bwd"}, "backward passes were not measured"),
         ({"system": "new-one"}, "new-one: no measurement stands behind it"),
-        ({"cluster": replace(load_cluster("hw-dgx-h100"), link_bytes_per_us=900_000)}, "links of 900 GB/s are not those of h100-sxm (450 GB/s)"),
+        ({"cluster": unlike(link_bytes_per_us=900_000)}, "link_GBps 900 (450) is not h100-sxm (in brackets): no such machine was measured"),
+        ({"cluster": unlike(hbm_bytes_per_us=1_000_000, n_sms=100)}, "hbm_GBps 1000 (3350), n_sms 100 (132) is not h100-sxm"),
+        ({"cluster": unlike(fp8_flops_per_us=500_000_000)}, "fp8_TFLOPS 500 (1979) is not h100-sxm"),
+        ({"options": {"form": "auto"}}, "deepep-dispatch: dispatch bf16 was not measured (dispatch fp8 on h100-sxm)"),
+        ({"system": "deepep-ll", "options": {"form": "auto"}}, "deepep-ll: dispatch bf16 was not measured (combine bf16, dispatch fp8 on"),
+        ({"model": replace(MEASURED, gemm_dtype="bf16")}, "grouped-gemm: bf16 was not measured (fp8 on h100-sxm)"),
+        ({"system": "megamoe", "cluster": load_cluster("hw-dgx-b200"), "options": {"form": "auto"}}, "dispatch bf16, weights fp8 was not"),
+        ({"tokens": 64, "model": load_model("deepseek-v3")}, "no whole layer like this one was measured (tokens 64, measured 4096, experts 256, "),
+        ({"system": "megatron-a2a", "tokens": 256, "options": {"form": "auto"}}, "was measured (tokens 256, measured 4096 on h100"),
+        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "times the mean of rows): deepep-dispatch, deepep-combine, grouped-gemm were"),
         ({"cluster": replace(load_cluster("hw-dgx-h100"), constants=(("deepep.call_us", 20.0),))}, "has constants of its own"),
         ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range (4 to 24 on h100-sxm)"),
     ],
@@ -120,6 +247,44 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
 def test_what_lies_outside_carries_a_warning(changes: dict[str, Any], text: str) -> None:
     assert warnings_of(question()) == ()
     assert text in " | ".join(warnings_of(question(**changes)))
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 256), (64, 32), (4096, 256)])
+def test_chance_is_no_skew(tokens: int, experts: int) -> None:
+    model = replace(load_model("deepseek-v3"), n_experts=experts)
+    for seed in range(4):
+        routing = make_routing("uniform", model, 8, tokens, seed=seed)
+        assert not any("skewed" in text for text in warnings_of(question(model=model, tokens=tokens, routing=routing)))
+    grown = question(system="megamoe", routing=make_routing("powerlaw:2", model, 8, 256))
+    assert not any("skewed" in text for text in warnings_of(grown))  # its rows are skewed, too
+
+
+def test_skew_travels_with_a_row() -> None:
+    row = ds.run("deepep", model="deepseek-v3", cluster="hw-dgx-h100", tokens=32, routing="powerlaw:2")
+    assert any(text.startswith("skewed routing (the busiest GPU has ") for text in row.warnings)
+
+
+def test_packaged_machines_are_their_gpus() -> None:
+    machines = [load_cluster(name) for name in list_clusters() if name.startswith("hw-")]
+    assert len(machines) > 4
+    assert [departures(cluster) for cluster in machines] == [""] * len(machines)
+
+
+def test_whole_layers_count_inside_their_ranges() -> None:
+    assert whole_layers(question()) == judged()["layer", "h100-sxm"]
+    assert ds.advise("deepseek-v2-lite", systems=["deepep"], options={"deepep.n_sm": 8}, **SMALL).layers is None
+    for changes in ({"tokens": 64}, {"model": load_model("deepseek-v3")}, {"cluster": unlike(n_sms=100)}, {"system": "deepep-ll"}):
+        assert whole_layers(question(**changes)) is None
+
+
+def test_another_machine_has_the_bars_of_a_gpu_held_out() -> None:
+    shares = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
+    here, other = (trust_of(question(cluster=cluster), shares) for cluster in (unlike(), unlike(hbm_bytes_per_us=1_000_000)))
+    table = judged()
+    wide = 0.3 * table["deepep-dispatch", "other"].p90 + 0.4 * table["grouped-gemm", "other"].p90 + 0.3 * table["deepep-combine", "other"].p90
+    assert here.wide is not None
+    assert other.wide == pytest.approx(max(wide, table["layer", "other"].p90) / 100)
+    assert other.wide > here.wide
 
 
 def test_the_warning_travels_with_rows_and_comparisons() -> None:
@@ -177,4 +342,6 @@ def test_progress_and_memory_are_told() -> None:
     seen = []
     done = ds.advise("deepseek-v3", systems=["deepep"], options={"deepep.n_sm": 8}, cluster="hw-dgx-h100", tokens=8, progress=seen.append)
     assert {step.system for step in seen} >= {"deepep", "dysharp", "ideal"}
-    assert any("take 82 GB of the 80 GB of a GPU" in text for text in done.best.row.warnings)
+    told = [text for text in (*done.header, *done.best.row.warnings) if "take 82 GB of the 80 GB of a GPU" in text]
+    assert told == [text for text in done.header if text.startswith("warning: the experts")]
+    assert len(told) == 1

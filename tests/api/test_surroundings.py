@@ -11,7 +11,8 @@ import pytest
 import dysharp as ds
 from dysharp.analysis.programs import LayerCase, layer_us
 from dysharp.analysis.surroundings import Surroundings, around
-from dysharp.specs import load_cluster, load_model
+from dysharp.specs import list_clusters, load_cluster, load_model
+from dysharp.specs.gpu import load_gpu
 from dysharp.systems import all_systems
 from dysharp.workload import make_routing, needed_gpus, rows_per_slot
 
@@ -90,6 +91,27 @@ def test_constants_of_a_cluster_reach_the_surroundings() -> None:
     one, two = (around(c, model, 100.0, 50.0, permutes=0, fp8_rows=True).launch_us for c in (cluster, slow))
     assert two == pytest.approx(2 * one)
     assert around(cluster, model, 100.0, 50.0, permutes=0, fp8_rows=True, direction="bwd").launch_us == pytest.approx(4 / 3 * one)
+
+
+def test_values_of_a_cluster_reach_all_of_the_layer() -> None:
+    """Half the memory and tensor rate, fewer SMs: not only what the Program has gets slower."""
+    cluster = load_cluster(CLUSTER)
+    parts = {"hbm_bytes_per_us": cluster.hbm_bytes_per_us // 2, "fp8_flops_per_us": cluster.fp8_flops_per_us // 2, "n_sms": 66}
+    slow = replace(cluster, **parts, bf16_flops_per_us=cluster.bf16_flops_per_us // 2)
+    model = load_model("deepseek-v3")
+    one, two = (around(c, model, 1e4, 5e3, permutes=1, fp8_rows=False) for c in (cluster, slow))
+    assert two.activation_us == pytest.approx(2 * one.activation_us)
+    assert two.permute_us > 1.9 * one.permute_us
+    assert two.cast_us > 1.5 * one.cast_us
+    assert slow.own_gpu.fp4_TFLOPS == cluster.own_gpu.fp4_TFLOPS / 2
+    fast, late = (ds.run("deepep", **(SMALL | {"cluster": c, "tokens": 512})).simulated_us for c in (cluster, replace(slow, hbm_bytes_per_us=10**9)))
+    assert late > fast
+
+
+@pytest.mark.parametrize("name", [name for name in list_clusters() if name.startswith("hw-")])
+def test_packaged_clusters_are_their_gpus(name: str) -> None:
+    cluster = load_cluster(name)
+    assert cluster.own_gpu == load_gpu(cluster.gpu)
 
 
 def test_a_window_extrapolates_whole_layers() -> None:

@@ -46,9 +46,24 @@ def test_warnings_are_printed(dysharp: Call) -> None:
     assert "warning: deepep: deepep-dispatch: gpus 4 is outside" in dysharp("advise", *SMALL, "--gpus", "4").out.replace("\n", "")
 
 
+def test_a_warning_is_printed_once_and_prefixes_are_single(dysharp: Call) -> None:
+    given = ("deepseek-v3", "--tokens", "4", "--systems", "deepep,deepep-ll,hybrid-ep", "--set", "deepep.n_sm=20", "--set", "hybrid-ep.n_sm=16")
+    out = " ".join(dysharp("advise", *given, "--markdown").out.split())
+    assert out.count("GB of a GPU") == 1
+    assert out.count("rows_per_expert 1 is outside") == 1
+    assert "warning: hybrid-ep: no measurement stands behind it" in out
+    assert "Dispatch FP8, Combine BF16, 20 SMs" in out
+
+
+def test_a_large_machine_says_where_its_pairs_are(dysharp: Call) -> None:
+    out = " ".join(dysharp("advise", *SMALL, "--cluster", "hw-gb200-nvl72", "--gpus", "16").out.split())
+    assert "no table of pairs: 16 GPUs, a page holds 8; --json has it up to 72 GPUs" in out
+
+
 def test_errors_are_one_line(dysharp: Call) -> None:
     paper = ("deepseek-v3", "--cluster", "paper-nvl72")
-    for given, text in ((("deepseek-v9",), "unknown model"), (paper, "expected an hw-"), ((), "Missing argument")):
+    both = (*SMALL, "--markdown", "--json")
+    for given, text in ((("deepseek-v9",), "unknown model"), (paper, "expected an hw-"), ((), "Missing argument"), (both, "--markdown and --json")):
         done = dysharp("advise", *given)
         assert (done.code, done.out) == (2, "")
         assert text in done.err
@@ -60,7 +75,7 @@ def test_the_summary_is_what_the_bars_are_read_from(dysharp: Call, tmp_path: Pat
     gemm = {"dtype": "bfloat16", "k": 4096, "kernel": "torch.nn.functional.linear", "m": 1024, "n": 4096, "timing": "cuda graph"}
     rows = [
         ("a", "ep_dispatch", "DeepEP-normal", ep, 45.0),
-        ("b", "ep_combine", "DeepEP-normal", ep, 50.0),
+        ("b", "ep_combine", "DeepEP-normal", ep | {"dtype": "bf16"}, 50.0),
         ("c", "gemm_dense", "vLLM linear", gemm, 60.0),
     ]
     text = [",".join(COLUMNS)]

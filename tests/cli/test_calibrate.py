@@ -27,7 +27,7 @@ from dysharp.specs.gpu import load_gpu
 
 Call = Callable[..., Any]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "measure_gpu.py"
-TRUE = {"hbm.fraction": 0.9, "hopper.bf16_sustained": 0.75, "gpu.kernel_us": 2.5}
+TRUE = {"hbm.fraction": 0.9, "hopper.bf16_sustained": 0.75, "gpu.kernel_us": 2.5, "h100.host_call_us": 3.9}
 HEAD = 'base = "hw-dgx-h100"\nname = "mine"\n'
 
 
@@ -58,6 +58,7 @@ def own(measure: ModuleType, tmp_path: Path) -> Path:
     noisy = [measure.Measured(r.kind, r.system, r.config, r.metric, r.value * rng.normal(1, 0.02), r.unit) for r in rows]
     noisy.append(measure.Measured("hbm_bandwidth", "torch copy", {"bytes": 1 << 30}, "bandwidth", 0.9 * 3350, "GB/s"))
     noisy.append(measure.Measured("kernel_launch", "torch add", {"timing": "cuda graph"}, "latency", 2.5, "us"))
+    noisy.append(measure.Measured("kernel_launch", "torch add", {"timing": "eager"}, "latency", 3.9, "us"))
     path = tmp_path / "own.csv"
     measure.write_csv(path, noisy, "my box", "a test")
     return path
@@ -65,7 +66,7 @@ def own(measure: ModuleType, tmp_path: Path) -> Path:
 
 def test_known_constants_are_found_again(dysharp: Call, own: Path, tmp_path: Path) -> None:
     out = tmp_path / "mine.toml"
-    done = dysharp("calibrate", str(own), "--gpu", "h100-sxm", "-o", str(out), "--json")
+    done = dysharp("calibrate", str(own), "-o", str(out), "--json")
     found = json.loads(done.out)
     assert done.code == 0
     after = {row["name"]: row["after"] for row in found["constants"]}
@@ -77,6 +78,7 @@ def test_known_constants_are_found_again(dysharp: Call, own: Path, tmp_path: Pat
     assert "the rows do not tell it from" in found["refused"]["gemm.tile_us"]
     cluster = load_cluster(out)
     assert dict(cluster.constants) == pytest.approx(after, rel=1e-3)
+    assert found["skipped"] == []
     assert (cluster.name, cluster.fitted["deepep.call_us"]) == ("mine", fitted_values()["deepep.call_us"])
 
 
@@ -85,6 +87,81 @@ def test_text_names_what_was_not_fitted(dysharp: Call, own: Path, tmp_path: Path
     assert max(len(line) for line in out.splitlines() if not line.startswith("written")) <= 100
     for part in ("before", "held out", "hbm.fraction", "not fitted", "no row depends on it", "--cluster"):
         assert part in out
+
+
+def test_eager_launches_are_those_of_the_own_host(dysharp: Call, own: Path, tmp_path: Path) -> None:
+    mine, base = tmp_path / "mine.toml", "hw-dgx-h200"
+    dysharp("calibrate", str(own), "--base", base, "-o", str(mine))
+    assert load_cluster(mine).fitted["h100.host_call_us"] == 3.9  # an H200 has no constant of its own
+    theirs, ours = (ds.run("deepep", model="deepseek-v2-lite", cluster=name, tokens=16) for name in (base, mine))
+    waited = [row.eager_us - row.time_us for row in (theirs, ours)]
+    assert waited[1] == pytest.approx(3.9 / fitted_values()["h100.host_call_us"] * waited[0])
+
+
+def test_the_host_alone_can_be_measured(measure: ModuleType, tmp_path: Path) -> None:
+    from dysharp.api.machine import calibrate
+
+    launches = [measure.Measured("kernel_launch", "torch add", {"timing": "eager"}, "latency", us, "us") for us in (4.0, 6.0, 5.0)]
+    measure.write_csv(tmp_path / "own.csv", launches, "my box", "a test")
+    done = calibrate(tmp_path / "own.csv", tmp_path / "mine.toml", base="hw-dgx-b200")
+    assert dict(done.fit.fitted) == {"b200.host_call_us": 5.0}
+    assert done.fit.errors[0].family == "host"
+    assert done.fit.errors[0].after.median_ape == pytest.approx(100 / 6)
+
+
+def test_rows_that_are_not_used_are_named(dysharp: Call, measure: ModuleType, own: Path, tmp_path: Path) -> None:
+    more = [measure.Measured("kernel_launch", "torch add", {"timing": "by hand"}, "latency", 4.0, "us"),
+            measure.Measured("gemm_dense", "torch", {"dtype": "int8", "m": 128, "n": 128, "k": 128}, "latency", 4.0, "us")]
+    measure.write_csv(tmp_path / "more.csv", more, "my box", "a test")
+    lines = [line.replace("mine-", "more-") for line in (tmp_path / "more.csv").read_text().splitlines()[1:]]
+    own.write_text(own.read_text() + "\n".join(lines) + "\n")
+    out = dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml")).out
+    assert "more-0001 (kernel_launch)" in out
+    assert "dtype 'int8', expected fp8 or bf16" in out
+    skipped = json.loads(dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml"), "--json").out)["skipped"]
+    assert [(row["id"], row["kind"]) for row in skipped] == [("more-0001", "kernel_launch"), ("more-0002", "gemm_dense")]
+
+
+def test_nothing_is_said_of_a_fit_before_the_file_is_read(dysharp: Call, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text(",".join(COLUMNS) + "\n")
+    for name, text in (("absent.csv", "cannot be read"), ("empty.csv", "found a header and no rows")):
+        done = dysharp("calibrate", str(tmp_path / name), "-o", str(tmp_path / "mine.toml"))
+        assert done.code == 2
+        assert text in done.err
+        assert "fitting" not in done.err
+
+
+def test_validate_judges_what_calibrate_wrote(dysharp: Call, own: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    dysharp("calibrate", str(own), "-o", str(mine))
+    before, after = (json.loads(dysharp("validate", "--data", str(data), *more, "--json").out)["families"]
+                     for data, more in ((_named(own), ()), (own, ("--cluster", str(mine)))))
+    assert [row["family"] for row in before] == [row["family"] for row in after] == ["dense-gemm", "grouped-gemm"]
+    assert all(new["median_ape"] < 0.5 * old["median_ape"] for old, new in zip(before, after, strict=True))
+    other = own.with_name("other.csv")
+    other.write_text(own.read_text().replace("my box", "8xB200", 1))
+    shown = dysharp("validate", "--data", str(other), "--cluster", str(mine)).out
+    assert "of b200" in shown
+
+
+def _named(own: Path) -> Path:
+    path = own.with_name("named.csv")
+    path.write_text(own.read_text().replace("my box", "H100"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('base = "hw-dgx-h100"\nname = "x"\nhbm_GBps = 1000\n', "found hbm_GBps 1000 (3350), expected the datasheet of h100-sxm"),
+        ('base = "paper-nvl72"\nname = "x"\n', "found the paper family, expected a machine with a packaged GPU"),
+    ],
+)
+def test_validate_refuses_other_machines(dysharp: Call, own: Path, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    done = dysharp("validate", "--data", str(own), "--cluster", str(tmp_path / "x.toml"))
+    assert done.code == 2
+    assert message in done.err.splitlines()[-1]
 
 
 def test_links_are_fitted_to_collectives(measure: ModuleType, tmp_path: Path) -> None:
@@ -116,7 +193,6 @@ def test_rows_of_other_gpus_are_left_out(dysharp: Call, own: Path, tmp_path: Pat
     ("given", "text"),
     [
         (("--base", "paper-nvl72"), "expected a packaged hw cluster"),
-        (("--gpu", "b200"), "expected h100-sxm, that of hw-dgx-h100"),
         (("--name", "hw-dgx-h200"), "a packaged cluster; expected a name of its own"),
         (("-o", "mine.txt"), "expected .toml"),
     ],

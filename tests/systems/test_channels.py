@@ -16,7 +16,7 @@ from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 from dysharp.systems import get_system
-from dysharp.systems.deepep import fp8_row_bytes
+from dysharp.systems.formats import ROW_BYTES
 from dysharp.workload import make_routing, routing_from
 
 CLUSTER = load_cluster("hw-dgx-h100").with_gpus(4)
@@ -56,8 +56,7 @@ def test_time_follows_the_share_of_a_channel() -> None:
 def test_fp8_rows_are_smaller_on_the_way_out_only() -> None:
     rows, fp8 = plan(), plan(dispatch="fp8")
     assert fp8.declared.traffic["up"]["combine"] == rows.declared.traffic["up"]["combine"]
-    assert fp8.declared.traffic["up"]["dispatch"] * TINY.row_bytes == rows.declared.traffic["up"]["dispatch"] * fp8_row_bytes(TINY.hidden)
-    assert fp8_row_bytes(7168) == 7392
+    assert fp8.declared.traffic["up"]["dispatch"] * TINY.row_bytes == rows.declared.traffic["up"]["dispatch"] * ROW_BYTES["fp8"](TINY)
 
 
 def test_a_ring_never_holds_more_than_its_slots() -> None:

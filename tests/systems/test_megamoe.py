@@ -14,7 +14,9 @@ from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.megamoe import BARRIERS, COUNTS, mxfp8_row_bytes, nvfp4_row_bytes, tile_rows
+from dysharp.systems.formats import ROW_BYTES
+from dysharp.systems.fused_kernel import tile_rows
+from dysharp.systems.megamoe import BARRIERS, COUNTS
 from dysharp.systems.software import Software
 from dysharp.workload import make_routing
 
@@ -71,9 +73,7 @@ def test_rows_and_weights_may_be_narrow() -> None:
     rows, narrow = plan(), plan(dispatch="mxfp8", weights="fp4")
     up = rows.declared.traffic["up"], narrow.declared.traffic["up"]
     assert up[0]["combine"] == up[1]["combine"]
-    assert up[1]["dispatch"] * LARGE.row_bytes == up[0]["dispatch"] * mxfp8_row_bytes(LARGE.hidden)
-    assert mxfp8_row_bytes(7168) == 7392
-    assert nvfp4_row_bytes(7168) == 4032
+    assert up[1]["dispatch"] * LARGE.row_bytes == up[0]["dispatch"] * ROW_BYTES["mxfp8"](LARGE)
     assert run(narrow).time_ps < run(rows).time_ps
 
 
@@ -81,7 +81,7 @@ def test_results_may_be_narrow_and_gemms_run_in_fp4() -> None:
     rows, narrow = plan(), plan(dispatch="nvfp4", weights="nvfp4", combine="nvfp4")
     up = rows.declared.traffic["up"], narrow.declared.traffic["up"]
     for side in ("dispatch", "combine"):
-        assert up[1][side] * LARGE.row_bytes == up[0][side] * nvfp4_row_bytes(LARGE.hidden)
+        assert up[1][side] * LARGE.row_bytes == up[0][side] * ROW_BYTES["nvfp4"](LARGE)
     assert run(narrow).time_ps < run(plan(dispatch="mxfp8", weights="nvfp4", combine="nvfp4")).time_ps
 
 
@@ -124,8 +124,8 @@ def test_a_partial_tile_costs_its_rows() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"dispatch": "fp8"}, "megamoe.dispatch: found 'fp8', expected rows or mxfp8"),
-        ({"weights": "fp8"}, "megamoe.weights: found 'fp8', expected model or fp4"),
+        ({"dispatch": "fp8"}, "megamoe.dispatch: found 'fp8', expected one of rows, mxfp8"),
+        ({"weights": "fp8"}, "megamoe.weights: found 'fp8', expected one of model, fp4"),
         ({"form": "unreal"}, "form: found 'unreal', expected one of auto, paper, real"),
     ],
 )

@@ -146,6 +146,11 @@ def test_eplb(tmp_path: Path, make_model: Callable[..., Model]) -> None:
     assert routing.synthetic
     assert routing.layer == 1
     assert "tokens drawn with exactly the recorded counts" in routing.description
+    bare = torch_save(tmp_path / "bare.pt", weight)  # torch.save(weight, ...), its columns are experts
+    for hints in (Hints(topk=4), Hints(topk=4, experts=12)):
+        done = import_trace([bare], hints=hints)
+        assert done.format == "eplb"
+        np.testing.assert_array_equal(done.trace.expert, trace.expert)
     floats = torch_save(tmp_path / "f.pt", {"weight": weight / 7})
     with pytest.raises(ConfigError, match=r"layer 0, expert 0: found 12\.857.*, expected a whole count, or --tokens T"):
         import_trace([floats], hints=Hints(topk=4))
@@ -185,8 +190,10 @@ def test_deepep(tmp_path: Path) -> None:
     np.testing.assert_array_equal(done.trace.weight[0], weight)
     assert "1 rows with -1: they stay in the file, a replay leaves them out" in done.notes
     np.save(tmp_path / "bare.npy", ids)
-    with pytest.raises(ConfigError, match="may be eplb or deepep, expected --format to say which"):
-        import_trace([tmp_path / "bare.npy"], hints=HINTS)
+    with pytest.raises(ConfigError, match=r"may be eplb or deepep, expected --format .or --topk or --experts. to say which"):
+        import_trace([tmp_path / "bare.npy"])
+    assert import_trace([tmp_path / "bare.npy"], hints=HINTS).format == "deepep"
+    assert import_trace([tmp_path / "bare.npy"], hints=Hints(experts=E, topk=K)).format == "deepep"
     assert import_trace([tmp_path / "bare.npy"], "deepep", HINTS).trace.weight is None
     weight[3, 2] = np.nan
     np.savez(tmp_path / "a.npz", topk_idx=ids, topk_weights=weight)

@@ -15,6 +15,8 @@ from dysharp.workload.importers.pieces import Imported, joined
 
 # One module a format, with SUMMARY, sniff(dump) and load(dump, hints).
 FORMATS = ("vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts")
+BARE = ("eplb", "deepep")
+"""Formats that both write a bare array of integers with two axes."""
 
 __all__ = ["FORMATS", "Hints", "Imported", "import_trace", "sniff", "summary"]
 
@@ -33,7 +35,7 @@ def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", 
     parts = []
     for path in paths:
         dump = read_dump(Path(path), hints.max_bytes)
-        parts.append(_module(_only(dump) if format == "auto" else format).load(dump, hints))
+        parts.append(_module(_only(dump, hints) if format == "auto" else format).load(dump, hints))
     if len({part.format for part in parts}) > 1:
         raise ConfigError(f"import: found the formats {', '.join(sorted({p.format for p in parts}))}, expected files of one format")
     return parts[0] if len(parts) == 1 else joined(parts)
@@ -57,10 +59,25 @@ def _fitting(dump: Dump) -> tuple[str, ...]:
     return tuple(name for name in FORMATS if _module(name).sniff(dump))
 
 
-def _only(dump: Dump) -> str:
+def _only(dump: Dump, hints: Hints) -> str:
     found = _fitting(dump)
+    if set(found) == set(BARE):
+        found = _by_columns(dump, hints) or found
     if len(found) > 1:
-        raise ConfigError(f"{dump.path}: may be {' or '.join(found)}, expected --format to say which")
+        by_hint = " (or --topk or --experts)" if set(found) == set(BARE) else ""
+        raise ConfigError(f"{dump.path}: may be {' or '.join(found)}, expected --format{by_hint} to say which")
     if not found:
         raise ConfigError(f"{dump.path}: fits no known format, expected one of {', '.join(FORMATS)} (docs/traces.md shows them)")
     return found[0]
+
+
+def _by_columns(dump: Dump, hints: Hints) -> tuple[str, ...]:
+    """A bare array of two axes has a column per expert (loads) or per choice (ids of a token), where a hint tells; else nothing."""
+    n_columns = getattr(dump.content, "shape", (0, 0))[1]
+    if n_columns and hints.topk != hints.experts:
+        for of_hint, same, other in ((hints.topk, "deepep", "eplb"), (hints.experts, "eplb", "deepep")):
+            if n_columns == of_hint:
+                return (same,)
+            if of_hint is not None and None in (hints.topk, hints.experts):
+                return (other,)
+    return ()

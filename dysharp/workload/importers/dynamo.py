@@ -48,7 +48,7 @@ def _objects(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
 def _shape(where: str, value: list[Any]) -> tuple[int, int, int]:
     # Each below 2^31: their product never becomes a number too long to print.
     if len(value) != 3 or not all(type(length) is int and 0 < length < 1 << 31 for length in value):
-        raise ConfigError(f"{where}: found shape {str(value[:8])[:60]}, expected three positive numbers: tokens, layers, topk")
+        raise ConfigError(f"{where}: found shape {str(value[:8])[:60]}, expected three numbers from 1 to {(1 << 31) - 1}: tokens, layers, topk")
     return value[0], value[1], value[2]
 
 

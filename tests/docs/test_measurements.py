@@ -1,0 +1,118 @@
+"""docs/measurements.md against the queries: every example is read, every key that is read is written down, and needed where it says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dysharp.analysis.families import ASK, family_of
+from dysharp.analysis.machine_fit import BARE, HOST, fit_machine
+from dysharp.analysis.measured import Measurement, measurements_from_csv
+from dysharp.analysis.queries import LIMITS
+from dysharp.analysis.validation import sort_rows
+from dysharp.api.validation import PAGE
+from dysharp.specs.fitted import fitted
+
+TEXT = (Path(__file__).resolve().parents[2] / PAGE).read_text(encoding="utf-8")
+ODD: tuple[Any, ...] = (None, True, "x", "", 0, 0.5, 1, 3, 1e12, [1], {}, "power_law_1", "power_law_x", "int3")
+ANYWHERE = {"nodes", "link", "bottleneck", "ep"}
+"""Read of every row, to tell whether it is of one NVLink domain."""
+
+
+@dataclass
+class Section:
+    """Of the page: `needed` by key, "yes", "no" or "one"."""
+
+    title: str
+    needed: dict[str, str]
+    rows: list[Measurement]
+
+
+def sections() -> Iterator[Section]:
+    for part in TEXT.split("\n## ")[1:]:
+        blocks = re.findall(r"```csv\n(.*?)```", part, flags=re.DOTALL)
+        if blocks:
+            keys = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (yes|no|one) \|", part, flags=re.MULTILINE))
+            yield Section(part.splitlines()[0], keys, [row for block in blocks for row in measurements_from_csv(block, PAGE)])
+
+
+SECTIONS = list(sections())
+PREDICTED = [(section, row) for section in SECTIONS if "calibrate" not in section.title for row in section.rows]
+IDS = [row.id for _, row in PREDICTED]
+
+
+class Watched(dict[str, Any]):
+    """A configuration that notes which keys were asked for."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+
+def is_predicted(row: Measurement, config: dict[str, Any]) -> bool:
+    return len(sort_rows([replace(row, config=config)]).cases) == 1
+
+
+def test_every_family_has_a_section() -> None:
+    titles = ", ".join(section.title.split(":")[0] for section in SECTIONS)
+    assert set(ASK) <= set(titles.split(", "))
+    assert {family_of(row) for _, row in PREDICTED} == set(ASK)
+
+
+@pytest.mark.parametrize(("section", "row"), PREDICTED, ids=IDS)
+def test_every_example_is_predicted_as_its_family(section: Section, row: Measurement) -> None:
+    (case,) = sort_rows([row]).cases
+    assert case.family in section.title
+    assert set(row.config) <= set(section.needed)
+
+
+@pytest.mark.parametrize(("section", "row"), PREDICTED, ids=IDS)
+def test_every_key_that_is_read_is_written_down(section: Section, row: Measurement) -> None:
+    config = Watched(dict(row.config))
+    assert is_predicted(row, config)
+    assert config.read <= set(section.needed) | ANYWHERE
+
+
+@pytest.mark.parametrize(("section", "row"), PREDICTED, ids=IDS)
+def test_a_key_is_needed_where_the_page_says_so(section: Section, row: Measurement) -> None:
+    for key in row.config:
+        rest = {name: value for name, value in row.config.items() if name != key}
+        assert is_predicted(row, rest) == (section.needed[key] == "no"), key
+    assert {key for key, needed in section.needed.items() if needed == "yes"} <= set(row.config)
+
+
+@pytest.mark.parametrize(("section", "row"), PREDICTED, ids=IDS)
+def test_odd_values_never_end_the_others(section: Section, row: Measurement) -> None:
+    for key in section.needed:
+        for value in ODD:
+            found = sort_rows([replace(row, config=dict(row.config) | {key: value})])
+            assert len(found.cases) + len(found.missing) == 1
+
+
+def test_rows_for_calibrate_alone_are_used() -> None:
+    (section,) = (section for section in SECTIONS if "calibrate" in section.title)
+    found = fit_machine(section.rows, "h100-sxm", fitted())
+    assert (found.n_rows, found.skipped) == (3, ())
+    assert [row.family for row in found.errors] == [*BARE, HOST, "all"]
+
+
+def test_ranges_are_those_of_the_queries() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|$", TEXT, flags=re.MULTILINE)
+    assert {name: (int(low), int(high)) for name, low, high in rows} == LIMITS
