@@ -21,6 +21,8 @@ ASK: Mapping[str, Callable[[Measurement], Query]] = {
     "layer": layer_queries.layer,
 }
 """Families, in the order they are printed."""
+BEYOND: Mapping[str, str] = {"inswitch_allreduce": "inswitch-allreduce", "custom_allreduce": "custom-allreduce"}
+"""Kind -> family beyond the bars: `beyond.judge` has a table of its own for them; they are in no mean, coverage, bar, fit or hold-out."""
 OTHER_MACHINES = ("MI300X", "MI355X", "Ascend", "PCIe", "L20", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 """Text in the hardware column: no NVIDIA GPU, or more than one NVLink domain."""
 NORMAL = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.queries import SCALED_FP8, Query
-from dysharp.compute import collectives, moe, operators, transfer
+from dysharp.compute import allreduce, collectives, moe, operators, transfer
 from dysharp.specs.gpu import Gpu, load_gpu
 
 F64 = NDArray[np.float64]
@@ -64,6 +64,10 @@ def _two_sided(gpu: Gpu, c: Constants, words: tuple[str, ...], x: Columns, verb:
     return transfer.alltoall_two_sided_us(gpu, c, x["tokens"], x["copies"], x["row_bytes"], x["gpus"], fields)
 
 
+def _kernel_allreduce(gpu: Gpu, c: Constants, words: tuple[str, ...], x: Columns) -> F64:
+    return allreduce.kernel_allreduce_us(gpu, c, words[0], x["gpus"], x["bytes"], x["in_flight"])
+
+
 def _columns(names: tuple[str, ...], call: Callable[..., F64]) -> Formula:
     return lambda gpu, c, words, x: call(gpu, c, *(x[name] for name in names))
 
@@ -90,6 +94,7 @@ FORMULAS: Mapping[str, Formula] = {
     "memory_copy": _columns(("bytes",), operators.hbm_us),
     "host_call": lambda gpu, c, words, x: np.full(len(x["calls"]), moe.host_us(gpu, c, 1.0)),
     "launch": lambda gpu, c, words, x: np.full(len(x["calls"]), operators.launch_us(gpu, c)),
+    "kernel_allreduce": _kernel_allreduce,
 }
 
 

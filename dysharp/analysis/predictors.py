@@ -17,7 +17,7 @@ from typing import Any
 
 from dysharp.analysis.layer_queries import formats_of
 from dysharp.analysis.measured import Measurement
-from dysharp.analysis.programs import CLUSTERS, FAR, FUSED_TOKENS, RUNS, EpCase, FusedCase, LayerCase
+from dysharp.analysis.programs import CLUSTERS, FAR, FUSED_TOKENS, RUNS, AllReduceCase, EpCase, FusedCase, LayerCase
 from dysharp.analysis.queries import Query, Unsupported, dtype_of, experts_of, number
 from dysharp.analysis.surroundings import GATED_MATRICES
 from dysharp.errors import DysharpError
@@ -28,6 +28,7 @@ Frozen = tuple[tuple[str, float], ...]
 Told = Callable[[int, int], None]
 BALANCED_TOPK = 8  # of TensorRT-LLM's benchmark
 MOST_LAYER_TOKENS = 8192
+KIB = 1 << 10
 TRT_PARTS = {"prepare": 0, "dispatch": 1, "combine": 2}
 PAYLOADS = {"bf16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 
@@ -37,14 +38,14 @@ class Ask:
     """One number of a Program: function `of` of `programs.RUNS` at `case`, with `words` by name; `part` of what it returns."""
 
     of: str
-    case: EpCase | FusedCase | LayerCase
+    case: EpCase | FusedCase | LayerCase | AllReduceCase
     words: Words
     part: int
 
     @property
     def shape(self) -> tuple[str, Any, Words]:
         """The same for all asks that share runs."""
-        return self.of, self.case if isinstance(self.case, LayerCase) else replace(self.case, tokens=0), self.words
+        return self.of, self.case if isinstance(self.case, LayerCase | AllReduceCase) else replace(self.case, tokens=0), self.words
 
     def us(self, constants: Mapping[str, float]) -> float:
         """The answer."""
@@ -233,6 +234,8 @@ def _answer(ask: Ask, constants: Mapping[str, float]) -> float | str:
 
 def _effort(ask: Ask) -> int:
     """About how long: the longest first, so that no process is left with a long one at the end."""
+    if isinstance(ask.case, AllReduceCase):
+        return ask.case.gpus * ask.case.n_bytes // KIB
     if isinstance(ask.case, LayerCase):
         return ask.case.gpus * ask.case.model.tokens_per_gpu * ask.case.model.topk
     if isinstance(ask.case, FusedCase):

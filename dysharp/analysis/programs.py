@@ -20,7 +20,7 @@ from dysharp.analysis.surroundings import GATED_MATRICES, PERMUTES, around
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Model, load_cluster
-from dysharp.systems import get_system
+from dysharp.systems import allreduce, get_system
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
@@ -266,11 +266,29 @@ def layer_us(case: LayerCase, constants: Mapping[str, float]) -> tuple[float]:
     return (ran + near.device_us + near.host_us,)
 
 
+@dataclass(frozen=True, slots=True)
+class AllReduceCase:
+    """One measured all-reduce of `n_bytes` per GPU by `kernel` of `compute.allreduce.KERNELS`. `in_flight`: most bytes under way of each load."""
+
+    gpu: str
+    gpus: int
+    kernel: str
+    n_bytes: int
+    in_flight: int
+
+
+def allreduce_us(case: AllReduceCase, constants: Mapping[str, float]) -> tuple[float]:
+    """An all-reduce in us, all of its bytes."""
+    cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=tuple(sorted(constants.items())))
+    return (run_burst(allreduce.plan(cluster, case.kernel, case.n_bytes, case.in_flight))[0].time_ps / PS_PER_US,)
+
+
 RUNS: Mapping[str, Callable[..., tuple[float, ...]]] = {
     "deepep": deepep_us,
     "deepep-ll": ll_us,
     "trtllm-a2a": trtllm_us,
     "megamoe": megamoe_us,
     "layer": layer_us,
+    "allreduce": allreduce_us,
 }
 """What a row may ask for: name -> function of (case, constants=, further words by name) that returns its parts in us."""

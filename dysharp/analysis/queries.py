@@ -42,6 +42,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "rows_per_expert": (1, 1 << 20),
     "groups": (1, 1 << 12),
     "bytes": (1, 1 << 40),
+    "ctas": (1, 1024),
 }
 """Number in `config_json` -> least and most that is predicted."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.families import ASK, BARS, family_of, in_scope
+from dysharp.analysis.families import ASK, BARS, BEYOND, family_of, in_scope
 from dysharp.analysis.measured import UNITS_OF, Measurement
 from dysharp.analysis.predict import Batch
 from dysharp.analysis.predictors import PREDICTORS, Ask, Told, answers, ask_of
@@ -24,6 +24,7 @@ N_IDS = 3
 """Rows of one group that are named."""
 TIMES = UNITS_OF["latency"]
 OUTSIDE = "not of a family that is predicted"
+BEYOND_BARS = "of a family beyond the bars, to which nothing is fitted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,12 @@ class Sorted:
 
 
 def sort_rows(rows: Sequence[Measurement]) -> Sorted:
-    """Every row either with its query or with the reason why there is none."""
+    """Every row either with its query or with the reason why there is none (families beyond the bars: `beyond.split`)."""
     cases, missing = [], []
     for row in rows:
+        if row.kind in BEYOND:
+            missing.append(Missing(row, None, BEYOND_BARS, False))
+            continue
         family = family_of(row)
         if family is None:
             missing.append(Missing(row, None, OUTSIDE, False))
@@ -167,6 +171,8 @@ class Validation:
     forms: list[dict[str, Any]] = field(default_factory=list)
     """Per family that Programs predict: the closed form, the second way, against the Program and against the measurements."""
     hold_out: list[dict[str, Any]] = field(default_factory=list)
+    beyond: list[dict[str, Any]] = field(default_factory=list)
+    """Families beyond the bars, by system and hardware (`beyond.judge`)."""
     points: tuple[tuple[str, float, float], ...] = ()
     """(family, measured, predicted) of every case, in us: what a plot shows."""
     summary: str = ""
@@ -179,7 +185,7 @@ class Validation:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
-        names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars", "hold_out")
+        names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars", "hold_out", "beyond")
         return {name: getattr(self, name) for name in names}
 
 

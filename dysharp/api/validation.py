@@ -41,7 +41,7 @@ def validate(
     judged. `jobs`: processes; more than one need a main module that can be imported. Raises `ConfigError` for a file that breaks a rule (one
     line: file, row, column) and when no row is predicted.
     """
-    from dysharp.analysis import calibration
+    from dysharp.analysis import beyond, calibration
     from dysharp.analysis.summary import summarise
     from dysharp.analysis.validation import validate_rows
 
@@ -52,14 +52,16 @@ def validate(
             raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, calibration.HOLD_OUTS)}")
     machine = None if cluster is None else _machine(cluster)
     used = _constants(constants, machine)
-    found = _sorted(data, machine)
+    found, others = beyond.split(_sorted(data, machine))
     passes = ["predict", *(f"held out by {by}" for by in hold_out)]
-    found, predicted = found.answered({name: c.value for name, c in used.items()}, jobs, _teller(progress, passes, 0))
-    if not found.cases:
+    values = {name: c.value for name, c in used.items()}
+    found, predicted = found.answered(values, jobs, _teller(progress, passes, 0))
+    further = beyond.judge(others, values, jobs)
+    if not found.cases and not any(row["n"] for row in further):
         raise ConfigError(f"{data}: {_nothing(found.missing)}")
     held = {by: calibration.held_out(found, used, by, predicted, jobs, _teller(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
     tables = [row for by, without in held.items() for row in calibration.hold_out_table(found, predicted, without, by)]
-    return replace(validate_rows(found, used, predicted, tables), summary=summarise(found, predicted, held.get("gpu")))
+    return replace(validate_rows(found, used, predicted, tables), summary=summarise(found, predicted, held.get("gpu")), beyond=further)
 
 
 def refit(

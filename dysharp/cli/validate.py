@@ -95,6 +95,9 @@ def print_validation(done: Validation, groups: bool) -> None:
         _print(done.forms, FORM_KEYS)
     if done.hold_out:
         _print(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))
+    if done.beyond:
+        click.echo("beyond the bars: in no mean, coverage or bar")
+        _print([row for row in done.beyond if groups or row["system"] == "all"], BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
     reasons = by_reason(done.unsupported)
     if reasons:
         counted = sum(row["counted"] for row in reasons)
@@ -110,6 +113,7 @@ def print_validation(done: Validation, groups: bool) -> None:
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
+BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 _LEFT = ("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Okabe-Ito and two of Tol's muted colours, one per family in the order of the family map.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
+BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
 COMMAND = "dysharp validate --data measured.csv --hold-out shape --hold-out gpu --page docs/validation.md"
 
 
@@ -81,6 +82,13 @@ def page_of(done: Validation, figure: str = "") -> str:
             "The second, independent way: `closed_over_program` is the median signed difference in percent of the Program's time or rate, "
             "`p90_apart` the 90th percentile of its size; then the errors of the closed form against the measurements.",
             _table(done.forms, FORM_KEYS),
+        ]
+    if done.beyond:
+        parts += [
+            "## Beyond the bars",
+            "All-reduces through the switch (`multimem`) and between peers, predicted by Programs without a constant of their own "
+            "(docs/design/0008): in no mean, coverage, bar, fit or hold-out. `closed_median_ape` is the error of the closed form.",
+            _table(done.beyond, BEYOND_KEYS),
         ]
     if done.hold_out:
         parts += [

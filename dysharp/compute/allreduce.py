@@ -1,0 +1,94 @@
+"""All-reduce kernels beside NCCL's as lists of steps, and their closed form: `systems.allreduce` builds Programs from the same lists.
+
+Steps and their order are those of the public sources named at `KERNELS`; nothing is fitted here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dysharp.compute.collectives import link_us, sync_us
+from dysharp.compute.operators import Constants, hbm_us, launch_us, memory_kernel_us
+from dysharp.specs import choice_int
+from dysharp.specs.gpu import Gpu
+
+F64 = NDArray[np.float64]
+FLIGHT_US = 0.5
+"""GPU to switch to GPU on every packaged machine."""
+TORCH_BUFFER = ("copy", "launch", "flags")
+KERNELS: dict[str, tuple[str, ...]] = {
+    "one-shot": ("launch", "pull"),
+    "two-shot polled": ("launch", "pull+multicast"),
+    "two-shot": ("launch", "pull+multicast", "sync"),
+    "torch multimem": (*TORCH_BUFFER, "pull+multicast", "sync", "copy"),
+    "torch two-shot": (*TORCH_BUFFER, "get+put", "sync", "copy"),
+    "vllm one-stage": ("launch", "flags", "get all", "flags"),
+    "vllm two-stage": ("launch", "flags", "get own", "sync", "get sums"),
+    "trtllm one-shot": ("launch", "put all"),
+    "trtllm two-shot": ("launch", "stage", "sync", "get+put", "sync", "stage"),
+}
+"""Kernel -> its steps, each behind the last one's end on the same GPU.
+
+| step | what it is |
+|---|---|
+| launch | start and drain of a kernel |
+| copy | a kernel that copies the vector into a shared buffer, or the result out of it |
+| stage | the same copy inside a kernel |
+| flags | a relaxed flag to every GPU, polled: GPUs run in step, so it is the flight alone |
+| sync | a flag exchange behind a fence of system scope (release, acquire): the constant `ARCH.sync_us` |
+| pull | the sum of all vectors by `multimem.ld_reduce` |
+| pull+multicast | the sum of an own share by `multimem.ld_reduce`, to all by `multimem.st` |
+| get+put | an own share from every peer, its sum to every peer |
+| get all, get own, get sums | the vector of every peer, the own share of it, the share that the peer has summed |
+| put all | the own vector to every peer, which polls the data |
+
+Sources: NCCL contrib/custom_algos/allreduce (the first three); PyTorch CUDASymmetricMemoryOps.cu in the buffer of vLLM's symm_mem.py (a copy before
+and behind); vLLM csrc/custom_all_reduce.cuh; TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport).
+"""
+STORES = ("pull+multicast", "get+put", "put all")
+"""Steps whose last act is a store: they end when it is acknowledged, which a `sync` includes. Flags end so with their kernel."""
+
+
+def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
+    """Payload that a step puts on each direction of each GPU's links, the larger of both."""
+    n, size = np.asarray(n, np.float64), np.asarray(size, np.float64)
+    share, peers = size / n, n - 1
+    factors = {
+        "pull": peers * size,
+        "pull+multicast": size + share,
+        "get+put": 2 * peers * share,
+        "get own": peers * share,
+        "get sums": peers * share,
+        "get all": peers * size,
+        "put all": peers * size,
+    }
+    return np.asarray(factors.get(step, np.zeros(np.broadcast_shapes(n.shape, size.shape))))
+
+
+def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: ArrayLike, n_bytes: ArrayLike, in_flight: ArrayLike) -> F64:
+    """All-reduce of `n_bytes` per GPU. `in_flight`: most bytes that a GPU has under way of each load (0: no limit)."""
+    n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
+    round_trip = 2 * FLIGHT_US + choice_int("machine.responder_ns") / 1e3
+    steps = KERNELS[kernel]
+    time = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
+    for step, following in zip(steps, (*steps[1:], ""), strict=True):
+        if step == "launch":
+            time = time + launch_us(gpu, constants)
+        elif step == "copy":
+            time = time + memory_kernel_us(gpu, constants, 2 * size)
+        elif step == "stage":
+            time = time + hbm_us(gpu, constants, 2 * size)
+        elif step == "flags":
+            time = time + FLIGHT_US * (1 if following else 2)
+        elif step == "sync":
+            time = time + sync_us(gpu, constants, n)
+        else:
+            loaded = size if step in ("pull", "get all") else size / n
+            rounds = np.where(window > 0, np.ceil(loaded / np.maximum(window, 1)), 1.0)
+            if step != "put all":
+                time = time + round_trip
+            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * round_trip)
+            if step in STORES and following != "sync":
+                time = time + 2 * FLIGHT_US
+    return time
