@@ -1,22 +1,29 @@
-"""Families beyond the bars: all-reduces through the switch and between peers, judged by Programs in a table of their own (docs/design/0008)."""
+"""Families beyond the bars, judged by Programs in a table of their own: all-reduces through the switch and between peers (docs/design/0008), and
+the kernels of Hybrid-EP."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dysharp.analysis.allreduce_queries import allreduce
-from dysharp.analysis.families import BEYOND, in_scope
+from dysharp.analysis.families import BEYOND, beyond_of, in_scope
 from dysharp.analysis.measured import Measurement
-from dysharp.analysis.predictors import Ask, check_cluster, whole
+from dysharp.analysis.predict import NO_FORM
+from dysharp.analysis.predictors import Ask, check_cluster, ep_case, whole
 from dysharp.analysis.programs import AllReduceCase
-from dysharp.analysis.queries import Query, Unsupported
+from dysharp.analysis.queries import SCALED_FP8, Query, Unsupported, dtype_of, gpu_of, number
 from dysharp.analysis.validation import BEYOND_BARS, Case, Sorted, errors_of
+from dysharp.compute.transfer import expected_copies
 
 ALL = "all"
 BY = "program"
+HYBRID = "hybrid-ep"
+KERNELS_ALONE = ("Kernel only", "Only Kernel Time")
+MOST_HYBRID_GPUS = 16
 MOST_BYTES = 1 << 34
 """Between all pairs of GPUs."""
 
@@ -30,18 +37,18 @@ def split(found: Sorted) -> tuple[Sorted, list[Measurement]]:
 def judge(rows: Sequence[Measurement], constants: Mapping[str, float], jobs: int = 1) -> list[dict[str, Any]]:
     """One entry per family, system and hardware and one per family (system "all"): errors in percent, of the Programs and of the closed form, and
     why rows are `unpredicted`."""
-    mine = [row for row in rows if row.kind in BEYOND]
+    mine = [row for row in rows if beyond_of(row) is not None]
     asked, reasons = _sorted(mine)
     found, predicted = Sorted(tuple(asked), ()).answered(constants, jobs)
     reasons |= {m.row.id: m.reason for m in found.missing}
     closed, measured = found.batch().values(constants) if found.cases else predicted, found.measured()
     keys = dict.fromkeys(key for row in mine for key in _keys(row))
     out = []
-    for key in sorted(keys, key=lambda key: (list(BEYOND.values()).index(key[0]), key[1] != ALL, key)):
+    for key in sorted(keys, key=lambda key: (list(BEYOND).index(key[0]), key[1] != ALL, key)):
         at = np.array([i for i, case in enumerate(found.cases) if key in _keys(case.row)], np.int64)
         why = [reasons[row.id] for row in mine if row.id in reasons and key in _keys(row)]
         entry: dict[str, Any] = dict(zip(("family", "system", "hardware"), key, strict=True)) | {"by": BY, "n": len(at), "n_rows": len(at) + len(why)}
-        errors, form = (errors_of(p[at], measured[at]) if len(at) else None for p in (predicted, closed))
+        errors, form = (errors_of(p[at], measured[at]) if len(at) and np.isfinite(p[at]).all() else None for p in (predicted, closed))
         for name in ("median_ape", "p90_ape", "bias"):
             entry[name] = getattr(errors, name, None)
         entry["closed_median_ape"] = getattr(form, "median_ape", None)
@@ -50,7 +57,7 @@ def judge(rows: Sequence[Measurement], constants: Mapping[str, float], jobs: int
 
 
 def _keys(row: Measurement) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
-    family = BEYOND[row.kind]
+    family = str(beyond_of(row))
     return (family, ALL, ""), (family, row.system, row.hardware)
 
 
@@ -67,10 +74,31 @@ def _sorted(rows: Sequence[Measurement]) -> tuple[list[Case], dict[str, str]]:
 
 def case_of(row: Measurement) -> Case:
     """A row with its query and its Program. Raises `Unsupported` with the reason."""
-    if not in_scope(row) or not row.value or row.unit not in ("us", "ms"):
-        raise Unsupported("no time on an NVIDIA machine of one NVLink domain")
+    if not in_scope(row):
+        raise Unsupported("no NVIDIA machine of one NVLink domain")
+    family = str(beyond_of(row))
+    unit = ("GB/s",) if family == HYBRID else ("us", "ms")
+    if not row.value or row.unit not in unit:
+        raise Unsupported(f"no value in {' or '.join(unit)}")
+    if family == HYBRID:
+        return _hybrid(row)
     query = allreduce(row)
-    return Case(row, BEYOND[row.kind], query, _ask(query))
+    return Case(row, family, query, _ask(query))
+
+
+def _hybrid(row: Measurement) -> Case:
+    """Kernels of Hybrid-EP alone; rates count the rows that arrive."""
+    if row.config.get("measure") not in KERNELS_ALONE:
+        raise Unsupported("times of torch calls: what the host adds was not measured apart")
+    gpus = number(row, "ep")
+    if gpus > MOST_HYBRID_GPUS:
+        raise Unsupported(f"more than {MOST_HYBRID_GPUS} GPUs: a run takes minutes")
+    dispatch, bf16 = row.kind == "ep_dispatch", dtype_of(row, "dtype", expected=("fp8", "bf16")) == "bf16"
+    asked = Query(NO_FORM, gpu_of(row), (), {"tokens": number(row, "tokens_per_rank"), "gpus": gpus}, shape=f"n={gpus:g}")
+    case = ep_case(row, asked, whole(number(row, "sms"), "SMs"), fp8=not bf16)
+    received = case.tokens * expected_copies(case.gpus, case.experts, case.topk) * case.hidden * (2.0 if bf16 else SCALED_FP8)
+    query = replace(asked, work=received / 1e3)
+    return Case(row, HYBRID, query, Ask(HYBRID, case, (("kernels", True),), 0 if dispatch else 1))
 
 
 def _ask(query: Query) -> Ask:

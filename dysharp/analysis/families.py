@@ -21,8 +21,12 @@ ASK: Mapping[str, Callable[[Measurement], Query]] = {
     "layer": layer_queries.layer,
 }
 """Families, in the order they are printed."""
-BEYOND: Mapping[str, str] = {"inswitch_allreduce": "inswitch-allreduce", "custom_allreduce": "custom-allreduce"}
-"""Kind -> family beyond the bars: `beyond.judge` has a table of its own for them; they are in no mean, coverage, bar, fit or hold-out."""
+BEYOND: Mapping[str, Callable[[Measurement], bool]] = {
+    "inswitch-allreduce": lambda row: row.kind == "inswitch_allreduce",
+    "custom-allreduce": lambda row: row.kind == "custom_allreduce",
+    "hybrid-ep": lambda row: row.kind in ("ep_dispatch", "ep_combine") and row.system in ("Hybrid-EP", "HybridEP"),
+}
+"""Families beyond the bars: `beyond.judge` has a table of its own for them; they are in no mean, coverage, bar, fit or hold-out."""
 OTHER_MACHINES = ("MI300X", "MI355X", "Ascend", "PCIe", "L20", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 """Text in the hardware column: no NVIDIA GPU, or more than one NVLink domain."""
 NORMAL = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
@@ -53,6 +57,11 @@ BARS = Bars()
 def family_of(row: Measurement) -> str | None:
     """The family of a row, None when it belongs to none."""
     return next((family for family, belongs in BELONGS.items() if belongs(row)), None)
+
+
+def beyond_of(row: Measurement) -> str | None:
+    """The family beyond the bars of a row, None when it belongs to none."""
+    return next((family for family, belongs in BEYOND.items() if belongs(row)), None)
 
 
 def _above_one_mib(row: Measurement) -> bool:

@@ -75,6 +75,8 @@ def _columns(names: tuple[str, ...], call: Callable[..., F64]) -> Formula:
 _EP = ("tokens", "copies", "row_bytes", "sms", "gpus")
 _LL = ("tokens", "topk", "row_bytes", "experts", "gpus")
 _ONE = ("tokens", "copies", "row_bytes", "gpus")
+NO_FORM = "no_form"
+"""Formula of what only a Program predicts."""
 FORMULAS: Mapping[str, Formula] = {
     "deepep_dispatch": _columns(_EP, transfer.deepep_dispatch_us),
     "deepep_combine": _columns(_EP, transfer.deepep_combine_us),
@@ -95,6 +97,7 @@ FORMULAS: Mapping[str, Formula] = {
     "host_call": lambda gpu, c, words, x: np.full(len(x["calls"]), moe.host_us(gpu, c, 1.0)),
     "launch": lambda gpu, c, words, x: np.full(len(x["calls"]), operators.launch_us(gpu, c)),
     "kernel_allreduce": _kernel_allreduce,
+    NO_FORM: lambda gpu, c, words, x: np.full(len(x["tokens"]), np.nan),
 }
 
 

@@ -287,6 +287,7 @@ RUNS: Mapping[str, Callable[..., tuple[float, ...]]] = {
     "deepep": deepep_us,
     "deepep-ll": ll_us,
     "trtllm-a2a": trtllm_us,
+    "hybrid-ep": hybrid_us,
     "megamoe": megamoe_us,
     "layer": layer_us,
     "allreduce": allreduce_us,

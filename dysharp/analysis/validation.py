@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.families import ASK, BARS, BEYOND, family_of, in_scope
+from dysharp.analysis.families import ASK, BARS, beyond_of, family_of, in_scope
 from dysharp.analysis.measured import UNITS_OF, Measurement
 from dysharp.analysis.predict import Batch
 from dysharp.analysis.predictors import PREDICTORS, Ask, Told, answers, ask_of
@@ -127,7 +127,7 @@ def sort_rows(rows: Sequence[Measurement]) -> Sorted:
     """Every row either with its query or with the reason why there is none (families beyond the bars: `beyond.split`)."""
     cases, missing = [], []
     for row in rows:
-        if row.kind in BEYOND:
+        if beyond_of(row) is not None:
             missing.append(Missing(row, None, BEYOND_BARS, False))
             continue
         family = family_of(row)

@@ -68,7 +68,7 @@ def test_the_kernel_of_a_row(system: str, hardware: str, config: dict[str, objec
     [
         ({"bytes": 64, "gpus": 3}, "not said which kernel ran"),
         ({"bytes": 64, "hardware": "8xA100"}, "no packaged GPU"),
-        ({"bytes": 64, "hardware": "8xMI300X"}, "no time on an NVIDIA machine"),
+        ({"bytes": 64, "hardware": "8xMI300X"}, "no NVIDIA machine of one NVLink domain"),
         ({"size": "1 MB"}, "no size of the vector"),
         ({"size": "nanMiB"}, "no size of the vector"),
         ({"size": "0MiB"}, "no whole number of bytes"),
@@ -82,8 +82,39 @@ def test_a_row_without_a_program_says_why(changed, reason) -> None:
         case_of(row)
 
 
+HYBRID = {"ep": 8, "hidden": 1024, "local_experts": 4, "topk": 4, "tokens_per_rank": 64, "sms": 4, "dtype": "fp8", "measure": "Kernel only"}
+
+
+def hybrid(**config: object) -> str:
+    text = json.dumps(HYBRID | config).replace('"', '""')
+    return f'h-1,ep_dispatch,Hybrid-EP,8xB200,"{text}",bandwidth,100,GB/s,a source'
+
+
+def test_a_kernel_of_hybrid_ep_is_its_program() -> None:
+    case = case_of(*read(hybrid()))
+    assert case.ask is not None
+    assert (case.family, case.ask.of, case.ask.case.tokens, case.ask.case.fp8) == ("hybrid-ep", "hybrid-ep", 64, True)
+    # Rates count what arrives: 64 tokens to 8 (1 - C(28, 4) / C(32, 4)) GPUs, 1024 values and 8 scales each.
+    copies = 8 * (1 - (28 * 27 * 26 * 25) / (32 * 31 * 30 * 29))
+    assert case.in_unit(10.0) == pytest.approx(64 * copies * (1024 + 4 * 8) / 10.0 / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"measure": "Torch API"}, "times of torch calls"),
+        ({"ep": 24}, "more than 16 GPUs"),
+        ({"dtype": "int3"}, "int3"),
+        ({"sms": 3.5}, "no whole number of SMs"),
+    ],
+)
+def test_a_row_of_hybrid_ep_without_a_program_says_why(changed: dict[str, object], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        case_of(*read(hybrid(**changed)))
+
+
 def test_they_are_in_no_mean(tmp_path) -> None:
-    assert not set(BEYOND.values()) & set(ASK)
+    assert not set(BEYOND) & set(ASK)
     path = tmp_path / "m.csv"
     path.write_text("\n".join((",".join(COLUMNS), GEMM, line(VLLM, bytes=64), line(VLLM, id_="a-2", bytes=128 * MIB), "")))
     rows = read_measurements(path)
@@ -113,10 +144,10 @@ def test_the_errors_on_the_shared_measurements() -> None:
     medians = {key: row["median_ape"] for key, row in found.items()}
     assert medians == pytest.approx(MEDIANS, rel=0.1)
     counts = {key[0]: (row["n"], row["n_rows"]) for key, row in found.items() if key[1] == "all"}
-    assert counts == {"inswitch-allreduce": (138, 189), "custom-allreduce": (137, 184)}
+    assert counts == {"inswitch-allreduce": (138, 189), "custom-allreduce": (137, 184), "hybrid-ep": (15, 120)}
 
 
-IN, OWN = "inswitch-allreduce", "custom-allreduce"
+IN, OWN, HYBRID_EP = BEYOND
 MEDIANS = {
     (IN, "all", ""): 13.2,
     (IN, "custom 1-stage", "SM90 (H"): 7.8,
@@ -135,4 +166,7 @@ MEDIANS = {
     (OWN, "TRTLLM one/two-shot allreduce", "4xGB200"): 31.2,
     (OWN, "TRTLLM one/two-shot allreduce", "8xH100-"): 7.5,
     (OWN, "vLLM custom allreduce (CUDA graph)", "8xH100-"): 6.6,
+    (HYBRID_EP, "all", ""): 4.2,
+    (HYBRID_EP, "Hybrid-EP", "GB200 N"): 3.7,
+    (HYBRID_EP, "HybridEP", "8xB200"): 8.1,
 }
