@@ -19,9 +19,9 @@ from dysharp.analysis.layer_queries import formats_of
 from dysharp.analysis.measured import Measurement
 from dysharp.analysis.programs import CLUSTERS, FAR, FUSED_TOKENS, RUNS, AllReduceCase, EpCase, FusedCase, LayerCase
 from dysharp.analysis.queries import Query, Unsupported, dtype_of, experts_of, number
-from dysharp.analysis.surroundings import GATED_MATRICES
 from dysharp.errors import DysharpError
 from dysharp.specs import Model, load_cluster
+from dysharp.systems.registry import GATED_MATRICES
 
 Words = tuple[tuple[str, Any], ...]
 Frozen = tuple[tuple[str, float], ...]

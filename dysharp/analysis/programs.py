@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.layer_queries import expert_loads
-from dysharp.analysis.surroundings import GATED_MATRICES, PERMUTES, around
+from dysharp.analysis.surroundings import PERMUTES, around
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Model, load_cluster
 from dysharp.systems import allreduce, get_system
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS
+from dysharp.systems.registry import GATED_MATRICES
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
 

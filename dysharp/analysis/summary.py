@@ -67,7 +67,7 @@ def _entry(family: str, gpu: str, rows: Sequence[tuple[Case, float]]) -> list[st
 
 def _dtypes(gpu: str, rows: Sequence[tuple[Case, float]]) -> list[str]:
     """The data types of the rows, for families that have any."""
-    found = sorted({dtype for case, _ in rows for dtype in case.query.dtypes}) if gpu != "other" else []
+    found = sorted({dtype for case, _ in rows for dtype in case.query.dtypes}) if gpu != OTHER else []
     return [f"dtypes = {json.dumps(found)}"] if found else []
 
 

@@ -15,6 +15,7 @@ from dysharp.analysis.row import SURROUNDINGS, Row
 from dysharp.compute import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
+from dysharp.systems.registry import GATED_MATRICES
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 
 PERMUTES: Mapping[str, int] = {"deepep": 1, "trtllm-a2a": 1}
@@ -22,7 +23,6 @@ PERMUTES: Mapping[str, int] = {"deepep": 1, "trtllm-a2a": 1}
 FP8_ROWS = ("fp8", "fp8-plain", "mxfp8")  # words of the option `dispatch`: rows arrive as the GEMMs read them
 FUSED = ("megamoe", "fusion-only", "dysharp", "explicit")  # one kernel for the layer: nothing surrounds it but the host
 GEMM_CALLS = {"fwd": 3, "bwd": 4}  # GEMM, activation, GEMM; two data gradients (the activation's in an epilogue) and two weight gradients
-GATED_MATRICES = 3
 
 
 @dataclass(frozen=True, slots=True)

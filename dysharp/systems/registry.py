@@ -18,9 +18,8 @@ from dysharp.specs.gpu import load_gpu
 from dysharp.workload import Routing
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
-
-
 GATED_MATRICES = 3
+"""Of a gated expert: gate, up and down."""
 
 
 @dataclass(frozen=True, slots=True)

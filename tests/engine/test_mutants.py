@@ -11,7 +11,7 @@ from dysharp.errors import DysharpError
 from dysharp.testing.mutants import MUTANTS, Mutant, caught, difference, engine
 from dysharp.testing.random_programs import random_program
 
-SEEDS = range(120)
+SEEDS = range(400)
 
 
 def test_plain_engine_is_the_engine():

@@ -37,6 +37,8 @@ status = "reproduced"
 """
 # Enough points that a signal after the first one comes before the last, on a busy machine too.
 LONG = TINY.replace("[0, 1, 2]", str(list(range(20))))
+# A shell's background jobs, and what they start, ignore SIGINT.
+HEARS = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); runpy.run_module('dysharp', run_name='__main__')"
 GOOD = Point("ideal", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
 
 
@@ -48,7 +50,7 @@ def tiny_file(tmp_path: Path, text: str = TINY) -> Path:
 
 def started(path: Path, store: Store) -> "subprocess.Popen[bytes]":
     """A run of the figure with its first point finished."""
-    command = [sys.executable, "-m", "dysharp", "reproduce", str(path), "--store", str(store.folder)]
+    command = [sys.executable, "-c", HEARS, "reproduce", str(path), "--store", str(store.folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     give_up = time.monotonic() + 120
     while not list(store.folder.glob("*.json")):
