@@ -1,0 +1,77 @@
+"""`examples/measure_gpu.py` without a GPU: every call it makes, on PyTorch's meta device (shapes and types are checked, nothing is computed)."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dysharp.analysis.machine_fit import rows_of_machine
+from dysharp.analysis.measured import read_measurements
+
+torch = pytest.importorskip("torch")
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "measure_gpu.py"
+MS = 0.5  # between any two events
+
+
+class Event:
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: Event) -> float:
+        return MS
+
+
+class OnMeta:
+    """PyTorch whose CUDA device is the meta device of an H100-like machine with a clock of its own."""
+
+    cuda = SimpleNamespace(
+        Event=Event,
+        CUDAGraph=lambda: SimpleNamespace(replay=lambda: None),
+        graph=nullcontext,
+        synchronize=lambda: None,
+        get_device_capability=lambda: (9, 0),
+    )
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(torch, name)
+        if name not in ("randn", "ones", "zeros", "empty", "arange"):
+            return found
+        return lambda *args, device, **named: found(*args, device={"cuda": "meta"}[device], **named)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("measure_gpu", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["measure_gpu"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_measurement_of_one_gpu_is_made_and_used(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row for measure in (script.gemms, script.grouped_gemms, script.memory, script.launches) for row in measure(OnMeta())]
+    assert capsys.readouterr().err == ""  # no grouped GEMM would be said there
+    n_dense, n_grouped = 2 * len(script.GEMMS), len(script.GROUPED) * len(script.EXPERT)
+    assert Counter(row.kind for row in rows) == {
+        "gemm_dense": n_dense, "grouped_gemm_contiguous": n_grouped, "hbm_bandwidth": 1, "kernel_launch": 2,
+    }
+    times = {row.value for row in rows if row.kind in ("gemm_dense", "grouped_gemm_contiguous")}
+    assert times == {1e3 * MS / script.GRAPH}
+    path = tmp_path / "own.csv"
+    script.write_csv(path, rows, "1x NVIDIA H100 80GB HBM3", "a test")
+    used, skipped = rows_of_machine(read_measurements(path), "h100-sxm")
+    assert (len(used), skipped) == (len(rows), [])
+
