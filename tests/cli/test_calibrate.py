@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import subprocess
 import sys
@@ -26,20 +25,8 @@ from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 
 Call = Callable[..., Any]
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "measure_gpu.py"
 TRUE = {"hbm.fraction": 0.9, "hopper.bf16_sustained": 0.75, "gpu.kernel_us": 2.5, "h100.host_call_us": 3.9}
 HEAD = 'base = "hw-dgx-h100"\nname = "mine"\n'
-
-
-@pytest.fixture(scope="module")
-def measure() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measure_gpu", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measure_gpu"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -237,12 +224,12 @@ def test_the_script_writes_the_columns(own: Path) -> None:
     assert len({row["id"] for row in rows}) == len(rows)
 
 
-def test_the_script_needs_no_gpu(tmp_path: Path) -> None:
+def test_the_script_needs_no_gpu(measure: ModuleType, tmp_path: Path) -> None:
     import os
 
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     out = tmp_path / "x.csv"
-    done = subprocess.run([sys.executable, str(SCRIPT), "-o", str(out)], capture_output=True, text=True, check=False, env=hidden)
+    done = subprocess.run([sys.executable, str(measure.__file__), "-o", str(out)], capture_output=True, text=True, check=False, env=hidden)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 1
     assert "nothing measured" in done.stdout

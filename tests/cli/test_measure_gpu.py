@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +14,6 @@ from dysharp.analysis.machine_fit import rows_of_machine
 from dysharp.analysis.measured import read_measurements
 
 torch = pytest.importorskip("torch")
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "measure_gpu.py"
 MS = 0.5  # between any two events
 
 
@@ -50,28 +47,17 @@ class OnMeta:
         return lambda *args, device, **named: found(*args, device={"cuda": "meta"}[device], **named)
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measure_gpu", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measure_gpu"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_measurement_of_one_gpu_is_made_and_used(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row for measure in (script.gemms, script.grouped_gemms, script.memory, script.launches) for row in measure(OnMeta())]
+def test_every_measurement_of_one_gpu_is_made_and_used(measure: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row for part in (measure.gemms, measure.grouped_gemms, measure.memory, measure.launches) for row in part(OnMeta())]
     assert capsys.readouterr().err == ""  # no grouped GEMM would be said there
-    n_dense, n_grouped = 2 * len(script.GEMMS), len(script.GROUPED) * len(script.EXPERT)
+    n_dense, n_grouped = 2 * len(measure.GEMMS), len(measure.GROUPED) * len(measure.EXPERT)
     assert Counter(row.kind for row in rows) == {
         "gemm_dense": n_dense, "grouped_gemm_contiguous": n_grouped, "hbm_bandwidth": 1, "kernel_launch": 2,
     }
     times = {row.value for row in rows if row.kind in ("gemm_dense", "grouped_gemm_contiguous")}
-    assert times == {1e3 * MS / script.GRAPH}
+    assert times == {1e3 * MS / measure.GRAPH}
     path = tmp_path / "own.csv"
-    script.write_csv(path, rows, "1x NVIDIA H100 80GB HBM3", "a test")
+    measure.write_csv(path, rows, "1x NVIDIA H100 80GB HBM3", "a test")
     used, skipped = rows_of_machine(read_measurements(path), "h100-sxm")
     assert (len(used), skipped) == (len(rows), [])
 
