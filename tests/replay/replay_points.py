@@ -1,0 +1,100 @@
+"""The replay set: small points of every system whose Traces may change with a new model version only.
+
+`python tests/replay/replay_points.py` writes `digests.json` beside this file. It refuses to change a digest under the model version that the
+file was written with, so that no simulated number moves unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dysharp
+from dysharp.analysis import MODEL_VERSION
+from dysharp.specs import Model
+from dysharp.systems import all_systems
+
+STORED = Path(__file__).with_name("digests.json")
+MODEL = Model(
+    name="replay",
+    hidden=2048,
+    expert_hidden=512,
+    n_experts=16,
+    topk=4,
+    tokens_per_gpu=48,
+    n_matrices=3,
+    element_bytes=2,
+    gemm_dtype="fp8",
+)
+PAPER, REAL, RACK = "paper-gh200-nvl32", "hw-dgx-h100", "hw-gb200-nvl72"
+
+
+def points() -> Iterator[dict[str, Any]]:
+    """Arguments of `dysharp.run`: every system, forward and backward, at both levels, on a paper cluster and on a real one in both forms."""
+    for name, system in all_systems().items():
+        for direction in ("fwd", "bwd"):
+            for fidelity in ("burst", "packet"):
+                yield _point(name, PAPER, 4, direction, fidelity)
+                yield _point(name, REAL, 4, direction, fidelity)
+            if system.has_real_form:
+                yield _point(name, REAL, 4, direction, "burst", {"form": "paper"})
+                yield _point(name, RACK, 8, direction, "burst")
+        yield _point(name, PAPER, 8, "both", "burst")
+
+
+def _point(system: str, cluster: str, gpus: int, direction: str, fidelity: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One point; routing is skewed, so that partial tiles, empty slots and loaded links occur."""
+    return {
+        "system": system,
+        "cluster": cluster,
+        "gpus": gpus,
+        "tokens": MODEL.tokens_per_gpu,
+        "routing": "lognormal:0.65",
+        "seed": 7,
+        "direction": direction,
+        "fidelity": fidelity,
+        "options": options or {},
+    }
+
+
+def name_of(point: dict[str, Any]) -> str:
+    """The key of a point in `digests.json`."""
+    words = [point["system"], point["cluster"], f"{point['gpus']} GPUs", point["direction"], point["fidelity"]]
+    return " / ".join([*words, *(f"{key}={value}" for key, value in point["options"].items())])
+
+
+def replay(point: dict[str, Any]) -> dict[str, Any]:
+    """What must stay: digest of the Trace, layer time, bound, bytes and events; or the one line with which the point is refused."""
+    arguments = dict(point)
+    try:
+        row = dysharp.run(arguments.pop("system"), model=MODEL, **arguments)
+    except dysharp.DysharpError as error:
+        return {"refused": str(error)}
+    return {
+        "digest": row.digest,
+        "time_us": row.time_us,
+        "bound_us": row.bound_us,
+        "up_bytes": sum(row.traffic_bytes["up"].values()),
+        "n_events": row.n_events,
+    }
+
+
+def write() -> int:
+    """Write the file; 1 and no change where a digest moved under the stored model version."""
+    found = {name_of(point): replay(point) for point in points()}
+    if STORED.exists():
+        before = json.loads(STORED.read_text())
+        moved = [name for name in found.keys() & before["points"].keys() if found[name] != before["points"][name]]
+        if moved and before["model_version"] == MODEL_VERSION:
+            print(f"found {len(moved)} moved points under model version {MODEL_VERSION}, expected none: {sorted(moved)[:5]}", file=sys.stderr)
+            return 1
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items())
+    STORED.write_text(f'{{"model_version": "{MODEL_VERSION}", "points": {{\n{lines}\n}}}}\n')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(write())
