@@ -22,6 +22,9 @@ class Options:
     source="COMET, MLSys'25 and bytedance/flux; spec/baselines.md section 8, design section 4 (paper form)",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=0,
+    fused=False,
+    colour="#CC79A7",
     drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
     today=True,
 )

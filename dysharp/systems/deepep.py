@@ -37,6 +37,10 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (V1, normal); spec/baselines.md section 1",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=1,
+    fused=False,
+    row_formats=ROWS,
+    colour="#0072B2",
     ships=Ships(
         "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
         ("hopper", "blackwell"),

@@ -41,6 +41,10 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (V1, low latency); spec/baselines.md section 2",
     options=Options,
     traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS,
+    colour="#785EF0",
     ships=Ships(
         "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
         ("hopper", "blackwell"),

@@ -8,10 +8,10 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.experts import fused, in_pairs, one_after_another
-from dysharp.systems.fused_kernel import formatted_layer
+from dysharp.systems.fused_kernel import ROWS, formatted_layer
 from dysharp.systems.layer import DYMULTIMEM, EXPLICIT, Layer
 from dysharp.systems.machine import windows
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV; spec/dysharp.md"
@@ -54,7 +54,18 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     return layer.build("multicast")
 
 
-@system("dysharp", source=SOURCE, options=Options, traffic="multicast", drops="AL TLB misses, TS/OR overflow, polling")
+@system(
+    "dysharp",
+    source=SOURCE,
+    options=Options,
+    traffic="multicast",
+    permutes=0,
+    fused=True,
+    row_formats=ROWS,
+    colour="#009E73",
+    change=Change("DySHARP switches", "`overlap by rows` with multicast and sums in the switch; the hub of each GPU places rows", rank=2),
+    drops="AL TLB misses, TS/OR overflow, polling",
+)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full DySHARP."""
     return all_at_once(model, cluster, routing, direction, options, DYMULTIMEM)
@@ -65,6 +76,10 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     source=SOURCE + " section 2.2 (static multimem with explicit target addresses, fused)",
     options=Options,
     traffic="multicast",
+    permutes=0,
+    fused=True,
+    row_formats=ROWS,
+    colour="#332288",
     drops="the sender's tracking of remote memory state",
 )
 def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -72,7 +87,17 @@ def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: s
     return all_at_once(model, cluster, routing, direction, options, EXPLICIT)
 
 
-@system("dysharp-basic", source=SOURCE + " ablation (c)", options=Options, traffic="multicast", drops="as dysharp")
+@system(
+    "dysharp-basic",
+    source=SOURCE + " ablation (c)",
+    options=Options,
+    traffic="multicast",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS,
+    colour="#D55E00",
+    drops="as dysharp",
+)
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
@@ -82,7 +107,17 @@ def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str,
     return layer.build("multicast")
 
 
-@system("dysharp-comet", source=SOURCE + " ablation (d)", options=Options, traffic="multicast", drops="as dysharp")
+@system(
+    "dysharp-comet",
+    source=SOURCE + " ablation (d)",
+    options=Options,
+    traffic="multicast",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS,
+    colour="#F0E442",
+    drops="as dysharp",
+)
 def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)

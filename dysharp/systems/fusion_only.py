@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.experts import fused
-from dysharp.systems.fused_kernel import formatted_layer
-from dysharp.systems.registry import system
+from dysharp.systems.fused_kernel import ROWS, formatted_layer
+from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 
 
@@ -28,6 +28,15 @@ class Options:
     source="DySHARP (arXiv 2605.05607) section IV, ablation (e); spec/dysharp.md section 9",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=0,
+    fused=True,
+    row_formats=ROWS,
+    colour="#56B4E9",
+    change=Change(
+        "overlap by rows",
+        "one kernel with the tiles of Mega MoE: Dispatch, GEMMs and Combine at once, a row at a time, on today's switches",
+        rank=1,
+    ),
     drops="the addressing that pushes need: counts and offsets are free",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -48,6 +48,10 @@ class Options:
     source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS,
+    colour="#DDCC77",
     ships=Ships(
         "spec/baselines.md section 3: Hopper and Blackwell, Combine in BF16; hidden sizes: unknown, compiled when first used",
         ("hopper", "blackwell"),

@@ -12,10 +12,10 @@ from dysharp.systems.experts import as_tiles_fill
 from dysharp.systems.formats import check
 from dysharp.systems.fused_kernel import formatted_layer
 from dysharp.systems.layer import STORE
-from dysharp.systems.registry import system
+from dysharp.systems.registry import FUSED_GEMMS, Change, system
 from dysharp.workload import Routing
 
-GEMMS = ("library", "fused")
+GEMMS = ("library", FUSED_GEMMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,26 @@ class Options:
     weights: str = "model"
 
 
-@system("ideal", source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5", options=Options, traffic="none")
+@system(
+    "ideal",
+    source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5",
+    options=Options,
+    traffic="none",
+    permutes=0,
+    fused=False,
+    bound=True,
+    gemm_variants=GEMMS,
+    colour="#999999",
+    change=Change(
+        "communication for free",
+        "no transfer takes time, the faster of GEMM libraries and fused kernels: the bound of any change to communication",
+        rank=3,
+    ),
+)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One local op per GPU stands for all of Dispatch: every row its experts need is there at once. Sums appear when all rows are."""
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
-    one_kernel = options.gemms == "fused"
+    one_kernel = options.gemms == FUSED_GEMMS
     layer = formatted_layer(
         "ideal", model, cluster, routing, direction, dispatch="rows", weights=options.weights, compute=True, one_kernel=one_kernel
     )

@@ -50,6 +50,10 @@ class Options:
     source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_expert",
+    permutes=0,
+    fused=True,
+    row_formats=ROWS,
+    colour="#7A0403",
     ships=Ships(
         "DeepGEMM csrc/apis/mega.hpp: SM100, FP8 rows, FP4 weights, SwiGLU; kernels for other formats and GPUs are not its release",
         ("blackwell",),

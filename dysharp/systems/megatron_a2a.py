@@ -35,6 +35,9 @@ class Options:
     source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher); spec/baselines.md section 10",
     options=Options,
     traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    colour="#004D40",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
 )

@@ -37,6 +37,9 @@ class Options:
     source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher); spec/baselines.md sections 4 and 10",
     options=Options,
     traffic="ring",
+    permutes=0,
+    fused=False,
+    colour="#117733",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
     "the straight way to each GPU (the same bytes on every link); shared experts",

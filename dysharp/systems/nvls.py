@@ -27,6 +27,9 @@ class Options:
     source="NVLS collectives (multimem.st, multimem.ld_reduce); spec/baselines.md section 4, spec/dysharp.md section 10.3",
     options=Options,
     traffic="allgather",
+    permutes=0,
+    fused=False,
+    colour="#E69F00",
     drops="NCCL channels and their SMs, the permutation of gathered rows",
     today=True,
 )

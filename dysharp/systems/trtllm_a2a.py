@@ -48,6 +48,10 @@ class Options:
     source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=1,
+    fused=False,
+    row_formats=ROWS,
+    colour="#B3E2CD",
     ships=Ships(
         "TensorRT-LLM fused_moe_cutlass.py: rows are quantised before they are sent for NVFP4 models only; hidden sizes: unknown",
         ("hopper", "blackwell"),
