@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Tail, Template
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.software_steps import Kernels
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

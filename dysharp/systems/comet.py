@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import in_pairs
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.experts import in_pairs
+from dysharp.systems.building.layer import Layer
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 

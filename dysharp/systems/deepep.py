@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.experts import one_after_another, phase_by_phase
+from dysharp.systems.building.formats import row_bytes
+from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.software import is_real
 from dysharp.systems.channels import Channels
-from dysharp.systems.experts import one_after_another, phase_by_phase
-from dysharp.systems.formats import row_bytes
-from dysharp.systems.layer import Layer
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 ROWS = ("rows", "fp8")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.experts import fused, in_pairs, one_after_another
-from dysharp.systems.fused_kernel import ROWS, formatted_layer
-from dysharp.systems.layer import DYMULTIMEM, EXPLICIT, Layer
-from dysharp.systems.machine import windows
+from dysharp.systems.building.experts import fused, in_pairs, one_after_another
+from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
+from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, Layer
+from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 
@@ -19,7 +19,7 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV; spec/dysharp.md"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py). `dispatch`: "rows" sends the model's rows, "fp8" and "mxfp8" narrow
+    """Tokens in flight per source GPU, 0 = automatic (building/windows.py). `dispatch`: "rows" sends the model's rows, "fp8" and "mxfp8" narrow
     ones; `weights`: "model", "fp4", "mxfp8" or "nvfp4". `compute` = False: pure communication.
     """
 

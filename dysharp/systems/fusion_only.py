@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import fused
-from dysharp.systems.fused_kernel import ROWS, formatted_layer
+from dysharp.systems.building.experts import fused
+from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
 from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import as_tiles_fill
-from dysharp.systems.formats import check
-from dysharp.systems.fused_kernel import formatted_layer
-from dysharp.systems.layer import STORE
+from dysharp.systems.building.experts import as_tiles_fill
+from dysharp.systems.building.formats import check
+from dysharp.systems.building.fused_kernel import formatted_layer
+from dysharp.systems.building.layer import STORE
 from dysharp.systems.registry import FUSED_GEMMS, Change, system
 from dysharp.workload import Routing
 

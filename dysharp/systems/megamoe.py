@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import fused
-from dysharp.systems.formats import row_bytes
-from dysharp.systems.fused_kernel import fused_tiling
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.experts import fused
+from dysharp.systems.building.formats import row_bytes
+from dysharp.systems.building.fused_kernel import fused_tiling
+from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.software import is_real
+from dysharp.systems.building.software_steps import Kernels
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]

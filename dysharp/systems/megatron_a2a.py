@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import one_after_another, rows_phase_by_phase
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.experts import one_after_another, rows_phase_by_phase
+from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.software import is_real
+from dysharp.systems.building.software_steps import Kernels
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]

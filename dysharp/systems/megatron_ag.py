@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template, To
+from dysharp.program.constants import COMBINE, DISPATCH
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import one_after_another
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import STORE, Layer
-from dysharp.systems.machine import COMBINE, DISPATCH
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import STORE, Layer
+from dysharp.systems.building.software import is_real
+from dysharp.systems.building.software_steps import Kernels
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]

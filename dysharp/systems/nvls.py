@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.experts import one_after_another
-from dysharp.systems.layer import STORE, Layer
-from dysharp.systems.machine import windows
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import STORE, Layer
+from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py); `compute` = False: pure communication."""
+    """Tokens in flight per source GPU, 0 = automatic (building/windows.py); `compute` = False: pure communication."""
 
     dispatch_window: int = choice_int("nvls.dispatch_window")
     combine_window: int = choice_int("nvls.combine_window")

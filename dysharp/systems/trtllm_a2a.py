@@ -11,12 +11,12 @@ from dysharp.compute.transfer import TRT_LAUNCHES
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import one_after_another, phase_by_phase
-from dysharp.systems.formats import check, row_bytes
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.experts import one_after_another, phase_by_phase
+from dysharp.systems.building.formats import check, row_bytes
+from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.software import is_real
+from dysharp.systems.building.software_steps import Kernels
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]

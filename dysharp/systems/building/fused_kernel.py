@@ -6,8 +6,8 @@ import numpy as np
 
 from dysharp.compute import Tiling
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.formats import WEIGHT_BYTES, check, row_bytes
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
+from dysharp.systems.building.layer import Layer
 from dysharp.workload import Routing
 
 ROWS = ("rows", "fp8", "mxfp8")

@@ -15,8 +15,9 @@ from dysharp.compute import Tiling
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program.constants import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.machine import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of, sessions_that_fit
+from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, pairs, traffic
 

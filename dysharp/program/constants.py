@@ -1,9 +1,9 @@
-"""A Cluster as the constants of the burst level, and the windows that its tables allow."""
+"""A Cluster as the constants of the burst level, the classes of its virtual channels, and the size of its reduction tables."""
 
 from __future__ import annotations
 
-from dysharp.program import Machine
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.program.tables import Machine
+from dysharp.specs import Cluster, choice_int
 from dysharp.units import ns_to_ps
 
 CLASSES = ("dispatch", "response", "combine", "other")
@@ -36,19 +36,3 @@ def machine_of(cluster: Cluster) -> Machine:
 def sessions_of_table(cluster: Cluster) -> int:
     """Reduction sessions that the table of one port holds (at least 1): each takes `dysharp.fp32_sum_entries` of its 128 B entries."""
     return max(1, cluster.reduction_buffer_bytes // (PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")))
-
-
-def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
-    """Tokens whose reduction sessions always fit the tables of the source's ports (at least 1); `aux_bytes` are summed with every row.
-
-    A token of n packets takes at most ceil(n / links) sessions in one port.
-    """
-    packets = -(-model.row_bytes // PACKET_BYTES) + -(-aux_bytes // PACKET_BYTES)
-    per_port = -(-packets // cluster.links_per_gpu)
-    return max(1, sessions_of_table(cluster) // per_port)
-
-
-def windows(model: Model, cluster: Cluster, dispatch: int, combine: int, aux_bytes: int = 0) -> tuple[int, int]:
-    """Tokens in flight per source GPU: 0 = automatic (largest power of two of sessions that always fit; half of it for Dispatch)."""
-    combine = combine or 1 << (sessions_that_fit(model, cluster, aux_bytes).bit_length() - 1)
-    return dispatch or max(1, combine // 2), combine

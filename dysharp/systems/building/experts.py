@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dysharp.compute import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Model
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.layer import Layer
 
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template, To
-from dysharp.systems.layer import CONTROL, Layer
-from dysharp.systems.machine import OTHER
-from dysharp.systems.software import Software
+from dysharp.program.constants import OTHER
+from dysharp.systems.building.layer import CONTROL, Layer
+from dysharp.systems.building.software import Software
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
