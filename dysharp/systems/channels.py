@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Tail, Template
-from dysharp.systems.building.layer import Layer
-from dysharp.systems.building.software_steps import Kernels
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -24,10 +24,10 @@ BARRIERS = 2  # of a call with a cached handle: DeepEP V1
 CHUNK = {"dispatch": 6, "combine": 4}  # tokens after which a sender moves a ring's tail: the tuned values of DeepEP's tests on eight GPUs
 
 
-class Channels(Kernels):
+class Channels(SoftwareSteps):
     """`n_sm` SMs of every GPU as `n_sm / 2` channels."""
 
-    def __init__(self, layer: Layer, n_sm: int) -> None:
+    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
         most = layer.cluster.n_sms
         if n_sm < 2 or n_sm % 2 or n_sm > most:
             raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import in_pairs
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
@@ -30,7 +30,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One GEMM overlaps Dispatch, the next one Combine, row by row; a GPU's Combine starts after its own first GEMM."""
-    layer = Layer(model, cluster, routing, direction)
+    layer = LayerBuilder(model, cluster, routing, direction)
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
     in_pairs(layer, combine + layer.push_of_useful_row)

@@ -8,7 +8,7 @@ from dysharp.program import Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import one_after_another, phase_by_phase
 from dysharp.systems.building.formats import row_bytes
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import is_real
 from dysharp.systems.channels import Channels
 from dysharp.systems.registry import Ships, system
@@ -52,7 +52,7 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, then one GEMM after the other, then Combine on each GPU; the only waits are each GPU's own."""
     sent = row_bytes("deepep.dispatch", options.dispatch, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         channels = Channels(layer, options.n_sm)
         channels.combine(one_after_another(layer, channels.dispatch()))

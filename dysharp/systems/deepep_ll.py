@@ -11,9 +11,9 @@ from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import one_after_another, rows_phase_by_phase
 from dysharp.systems.building.formats import row_bytes
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import is_real
-from dysharp.systems.building.software_steps import Kernels
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.deepep import ROWS
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
@@ -56,7 +56,7 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Messages, GEMMs, messages back; a GPU goes on when its own rows are there and waits for nobody else."""
     sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         kernels = _LowLatency(layer)
         kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -64,7 +64,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     return rows_phase_by_phase(layer)
 
 
-class _LowLatency(Kernels):
+class _LowLatency(SoftwareSteps):
     """Both kernels, send and receive parts. Times are device times: launches are hidden in a CUDA graph or by the profiler."""
 
     def dispatch(self) -> I32:

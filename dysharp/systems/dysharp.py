@@ -9,7 +9,7 @@ from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import fused, in_pairs, one_after_another
 from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
-from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, Layer
+from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
 from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
@@ -32,7 +32,7 @@ class Options:
 
 def start(
     model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing, *, one_kernel: bool = False
-) -> tuple[Layer, int]:
+) -> tuple[LayerBuilder, int]:
     """What all DySHARP forms share: the exchange of `nactive` before Dispatch, and Dispatch itself. (layer, combine window).
 
     A backward pass knows the layout: it uses the AL Table of its forward pass (spec/dysharp.md decision 15) and exchanges nothing.

@@ -12,9 +12,9 @@ from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import one_after_another, phase_by_phase
 from dysharp.systems.building.formats import row_bytes
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import is_real
-from dysharp.systems.building.software_steps import Kernels
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.deepep import ROWS
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
@@ -63,7 +63,7 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine."""
     sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
     if is_real(options.form, cluster):
         kernels = _Chunks(layer, options.n_sm, permute=options.permute)
         kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -71,10 +71,10 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     return phase_by_phase(layer)
 
 
-class _Chunks(Kernels):
+class _Chunks(SoftwareSteps):
     """Persistent kernels on `n_sm` SMs of every GPU. Warps of an SM have roles that work side by side: load, store, sum."""
 
-    def __init__(self, layer: Layer, n_sm: int, *, permute: bool) -> None:
+    def __init__(self, layer: LayerBuilder, n_sm: int, *, permute: bool) -> None:
         most = layer.cluster.n_sms
         if not 1 <= n_sm <= most:
             raise ConfigError(f"hybrid-ep.n_sm: found {n_sm}, expected 1 to {most} SMs")

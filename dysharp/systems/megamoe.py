@@ -12,9 +12,9 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.fused_kernel import fused_tiling
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import is_real
-from dysharp.systems.building.software_steps import Kernels
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
@@ -72,7 +72,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     real = is_real(options.form, cluster)
     dtype = "fp4" if options.dispatch == options.weights == "nvfp4" else None
     tiling = fused_tiling("megamoe", cluster, routing, options.weights, dtype)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
     if real:
         _Fused(layer).layer_pass(cast=options.cast)
         return layer.build("one_copy_per_expert")
@@ -82,21 +82,21 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     return layer.build("one_copy_per_expert")
 
 
-def _pull_order(layer: Layer) -> I64:
+def _pull_order(layer: LayerBuilder) -> I64:
     """Useful rows as they leave: receivers pull their first expert's rows from all sources in turn, then their second's."""
     local = layer.p.slot % layer.routing.placement.slots_per_gpu
     turn = (layer.row_gpu - layer.row_source) % layer.n_gpus
     return np.lexsort((turn, layer.row_token % layer.tokens, local, layer.row_source))
 
 
-def _of_useful_row(layer: Layer, ops: I64) -> I64:
+def _of_useful_row(layer: LayerBuilder, ops: I64) -> I64:
     """`[useful rows]` in token order, of `ops` in `row_push_order`."""
     out = np.empty(len(ops), np.int64)
     out[layer.row_push_order] = ops
     return out
 
 
-class _Fused(Kernels):
+class _Fused(SoftwareSteps):
     """One kernel; pulls and pushes share the links, tiles the SMs."""
 
     def layer_pass(self, *, cast: bool) -> None:

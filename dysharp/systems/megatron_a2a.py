@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import one_after_another, rows_phase_by_phase
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import is_real
-from dysharp.systems.building.software_steps import Kernels
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
@@ -43,7 +43,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Everything one after the other; an all-to-all sends to all peers in turn, each peer's rows by expert."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     there, back = _stream_order(layer, layer.row_source, layer.row_gpu), _stream_order(layer, layer.row_gpu, layer.row_source)
     if is_real(options.form, cluster):
         kernels = _AllToAll(layer)
@@ -52,7 +52,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     return rows_phase_by_phase(layer, there, back)
 
 
-def _stream_order(layer: Layer, node: I32, to: I32) -> I64:
+def _stream_order(layer: LayerBuilder, node: I32, to: I32) -> I64:
     """Useful rows as an all-to-all sends them: each GPU's first row for every peer, then the second ones; a peer's rows by expert."""
     n = layer.n_gpus
     stream = node.astype(np.int64) * n + to
@@ -63,7 +63,7 @@ def _stream_order(layer: Layer, node: I32, to: I32) -> I64:
     return np.lexsort(((to - node) % n, place, node))
 
 
-class _AllToAll(Kernels):
+class _AllToAll(SoftwareSteps):
     """Kernels around two all-to-alls: rows are put in order by kernels of their own on both sides."""
 
     def dispatch(self, order: I64) -> I32:

@@ -11,9 +11,9 @@ from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Templa
 from dysharp.program.constants import COMBINE, DISPATCH
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import STORE, Layer
+from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software import is_real
-from dysharp.systems.building.software_steps import Kernels
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
@@ -46,7 +46,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Every token to every GPU, the GEMMs of the rows that a GPU needs, a row back for every token from every GPU."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     if is_real(options.form, cluster):
         kernels = _AllGather(layer)
         kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -68,7 +68,7 @@ class _Rows:
     are the first surplus op and where they start.
     """
 
-    def __init__(self, layer: Layer, operator: str, useful: int, pairs: I64) -> None:
+    def __init__(self, layer: LayerBuilder, operator: str, useful: int, pairs: I64) -> None:
         """`useful`: first op of the rows with content, of `pairs` in that order."""
         self.layer, self.operator, p = layer, operator, layer.p
         needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
@@ -121,7 +121,7 @@ class _Rows:
         return joins.astype(np.int32)
 
 
-class _AllGather(Kernels):
+class _AllGather(SoftwareSteps):
     """Collectives start when all GPUs are there; permutations are kernels of their own."""
 
     def dispatch(self) -> I32:

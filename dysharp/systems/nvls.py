@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import STORE, Layer
+from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -35,7 +35,7 @@ class Options:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """AllGather of all tokens, grouped GEMMs on the rows a GPU needs, a barrier of all GPUs, ReduceScatter of partial sums."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
     layer.dispatch_allgather(dispatch_window)
     finished = layer.exchange(16, name="barrier", after=one_after_another(layer))

@@ -13,9 +13,9 @@ from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import one_after_another, phase_by_phase
 from dysharp.systems.building.formats import check, row_bytes
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import is_real
-from dysharp.systems.building.software_steps import Kernels
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
@@ -67,7 +67,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     if options.combine != "rows" and (options.combine != "nvfp4" or (real and options.sides == "one")):
         raise ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
     back = row_bytes("trtllm-a2a.combine", options.combine, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
     if real:
         kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
         kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -75,7 +75,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     return phase_by_phase(layer)
 
 
-class _Sided(Kernels):
+class _Sided(SoftwareSteps):
     """What both forms have: small kernels before, and work per token done by the whole GPU."""
 
     def tokens(self, name: str, each_ps: int, copy_ps: int) -> I64:
@@ -124,7 +124,7 @@ class _TwoSided(_Sided):
 
     LAUNCHES = TRT_LAUNCHES
 
-    def __init__(self, layer: Layer, *, scaled: bool) -> None:
+    def __init__(self, layer: LayerBuilder, *, scaled: bool) -> None:
         super().__init__(layer)
         self.fields = "trt.scaled_us" if scaled else "trt.token_us"
         self.gather = "trt.combine_us" if layer.back_bytes == layer.model.row_bytes else "trt.lowprec_us"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dysharp.compute import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
 from dysharp.specs import Model
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
@@ -57,7 +57,7 @@ def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
     )
 
 
-def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _add(layer: LayerBuilder, second_first: bool = True) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ops of both stages on the GPUs' SMs, in tile order: the first op of each GEMM.
 
     The second stage first lets results leave early (spec/dysharp.md decision 23); the first one first packs the SMs best when nothing has
@@ -80,7 +80,7 @@ def _add(layer: Layer, second_first: bool = True) -> tuple[tuple[int, ...], tupl
     return out[0], out[1]
 
 
-def _task(layer: Layer, gemm: Gemm) -> Task:
+def _task(layer: LayerBuilder, gemm: Gemm) -> Task:
     tiling = layer.tiling
     shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)
     if gemm.of_weights:
@@ -88,7 +88,7 @@ def _task(layer: Layer, gemm: Gemm) -> Task:
     return tile_task(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes, part=tiling.part)
 
 
-def _weight_share(layer: Layer) -> F64:
+def _weight_share(layer: LayerBuilder) -> F64:
     """Part of an expert's weights that a tile moves by its rows: exact on a real GPU, for experts of mean load on a paper cluster."""
     if layer.cluster.gpu:
         return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
@@ -96,7 +96,7 @@ def _weight_share(layer: Layer) -> F64:
     return mean_share(layer.tiling.rows, len(layer.p.slot) / occupied)
 
 
-def one_after_another(layer: Layer, received: I32 | None = None) -> I32:
+def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:
     """All of a GPU's rows (and `received[gpu]`), then all of the first stage, then all of the second. Returns the JOIN per GPU that ends it."""
     if not layer.compute:
         return layer.gpu_barrier(Tail.TILE_READY, 0, also=received)
@@ -106,7 +106,7 @@ def one_after_another(layer: Layer, received: I32 | None = None) -> I32:
     return layer.gpu_barrier(Tail.OP_DONE, second[0])
 
 
-def in_pairs(layer: Layer, op_of_useful_row: I64) -> None:
+def in_pairs(layer: LayerBuilder, op_of_useful_row: I64) -> None:
     """COMET: the first stage as tiles fill, a barrier of the GPU, the second; finished rows release `op_of_useful_row` (token order)."""
     if not layer.compute:
         arrived = layer.gpu_barrier(Tail.TILE_READY, 0)
@@ -118,7 +118,7 @@ def in_pairs(layer: Layer, op_of_useful_row: I64) -> None:
     layer.rows_release(Tail.OP_DONE, second[0] + layer.tiles, op_of_useful_row)
 
 
-def fused(layer: Layer, op_of_useful_row: I64) -> None:
+def fused(layer: LayerBuilder, op_of_useful_row: I64) -> None:
     """The first stage as tiles fill, the second behind it, finished rows release `op_of_useful_row` (useful rows in token order)."""
     if not layer.compute:
         layer.rows_release(Tail.TILE_READY, layer.tiles, op_of_useful_row)
@@ -127,7 +127,7 @@ def fused(layer: Layer, op_of_useful_row: I64) -> None:
     layer.rows_release(Tail.OP_DONE, results + layer.tiles, op_of_useful_row)
 
 
-def as_tiles_fill(layer: Layer, *, second_first: bool = True) -> int:
+def as_tiles_fill(layer: LayerBuilder, *, second_first: bool = True) -> int:
     """Both stages of a tile as soon as its rows are there. Returns the first op of the GEMM that makes results, in tile order."""
     first, second = _add(layer, second_first)
     _after_tiles(layer, Tail.TILE_READY, 0, first)
@@ -135,13 +135,13 @@ def as_tiles_fill(layer: Layer, *, second_first: bool = True) -> int:
     return second[0]
 
 
-def _after_tiles(layer: Layer, tail: Tail, first: int, heads: tuple[int, ...]) -> None:
+def _after_tiles(layer: LayerBuilder, tail: Tail, first: int, heads: tuple[int, ...]) -> None:
     """The ops of every tile in `heads` wait for the tile's own tail."""
     for head in heads:
         layer.b.edges(tail, first + layer.tiles, Head.OP_ISSUE, head + layer.tiles)
 
 
-def phase_by_phase(layer: Layer) -> Program:
+def phase_by_phase(layer: LayerBuilder) -> Program:
     """Paper form of one copy per GPU each way: Dispatch, one GEMM after the other, Combine; the only waits are each GPU's own."""
     layer.dispatch_puts()
     finished = one_after_another(layer)
@@ -150,7 +150,7 @@ def phase_by_phase(layer: Layer) -> Program:
     return layer.build("one_copy_per_gpu")
 
 
-def rows_phase_by_phase(layer: Layer, there: I64 | None = None, back: I64 | None = None) -> Program:
+def rows_phase_by_phase(layer: LayerBuilder, there: I64 | None = None, back: I64 | None = None) -> Program:
     """The same with a row per (token, expert), sent in the order `there` and back in the order `back` (default: the layer's own)."""
     back = layer.row_push_order if back is None else back
     layer.dispatch_rows(order=there)

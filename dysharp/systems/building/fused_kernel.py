@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.compute import Tiling
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
-from dysharp.systems.building.layer import Layer
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.workload import Routing
 
 ROWS = ("rows", "fp8", "mxfp8")
@@ -33,9 +33,9 @@ def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str =
 
 def formatted_layer(
     system: str, model: Model, cluster: Cluster, routing: Routing, direction: str, *, dispatch: str, weights: str, compute: bool, one_kernel: bool
-) -> Layer:
+) -> LayerBuilder:
     """A layer in the formats asked for; `one_kernel`: with the tiles of a fused kernel, else a library's."""
     sent = row_bytes(f"{system}.dispatch", dispatch, ROWS, model)
     check(f"{system}.weights", weights, WEIGHT_BYTES)
     tiling = fused_tiling(system, cluster, routing, weights) if one_kernel else Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])
-    return Layer(model, cluster, routing, direction, compute=compute, sent_bytes=sent, tiling=tiling)
+    return LayerBuilder(model, cluster, routing, direction, compute=compute, sent_bytes=sent, tiling=tiling)

@@ -33,7 +33,7 @@ CONTROL = Framing("control", payload_bytes=128)
 BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}  # what Dispatch sends of a token, what Combine brings back
 
 
-class Layer:
+class LayerBuilder:
     """One pass of a layer under construction. `pair_*` columns are per distinct (token, GPU), `row_*` per useful (token, expert)."""
 
     def __init__(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template, To
 from dysharp.program.constants import OTHER
-from dysharp.systems.building.layer import CONTROL, Layer
+from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software import Software
 
 I32 = NDArray[np.int32]
@@ -21,10 +21,10 @@ I64 = NDArray[np.int64]
 WORD_BYTES = 16  # a flag or a count with its address: one flit
 
 
-class Kernels:
+class SoftwareSteps:
     """Builds the software around the transfers of `layer`."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: LayerBuilder) -> None:
         self.layer, self.costs = layer, Software(layer.cluster, layer.n_gpus)
         m = layer.b.machine
         self.flight_ps = 2 * m.lat  # source to switch to receiver
