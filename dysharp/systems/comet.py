@@ -33,5 +33,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer = LayerBuilder(model, cluster, routing, direction)
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    in_pairs(layer, combine + layer.push_of_useful_row)
+    in_pairs(layer, combine.of_useful_row)
     return layer.build("one_copy_per_gpu")

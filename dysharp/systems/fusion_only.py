@@ -14,8 +14,9 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`dispatch`: "rows" sends the model's rows, "fp8" and "mxfp8" narrow ones; `weights`: "model", "fp4", "mxfp8" or "nvfp4". `compute` = False
-    leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """`dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch: str = "rows"
@@ -44,5 +45,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer = formatted_layer("fusion-only", model, cluster, routing, direction, one_kernel=True, **asdict(options))
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    fused(layer, combine + layer.push_of_useful_row)
+    fused(layer, combine.of_useful_row)
     return layer.build("one_copy_per_gpu")

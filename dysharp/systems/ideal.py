@@ -20,8 +20,15 @@ GEMMS = ("library", FUSED_GEMMS)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`gemms`: "library" has the tiles of a GEMM library, with an activation and casts between them on hw-* clusters, "fused" those of a fused
-    kernel; "auto" on an hw-* cluster whichever takes less (`run` tries both), else "library". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    """`gemms`: whose tiles the GEMMs have.
+
+    | gemms | tiles |
+    |---|---|
+    | library | of a GEMM library; on hw-* clusters an activation and casts run between the GEMMs |
+    | fused | of a fused kernel |
+    | auto | on hw-* clusters `run` tries both and returns the faster Row; else as "library" |
+
+    `weights`: format of weights, "model", "fp4", "mxfp8" or "nvfp4".
     """
 
     gemms: str = "auto"
@@ -45,7 +52,7 @@ class Options:
     ),
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """One local op per GPU stands for all of Dispatch: every row its experts need is there at once. Sums appear when all rows are."""
+    """One local op per GPU stands for Dispatch: all rows of its experts arrive at once. All sums appear when all results do."""
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
     one_kernel = options.gemms == FUSED_GEMMS
     layer = formatted_layer(
@@ -64,5 +71,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         bytes=model.row_bytes,
         to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
     )
-    layer.combine_free(as_tiles_fill(layer, second_first=False))
+    layer.combine_free(as_tiles_fill(layer, second_first=False).results)
     return layer.build("none")

@@ -15,7 +15,10 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (building/windows.py); `compute` = False: pure communication."""
+    """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
+
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """
 
     dispatch_window: int = choice_int("nvls.dispatch_window")
     combine_window: int = choice_int("nvls.combine_window")
@@ -38,7 +41,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
     layer.dispatch_allgather(dispatch_window)
-    finished = layer.exchange(16, name="barrier", after=one_after_another(layer))
+    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
-    layer.all_of_gpu_wait(Tail.TILE_READY, finished, pulls, layer.every_source)
+    layer.wait_first(pulls, done, tail=Tail.TILE_READY)
     return layer.build("allgather")

@@ -19,6 +19,8 @@ from dysharp.specs.gpu import load_gpu
 from dysharp.workload import Routing
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
+FORMS = ("auto", "paper", "real")
+"""Values of the option `form`."""
 FUSED_GEMMS = "fused"
 """Value of the option `gemms`: the GEMMs are those of a fused kernel."""
 OTHER_COLOUR = "#44AA99"
@@ -27,25 +29,26 @@ OTHER_COLOUR = "#44AA99"
 
 @dataclass(frozen=True, slots=True)
 class Ships:
-    """What the released software of a system runs on; what its source leaves open is not restricted.
-
-    `archs`: of GPUs (`Gpu.arch`); `formats`: GEMM type of a model -> the options with which the system is usually run for it, a type that is
-    missing has no kernels; `hidden`: the sizes that are compiled, () = any; `step`, `expert_step`: hidden sizes (of experts) are multiples of
-    it; `gated`: only experts of three matrices.
-    """
+    """On which GPUs and models the released software of a system runs. A default restricts nothing: the source says nothing about it."""
 
     source: str
     archs: tuple[str, ...]
+    """Architectures of GPUs (`Gpu.arch`)."""
     formats: Mapping[str, Mapping[str, str]]
+    """GEMM type of a model -> the options with which the system is usually run for such models. No kernels exist for other types."""
     hidden: tuple[int, ...] = ()
+    """Hidden sizes that are compiled; () = any."""
     step: int = 1
+    """The hidden size must be a multiple of this."""
     expert_step: int = 1
+    """The hidden size of an expert must be a multiple of this."""
     gated: bool = False
+    """Only gated experts."""
 
     def why_not(self, model: Model, cluster: Cluster) -> str:
-        """Why it does not run this model on this machine, "" where it does."""
+        """Why the software does not run this model on this machine; "" where it does."""
         arch = load_gpu(cluster.gpu).arch
-        found = [
+        reasons = [
             (arch not in self.archs, f"on {arch}, expected {' or '.join(self.archs)}"),
             (model.gemm_dtype not in self.formats, f"for {model.gemm_dtype} models, expected {' or '.join(self.formats)}"),
             (bool(self.hidden) and model.hidden not in self.hidden, f"for hidden {model.hidden}, expected {', '.join(map(str, self.hidden))}"),
@@ -53,7 +56,7 @@ class Ships:
             (model.expert_hidden % self.expert_step > 0, f"for experts of {model.expert_hidden}, expected a multiple of {self.expert_step}"),
             (self.gated and not model.gated, "for ungated experts, expected three matrices"),
         ]
-        return next((f"no kernel {text} ({self.source})" for wrong, text in found if wrong), "")
+        return next((f"no kernel {text} ({self.source})" for wrong, text in reasons if wrong), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,10 @@ class System:
     options: type
     traffic: str
     """Closed-form scheme of `workload.traffic`."""
-    plan: Plan
+    paper: Plan
+    """The Program as papers assume it: no software cost."""
+    real: Plan | None
+    """The Program with its software costs; None: the system has no real form."""
     permutes: int
     """Permutations of a pass (rows sorted by expert and put back) that the Program does not contain. On hw clusters each adds to the layer time.
 
@@ -103,16 +109,29 @@ class System:
 
     @property
     def has_real_form(self) -> bool:
-        """Whether it also exists with its software costs (option `form`), and not only as papers assume."""
-        return _has_form(self.options)
+        """Whether the system also exists with its software costs, and not only as papers assume."""
+        return self.real is not None
+
+    def plan(self, model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+        """The Program of one pass ("fwd" or "bwd") with `options`, an instance of `self.options`.
+
+        The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for wrong options.
+        """
+        chosen = self.real if self.real is not None and is_real(options.form, cluster) else self.paper
+        return chosen(model, cluster, routing, direction, options)
 
     def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
         return self.fused or options.get("gemms") == FUSED_GEMMS
 
 
-def _has_form(options: type) -> bool:
-    return any(f.name == "form" for f in dataclasses.fields(options))
+def is_real(form: str, cluster: Cluster) -> bool:
+    """Whether the option `form` asks for the real form on this cluster. Raises ConfigError for an unknown or impossible form."""
+    if form not in FORMS:
+        raise ConfigError(f"form: found {form!r}, expected one of {', '.join(FORMS)}")
+    if form == "real" and not cluster.gpu:
+        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (it names the GPU whose constants are charged)')
+    return form == "real" or (form == "auto" and cluster.software_costs)
 
 
 _REGISTRY: dict[str, System] = {}
@@ -126,6 +145,7 @@ def system(
     traffic: str,
     permutes: int,
     fused: bool,
+    real: Plan | None = None,
     drops: str = "",
     today: bool | None = None,
     bound: bool = False,
@@ -135,15 +155,18 @@ def system(
     change: Change | None = None,
     ships: Ships | None = None,
 ) -> Callable[[Plan], Plan]:
-    """Register a plan function as the system `name`; the parameters are the fields of `System`.
+    """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
 
     `permutes` and `fused` have no default, because they change layer times on hw clusters. `today` None: whether the system has a real form.
-    Raises ConfigError for a colour that is not "#RRGGBB", and for `gemm_variants` without the option `gemms`.
+    Raises ConfigError where `real` comes without the option `form` or `gemm_variants` without the option `gemms` (or the other way round),
+    and for a colour that is not "#RRGGBB".
     """
+    known = {f.name for f in dataclasses.fields(options)}
+    for fact, declared, option in (("real", real is not None, "form"), ("gemm_variants", bool(gemm_variants), "gemms")):
+        if declared != (option in known):
+            raise ConfigError(f'system "{name}": found {fact if declared else f"option {option!r}"} alone, expected {fact} and option {option!r}')
     if not re.fullmatch("#[0-9A-Fa-f]{6}", colour):
         raise ConfigError(f'system "{name}": found colour {colour!r}, expected "#RRGGBB"')
-    if gemm_variants and "gemms" not in {f.name for f in dataclasses.fields(options)}:
-        raise ConfigError(f'system "{name}": found gemm_variants but no option "gemms", expected both or none')
 
     def register(plan: Plan) -> Plan:
         _REGISTRY[name] = System(
@@ -152,11 +175,12 @@ def system(
             summary=_summary(name, plan),
             options=options,
             traffic=traffic,
-            plan=plan,
+            paper=plan,
+            real=real,
             permutes=permutes,
             fused=fused,
             drops=drops,
-            today=_has_form(options) if today is None else today,
+            today=real is not None if today is None else today,
             bound=bound,
             gemm_variants=gemm_variants,
             row_formats=row_formats,

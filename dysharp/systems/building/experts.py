@@ -1,7 +1,12 @@
-"""How the experts of a layer run: the grouped GEMMs of a pass, and three schedules of them over row tiles.
+"""The grouped GEMMs of a pass, and three schedules of them over the row tiles of the experts.
 
-Forward: GEMM-1, then GEMM-2 of every tile. Backward: GEMM-2's data gradient, then GEMM-1's, each with a weight gradient beside it that only
-fills SM slots nobody else wants; all have to finish, nothing waits for them (docs/design/0005).
+| pass | first stage | second stage |
+|---|---|---|
+| forward | GEMM-1 | GEMM-2 |
+| backward | data and weight gradients of GEMM-2 | data and weight gradients of GEMM-1 |
+
+Weight gradients take SM slots that no other op wants. No op waits for them, but the pass ends when they have ended
+(docs/design/0005-backward.md).
 """
 
 from __future__ import annotations
@@ -12,20 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.compute import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
-from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
+from dysharp.program import Discipline, Kind, Tail, Template
 from dysharp.specs import Model
+from dysharp.systems.building.batch import ids
 from dysharp.systems.building.layer import LayerBuilder
 
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-STORED_BYTES = 2  # an element between two GEMMs, as their outputs: BF16
-FILLER = 2  # prio of weight gradients, behind both GEMMs that results wait for
+STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
+FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A grouped GEMM: `columns` by `depth` weights (or their gradient). `epilogue_bytes`: moved per row beyond the GEMM's own output."""
+    """A grouped GEMM with weights of `columns` by `depth`, or the gradient of such weights (`of_weights`).
+
+    `epilogue_bytes`: bytes per row that the epilogue moves besides the output of the GEMM.
+    """
 
     fn: str
     operator: str
@@ -37,11 +46,29 @@ class Gemm:
     of_weights: bool = False
 
 
-Stage = tuple[Gemm, ...]  # what results wait for, then what nothing waits for; all wait for the same
+Stage = tuple[Gemm, ...]
+"""First the GEMM whose output the results need, then weight gradients that no op waits for. All start on the same condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmOps:
+    """The GEMM ops of a pass. `first`, `second`: an array `[tiles]` of ops for each GEMM of the stage, in the order of `Stage`.
+
+    `sms`: `[gpus]` the pool of SMs of each GPU.
+    """
+
+    first: tuple[I32, ...]
+    second: tuple[I32, ...]
+    sms: list[int]
+
+    @property
+    def results(self) -> I32:
+        """`[tiles]` the ops that make the results of the layer."""
+        return self.second[0]
 
 
 def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
-    """The GEMMs of a pass. Gated experts (three matrices) have gate and up columns in GEMM-1, so `dh` is twice as wide as `a`."""
+    """The GEMMs of a pass. GEMM-1 of gated experts has gate and up columns, so `dh` is twice as wide as `a`."""
     hidden, mid = model.hidden, model.expert_hidden
     inner = mid * (model.n_matrices - 1)
     if direction == "fwd":
@@ -57,30 +84,32 @@ def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
     )
 
 
-def _add(layer: LayerBuilder, second_first: bool = True) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ops of both stages on the GPUs' SMs, in tile order: the first op of each GEMM.
+def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
+    """Add both stages on the SMs of the GPUs, one op per GEMM and tile. No op waits for anything yet.
 
-    The second stage first lets results leave early (spec/dysharp.md decision 23); the first one first packs the SMs best when nothing has
-    to leave.
+    `second_first`: which stage an SM prefers. The second stage first lets results leave early (spec/dysharp.md decision 23). The first
+    stage first packs the SMs best when no result has to leave.
     """
-    pools = [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)]
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", pools)[layer.tile_gpu]
-    out = []
+    sms = [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)]
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)[layer.tile_gpu]
+    both = []
     for stage, prio in zip(stages(layer.model, layer.direction), (int(second_first), int(not second_first)), strict=True):
-        first = []
+        ops = []
         for gemm in stage:
-            duration = layer.b.duration(*_task(layer, gemm))
+            duration = layer.b.duration(*gemm_task(layer, gemm))
             tasks = weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
             template = layer.b.template(
                 Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
             )
             urgency = FILLER if gemm.of_weights else prio
-            first.append(layer.b.ops(template, layer.tile_gpu, issuer=issuer, prio=urgency, rows=layer.tile_rows, key=layer.tiles))
-        out.append(tuple(first))
-    return out[0], out[1]
+            first = layer.b.ops(template, layer.tile_gpu, issuer=issuer, prio=urgency, rows=layer.tile_rows, key=layer.tiles)
+            ops.append(ids(first, len(layer.tiles)))
+        both.append(tuple(ops))
+    return GemmOps(both[0], both[1], sms)
 
 
-def _task(layer: LayerBuilder, gemm: Gemm) -> Task:
+def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
+    """Time and memory traffic of one task of `gemm`, by the rows of the tile."""
     tiling = layer.tiling
     shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)
     if gemm.of_weights:
@@ -89,7 +118,10 @@ def _task(layer: LayerBuilder, gemm: Gemm) -> Task:
 
 
 def _weight_share(layer: LayerBuilder) -> F64:
-    """Part of an expert's weights that a tile moves by its rows: exact on a real GPU, for experts of mean load on a paper cluster."""
+    """The part of an expert's weights that a tile moves, by the rows of the tile.
+
+    On a real GPU it follows the load of each expert, on a paper cluster the mean load.
+    """
     if layer.cluster.gpu:
         return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
     occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
@@ -97,64 +129,57 @@ def _weight_share(layer: LayerBuilder) -> F64:
 
 
 def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:
-    """All of a GPU's rows (and `received[gpu]`), then all of the first stage, then all of the second. Returns the JOIN per GPU that ends it."""
+    """Each GPU waits for all of its rows and for the op `received[gpu]`, runs all of the first stage, then all of the second.
+
+    Returns `[gpus]` the JOIN that ends the GEMMs of each GPU.
+    """
     if not layer.compute:
-        return layer.gpu_barrier(Tail.TILE_READY, 0, also=received)
-    first, second = _add(layer)
-    layer.gpu_barrier(Tail.TILE_READY, 0, first, also=received)
-    layer.gpu_barrier(Tail.OP_DONE, first[0], second)
-    return layer.gpu_barrier(Tail.OP_DONE, second[0])
+        return layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received)
+    gemms = add_gemms(layer)
+    layer.join_tiles(layer.tiles, Tail.TILE_READY, heads=gemms.first, also=received)
+    layer.join_tiles(gemms.first[0], heads=gemms.second)
+    return layer.join_tiles(gemms.results)
 
 
-def in_pairs(layer: LayerBuilder, op_of_useful_row: I64) -> None:
-    """COMET: the first stage as tiles fill, a barrier of the GPU, the second; finished rows release `op_of_useful_row` (token order)."""
+def in_pairs(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
+    """The schedule of COMET: the first stage tile by tile as rows arrive, a barrier of the GPU, the second stage.
+
+    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns None without GEMMs.
+    """
     if not layer.compute:
-        arrived = layer.gpu_barrier(Tail.TILE_READY, 0)
-        layer.rows_release(Tail.OP_DONE, arrived[layer.tile_gpu], op_of_useful_row)
-        return
-    first, second = _add(layer)
-    _after_tiles(layer, Tail.TILE_READY, 0, first)
-    layer.gpu_barrier(Tail.OP_DONE, first[0], second)
-    layer.rows_release(Tail.OP_DONE, second[0] + layer.tiles, op_of_useful_row)
+        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY)
+        layer.wait_rows(op_of_useful_row, arrived[layer.tile_gpu])
+        return None
+    gemms = add_gemms(layer)
+    _start_on_arrival(layer, gemms)
+    layer.join_tiles(gemms.first[0], heads=gemms.second)
+    layer.wait_rows(op_of_useful_row, gemms.results)
+    return gemms
 
 
-def fused(layer: LayerBuilder, op_of_useful_row: I64) -> None:
-    """The first stage as tiles fill, the second behind it, finished rows release `op_of_useful_row` (useful rows in token order)."""
+def fused(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
+    """Both stages tile by tile as rows arrive.
+
+    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns None without GEMMs.
+    """
     if not layer.compute:
-        layer.rows_release(Tail.TILE_READY, layer.tiles, op_of_useful_row)
-        return
-    results = as_tiles_fill(layer)
-    layer.rows_release(Tail.OP_DONE, results + layer.tiles, op_of_useful_row)
+        layer.wait_rows(op_of_useful_row, layer.tiles, Tail.TILE_READY)
+        return None
+    gemms = as_tiles_fill(layer)
+    layer.wait_rows(op_of_useful_row, gemms.results)
+    return gemms
 
 
-def as_tiles_fill(layer: LayerBuilder, *, second_first: bool = True) -> int:
-    """Both stages of a tile as soon as its rows are there. Returns the first op of the GEMM that makes results, in tile order."""
-    first, second = _add(layer, second_first)
-    _after_tiles(layer, Tail.TILE_READY, 0, first)
-    _after_tiles(layer, Tail.OP_DONE, first[0], second)
-    return second[0]
+def as_tiles_fill(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
+    """Both stages of a tile as soon as the rows of the tile have arrived; `second_first` as in `add_gemms`."""
+    gemms = add_gemms(layer, second_first=second_first)
+    _start_on_arrival(layer, gemms)
+    for head in gemms.second:
+        layer.wait_each(head, gemms.first[0])
+    return gemms
 
 
-def _after_tiles(layer: LayerBuilder, tail: Tail, first: int, heads: tuple[int, ...]) -> None:
-    """The ops of every tile in `heads` wait for the tile's own tail."""
-    for head in heads:
-        layer.b.edges(tail, first + layer.tiles, Head.OP_ISSUE, head + layer.tiles)
-
-
-def phase_by_phase(layer: LayerBuilder) -> Program:
-    """Paper form of one copy per GPU each way: Dispatch, one GEMM after the other, Combine; the only waits are each GPU's own."""
-    layer.dispatch_puts()
-    finished = one_after_another(layer)
-    combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
-    return layer.build("one_copy_per_gpu")
-
-
-def rows_phase_by_phase(layer: LayerBuilder, there: I64 | None = None, back: I64 | None = None) -> Program:
-    """The same with a row per (token, expert), sent in the order `there` and back in the order `back` (default: the layer's own)."""
-    back = layer.row_push_order if back is None else back
-    layer.dispatch_rows(order=there)
-    finished = one_after_another(layer)
-    combine = layer.combine_rows(Discipline.PROGRAM_ORDER, back)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.row_gpu[back])
-    return layer.build("one_copy_per_expert")
+def _start_on_arrival(layer: LayerBuilder, gemms: GemmOps) -> None:
+    """The first stage of a tile waits for the rows of the tile."""
+    for head in gemms.first:
+        layer.wait_tiles(head, layer.tiles)

@@ -1,4 +1,4 @@
-"""Formats in which systems send rows and read weights: bytes with the scales that belong to them."""
+"""Formats in which systems send rows and read weights, with the bytes of their scales."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
 NV_BLOCK = 16  # values that share an 8-bit scale in NVFP4
 FP8_BLOCK = 128  # values that share an FP32 scale (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)
 WEIGHT_BYTES: Mapping[str, float | None] = {"model": None, "fp4": 0.5 + 1 / MX_BLOCK, "mxfp8": 1 + 1 / MX_BLOCK, "nvfp4": 0.5 + 1 / NV_BLOCK}
-"""Of one weight with its part of a scale; None: those of the GEMMs' type."""
+"""Format of weights -> bytes of one weight with its share of a scale; None: as many as the type of the GEMMs has."""
 ROW_BYTES: Mapping[str, Callable[[Model], int]] = {
     "rows": lambda model: model.row_bytes,
     "fp8": lambda model: model.hidden + 4 * -(-model.hidden // FP8_BLOCK),
@@ -19,18 +19,29 @@ ROW_BYTES: Mapping[str, Callable[[Model], int]] = {
     "mxfp8": lambda model: model.hidden + -(-model.hidden // MX_BLOCK),
     "nvfp4": lambda model: -(-model.hidden // 2) + -(-model.hidden // NV_BLOCK),
 }
-"""Of one token: the model's own rows, FP8 with FP32 scales, FP8 without, FP8 and FP4 with 8-bit scales."""
+"""Format of rows -> bytes of one token's row.
+
+| format | a row has |
+|---|---|
+| rows | the model's own type |
+| fp8 | FP8 values, an FP32 scale per 128 |
+| fp8-plain | FP8 values, no scales |
+| mxfp8 | FP8 values, an 8-bit scale per 32 |
+| nvfp4 | FP4 values, an 8-bit scale per 16 |
+"""
+ROWS_OR_FP8 = ("rows", "fp8")
+"""What DeepEP and the kernels in its repository send."""
 
 
-def row_bytes(option: str, found: str, known: Iterable[str], model: Model) -> int:
-    """Bytes of a row in format `found`, the value of `option` ("deepep.dispatch"). Raises `ConfigError` unless it is one of `known`."""
-    check(option, found, known)
-    return ROW_BYTES[found](model)
+def row_bytes(option: str, word: str, known: Iterable[str], model: Model) -> int:
+    """Bytes of a row in the format `word`, the value of `option` (such as "deepep.dispatch"). Raises ConfigError unless `known` has `word`."""
+    check(option, word, known)
+    return ROW_BYTES[word](model)
 
 
-def check(option: str, found: str, known: Iterable[str]) -> None:
-    """Raises `ConfigError` unless `found`, the value of `option`, is one of `known`."""
+def check(option: str, word: str, known: Iterable[str]) -> None:
+    """Raises ConfigError unless `known` has `word`, the value of `option`."""
     names = tuple(known)
-    if found not in names:
+    if word not in names:
         expected = " or ".join(names) if len(names) < 3 else f"one of {', '.join(names)}"
-        raise ConfigError(f"{option}: found {found!r}, expected {expected}")
+        raise ConfigError(f"{option}: found {word!r}, expected {expected}")

@@ -7,7 +7,7 @@ from dysharp.specs import Cluster, Model
 
 
 def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
-    """Tokens whose reduction sessions always fit the tables of the source's ports (at least 1); `aux_bytes` are summed with every row.
+    """Tokens (at least 1) whose reduction sessions always fit the tables of the source's ports. `aux_bytes`: summed with every row.
 
     A token of n packets takes at most ceil(n / links) sessions in one port.
     """
@@ -17,6 +17,9 @@ def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int
 
 
 def windows(model: Model, cluster: Cluster, dispatch: int, combine: int, aux_bytes: int = 0) -> tuple[int, int]:
-    """Tokens in flight per source GPU: 0 = automatic (largest power of two of sessions that always fit; half of it for Dispatch)."""
+    """(dispatch, combine) windows: tokens in flight per source GPU. An argument of 0 is replaced.
+
+    `combine` by the largest power of two of tokens whose sessions always fit, `dispatch` by half of `combine`.
+    """
     combine = combine or 1 << (sessions_that_fit(model, cluster, aux_bytes).bit_length() - 1)
     return dispatch or max(1, combine // 2), combine
