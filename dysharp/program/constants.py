@@ -1,4 +1,4 @@
-"""A Cluster as the constants of the burst level, the classes of its virtual channels, and the size of its reduction tables."""
+"""A Cluster as the constants of the burst level: links, classes of virtual channels, reduction tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dysharp.specs import Cluster, choice_int
 from dysharp.units import ns_to_ps
 
 CLASSES = ("dispatch", "response", "combine", "other")
-"""Requests of pulls queue with the stores of Dispatch: a port's eight request channels carry both (DySHARP: sixteen
-channels per input port, eight for requests and eight for responses)."""
+"""Classes of virtual channels.
+
+Requests of pulls share the class of Dispatch, as they share the eight request channels of a port (DySHARP: sixteen
+channels per input port, eight for requests and eight for responses).
+"""
 DISPATCH, RESPONSE, COMBINE, OTHER = range(4)
 PACKET_BYTES = 128
 
@@ -34,5 +37,8 @@ def machine_of(cluster: Cluster) -> Machine:
 
 
 def sessions_of_table(cluster: Cluster) -> int:
-    """Reduction sessions that the table of one port holds (at least 1): each takes `dysharp.fp32_sum_entries` of its 128 B entries."""
+    """Reduction sessions (at least 1) that the table of one port holds.
+
+    A session takes `dysharp.fp32_sum_entries` of the 128 B entries.
+    """
     return max(1, cluster.reduction_buffer_bytes // (PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")))

@@ -1,4 +1,4 @@
-"""COMET, paper form: tiles start as their rows arrive, results leave as their rows finish; a barrier between the GEMMs."""
+"""COMET, paper form: tiles start as their rows arrive, results leave as their rows finish; a barrier between GEMMs."""
 
 from __future__ import annotations
 

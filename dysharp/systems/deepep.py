@@ -1,14 +1,14 @@
 """DeepEP normal kernels: push, one copy per distinct GPU each way, operators one after the other.
 
-Real form: channels of SM pairs. One SM of a pair pushes rows into a ring at the receiver, the other takes rows out of the rings that it
-receives.
+Real form: channels of SM pairs. One SM of a pair pushes rows into rings at the receivers. The other takes rows out of
+its own rings.
 
-- Tokens of a GPU are cut into equal runs, one per channel.
-- The warps of a sending SM are split evenly over the destinations, the own GPU too. Each group of warps walks all tokens of its channel and
-  copies those that go to its destination, one copy at a time (`deepep.copy_us`: slot, metadata, tail).
-- Bytes share the SM, whichever group moves them. Bytes that leave a GPU share the pace of SM stores.
+- The tokens of a GPU are cut into equal runs, one per channel.
+- The warps of a sending SM are split evenly over the destinations, the own GPU too. Each group of warps walks all tokens
+  of its channel and copies the tokens for its destination, one at a time (`deepep.copy_us`: slot, metadata, tail).
+- All copies of an SM share its copy rate. All bytes that leave a GPU share the pace of SM stores.
 - A slot of a ring is held from the start of a copy until the receiver has taken the row.
-- A receiver sees a row when the sender moves the tail of the ring, that is after the row has been acknowledged to the sender.
+- A receiver sees a row when the sender has moved the tail of the ring, which follows the acknowledgement of the row.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 RING_SLOTS = 256  # tokens per (channel, source): DeepEP V1
 BARRIERS = 2  # of a call with a cached handle: DeepEP V1
-CHUNK = {"dispatch": 6, "combine": 4}  # tokens after which a sender moves a ring's tail: the tuned values of DeepEP's tests on eight GPUs
+CHUNK = {"dispatch": 6, "combine": 4}
+"""Tokens after which a sender moves the tail of a ring: the tuned values of DeepEP's tests on eight GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters). The real form has SM channels, rings, launches and barriers with their costs.
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    `n_sm`: SMs of the communication kernels, real form only. `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element
-    and an FP32 scale per 128). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    The real form has SM channels, rings, launches and barriers with their costs. `n_sm`: SMs of the communication
+    kernels, real form only. `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32
+    scale per 128). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -83,7 +85,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, then one GEMM after the other, then Combine on each GPU. A GPU waits for its own rows and GEMMs only."""
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
 
 
@@ -107,7 +109,10 @@ class _Channels(SoftwareSteps):
         return (receiver.astype(np.int64) * self.n + channel) * self.layer.n_gpus + source
 
     def _slots(self) -> int:
-        """Add a semaphore per ring with the slots of the ring. Returns the id of the first; rings are numbered as in `_rings`."""
+        """Add a semaphore per ring with the slots of the ring.
+
+        Returns the id of the first; rings are numbered as in `_rings`.
+        """
         layer, per_gpu = self.layer, self.layer.n_gpus * self.n
         first = layer.b.semaphore(0, RING_SLOTS, "ring", "tokens")
         for ring in range(1, layer.n_gpus * per_gpu):
@@ -115,7 +120,10 @@ class _Channels(SoftwareSteps):
         return first
 
     def _seen(self, ring: I64, chunk: int) -> I64:
-        """`[rows]` the row whose arrival moves the tail past each row: the last row of its chunk in its ring. Rows in the order of sending."""
+        """`[rows]` the row whose arrival moves the tail past each row: the last row of its chunk in its ring.
+
+        Rows in the order of sending.
+        """
         order = np.argsort(ring, kind="stable")
         start = np.flatnonzero(np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)])
         length = np.diff(np.append(start, len(order)))
@@ -126,14 +134,18 @@ class _Channels(SoftwareSteps):
         return seen
 
     def call(self, name: str, after: I32 | None) -> I32:
-        """`[gpus]` DELAYs: the start of a kernel with a cached handle (launch, barriers, heads of the rings) behind `after` of all GPUs."""
+        """`[gpus]` DELAYs: the start of a kernel with a cached handle, behind `after` of all GPUs.
+
+        It has the launch, the barriers and the heads of the rings.
+        """
         start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps)
         if after is not None:
             self.layer.wait_all(start, after)  # all GPUs take part in the barriers
         return start
 
     def _group(self, operator: str, cost_ps: int, walk_ps: I64 | int, node: I32, channel: I64, to: I32) -> Batch:
-        """A DELAY per copy, of `cost_ps` and of the walk to the token: what the group of warps of one destination does before the bytes move.
+        """A DELAY per copy: what the warps of one destination do before the bytes move, `cost_ps` and the walk to the
+        token.
 
         Each group of each channel is an issuer of its own, which takes its copies in the order of the arrays.
         """
@@ -148,7 +160,10 @@ class _Channels(SoftwareSteps):
         return self.copies(operator, durations, node, np.array(issuers, np.int32)[group_index], 1 + walk_index, name="group")
 
     def _walked(self, ring: I64, token: I32 | I64) -> I64:
-        """`[rows]` tokens that a group has walked past since its last copy, the copied token included. One group fills one `ring`."""
+        """`[rows]` tokens that a group has walked past since its last copy, the copied token included.
+
+        One group fills one `ring`.
+        """
         tokens, n = self.layer.tokens, self.n
         local = token.astype(np.int64) % tokens
         place = local - -(-self._channel(token) * tokens // n)  # the channel's first token
@@ -160,7 +175,10 @@ class _Channels(SoftwareSteps):
         return walked
 
     def dispatch(self) -> I32:
-        """Dispatch of all tokens. Returns `[gpus]` the JOIN of each GPU that has taken all of its rows out of the rings."""
+        """Dispatch of all tokens.
+
+        Returns `[gpus]` the JOIN of each GPU that has taken all of its rows out of the rings.
+        """
         layer, costs, p = self.layer, self.costs, self.layer.p
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         order = np.lexsort(((puts.to - puts.node) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
@@ -185,7 +203,10 @@ class _Channels(SoftwareSteps):
         return received
 
     def combine(self, finished: I32) -> None:
-        """Rows go back when `finished[gpu]` of all GPUs are done. The source sums the copies of a token when the last copy has arrived."""
+        """Rows go back when `finished[gpu]` of all GPUs are done.
+
+        The source sums the copies of a token when the last copy has arrived.
+        """
         layer, costs = self.layer, self.costs
         puts = layer.combine_puts(Discipline.READY_FIFO)
         channel = self._channel(layer.p.token[puts.unit])

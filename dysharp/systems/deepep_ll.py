@@ -1,4 +1,4 @@
-"""DeepEP low-latency kernels: one message per (token, expert) into fixed slots, count words behind them, BF16 rows back, no barrier."""
+"""DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, with count words behind the messages: a GPU goes on when it has polled the words for its own experts."""
+    """As the paper form, with count words: a GPU goes on when it has polled the words for its own experts."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _LowLatency(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -79,8 +79,8 @@ class _LowLatency(SoftwareSteps):
     def dispatch(self) -> I32:
         """Returns `[gpus]` the DELAY of each GPU behind which all of its rows are packed.
 
-        The grid has ceil(experts / warp groups per SM) SMs. An SM casts a token, then its warps send the messages, all warps of a GPU at the
-        pace of `ll.dispatch_link`.
+        The grid has ceil(experts / warp groups per SM) SMs. An SM casts a token, then its warps send the messages, all
+        warps of a GPU at the pace of `ll.dispatch_link`.
         """
         layer, costs = self.layer, self.costs
         experts, n_sms = layer.routing.placement.n_slots, layer.cluster.n_sms
@@ -93,7 +93,10 @@ class _LowLatency(SoftwareSteps):
         return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
-        """The rows of a GPU go back behind `finished[gpu]`. The source weights and adds them, at the pace of the stores."""
+        """The rows of a GPU go back behind `finished[gpu]`.
+
+        The source weights and adds them, at the pace of the stores.
+        """
         layer = self.layer
         pace = self.costs.stores_ps(layer.model.row_bytes, "ARCH.ll_combine_link")
         puts = layer.combine_rows(Discipline.READY_FIFO)
@@ -101,10 +104,11 @@ class _LowLatency(SoftwareSteps):
         self._counts("combine", "combined", puts, finished, 0)
 
     def _counts(self, name: str, ends: str, puts: Sends, after: I32 | None, started_ps: int) -> I32:
-        """A fence when a GPU's messages are visible, a word per (expert, source) behind it, and at the receiver the poll for its words.
+        """A fence behind a GPU's messages, a word per (expert, source) behind the fence, a poll at the receiver.
 
-        `started_ps` of a flag exchange, the start of the first message, has been simulated, and so has its flight. Sending, polling and
-        clearing the words takes `ll.expert_part` of an exchange per expert. Returns `[gpus]` the polls.
+        `started_ps` of a flag exchange, the start of the first message, has been simulated, and so has its flight.
+        Sending, polling and clearing the words takes `ll.expert_part` of an exchange per expert. Returns `[gpus]` the
+        polls.
         """
         layer, costs, placement = self.layer, self.costs, self.layer.routing.placement
         fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))

@@ -37,7 +37,8 @@ def start(
 ) -> tuple[LayerBuilder, int]:
     """The exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns (layer, combine window).
 
-    A backward pass exchanges nothing: it knows the layout from the AL Table of its forward pass (spec/dysharp.md decision 15).
+    A backward pass exchanges nothing: it knows the layout from the AL Table of its forward pass (spec/dysharp.md
+    decision 15).
     """
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
@@ -49,7 +50,7 @@ def start(
 
 
 def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
-    """Everything at once: a tile starts when its rows have arrived, a token is combined when all of its experts have notified."""
+    """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
     layer, window = start(model, cluster, routing, direction, options, framing, one_kernel=True)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
     fused(layer, pulls.of_useful_row)

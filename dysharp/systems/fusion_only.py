@@ -1,4 +1,4 @@
-"""Token-centric fusion without in-switch help: Dispatch, GEMMs and Combine all at once, one copy per GPU each way (ablation)."""
+"""Token-centric fusion without in-switch help: Dispatch, GEMMs and Combine at once, one copy per GPU each way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    """`dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8".
 
+    `weights`: format of weights, "model", "fp4", "mxfp8" or "nvfp4".
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 

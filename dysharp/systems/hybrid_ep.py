@@ -1,4 +1,7 @@
-"""Hybrid-EP inside one NVLink domain: one copy per GPU by TMA from few SMs, which take turns at chunks of tokens; Combine reads and sums."""
+"""Hybrid-EP inside one NVLink domain: one copy per GPU by TMA from few SMs; Combine reads and sums.
+
+The SMs take turns at chunks of tokens.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,21 @@ from dysharp.workload import Routing
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: spec/baselines.md section 3
-IN_FLIGHT = {"store": 8, "read": 10}  # rows of an SM on their way, held in its shared memory: the library's defaults (csrc/hybrid_ep, configuration)
-PROB_BYTES = 4  # a copy carries one FP32 probability for every expert of the domain (docs/Hybrid-EP_Implementation.md, buffers)
+IN_FLIGHT = {"store": 8, "read": 10}
+"""Rows that an SM has on their way, held in its shared memory: the library's defaults (csrc/hybrid_ep)."""
+PROB_BYTES = 4
+"""An FP32 probability; a copy has one per expert of the domain (docs/Hybrid-EP_Implementation.md, buffers)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    The real form has the exchange of routing maps and its scan, SMs with their chunks, the pace of their stores, barriers, and the kernels
-    between the exchange buffer and the experts' rows. `n_sm`: SMs of the communication kernels, real form only. `permute`: these kernels
-    sort rows by expert (and back), else they copy rows as they lie; real form only.
-    `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128).
-    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    The real form has the exchange of routing maps and its scan, SMs with their chunks, the pace of their stores,
+    barriers, and the kernels between the exchange buffer and the experts' rows. `n_sm`: SMs of the communication
+    kernels, real form only. `permute`: these kernels sort rows by expert (and back), else they copy rows as they lie;
+    real form only. `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per
+    128). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -49,7 +54,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers of all GPUs."""
+    """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _Chunks(layer, options.n_sm, permute=options.permute)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -75,12 +80,15 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     "reads (the same bytes the same way)",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, then one GEMM after the other, then Combine on each GPU. A GPU waits for its own rows and GEMMs only."""
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
 
 
 class _Chunks(SoftwareSteps):
-    """Persistent kernels on `n_sm` SMs of every GPU. The warps of an SM have roles that work side by side: load, store, read, sum."""
+    """Persistent kernels on `n_sm` SMs of every GPU.
+
+    The warps of an SM have roles that work side by side: load, store, read, sum.
+    """
 
     def __init__(self, layer: LayerBuilder, n_sm: int, *, permute: bool) -> None:
         most = layer.cluster.n_sms
@@ -96,7 +104,7 @@ class _Chunks(SoftwareSteps):
         return token.astype(np.int64) % self.layer.tokens // CHUNK_TOKENS % self.n
 
     def _probabilities(self, aux_bytes: int) -> int:
-        """Bytes of probabilities beside a copy: one for every expert of the domain if gate weights ride along (`aux_bytes`), else none."""
+        """Bytes of probabilities beside a copy: one per expert of the domain if gate weights ride along, else none."""
         return PROB_BYTES * self.layer.routing.placement.n_slots if aux_bytes else 0
 
     def _in_flight(self, role: str) -> I32:
@@ -115,7 +123,10 @@ class _Chunks(SoftwareSteps):
         return self.delay(name, [costs.memory_ps(2 * copies * row_bytes) for copies, _ in counts])
 
     def _maps(self, start: I32) -> None:
-        """`start[gpu]` waits for the routing maps of all GPUs (NCCL, a byte per token and expert) and the kernel that turns them into places."""
+        """`start[gpu]` waits for the all-gather of routing maps and for the kernel that turns the maps into places.
+
+        A map has a byte per token and expert; NCCL gathers the maps.
+        """
         layer, costs = self.layer, self.costs
         n_bytes = layer.routing.n_tokens * layer.routing.placement.n_slots
         scan = self.delay("scan", costs.memory_ps(n_bytes))
@@ -125,8 +136,8 @@ class _Chunks(SoftwareSteps):
     def dispatch(self) -> I32:
         """Returns `[gpus]` the DELAY of each GPU behind which its rows lie where its experts read them.
 
-        The SM of a token looks the token up and loads it once, then stores it copy by copy. All stores of a GPU share its link. A row that
-        waits for the link keeps its place in the shared memory of the SM.
+        The SM of a token looks the token up and loads it once, then stores it copy by copy. All stores of a GPU share
+        its link. A row that waits for the link keeps its place in the shared memory of the SM.
         """
         layer, costs, p, source = self.layer, self.costs, self.layer.p, self.layer.pair_source
         start = self.delay("dispatch.launch", costs.kernel_ps)
@@ -137,7 +148,8 @@ class _Chunks(SoftwareSteps):
         loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.sent_source, loader)
         layer.wait_first(loads, start, stream=loader)
         order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
-        copy = costs.copy_ps("sm.copy_GBps", n_bytes)  # one thread issues a bulk store: the work of DeepEP's warps per copy is not paid
+        # One thread issues a bulk store: the work of DeepEP's warps per copy is not paid.
+        copy = costs.copy_ps("sm.copy_GBps", n_bytes)
         sm = source[order], self._sm(p.token[order])
         storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]
         stores = self.copies("dispatch", [0, copy], source[order], storer)
@@ -153,8 +165,8 @@ class _Chunks(SoftwareSteps):
     def combine(self, finished: I32) -> None:
         """Behind `finished[gpu]` and a barrier, SMs read the copies of their tokens, one after the other, and sum them.
 
-        A row that an SM has asked for has its place in the shared memory of the SM; the peers answer through their links. A request takes as
-        long as the acknowledgement that a push waits for.
+        A row that an SM has asked for has its place in the shared memory of the SM; the peers answer through their
+        links. A request takes as long as the acknowledgement that a push waits for.
         """
         layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", costs.kernel_ps)

@@ -52,7 +52,10 @@ class Options:
     ),
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """One local op per GPU stands for Dispatch: all rows of its experts arrive at once. All sums appear when all results do."""
+    """One local op per GPU stands for Dispatch: all rows of its experts arrive at once.
+
+    All sums appear when all results do.
+    """
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
     one_kernel = options.gemms == FUSED_GEMMS
     layer = formatted_layer(

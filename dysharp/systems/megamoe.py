@@ -1,4 +1,4 @@
-"""Mega MoE: one persistent kernel pulls rows, runs both GEMMs as tiles fill and pushes every expert's row back, over symmetric memory."""
+"""Mega MoE: one persistent kernel pulls rows, runs both GEMMs as tiles fill and pushes every expert's row back."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ COUNTS = 1  # exchanges in front of the barriers: the number of rows of every ex
 class Options:
     """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    The real form has the launch, the exchange of counts, barriers, the pace of pulls and pushes, and the sum at the source.
-    `dispatch`, `combine`: format of the rows and of the experts' results, "rows" (the model's), "mxfp8" or "nvfp4". `weights`: "model" (the
-    type of the GEMMs), "fp4", "mxfp8" or "nvfp4". `building.formats` has their bytes. GEMMs run at the model's rate, and at the rate of FP4
-    where rows and weights are "nvfp4". On real GPUs the height of the tiles follows the expected rows of an expert, in both forms.
-    `cast`: the quantisation of the input runs in front of the kernel, real form only.
-    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    The real form has the launch, the exchange of counts, barriers, the pace of pulls and pushes, and the sum at the
+    source. `dispatch`, `combine`: format of the rows and of the experts' results, "rows" (the model's), "mxfp8" or
+    "nvfp4". `weights`: "model" (the type of the GEMMs), "fp4", "mxfp8" or "nvfp4". `building.formats` has their bytes.
+    GEMMs run at the model's rate, and at the rate of FP4 where rows and weights are "nvfp4". On real GPUs the height of
+    the tiles follows the expected rows of an expert, in both forms. `cast`: the quantisation of the input runs in front
+    of the kernel, real form only. `compute` = False leaves the GEMMs out: pure communication, a row is ready when it
+    has arrived.
     """
 
     form: str = "auto"
@@ -89,7 +90,7 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
 
 
 def _pull_order(layer: LayerBuilder) -> I64:
-    """The useful rows as they leave: receivers pull the rows of their first expert from all sources in turn, then of their second."""
+    """The useful rows as receivers pull them: of the first expert from all sources in turn, then of the second."""
     local = layer.p.slot % layer.routing.placement.slots_per_gpu
     turn = (layer.row_gpu - layer.row_source) % layer.n_gpus
     return np.lexsort((turn, layer.row_token % layer.tokens, local, layer.row_source))

@@ -1,4 +1,7 @@
-"""Megatron-Core's alltoall dispatcher: permutation by expert, NCCL all-to-all of one row per (token, expert), grouped GEMMs, the way back."""
+"""Megatron-Core's alltoall dispatcher: sort by expert, NCCL all-to-all, grouped GEMMs, and the same way back.
+
+The all-to-all moves one row per (token, expert).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ I64 = NDArray[np.int64]
 class Options:
     """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    The real form has permutations, the exchange of counts, and NCCL's start and pace (as rates: its rings and channels are not modelled).
-    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    The real form has permutations, the exchange of counts, and NCCL's start and pace (as rates: its rings and channels
+    are not modelled). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -66,7 +69,10 @@ def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
 
 
 def _stream_order(layer: LayerBuilder, node: I32, to: I32) -> I64:
-    """The useful rows as an all-to-all sends them: each GPU's first row for every peer, then its second. A peer's rows are sorted by expert."""
+    """The useful rows as an all-to-all sends them: each GPU's first row for every peer, then its second.
+
+    A peer's rows are sorted by expert.
+    """
     n = layer.n_gpus
     stream = node.astype(np.int64) * n + to
     by_stream = np.lexsort((layer.row_token, layer.p.slot, stream))
@@ -80,7 +86,7 @@ class _AllToAll(SoftwareSteps):
     """Two all-to-alls and the kernels around them, which sort the rows on both sides."""
 
     def dispatch(self, order: I64) -> I32:
-        """Sends the useful rows in `order`. Returns `[gpus]` the DELAY of each GPU behind which its rows lie by expert."""
+        """Sends the useful rows in `order`. Returns `[gpus]` the DELAYs behind which the rows lie by expert."""
         layer, costs = self.layer, self.costs
         sent, received = self._rows(layer.row_source), self._rows(layer.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
@@ -106,7 +112,10 @@ class _AllToAll(SoftwareSteps):
         self._wait_rows_and_gates(unpermute, returned, gates=bool(layer.combine_aux))
 
     def _wait_rows_and_gates(self, heads: I32, arrived: I32, *, gates: bool) -> None:
-        """`heads[gpu]` wait for the rows, `arrived[gpu]`. With `gates` an all-to-all of gate weights (or their gradients) runs in between."""
+        """`heads[gpu]` wait for the rows, `arrived[gpu]`.
+
+        With `gates` an all-to-all of gate weights (or their gradients) runs in between.
+        """
         if gates:
             second = self.delay("gates", self.costs.nccl_start_ps)
             self.layer.wait_all(second, arrived)
@@ -123,7 +132,7 @@ class _AllToAll(SoftwareSteps):
         return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in counts]
 
     def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
-        """NCCL, when all GPUs have finished `after`: start and handshakes, the own chunk, rows at the pace of plain stores."""
+        """NCCL behind `after` of all GPUs: start and handshakes, the own chunk, rows at the pace of plain stores."""
         layer, costs = self.layer, self.costs
         own = costs.value("nccl.self_copy") * costs.stores_ps(n_bytes) * self._rows(puts.node[puts.node == puts.to])
         start = self.delay(f"{name}.nccl", costs.nccl_start_ps + own.round().astype(np.int64))

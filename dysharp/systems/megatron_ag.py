@@ -1,4 +1,4 @@
-"""Megatron-Core's allgather dispatcher: NCCL all-gather of all tokens, a local permutation, grouped GEMMs, NCCL reduce-scatter of all sums."""
+"""Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
-PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32 probabilities, a boolean routing map (Megatron-Core, token dispatcher)
+PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    The real form has NCCL's start and pace (as rates: its rings and channels are not modelled), the all-gathers of probabilities and routing
-    map, and permutations. `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    The real form has NCCL's start and pace (as rates: its rings and channels are not modelled), the all-gathers of
+    probabilities and routing map, and permutations. `compute` = False leaves the GEMMs out: pure communication, a row
+    is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -170,7 +171,7 @@ class _AllGather(SoftwareSteps):
         return self.costs.reorder_ps(tokens, rows, layer.model.hidden, layer.model.row_bytes / layer.model.hidden)
 
     def _send(self, name: str, after: I32 | None, rows: Sends, n_bytes: int) -> None:
-        """NCCL's ring, when all GPUs have finished `after`: its start and hops, the own chunk, rows at the pace of its protocol."""
+        """NCCL's ring behind `after` of all GPUs: start and hops, the own chunk, rows at the pace of the protocol."""
         layer, costs = self.layer, self.costs
         start_ps, part = costs.ring(layer.n_gpus, layer.routing.n_tokens * n_bytes)
         pace = costs.stores_ps(n_bytes, part)

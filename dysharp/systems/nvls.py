@@ -37,7 +37,7 @@ class Options:
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """AllGather of all tokens, grouped GEMMs on the rows a GPU needs, a barrier of all GPUs, ReduceScatter of partial sums."""
+    """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
     layer.dispatch_allgather(dispatch_window)

@@ -1,4 +1,7 @@
-"""The register of systems. `_scan` imports every module of this folder, then every entry point of the group `dysharp.systems`."""
+"""The register of systems.
+
+`_scan` imports every module of this folder, then every entry point of the group `dysharp.systems`.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,19 @@ OTHER_COLOUR = "#44AA99"
 
 @dataclass(frozen=True, slots=True)
 class Ships:
-    """On which GPUs and models the released software of a system runs. A default restricts nothing: the source says nothing about it."""
+    """On which GPUs and models the released software of a system runs.
+
+    A default restricts nothing: the source says nothing about it.
+    """
 
     source: str
     archs: tuple[str, ...]
     """Architectures of GPUs (`Gpu.arch`)."""
     formats: Mapping[str, Mapping[str, str]]
-    """GEMM type of a model -> the options with which the system is usually run for such models. No kernels exist for other types."""
+    """GEMM type of a model -> the options with which the system is usually run for such models.
+
+    No kernels exist for other types.
+    """
     hidden: tuple[int, ...] = ()
     """Hidden sizes that are compiled; () = any."""
     step: int = 1
@@ -61,7 +70,7 @@ class Ships:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of software or hardware that `advise` tries on a machine: the system that declares it shows what the change would bring."""
+    """A change of software or hardware that `advise` tries: the declaring system shows what the change would bring."""
 
     name: str
     assumes: str
@@ -85,7 +94,9 @@ class System:
     real: Plan | None
     """The Program with its software costs; None: the system has no real form."""
     permutes: int
-    """Permutations of a pass (rows sorted by expert and put back) that the Program does not contain. On hw clusters each adds to the layer time.
+    """Permutations of a pass (rows sorted by expert and put back) that the Program does not contain.
+
+    On hw clusters each adds to the layer time.
 
     0: the system writes rows in place, or its Program contains the permutation.
     """
@@ -98,7 +109,7 @@ class System:
     bound: bool
     """No system that one could build, but a lower bound."""
     gemm_variants: tuple[str, ...]
-    """Values of the option `gemms` that "auto" chooses from on an hw cluster: the faster one counts. (): no such option."""
+    """Values of the option `gemms` that "auto" chooses from on an hw cluster. (): no such option."""
     row_formats: tuple[str, ...]
     """Values that the option `dispatch` takes."""
     colour: str
@@ -115,7 +126,8 @@ class System:
     def plan(self, model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
         """The Program of one pass ("fwd" or "bwd") with `options`, an instance of `self.options`.
 
-        The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for wrong options.
+        The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for
+        wrong options.
         """
         chosen = self.real if self.real is not None and is_real(options.form, cluster) else self.paper
         return chosen(model, cluster, routing, direction, options)
@@ -126,7 +138,10 @@ class System:
 
 
 def is_real(form: str, cluster: Cluster) -> bool:
-    """Whether the option `form` asks for the real form on this cluster. Raises ConfigError for an unknown or impossible form."""
+    """Whether the option `form` asks for the real form on this cluster.
+
+    Raises ConfigError for an unknown or impossible form.
+    """
     if form not in FORMS:
         raise ConfigError(f"form: found {form!r}, expected one of {', '.join(FORMS)}")
     if form == "real" and not cluster.gpu:
@@ -157,9 +172,9 @@ def system(
 ) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
 
-    `permutes` and `fused` have no default, because they change layer times on hw clusters. `today` None: whether the system has a real form.
-    Raises ConfigError where `real` comes without the option `form` or `gemm_variants` without the option `gemms` (or the other way round),
-    and for a colour that is not "#RRGGBB".
+    `permutes` and `fused` have no default, because they change layer times on hw clusters. `today` None: whether the
+    system has a real form. Raises ConfigError where `real` comes without the option `form` or `gemm_variants` without
+    the option `gemms` (or the other way round), and for a colour that is not "#RRGGBB".
     """
     known = {f.name for f in dataclasses.fields(options)}
     for fact, declared, option in (("real", real is not None, "form"), ("gemm_variants", bool(gemm_variants), "gemms")):

@@ -1,4 +1,7 @@
-"""TensorRT-LLM's NVLink all-to-all: one copy per GPU, one-sided (slots fixed by the source, a barrier) or two-sided (FIFOs behind a prepare)."""
+"""TensorRT-LLM's NVLink all-to-all: one copy per GPU, one-sided or two-sided.
+
+One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an exchange of counts.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,12 @@ ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters). The real form has kernels, work per token and barriers.
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    `sides`: "one" or "two". The paper form is the same for both.
-    `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-plain" or "nvfp4" (`building.formats` has their bytes).
-    `combine`: format of results, "rows" or, with two sides, "nvfp4" (low-precision Combine, which sums what it has scaled back).
-    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    The real form has kernels, work per token and barriers. `sides`: "one" or "two". The paper form is the same for
+    both. `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-plain" or "nvfp4" (`building.formats` has their
+    bytes). `combine`: format of results, "rows" or, with two sides, "nvfp4" (low-precision Combine, which sums what it
+    has scaled back). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -83,7 +86,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, then one GEMM after the other, then Combine on each GPU. A GPU waits for its own rows and GEMMs only."""
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
 
 
@@ -91,7 +94,7 @@ class _Sided(SoftwareSteps):
     """Steps of both variants: work per token that the whole GPU does."""
 
     def tokens(self, operator: str, each_ps: int, copy_ps: int) -> Batch:
-        """A DELAY per token of `layer.sent` on its source GPU, one at a time: `each_ps`, and `copy_ps` for each of its copies."""
+        """A DELAY per token of `layer.sent` on its source GPU: `each_ps`, and `copy_ps` per copy; one token at a time."""
         layer = self.layer
         durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
         issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.sent_source]
@@ -130,7 +133,10 @@ class _OneSided(_Sided):
 
 
 class _TwoSided(_Sided):
-    """An exchange of counts and indices, then FIFOs: the same warps pack a token's fields and push its copies, the own copy too."""
+    """An exchange of counts and indices, then FIFOs.
+
+    The same warps pack the fields of a token and push its copies, the own copy too.
+    """
 
     LAUNCHES = TRT_LAUNCHES
 
@@ -158,7 +164,7 @@ class _TwoSided(_Sided):
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
-        """Copies back through the FIFOs behind `finished[gpu]`; a kernel of its own gathers and sums them when all have arrived."""
+        """Copies go back through the FIFOs behind `finished[gpu]`. Another kernel sums them when all have arrived."""
         layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
         layer.wait_each(start, finished)

@@ -1,4 +1,4 @@
-"""Registration: which facts a system must declare, which contradict each other, and what a broken system from outside says."""
+"""Registration: facts that a system must declare, facts that contradict each other, broken systems from outside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What building blocks return: the ops that one call added, with the GPUs and rows that the ops stand for.
 
-Each class has what the class before it has, and one thing more: `Batch` (ops and their GPUs), `Sends` (receivers), `Transfers` (rows),
-`Returns` (when the rows have come back).
+Each class has what the class before it has, and one thing more: `Batch` (ops and their GPUs), `Sends` (receivers),
+`Transfers` (rows), `Returns` (when the rows have come back).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Sends(Batch):
 class Transfers(Sends):
     """Ops that move rows. An op carries one unit: a (token, GPU) pair, a useful row, or a token.
 
-    `unit`: `[n]` int64, the unit of each op. `unit_rows`: `[units]` int, the useful rows of each unit; units are in token order.
+    `unit`: `[n]` int64, the unit of each op. `unit_rows`: `[units]` int, the useful rows of each unit; units are in
+    token order.
     """
 
     unit: I64
@@ -52,7 +53,8 @@ class Transfers(Sends):
 class Returns(Transfers):
     """Ops that push results back to the sources of the tokens.
 
-    `tile`: `[gpus]` int32, the region tile that is ready when all results of a GPU's tokens have arrived, -1 = none comes.
+    `tile`: `[gpus]` int32, the region tile that is ready when all results of a GPU's tokens have arrived, -1 = none
+    comes.
     """
 
     tile: I32

@@ -47,12 +47,17 @@ class Gemm:
 
 
 Stage = tuple[Gemm, ...]
-"""First the GEMM whose output the results need, then weight gradients that no op waits for. All start on the same condition."""
+"""First the GEMM whose output the results need, then weight gradients that no op waits for.
+
+All start on the same condition.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GemmOps:
-    """The GEMM ops of a pass. `first`, `second`: an array `[tiles]` of ops for each GEMM of the stage, in the order of `Stage`.
+    """The GEMM ops of a pass.
+
+    `first`, `second`: an array `[tiles]` of ops for each GEMM of the stage, in the order of `Stage`.
 
     `sms`: `[gpus]` the pool of SMs of each GPU.
     """
@@ -73,7 +78,7 @@ def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
     inner = mid * (model.n_matrices - 1)
     if direction == "fwd":
         return (Gemm("gemm1", "gemm1", "expert.x", "expert.a", inner, hidden),), (Gemm("gemm2", "gemm2", "expert.a", "expert.y", hidden, mid),)
-    # The epilogue reads the stored pre-activation h (a follows from it) and writes dh instead of the GEMM's own columns.
+    # The epilogue reads the stored pre-activation h, from which a follows, and writes dh instead of the GEMM's columns.
     epilogue = STORED_BYTES * (inner + inner - mid)
     return (
         Gemm("gemm2_dgrad", "gemm2", "expert.dy", "expert.dh", mid, hidden, epilogue),
@@ -87,8 +92,8 @@ def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
 def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     """Add both stages on the SMs of the GPUs, one op per GEMM and tile. No op waits for anything yet.
 
-    `second_first`: which stage an SM prefers. The second stage first lets results leave early (spec/dysharp.md decision 23). The first
-    stage first packs the SMs best when no result has to leave.
+    `second_first`: which stage an SM prefers. The second stage first lets results leave early (spec/dysharp.md decision
+    23). The first stage first packs the SMs best when no result has to leave.
     """
     sms = [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)]
     issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)[layer.tile_gpu]
@@ -129,7 +134,7 @@ def _weight_share(layer: LayerBuilder) -> F64:
 
 
 def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:
-    """Each GPU waits for all of its rows and for the op `received[gpu]`, runs all of the first stage, then all of the second.
+    """Each GPU waits for all of its rows and for the op `received[gpu]`, then runs one stage after the other.
 
     Returns `[gpus]` the JOIN that ends the GEMMs of each GPU.
     """
@@ -144,7 +149,8 @@ def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:
 def in_pairs(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
     """The schedule of COMET: the first stage tile by tile as rows arrive, a barrier of the GPU, the second stage.
 
-    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns None without GEMMs.
+    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns
+    None without GEMMs.
     """
     if not layer.compute:
         arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY)
@@ -160,7 +166,8 @@ def in_pairs(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
 def fused(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
     """Both stages tile by tile as rows arrive.
 
-    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns None without GEMMs.
+    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns
+    None without GEMMs.
     """
     if not layer.compute:
         layer.wait_rows(op_of_useful_row, layer.tiles, Tail.TILE_READY)

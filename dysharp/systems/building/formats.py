@@ -34,7 +34,10 @@ ROWS_OR_FP8 = ("rows", "fp8")
 
 
 def row_bytes(option: str, word: str, known: Iterable[str], model: Model) -> int:
-    """Bytes of a row in the format `word`, the value of `option` (such as "deepep.dispatch"). Raises ConfigError unless `known` has `word`."""
+    """Bytes of a row in the format `word`, the value of `option` (such as "deepep.dispatch").
+
+    Raises ConfigError unless `known` has `word`.
+    """
     check(option, word, known)
     return ROW_BYTES[word](model)
 

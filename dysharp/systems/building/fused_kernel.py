@@ -1,4 +1,7 @@
-"""GEMM tiles and formats of systems that compute and communicate in one kernel. On a real GPU they have the tiles of Mega MoE."""
+"""GEMM tiles and formats of systems that compute and communicate in one kernel.
+
+On a real GPU they have the tiles of Mega MoE.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`LayerBuilder`: one pass of a MoE layer as a Program. Its methods send tokens out, bring results back, and say which op waits for which.
+"""`LayerBuilder`: one pass of a MoE layer as a Program.
 
-Every method adds whole columns of ops at once and returns them as a `batch.Batch`. A backward pass uses the same methods: output gradients
-go out, input gradients come back (docs/design/0005-backward.md).
+Its methods send tokens out, bring results back, and say which op waits for which.
+
+Every method adds whole columns of ops at once and returns them as a `batch.Batch`. A backward pass uses the same
+methods: output gradients go out, input gradients come back (docs/design/0005-backward.md).
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def _ones(n: int) -> NDArray[np.integer]:
 class LayerBuilder:
     """One pass of a layer under construction.
 
-    `pair_*` arrays have one entry per distinct (token, GPU), `row_*` arrays one per useful row, that is per (token, expert). Both are in
-    token order.
+    `pair_*` arrays have one entry per distinct (token, GPU), `row_*` arrays one per useful row, that is per (token,
+    expert). Both are in token order.
     """
 
     def __init__(
@@ -60,10 +62,13 @@ class LayerBuilder:
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
     ) -> None:
-        """Start a pass in `direction`, "fwd" or "bwd". Raises ConfigError for another direction and for rows longer than one train.
+        """Start a pass in `direction`, "fwd" or "bwd".
 
-        `compute`: False leaves the GEMMs out. `sent_bytes`: bytes of a row in Dispatch (default: the model's row). `back_bytes`: bytes of a
-        pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs (default: a GEMM library's, choice gemm.tile_rows).
+        Raises ConfigError for another direction and for rows longer than one train.
+
+        `compute`: False leaves the GEMMs out. `sent_bytes`: bytes of a row in Dispatch (default: the model's row).
+        `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
+        (default: a GEMM library's, choice gemm.tile_rows).
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -82,17 +87,20 @@ class LayerBuilder:
         self.sent_buffer, self.summed_buffer = BUFFERS[direction]
         self.arrived = f"expert.{self.sent_buffer}"
         self.result = f"expert.{self.summed_buffer}" if compute else self.arrived
-        # Gate weights ride behind the rows of Dispatch, their gradients behind the rows of Combine: one place per expert of the token.
+        # Gate weights ride behind the rows of Dispatch, their gradients behind the rows of Combine.
+        # There is one place per expert of the token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
         self._add_regions()
 
     def _add_regions(self) -> None:
-        """Add one region per expert slot. Row ids are grouped by slot; `row_of` maps useful rows (token order) to row ids.
+        """Add one region per expert slot.
 
-        Forward, a row takes its place in the region when it arrives. Backward, places are fixed from the start, in the order in which an
-        evenly running forward pass fills them: the first token of every GPU, then the second one. `program.relayout` replaces this order
-        by the one that a forward run recorded.
+        Row ids are grouped by slot; `row_of` maps useful rows (token order) to row ids.
+
+        Forward, a row takes its place in the region when it arrives. Backward, places are fixed from the start, in the
+        order in which an evenly running forward pass fills them: the first token of every GPU, then the second one.
+        `program.relayout` replaces this order by the one that a forward run recorded.
         """
         slots_per_gpu = self.routing.placement.slots_per_gpu
         n_slots = self.n_gpus * slots_per_gpu
@@ -178,7 +186,7 @@ class LayerBuilder:
     def _window(self, tokens: int, name: str) -> I32:
         return np.array([self.b.semaphore(g, tokens, name, "tokens") for g in range(self.n_gpus)], np.int32)
 
-    # ---- dispatch ----------------------------------------------------------------------------------------------------------
+    # ---- dispatch ----------------------------------------------------------------------------------------------------
 
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
         at = self.b.framing(framing)
@@ -243,8 +251,8 @@ class LayerBuilder:
     def _replica_ext(self, framing: Framing, packets: int) -> I64 | None:
         """`[pairs]` wire bytes of the extension flit that names the local experts of a copy; None: no copy has one.
 
-        A copy needs no extension where a bitmap (at most 15 local experts) or three ids (at most 32) name its experts. The choice
-        `dysharp.replica_form` = "extension" puts one on every copy.
+        A copy needs no extension where a bitmap (at most 15 local experts) or three ids (at most 32) name its experts.
+        The choice `dysharp.replica_form` = "extension" puts one on every copy.
         """
         local = self.routing.placement.slots_per_gpu
         lean = choice_str("dysharp.replica_form") == "bitmap"
@@ -254,7 +262,7 @@ class LayerBuilder:
         return needs.astype(np.int64) * (packets * self.cluster.flit_bytes)
 
     def target_fetch(self, after: I32 | None) -> I32:
-        """`[gpus]` DELAYs: the LSU of each GPU fetches its first target list, behind region tile `after[gpu]` if any."""
+        """`[gpus]` DELAYs: each LSU fetches its first target list, behind region tile `after[gpu]` if any."""
         duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
         template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
         pools = [self.b.pool(g, 1, "lsu") for g in range(self.n_gpus)]
@@ -265,7 +273,10 @@ class LayerBuilder:
         return fetch
 
     def dispatch_allgather(self, window: int) -> Transfers:
-        """Multicast every token to every GPU; a GPU keeps the rows that its experts need. `window`: most tokens in flight per source."""
+        """Multicast every token to every GPU; a GPU keeps the rows that its experts need.
+
+        `window`: most tokens in flight per source.
+        """
         template = self._dispatch_template("dispatch.allgather", Kind.MULTICAST, STORE)
         source = self.every_source
         first = self.b.ops(
@@ -288,7 +299,7 @@ class LayerBuilder:
         rows[self.p.token.astype(np.int64) * g + self.p.gpu] = self.pair_rows
         return To(np.full(n, g, np.int32), np.tile(np.arange(g, dtype=np.int32), n), rows, self.row_of)
 
-    # ---- combine -----------------------------------------------------------------------------------------------------------
+    # ---- combine -----------------------------------------------------------------------------------------------------
 
     def combine_puts(self, discipline: Discipline) -> Returns:
         """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`."""
@@ -330,9 +341,10 @@ class LayerBuilder:
 
     @cached_property
     def push_order(self) -> I64:
-        """The pairs in the order in which GPUs push results: by GPU, then by the token's place at its source, the sources in turn.
+        """The pairs in the order in which GPUs push results: by GPU, by the token's place at its source.
 
-        A GPU returns results to all sources at once, as DeepEP does, whose warps are split evenly over peers. The turn begins with the next GPU.
+        Each GPU takes the sources in turn, from the next GPU on: it returns results to all sources at once, as DeepEP
+        does, whose warps are split evenly over peers.
         """
         return np.argsort(self._push_rank(self.p.token, self.p.gpu, self.pair_source))
 
@@ -380,7 +392,7 @@ class LayerBuilder:
         sums = ids(self.b.ops(self.b.template(template), np.arange(self.n_gpus)), self.n_gpus)
         self.wait_all(sums, own)
 
-    # ---- which op waits for which: heads first, then what they wait for -------------------------------------------------------
+    # ---- which op waits for which: heads first, then what they wait for ----------------------------------------------
 
     def wait_each(self, heads: I32, tails: I32) -> None:
         """Op `heads[i]` waits for op `tails[i]`."""
@@ -396,15 +408,20 @@ class LayerBuilder:
         self.b.edges(Tail.TILE_READY, tiles[tiles >= 0], Head.OP_ISSUE, heads[tiles >= 0])
 
     def wait_first(self, batch: Batch, tails: I32, *, tail: Tail = Tail.OP_DONE, stream: NDArray[np.integer] | None = None) -> None:
-        """The first op of each stream of `batch` waits for `tails[gpu]`; for a program-order stream that holds all of its ops back.
+        """The first op of each stream of `batch` waits for `tails[gpu]`.
 
-        `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). `stream`: `[n]` the stream of each op (default: its GPU).
+        That holds back all ops of a program-order stream.
+
+        `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). `stream`: `[n]` the stream of each op
+        (default: its GPU).
         """
         _, first = np.unique(batch.node if stream is None else stream, return_index=True)
         self.b.edges(tail, tails[batch.node[first]], Head.OP_ISSUE, batch.op[first])
 
     def wait_rows(self, op_of_useful_row: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> None:
-        """Op `op_of_useful_row[row]` waits for `tails[tile]` of the expert tile in which the row lies, and so for all of its rows.
+        """Op `op_of_useful_row[row]` waits for `tails[tile]` of the row's expert tile.
+
+        An op that carries several rows waits for the tiles of all its rows.
 
         `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY).
         """
@@ -424,7 +441,7 @@ class LayerBuilder:
         return ids(self.b.ops(template, np.arange(self.n_gpus)), self.n_gpus)
 
     def join_tiles(self, tails: I32, tail: Tail = Tail.OP_DONE, *, heads: Iterable[I32] = (), also: I32 | None = None) -> I32:
-        """`[gpus]` one JOIN per GPU that waits for `tails[tile]` of all expert tiles of the GPU, and for the op `also[gpu]`.
+        """`[gpus]` one JOIN per GPU, behind `tails[tile]` of all expert tiles of the GPU and behind the op `also[gpu]`.
 
         `heads`: arrays `[tiles]` of ops that wait for the JOIN of their tile's GPU.
         """
@@ -444,7 +461,8 @@ class LayerBuilder:
         template = self.b.template(Template(name, Kind.MULTICAST, "other", "control", OTHER, framing=self.b.framing(CONTROL)))
         g = self.n_gpus
         _, first_row, first_tile = self.b.regions(np.arange(g), np.full(g, g), n_bytes, g, alloc=Alloc.PREFIX, name=name)
-        rows = (first_row + np.arange(g)[None, :] * g + np.arange(g)[:, None]).ravel()  # row i of every GPU's region is GPU i's
+        # Row i of every GPU's region is written by GPU i.
+        rows = (first_row + np.arange(g)[None, :] * g + np.arange(g)[:, None]).ravel()
         first = self.b.ops(
             template,
             np.arange(g),
@@ -457,10 +475,13 @@ class LayerBuilder:
             self.wait_each(ids(first, g), after)
         return ids(first_tile, g)
 
-    # ---- build -------------------------------------------------------------------------------------------------------------
+    # ---- build -------------------------------------------------------------------------------------------------------
 
     def build(self, scheme: str) -> Program:
-        """The Program. It declares its useful rows and the closed-form traffic of this Routing under `scheme` (`workload.traffic`)."""
+        """The Program.
+
+        It declares its useful rows and the closed-form traffic of this Routing under `scheme` (`workload.traffic`).
+        """
         back = traffic(self.routing, scheme, self.back_bytes)
         out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}

@@ -1,4 +1,7 @@
-"""Whole layers in paper form that several systems share. A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time."""
+"""Whole layers in paper form that several systems share.
+
+A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ I64 = NDArray[np.int64]
 
 
 def one_copy_per_gpu(layer: LayerBuilder) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A token is sent once to each of its GPUs, and each GPU sends one sum back."""
+    """Dispatch, one GEMM after the other, Combine.
+
+    A token is sent once to each of its GPUs, and each GPU sends one sum back.
+    """
     layer.dispatch_puts()
     finished = one_after_another(layer)
     layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)

@@ -1,4 +1,7 @@
-"""`Software`: what communication kernels cost on a real GPU. Fitted constants (specs/data/fitted.toml) as the picoseconds of ops."""
+"""`Software`: what communication kernels cost on a real GPU.
+
+Fitted constants (specs/data/fitted.toml) as the picoseconds of ops.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +48,15 @@ class Software:
     def stores_ps(self, n_bytes: int, part: str = "") -> int:
         """`n_bytes` out of one GPU by SM stores.
 
-        `part`: name of the constant that says which part of the full rate the stores reach, "" = all of it. ARCH in the name stands for the
-        architecture of the GPU.
+        `part`: name of the constant that says which part of the full rate the stores reach, "" = all of it. ARCH in the
+        name stands for the architecture of the GPU.
         """
         name = part.replace("ARCH", arch_of(self._gpu))
         rate = self._link_bytes_per_us * self._fitted["link.fraction"] * (self._fitted[name] if part else 1.0)
         return round(n_bytes * PS_PER_US / rate)
 
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
-        """One kernel that scatters `tokens` rows to `rows` places, or gathers them back: half of `compute.moe.permute_us`."""
+        """One kernel that scatters `tokens` rows to `rows` places, or gathers: half of `compute.moe.permute_us`."""
         return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
 
     def memory_ps(self, n_bytes: float) -> int:
@@ -80,7 +83,7 @@ class Software:
 
     @property
     def nccl_start_ps(self) -> int:
-        """Start and handshakes of an NCCL collective of the Simple protocol, before its data flow (compute/collectives.py)."""
+        """Start and handshakes of an NCCL collective (Simple protocol) before its data flow."""
         return round(BASE_US * PS_PER_US) + round(self._fitted["nccl.simple_syncs"] * self.sync_ps)
 
     @property

@@ -1,7 +1,8 @@
 """Steps of communication software that real forms are built from: starts, copies on SMs, paced stores, flags, barriers.
 
-Costs are DELAYs on hosts and SMs; bytes are the rows' own transfers and control words. A flag exchange on a real machine takes
-`Software.sync_ps` (store, flight, poll, fence). The Program simulates a part of that time anyway; a DELAY charges the rest.
+Costs are DELAYs on hosts and SMs; bytes are the rows' own transfers and control words. A flag exchange on a real
+machine takes `Software.sync_ps` (store, flight, poll, fence). The Program simulates a part of that time anyway; a DELAY
+charges the rest.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class SoftwareSteps:
         """What software costs on the GPU of the cluster. Raises ConfigError on a cluster that names no GPU."""
         return Software(self.layer.cluster, self.layer.n_gpus)
 
-    # ---- steps of one GPU --------------------------------------------------------------------------------------------------
+    # ---- steps of one GPU --------------------------------------------------------------------------------------------
 
     def delay(self, name: str, cost_ps: int | Sequence[int] | I64) -> I32:
         """`[gpus]` one DELAY per GPU, of `cost_ps` or `cost_ps[gpu]`."""
@@ -61,7 +62,10 @@ class SoftwareSteps:
         return np.array(rows, np.int32)
 
     def copies(self, operator: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int = 1, *, name: str = "sm") -> Batch:
-        """A DELAY of `durations[rows]` ps per row or copy, on the SM behind `issuer[i]`. The template is called "OPERATOR.NAME"."""
+        """A DELAY of `durations[rows]` ps per row or copy, on the SM behind `issuer[i]`.
+
+        The template is called "OPERATOR.NAME".
+        """
         b = self.layer.b
         template = b.template(Template(f"{operator}.{name}", Kind.DELAY, operator, "delay", tasks=1, duration=b.duration(durations)))
         return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows), len(node)), node=node)
@@ -97,10 +101,13 @@ class SoftwareSteps:
         layer.wait_each(sends.op[far], heads[far])
         return dataclasses.replace(sends, op=heads)
 
-    # ---- steps of all GPUs -------------------------------------------------------------------------------------------------
+    # ---- steps of all GPUs -------------------------------------------------------------------------------------------
 
     def flags(self, name: str, per_pair: int, after: I32, heads: I32) -> None:
-        """Every GPU sends `per_pair` words to every GPU behind the op `after[gpu]`; `heads[gpu]` waits for all words that GPU receives."""
+        """Every GPU sends `per_pair` words to every GPU behind the op `after[gpu]`.
+
+        `heads[gpu]` waits for all words that the GPU receives.
+        """
         layer, g = self.layer, self.layer.n_gpus
         _, row, tile = layer.b.regions(np.arange(g), np.full(g, g * per_pair), WORD_BYTES, g * per_pair, alloc=Alloc.PREFIX, name=name)
         source, word, target = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(g), indexing="ij"))
@@ -118,7 +125,9 @@ class SoftwareSteps:
         layer.wait_tiles(heads, ids(tile, g))
 
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:
-        """A flag from every GPU to every GPU behind the op `after[gpu]`, polled. `simulated_ps`: the part of the exchange that passed before.
+        """A flag from every GPU to every GPU behind the op `after[gpu]`, polled.
+
+        `simulated_ps`: the part of the exchange that passed before.
 
         Returns `[gpus]` the polls, DELAYs called `ends`.
         """
@@ -127,7 +136,10 @@ class SoftwareSteps:
         return poll
 
     def barrier_after(self, name: str, ends: str, start: I32, sends: Batch) -> I32:
-        """A barrier behind all `sends` of all GPUs; a GPU that sends nothing arrives with its op `start[gpu]`. Returns `[gpus]` the polls."""
+        """A barrier behind all `sends` of all GPUs; a GPU that sends nothing arrives with its op `start[gpu]`.
+
+        Returns `[gpus]` the polls.
+        """
         sent = self.layer.join(f"{name}.sent")
         self.layer.wait_each(sent, start)
         self.layer.wait_each(sent[sends.node], sends.op)

@@ -7,7 +7,9 @@ from dysharp.specs import Cluster, Model
 
 
 def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
-    """Tokens (at least 1) whose reduction sessions always fit the tables of the source's ports. `aux_bytes`: summed with every row.
+    """Tokens (at least 1) whose reduction sessions always fit the tables of the source's ports.
+
+    `aux_bytes`: summed with every row.
 
     A token of n packets takes at most ceil(n / links) sessions in one port.
     """
