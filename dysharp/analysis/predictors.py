@@ -21,7 +21,6 @@ from dysharp.analysis.programs import CLUSTERS, FAR, FUSED_TOKENS, RUNS, AllRedu
 from dysharp.analysis.queries import Query, Unsupported, dtype_of, experts_of, number
 from dysharp.errors import DysharpError
 from dysharp.specs import Model, load_cluster
-from dysharp.systems.registry import GATED_MATRICES
 
 Words = tuple[tuple[str, Any], ...]
 Frozen = tuple[tuple[str, float], ...]
@@ -140,7 +139,7 @@ def _layer(row: Measurement, query: Query) -> Ask:
         n_experts=whole(n["experts"], "experts"),
         topk=whole(n["topk"], "topk"),
         tokens_per_gpu=whole(n["tokens"], "tokens"),
-        n_matrices=GATED_MATRICES if gated else 2,
+        n_matrices=3 if gated else 2,
         element_bytes=2,
         gemm_dtype=dtype,
     )

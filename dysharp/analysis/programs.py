@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.layer_queries import expert_loads
-from dysharp.analysis.surroundings import PERMUTES, around
+from dysharp.analysis.surroundings import around
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Model, load_cluster
 from dysharp.systems import allreduce, get_system
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS
-from dysharp.systems.registry import GATED_MATRICES
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
 
@@ -160,7 +159,7 @@ def _fused_routing(case: FusedCase, model: Model, tokens: int) -> Routing:
 @lru_cache(maxsize=512)
 def _fused_run(case: FusedCase, tokens: int, constants: Frozen) -> float:
     cluster = replace(load_cluster(CLUSTERS[case.gpu]).with_gpus(case.gpus), constants=constants)
-    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, tokens, GATED_MATRICES, 2, "fp8")
+    model = Model("measured", case.hidden, case.inter, case.experts, case.topk, tokens, 3, 2, "fp8")
     megamoe, routing = get_system("megamoe"), _fused_routing(case, model, tokens)
     options = megamoe.options(form="real", dispatch=case.rows, weights=case.weights, combine=case.back, cast=case.cast)
     program = megamoe.plan(model, cluster, routing, "fwd", options)
@@ -262,8 +261,7 @@ def layer_us(case: LayerCase, constants: Mapping[str, float]) -> tuple[float]:
     ran = trace.time_ps / PS_PER_US + sm_contention_us(program, trace, words.get("n_sm", 0), cluster.n_sms)
     weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
     casts = TRAINING_CAST_BYTES * (weights + case.rows * model.expert_hidden) + case.rows * model.hidden if case.training else 0.0
-    permutes = PERMUTES.get(case.system, 0)
-    near = around(cluster, model, case.rows, case.copies, permutes=permutes, fp8_rows=case.fp8, cast_bytes=casts)
+    near = around(cluster, model, case.rows, case.copies, permutes=chosen.permutes, fp8_rows=case.fp8, cast_bytes=casts)
     return (ran + near.device_us + near.host_us,)
 
 

@@ -15,6 +15,7 @@ from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
+from dysharp.systems import is_real
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
@@ -139,8 +140,7 @@ class Row:
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
     """"real" or "paper": what the option `form` says, by the family of the cluster where it is "auto"; without the option "paper"."""
-    form = str(options.get("form", "paper"))
-    return {"paper": "paper", "hw": "real"}[cluster.family] if form == "auto" else form
+    return "real" if is_real(str(options.get("form", "paper")), cluster) else "paper"
 
 
 def make_row(point: Point, program: Program, trace: Trace) -> Row:

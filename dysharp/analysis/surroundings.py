@@ -15,13 +15,10 @@ from dysharp.analysis.row import SURROUNDINGS, Row
 from dysharp.compute import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
-from dysharp.systems.registry import GATED_MATRICES
+from dysharp.systems import get_system
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 
-PERMUTES: Mapping[str, int] = {"deepep": 1, "trtllm-a2a": 1}
-"""Times rows are reordered by expert and back outside of a system's Program: behind a receive buffer. Others place rows at once or have the ops."""
 FP8_ROWS = ("fp8", "fp8-plain", "mxfp8")  # words of the option `dispatch`: rows arrive as the GEMMs read them
-FUSED = ("megamoe", "fusion-only", "dysharp", "explicit")  # one kernel for the layer: nothing surrounds it but the host
 GEMM_CALLS = {"fwd": 3, "bwd": 4}  # GEMM, activation, GEMM; two data gradients (the activation's in an epilogue) and two weight gradients
 
 
@@ -51,12 +48,13 @@ class Surroundings:
 def surroundings(
     system: str, model: Model, cluster: Cluster, routing: Routing, *, options: Mapping[str, Any], direction: str = "fwd"
 ) -> Surroundings:
-    """Of one pass of a layer under `system` with `options`."""
+    """Of one pass of a layer under `system` with `options`. A layer that is one kernel has only the time of the host."""
+    chosen = get_system(system)
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
     copies = int(needed_gpus(routing).sum(axis=0).max(initial=0))
     fp8_rows = options.get("dispatch") in FP8_ROWS
-    found = around(cluster, model, rows, copies, permutes=PERMUTES.get(system, 0), fp8_rows=fp8_rows, direction=direction)
-    return Surroundings(host_us=found.host_us) if system in FUSED or options.get("gemms") == "fused" else found
+    found = around(cluster, model, rows, copies, permutes=chosen.permutes, fp8_rows=fp8_rows, direction=direction)
+    return Surroundings(host_us=found.host_us) if chosen.is_one_kernel(options) else found
 
 
 def surrounded(row: Row, found: Surroundings) -> Row:
@@ -77,7 +75,7 @@ def around(
     Backward, the activation's gradient is in the epilogue of a GEMM, in the Program.
     """
     gpu, c = cluster.own_gpu, cluster.fitted
-    gates = 2 if model.n_matrices == GATED_MATRICES else 1
+    gates = 2 if model.gated else 1
     launch, element = operators.launch_us(gpu, c), operators.ELEMENT_BYTES[model.gemm_dtype]
     width = 1 + operators.SCALE_BYTES if fp8_rows else 2.0
     casts = model.gemm_dtype == "fp8" and not fp8_rows

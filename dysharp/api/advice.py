@@ -135,7 +135,7 @@ class Advice:
         within = f" ({bar[0]:.0f} to {bar[1]:.0f})" if bar else ""
         parts = best.parts_us()
         shown = ", ".join(f"{_PARTS.get(name, name)} {us:.0f} us ({us / best.time_us:.0%})" for name, us in parts.items())
-        bound = next((entry.predicted.time_us for entry in self.what_if if entry.predicted.row.system == "ideal"), None)
+        bound = next((entry.predicted.time_us for entry in self.what_if if get_system(entry.predicted.row.system).bound), None)
         free = "" if bound is None else f"; with communication for free the layer takes {bound:.0f} us"
         return (
             f"{row.system} takes {best.time_us:.0f} us{within}. Its critical path: {shown}. The busiest resource is {row.bound_resource} "
@@ -264,6 +264,8 @@ def _shipped(system: System, model: Model) -> dict[str, Value]:
 
 
 def _why_not(system: System) -> str:
+    if system.bound:
+        return "is a bound, no system that one could build"
     return "has no real form: its software costs are not known" if system.today else "needs hardware that does not exist"
 
 

@@ -18,7 +18,6 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
-BOUNDS = ("ideal",)  # no system one could build
 
 _SATURATED = 0.8  # a resource busy for this share of the time is called the limit
 
@@ -119,7 +118,7 @@ def compare(
 
 def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
     """One sentence: the fastest system that one could build, where its time goes, and how far it is from what is possible."""
-    real = [row for row in rows if row.system not in BOUNDS] or list(rows)
+    real = [row for row in rows if not get_system(row.system).bound] or list(rows)
     best = min(real, key=lambda row: row.time_us)
     causes = sorted(best.attribution, key=lambda cause: -best.attribution[cause])
     limits = _LIMITS | ({"sm_us": "work of the SMs, GEMMs and copies of communication kernels"} if best.form == "real" else {})

@@ -21,7 +21,6 @@ from dysharp.api.window import run_window
 from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Request, Workload, make_request, make_workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
-from dysharp.systems.ideal import GEMMS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,8 +87,8 @@ def run_point(system: System, options: Any, w: Workload, progress: Progress | No
     """Plan, verify, run and measure one system on a shared workload, or a window of it; "both" passes one after the other, backward on
     forward's layout. GEMMs that may be a library's or a fused kernel's (option `gemms`) are on a real machine whichever takes less.
     """
-    if w.request.cluster.family == "hw" and getattr(options, "gemms", "") == "auto":
-        tried = [dataclasses.replace(options, gemms=word) for word in GEMMS]
+    if w.request.cluster.family == "hw" and system.gemm_variants and options.gemms == "auto":
+        tried = [dataclasses.replace(options, gemms=word) for word in system.gemm_variants]
         return min((run_point(system, each, w, progress, index, count) for each in tried), key=lambda row: row.time_us)
 
     def tell(stage: str, done: int = 0, total: int = 0) -> None:

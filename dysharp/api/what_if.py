@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis.load import EPLB
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
-from dysharp.systems import get_system
+from dysharp.systems import System, all_systems, get_system
 
 if TYPE_CHECKING:
     from dysharp.api.advice import Desk, Predicted, WhatIf
 
 FASTER = 2
 NO_COST = "the same transfers without launches, barriers, rings and SMs of communication"
-OVERLAP = "fusion-only"
-SWITCHES = "dysharp"
-BOUND = "ideal"
-NARROW = ("fp8", "mxfp8")  # rows that those know besides the model's
 Run = Callable[[], "Predicted"]
 
 
@@ -52,22 +49,18 @@ def _changes(desk: Desk, best: Predicted) -> list[tuple[str, str, Run]]:
     for gpus in _sizes(cluster):
         found.append(_other_size(desk, name, options, gpus))
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-links-x{FASTER}", link_bytes_per_us=FASTER * cluster.link_bytes_per_us)
-    formats = _formats(best)
     found.append((f"links x{FASTER}", "same software constants and switches", lambda: desk.run(name, options, desk.workload(faster))))
     found.append(("software for free", NO_COST, lambda: desk.run(name, options | {"form": "paper"})))
-    assumes = "one kernel with the tiles of Mega MoE: Dispatch, GEMMs and Combine at once, a row at a time, on today's switches"
-    found.append(("overlap by rows", assumes, lambda: desk.run(OVERLAP, formats)))
-    assumes = "besides, multicast and sums in the switch, and rows placed by the GPU's hub"
-    found.append(("DySHARP switches", assumes, lambda: desk.run(SWITCHES, formats)))
-    assumes = "no transfer takes time, the faster of GEMM libraries and fused kernels: the bound of any change to communication"
-    found.append(("communication for free", assumes, lambda: desk.run(BOUND, {"weights": formats["weights"]})))
-    return found
+    declared = sorted((s.change.rank, s.name, s.change, s) for s in all_systems().values() if s.change is not None)
+    return found + [(change.name, change.assumes, partial(desk.run, name, _formats(best, system))) for _, name, change, system in declared]
 
 
-def _formats(best: Predicted) -> dict[str, Any]:
-    """Those of the best, so that a change is held against it and not against its formats."""
+def _formats(best: Predicted, system: System) -> dict[str, Any]:
+    """Options that give `system` the formats of the best, so that a change is held against the best and not against other formats."""
     dispatch = best.row.options.get("dispatch", "rows")
-    return {"dispatch": dispatch if dispatch in NARROW else "rows", "weights": best.row.options.get("weights", "model")}
+    formats = {"dispatch": dispatch if dispatch in system.row_formats else "rows", "weights": best.row.options.get("weights", "model")}
+    known = {f.name for f in dataclasses.fields(system.options)}
+    return {option: value for option, value in formats.items() if option in known}
 
 
 def _other_size(desk: Desk, name: str, options: dict[str, Any], gpus: int) -> tuple[str, str, Run]:

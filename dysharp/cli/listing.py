@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dysharp.systems import System
+from typing import Any
 
 Rows = list[dict[str, Any]]
 
@@ -39,7 +36,7 @@ def _systems() -> Rows:
     return [
         {
             "name": s.name,
-            "summary": _summary(s),
+            "summary": s.summary,
             "traffic": s.traffic,
             "options": [f.name for f in dataclasses.fields(s.options)],
             "paper_form_drops": s.drops,
@@ -53,13 +50,6 @@ def _figures() -> Rows:
     from dysharp.experiments.figure import list_figures, load_figure
 
     return [{"name": f.name, "title": f.title, "points": len(f.points), "source": f.source} for f in map(load_figure, list_figures())]
-
-
-def _summary(system: System) -> str:
-    """The module's first line, or the plan's own where a module holds several systems."""
-    is_main = system.plan.__module__.rpartition(".")[2].replace("_", "-") == system.name
-    own = (system.plan.__doc__ or "").strip().splitlines()
-    return own[0] if own and not is_main else system.summary
 
 
 def _models() -> Rows:

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from dysharp.experiments.figure import Point
 from dysharp.specs import load_cluster, load_model
-from dysharp.systems.machine import windows
+from dysharp.systems.building.windows import windows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import matplotlib
 from matplotlib.figure import Figure
 
-from dysharp.reports.plots import COLOURS, STYLE
+from dysharp.reports.plots import PALETTE, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ def plot_network(curves: Sequence[NetworkCurve], *, ax: Axes | None = None) -> A
             ax = Figure(figsize=(6.4, 4.0), layout="constrained").subplots()
         seen = [p.packet_latency for c in curves for p in c.points if p.n_packets] or [1.0]
         top = min(1.1 * max(seen), SHOWN * min(seen))
-        for curve, colour in zip(curves, [*COLOURS.values()] * len(curves), strict=False):
+        for curve, colour in zip(curves, PALETTE * len(curves), strict=False):
             points = [p for p in curve.points if p.n_packets]
             loads, latencies = [p.load for p in points], [min(p.packet_latency, top) for p in points]
             c, t = curve.setting.config, curve.setting.traffic

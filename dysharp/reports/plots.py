@@ -13,30 +13,21 @@ from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
+from dysharp.systems import OTHER_COLOUR, all_systems
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe-Ito, distinguishable under the common forms of colour blindness. A system keeps its colour in every figure.
-COLOURS = {
-    "deepep": "#0072B2",
-    "nvls": "#E69F00",
-    "comet": "#CC79A7",
-    "dysharp": "#009E73",
-    "ideal": "#999999",
-    "fusion-only": "#56B4E9",
-    "dysharp-basic": "#D55E00",
-    "dysharp-comet": "#F0E442",
-    "explicit": "#332288",
-}
-OTHER_COLOUR = "#44AA99"
+# Okabe-Ito and two more, distinguishable under the common forms of colour blindness: curves that are no systems, in this order.
+PALETTE = ("#0072B2", "#E69F00", "#CC79A7", "#009E73", "#999999", "#56B4E9", "#D55E00", "#F0E442", "#332288")
 STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "dysharp"}
 FORMATS = ("svg", "png")
 
 
 def colour_of(system: str) -> str:
-    """The fixed colour of a system, one shared colour for systems from outside."""
-    return COLOURS.get(system, OTHER_COLOUR)
+    """The colour that a system declares, the same in every figure; a system that is not installed has the shared colour."""
+    installed = all_systems().get(system)
+    return OTHER_COLOUR if installed is None else installed.colour
 
 
 def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:

@@ -12,7 +12,6 @@ from dysharp.specs.fields import (
     Entries,
     EntriesOrInfinite,
     Family,
-    Flag,
     Name,
     Small,
     Text,
@@ -62,8 +61,6 @@ class Cluster:
     or_entries: Entries
     tile_rows: Small
     """Rows of a tracked tile (tsize)."""
-    software_costs: Flag
-    """Whether launches, barriers, polls and the like are charged."""
     source: Text = ""
     gpu: Text = ""
     """Packaged GPU (`specs.gpu`) whose datasheet and fitted constants hold here; "" in paper clusters."""
@@ -78,9 +75,9 @@ class Cluster:
         raise_if(_conflicts(self), where)
 
     @property
-    def sm_free(self) -> bool:
-        """Whether communication takes no SMs away, as the papers assume."""
-        return self.family == "paper"
+    def software_costs(self) -> bool:
+        """Whether systems run in their real form, with launches, barriers and polls, unless the option `form` says otherwise."""
+        return self.family == "hw"
 
     def peak_flops_per_us(self, dtype: str) -> int:
         """Dense peak of one GPU for GEMMs in `dtype` ("fp8" or "bf16"); else `ConfigError`."""

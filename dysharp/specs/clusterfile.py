@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dysharp import units
 from dysharp.specs.cluster import Cluster
-from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, Flag, Name, Rate, Small, Text
+from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, Name, Rate, Small, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,6 @@ class ClusterFile:
     ts_entries: Entries
     or_entries: Entries
     tile_rows: Small
-    software_costs: Flag
     source: Text = ""
     gpu: Text = ""
     max_gpus: EntriesOrInfinite = 0
@@ -66,7 +65,6 @@ class ClusterFile:
             ts_entries=self.ts_entries,
             or_entries=self.or_entries,
             tile_rows=self.tile_rows,
-            software_costs=self.software_costs,
             source=self.source,
             gpu=self.gpu,
             max_gpus=self.max_gpus,

@@ -37,7 +37,6 @@ def _one_of(*words: str) -> AfterValidator:
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$")]
 Text = Annotated[str, Field(strict=True, max_length=1000)]
-Flag = Annotated[bool, Field(strict=True)]
 Width = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Experts = Annotated[int, Field(strict=True, ge=1, le=1 << 16)]  # expert ids are 16 bits on the wire
 Tokens = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]

@@ -60,6 +60,11 @@ class Model:
         """Bytes of one token vector on the wire."""
         return self.hidden * self.element_bytes
 
+    @property
+    def gated(self) -> bool:
+        """Whether an expert has three matrices: gate, up and down."""
+        return self.n_matrices == 3
+
 
 def _conflicts(m: Model) -> list[str]:
     """Rules between fields; each field alone is already valid."""

@@ -1,5 +1,5 @@
-"""One short file per system: dispatch x combine x schedule. `registry` finds them, `layer` holds their building blocks."""
+"""One short file per system. `registry` finds the systems; `building` has what their plan functions are made of."""
 
-from dysharp.systems.registry import System, all_systems, get_system, system
+from dysharp.systems.registry import OTHER_COLOUR, System, all_systems, get_system, is_real, system
 
-__all__ = ["System", "all_systems", "get_system", "system"]
+__all__ = ["OTHER_COLOUR", "System", "all_systems", "get_system", "is_real", "system"]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from dysharp.compute.allreduce import KERNELS, STORES
 from dysharp.isa.framing import push_train
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Machine, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program.constants import CLASSES, DISPATCH, OTHER, RESPONSE, machine_of
 from dysharp.specs import Cluster
-from dysharp.systems.kernels import WORD_BYTES
-from dysharp.systems.layer import CONTROL, STORE
-from dysharp.systems.machine import CLASSES, DISPATCH, OTHER, RESPONSE, machine_of
-from dysharp.systems.software import Software
+from dysharp.systems.building.layer import CONTROL, STORE
+from dysharp.systems.building.software import Software
+from dysharp.systems.building.software_steps import WORD_BYTES
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""COMET, paper form: tiles start as their rows arrive, results leave as their rows finish; a barrier between the GEMMs."""
+"""COMET, paper form: tiles start as their rows arrive, results leave as their rows finish; a barrier between GEMMs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import in_pairs
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.experts import in_pairs
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
@@ -22,13 +22,16 @@ class Options:
     source="COMET, MLSys'25 and bytedance/flux; spec/baselines.md section 8, design section 4 (paper form)",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=0,
+    fused=False,
+    colour="#CC79A7",
     drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One GEMM overlaps Dispatch, the next one Combine, row by row; a GPU's Combine starts after its own first GEMM."""
-    layer = Layer(model, cluster, routing, direction)
+    layer = LayerBuilder(model, cluster, routing, direction)
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    in_pairs(layer, combine + layer.push_of_useful_row)
+    in_pairs(layer, combine.of_useful_row)
     return layer.build("one_copy_per_gpu")

@@ -1,29 +1,50 @@
-"""DeepEP normal kernels: push, one copy per distinct GPU each way, operators one after the other."""
+"""DeepEP normal kernels: push, one copy per distinct GPU each way, operators one after the other.
+
+Real form: channels of SM pairs. One SM of a pair pushes rows into rings at the receivers. The other takes rows out of
+its own rings.
+
+- The tokens of a GPU are cut into equal runs, one per channel.
+- The warps of a sending SM are split evenly over the destinations, the own GPU too. Each group of warps walks all tokens
+  of its channel and copies the tokens for its destination, one at a time (`deepep.copy_us`: slot, metadata, tail).
+- All copies of an SM share its copy rate. All bytes that leave a GPU share the pace of SM stores.
+- A slot of a ring is held from the start of a copy until the receiver has taken the row.
+- A receiver sees a row when the sender has moved the tail of the ring, which follows the acknowledgement of the row.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dysharp.program import Program
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.channels import Channels
-from dysharp.systems.experts import one_after_another, phase_by_phase
-from dysharp.systems.formats import row_bytes
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
-ROWS = ("rows", "fp8")
-"""What the kernels send."""
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+RING_SLOTS = 256  # tokens per (channel, source): DeepEP V1
+BARRIERS = 2  # of a call with a cached handle: DeepEP V1
+CHUNK = {"dispatch": 6, "combine": 4}
+"""Tokens after which a sender moves the tail of a ring: the tuned values of DeepEP's tests on eight GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): SM channels, rings, launches and barriers with their costs.
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    `n_sm`: SMs of those kernels; `dispatch`: "rows" sends the model's rows, "fp8" a byte per element and an FP32 scale per 128 of them.
-    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    The real form has SM channels, rings, launches and barriers with their costs. `n_sm`: SMs of the communication
+    kernels, real form only. `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32
+    scale per 128). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -32,11 +53,29 @@ class Options:
     compute: bool = True
 
 
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    sent = row_bytes("deepep.dispatch", options.dispatch, ROWS_OR_FP8, model)
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """As the paper form, with both kernels as they run: a call starts when all GPUs are there."""
+    layer = _layer(model, cluster, routing, direction, options)
+    channels = _Channels(layer, options.n_sm)
+    channels.combine(one_after_another(layer, channels.dispatch()))
+    return layer.build("one_copy_per_gpu")
+
+
 @system(
     "deepep",
+    real=plan_real,
     source="https://github.com/deepseek-ai/DeepEP (V1, normal); spec/baselines.md section 1",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=1,
+    fused=False,
+    row_formats=ROWS_OR_FP8,
+    colour="#0072B2",
     ships=Ships(
         "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
         ("hopper", "blackwell"),
@@ -45,12 +84,143 @@ class Options:
     ),
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, then one GEMM after the other, then Combine on each GPU; the only waits are each GPU's own."""
-    sent = row_bytes("deepep.dispatch", options.dispatch, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-    if is_real(options.form, cluster):
-        channels = Channels(layer, options.n_sm)
-        channels.combine(one_after_another(layer, channels.dispatch()))
-        return layer.build("one_copy_per_gpu")
-    return phase_by_phase(layer)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
+
+
+class _Channels(SoftwareSteps):
+    """`n_sm` SMs of every GPU as `n_sm / 2` channels."""
+
+    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
+        most = layer.cluster.n_sms
+        if n_sm < 2 or n_sm % 2 or n_sm > most:
+            raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+        super().__init__(layer)
+        self.n = n_sm // 2
+
+    def _channel(self, token: I64 | I32) -> I64:
+        """The channel of a token: the run of its GPU's tokens in which it lies."""
+        tokens = self.layer.tokens
+        return token.astype(np.int64) % tokens * self.n // tokens
+
+    def _rings(self, receiver: I32, channel: I64, source: I32) -> I64:
+        """The ring of each row: one per (receiver, channel, source)."""
+        return (receiver.astype(np.int64) * self.n + channel) * self.layer.n_gpus + source
+
+    def _slots(self) -> int:
+        """Add a semaphore per ring with the slots of the ring.
+
+        Returns the id of the first; rings are numbered as in `_rings`.
+        """
+        layer, per_gpu = self.layer, self.layer.n_gpus * self.n
+        first = layer.b.semaphore(0, RING_SLOTS, "ring", "tokens")
+        for ring in range(1, layer.n_gpus * per_gpu):
+            layer.b.semaphore(ring // per_gpu, RING_SLOTS, "ring", "tokens")
+        return first
+
+    def _seen(self, ring: I64, chunk: int) -> I64:
+        """`[rows]` the row whose arrival moves the tail past each row: the last row of its chunk in its ring.
+
+        Rows in the order of sending.
+        """
+        order = np.argsort(ring, kind="stable")
+        start = np.flatnonzero(np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)])
+        length = np.diff(np.append(start, len(order)))
+        place = np.arange(len(order)) - np.repeat(start, length)
+        last = np.minimum(place - place % chunk + chunk, np.repeat(length, length)) - 1
+        seen = np.empty(len(order), np.int64)
+        seen[order] = order[np.repeat(start, length) + last]
+        return seen
+
+    def call(self, name: str, after: I32 | None) -> I32:
+        """`[gpus]` DELAYs: the start of a kernel with a cached handle, behind `after` of all GPUs.
+
+        It has the launch, the barriers and the heads of the rings.
+        """
+        start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps)
+        if after is not None:
+            self.layer.wait_all(start, after)  # all GPUs take part in the barriers
+        return start
+
+    def _group(self, operator: str, cost_ps: int, walk_ps: I64 | int, node: I32, channel: I64, to: I32) -> Batch:
+        """A DELAY per copy: what the warps of one destination do before the bytes move, `cost_ps` and the walk to the
+        token.
+
+        Each group of each channel is an issuer of its own, which takes its copies in the order of the arrays.
+        """
+        b, g = self.layer.b, self.layer.n_gpus
+        group = (node.astype(np.int64) * self.n + channel) * g + to
+        groups, group_index = np.unique(group, return_inverse=True)
+        gpus = (groups // (self.n * g)).tolist()
+        pools = [b.pool(gpu, 1, "group") for gpu in gpus]
+        issuers = [b.issuer(gpu, Discipline.PROGRAM_ORDER, pool=pool, name="group") for gpu, pool in zip(gpus, pools, strict=True)]
+        walks, walk_index = np.unique(np.broadcast_to(walk_ps, group.shape), return_inverse=True)
+        durations = [0, *(max(1, cost_ps + walk) for walk in walks.tolist())]
+        return self.copies(operator, durations, node, np.array(issuers, np.int32)[group_index], 1 + walk_index, name="group")
+
+    def _walked(self, ring: I64, token: I32 | I64) -> I64:
+        """`[rows]` tokens that a group has walked past since its last copy, the copied token included.
+
+        One group fills one `ring`.
+        """
+        tokens, n = self.layer.tokens, self.n
+        local = token.astype(np.int64) % tokens
+        place = local - -(-self._channel(token) * tokens // n)  # the channel's first token
+        order = np.lexsort((place, ring))
+        since = np.diff(place[order], prepend=-1)
+        first = np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)]
+        walked = np.empty(len(order), np.int64)
+        walked[order] = np.where(first, place[order] + 1, since)
+        return walked
+
+    def dispatch(self) -> I32:
+        """Dispatch of all tokens.
+
+        Returns `[gpus]` the JOIN of each GPU that has taken all of its rows out of the rings.
+        """
+        layer, costs, p = self.layer, self.costs, self.layer.p
+        puts = layer.dispatch_puts(Discipline.READY_FIFO)
+        order = np.lexsort(((puts.to - puts.node) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
+        token, channel = p.token[order], self._channel(p.token)
+        copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
+        first = np.append(True, token[1:] != token[:-1])[: len(token)]
+        source, ring = puts.node[order], self._rings(puts.to, channel, puts.node)[order]
+        walk = self._walked(ring, token) * costs.ps("deepep.token_us")
+        groups = self._group("dispatch", costs.ps("deepep.copy_us"), walk, source, channel[order], puts.to[order])
+        # The look-up of a token takes issue slots of the SM once, although all groups walk past the token.
+        sender = self.issuers("send", Discipline.READY_FIFO, self.n)[source, channel[order]]
+        sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source, sender, 1 + first)
+        layer.wait_each(sends.op, groups.op)
+        takes = self.copies("dispatch", [0, copy], puts.to, self.issuers("receive", Discipline.READY_FIFO, self.n)[puts.to, channel])
+        stores = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
+        layer.wait_each(stores.op[order], sends.op)
+        layer.wait_each(takes.op[order], puts.op[order][self._seen(ring, CHUNK["dispatch"])])
+        layer.b.hold(self._slots() + ring, groups.op, takes.op[order])
+        layer.wait_first(groups, self.call("dispatch.call", None), stream=ring)
+        received = layer.join("received")
+        layer.wait_each(received[takes.node], takes.op)
+        return received
+
+    def combine(self, finished: I32) -> None:
+        """Rows go back when `finished[gpu]` of all GPUs are done.
+
+        The source sums the copies of a token when the last copy has arrived.
+        """
+        layer, costs = self.layer, self.costs
+        puts = layer.combine_puts(Discipline.READY_FIFO)
+        channel = self._channel(layer.p.token[puts.unit])
+        ring = self._rings(puts.to, channel, puts.node)
+        groups = self._group("combine", costs.ps("deepep.copy_us"), 0, puts.node, channel, puts.to)
+        sender = self.issuers("send back", Discipline.READY_FIFO, self.n)[puts.node, channel]
+        sends = self.copies("combine", [0, costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)], puts.node, sender)
+        layer.wait_each(sends.op, groups.op)
+        warps = costs.whole("deepep.tokens_in_flight")
+        each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
+        reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.sent_source, self._channel(layer.sent)]
+        sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.sent_source, reducer, layer.token_pairs[layer.sent])
+        sum_of_put = sums.op[layer.sent_of_pair[puts.unit]]
+        layer.wait_each(self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes)).op, sends.op)
+        layer.wait_each(sum_of_put, puts.op[self._seen(ring, CHUNK["combine"])])
+        layer.b.hold(self._slots() + ring, groups.op, sum_of_put)
+        layer.wait_first(groups, self.call("combine.call", finished), stream=ring)

@@ -1,4 +1,4 @@
-"""DeepEP low-latency kernels: one message per (token, expert) into fixed slots, count words behind them, BF16 rows back, no barrier."""
+"""DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems.deepep import ROWS
-from dysharp.systems.experts import one_after_another, rows_phase_by_phase
-from dysharp.systems.formats import row_bytes
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_expert
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-HEADER_BYTES = 16  # of a message: the token's index at its source
+HEADER_BYTES = 16  # of a message: the index of the token at its source
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): SMs that cast and send tokens, the pace of their stores, fences, count words and polls.
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    `dispatch`: "rows" sends the model's rows, "fp8" a byte per element and an FP32 scale per 128 of them. `compute` = False leaves the
-    GEMMs out: pure communication.
+    The real form has SMs that cast and send tokens, the pace of their stores, fences, count words and polls.
+    `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128).
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -36,11 +37,29 @@ class Options:
     compute: bool = True
 
 
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS_OR_FP8, model)
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """As the paper form, with count words: a GPU goes on when it has polled the words for its own experts."""
+    layer = _layer(model, cluster, routing, direction, options)
+    kernels = _LowLatency(layer)
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build("one_copy_per_expert")
+
+
 @system(
     "deepep-ll",
+    real=plan_real,
     source="https://github.com/deepseek-ai/DeepEP (V1, low latency); spec/baselines.md section 2",
     options=Options,
     traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS_OR_FP8,
+    colour="#785EF0",
     ships=Ships(
         "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
         ("hopper", "blackwell"),
@@ -49,59 +68,54 @@ class Options:
     ),
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Messages, GEMMs, messages back; a GPU goes on when its own rows are there and waits for nobody else."""
-    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-    if is_real(options.form, cluster):
-        kernels = _LowLatency(layer)
-        kernels.combine(one_after_another(layer, kernels.dispatch()))
-        return layer.build("one_copy_per_expert")
-    return rows_phase_by_phase(layer)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Messages, GEMMs, messages back; a GPU goes on when its own rows have arrived and waits for no other GPU."""
+    return one_copy_per_expert(_layer(model, cluster, routing, direction, options))
 
 
-class _LowLatency(Kernels):
-    """Both kernels, send and receive parts. Times are device times: launches are hidden in a CUDA graph or by the profiler."""
+class _LowLatency(SoftwareSteps):
+    """Both kernels, send and receive parts. Times are device times: a CUDA graph or the profiler hides launches."""
 
     def dispatch(self) -> I32:
-        """Returns the DELAY of each GPU behind which all its rows are packed.
+        """Returns `[gpus]` the DELAY of each GPU behind which all of its rows are packed.
 
-        The grid has ceil(experts / warp groups per SM) SMs. An SM casts a token, then its warps send the messages, all warps of a GPU at the
-        pace of `ll.dispatch_link`.
+        The grid has ceil(experts / warp groups per SM) SMs. An SM casts a token, then its warps send the messages, all
+        warps of a GPU at the pace of `ll.dispatch_link`.
         """
         layer, costs = self.layer, self.costs
         experts, n_sms = layer.routing.placement.n_slots, layer.cluster.n_sms
         grid = -(-experts // -(-experts // n_sms))
-        token = costs.ps("ll.token_us")
-        tokens = self.tokens_on_sms(grid, token)
+        token_ps = costs.ps("ll.token_us")
+        tokens = self.tokens_on_sms(grid, token_ps)
         pace = costs.stores_ps(layer.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
-        puts = layer.dispatch_rows(Discipline.READY_FIFO) + np.arange(len(layer.row_of))
-        sends = self.paced("dispatch", puts, layer.row_source, layer.row_gpu, pace)
-        layer.b.edges(Tail.OP_DONE, tokens[layer.pull_of_useful_row], Head.OP_ISSUE, sends)
-        return self._counts("dispatch", "received", puts, layer.row_source, None, token)
+        puts = layer.dispatch_rows(Discipline.READY_FIFO)
+        layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.sent_of_row])
+        return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
-        """A GPU's rows go back when its own experts have finished; the source weights and adds them, at the pace of the stores."""
+        """The rows of a GPU go back behind `finished[gpu]`.
+
+        The source weights and adds them, at the pace of the stores.
+        """
         layer = self.layer
         pace = self.costs.stores_ps(layer.model.row_bytes, "ARCH.ll_combine_link")
-        order = layer.row_push_order
-        node = layer.row_gpu[order]
-        puts = layer.combine_rows(Discipline.READY_FIFO) + np.arange(len(node))
-        self.release(finished, self.paced("combine", puts, node, layer.row_source[order], pace), node)
-        self._counts("combine", "combined", puts, node, finished, 0)
+        puts = layer.combine_rows(Discipline.READY_FIFO)
+        layer.wait_each(self.paced("combine", puts, pace).op, finished[puts.node])
+        self._counts("combine", "combined", puts, finished, 0)
 
-    def _counts(self, name: str, ends: str, puts: I64, node: I32, after: I32 | None, started_ps: int) -> I32:
-        """A fence when a GPU's messages are visible, a word per (expert, source) behind it, and at the receiver the poll for its words.
+    def _counts(self, name: str, ends: str, puts: Sends, after: I32 | None, started_ps: int) -> I32:
+        """A fence behind a GPU's messages, a word per (expert, source) behind the fence, a poll at the receiver.
 
-        Of a flag exchange's time the first message's start and flight have been simulated. Sending, polling and clearing the words takes
-        `ll.expert_part` of an exchange per expert.
+        `started_ps` of a flag exchange, the start of the first message, has been simulated, and so has its flight.
+        Sending, polling and clearing the words takes `ll.expert_part` of an exchange per expert. Returns `[gpus]` the
+        polls.
         """
-        costs, slots = self.costs, self.layer.routing.placement
+        layer, costs, placement = self.layer, self.costs, self.layer.routing.placement
         fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))
         if after is not None:
-            self.each_waits(after, fence)
-        self.sent(puts, node, fence)
-        words = round(costs.sync_ps * slots.n_slots * costs.value("ll.expert_part"))
+            layer.wait_each(fence, after)
+        layer.wait_each(fence[puts.node], puts.op)
+        words = round(costs.sync_ps * placement.n_slots * costs.value("ll.expert_part"))
         poll = self.delay(ends, max(0, costs.sync_ps - self.flight_ps) + words)
-        self.flags(f"{name}.counts", slots.slots_per_gpu, fence, poll)
+        self.flags(f"{name}.counts", placement.slots_per_gpu, fence, poll)
         return poll

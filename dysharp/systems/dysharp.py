@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.experts import fused, in_pairs, one_after_another
-from dysharp.systems.fused_kernel import formatted_layer
-from dysharp.systems.layer import DYMULTIMEM, EXPLICIT, Layer
-from dysharp.systems.machine import windows
-from dysharp.systems.registry import system
+from dysharp.systems.building.experts import fused, in_pairs, one_after_another
+from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
+from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
+from dysharp.systems.building.windows import windows
+from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV; spec/dysharp.md"
@@ -19,8 +19,10 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV; spec/dysharp.md"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py). `dispatch`: "rows" sends the model's rows, "fp8" and "mxfp8" narrow
-    ones; `weights`: "model", "fp4", "mxfp8" or "nvfp4". `compute` = False: pure communication.
+    """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
+
+    `dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch_window: int = choice_int("dysharp.dispatch_window")
@@ -32,29 +34,41 @@ class Options:
 
 def start(
     model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing, *, one_kernel: bool = False
-) -> tuple[Layer, int]:
-    """What all DySHARP forms share: the exchange of `nactive` before Dispatch, and Dispatch itself. (layer, combine window).
+) -> tuple[LayerBuilder, int]:
+    """The exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns (layer, combine window).
 
-    A backward pass knows the layout: it uses the AL Table of its forward pass (spec/dysharp.md decision 15) and exchanges nothing.
+    A backward pass exchanges nothing: it knows the layout from the AL Table of its forward pass (spec/dysharp.md
+    decision 15).
     """
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
     dispatch = layer.dispatch_multicast(dispatch_window, framing)
-    layer.all_of_gpu_wait(Tail.OP_DONE, layer.target_fetch(counts), dispatch, layer.sent_source)
+    layer.wait_first(dispatch, layer.target_fetch(counts))
     return layer, combine_window
 
 
 def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
-    """Tiles start when their rows are in, tokens combine when all their experts have notified: everything at once."""
+    """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
     layer, window = start(model, cluster, routing, direction, options, framing, one_kernel=True)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
-    fused(layer, pulls + layer.pull_of_useful_row)
+    fused(layer, pulls.of_useful_row)
     return layer.build("multicast")
 
 
-@system("dysharp", source=SOURCE, options=Options, traffic="multicast", drops="AL TLB misses, TS/OR overflow, polling")
+@system(
+    "dysharp",
+    source=SOURCE,
+    options=Options,
+    traffic="multicast",
+    permutes=0,
+    fused=True,
+    row_formats=ROWS,
+    colour="#009E73",
+    change=Change("DySHARP switches", "`overlap by rows` with multicast and sums in the switch; the hub of each GPU places rows", rank=2),
+    drops="AL TLB misses, TS/OR overflow, polling",
+)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full DySHARP."""
     return all_at_once(model, cluster, routing, direction, options, DYMULTIMEM)
@@ -65,6 +79,10 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     source=SOURCE + " section 2.2 (static multimem with explicit target addresses, fused)",
     options=Options,
     traffic="multicast",
+    permutes=0,
+    fused=True,
+    row_formats=ROWS,
+    colour="#332288",
     drops="the sender's tracking of remote memory state",
 )
 def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -72,20 +90,40 @@ def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: s
     return all_at_once(model, cluster, routing, direction, options, EXPLICIT)
 
 
-@system("dysharp-basic", source=SOURCE + " ablation (c)", options=Options, traffic="multicast", drops="as dysharp")
+@system(
+    "dysharp-basic",
+    source=SOURCE + " ablation (c)",
+    options=Options,
+    traffic="multicast",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS,
+    colour="#D55E00",
+    drops="as dysharp",
+)
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
-    finished = layer.exchange(16, name="barrier", after=one_after_another(layer))
+    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, window)
-    layer.all_of_gpu_wait(Tail.TILE_READY, finished, pulls, layer.sent_source)
+    layer.wait_first(pulls, done, tail=Tail.TILE_READY)
     return layer.build("multicast")
 
 
-@system("dysharp-comet", source=SOURCE + " ablation (d)", options=Options, traffic="multicast", drops="as dysharp")
+@system(
+    "dysharp-comet",
+    source=SOURCE + " ablation (d)",
+    options=Options,
+    traffic="multicast",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS,
+    colour="#F0E442",
+    drops="as dysharp",
+)
 def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
-    in_pairs(layer, pulls + layer.pull_of_useful_row)
+    in_pairs(layer, pulls.of_useful_row)
     return layer.build("multicast")

@@ -1,4 +1,4 @@
-"""Token-centric fusion without in-switch help: Dispatch, GEMMs and Combine all at once, one copy per GPU each way (ablation)."""
+"""Token-centric fusion without in-switch help: Dispatch, GEMMs and Combine at once, one copy per GPU each way."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from dataclasses import asdict, dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import fused
-from dysharp.systems.fused_kernel import formatted_layer
-from dysharp.systems.registry import system
+from dysharp.systems.building.experts import fused
+from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
+from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`dispatch`: "rows" sends the model's rows, "fp8" and "mxfp8" narrow ones; `weights`: "model", "fp4", "mxfp8" or "nvfp4". `compute` = False
-    leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """`dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8".
+
+    `weights`: format of weights, "model", "fp4", "mxfp8" or "nvfp4".
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch: str = "rows"
@@ -28,6 +30,15 @@ class Options:
     source="DySHARP (arXiv 2605.05607) section IV, ablation (e); spec/dysharp.md section 9",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=0,
+    fused=True,
+    row_formats=ROWS,
+    colour="#56B4E9",
+    change=Change(
+        "overlap by rows",
+        "one kernel with the tiles of Mega MoE: Dispatch, GEMMs and Combine at once, a row at a time, on today's switches",
+        rank=1,
+    ),
     drops="the addressing that pushes need: counts and offsets are free",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -35,5 +46,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer = formatted_layer("fusion-only", model, cluster, routing, direction, one_kernel=True, **asdict(options))
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    fused(layer, combine + layer.push_of_useful_row)
+    fused(layer, combine.of_useful_row)
     return layer.build("one_copy_per_gpu")

@@ -1,4 +1,7 @@
-"""Hybrid-EP inside one NVLink domain: one copy per GPU by TMA from few SMs, which take turns at chunks of tokens; Combine reads and sums."""
+"""Hybrid-EP inside one NVLink domain: one copy per GPU by TMA from few SMs; Combine reads and sums.
+
+The SMs take turns at chunks of tokens.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.deepep import ROWS
-from dysharp.systems.experts import one_after_another, phase_by_phase
-from dysharp.systems.formats import row_bytes
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: spec/baselines.md section 3
-IN_FLIGHT = {"store": 8, "read": 10}  # rows of an SM on their way, held in its shared memory: the library's defaults (csrc/hybrid_ep, configuration)
-PROB_BYTES = 4  # a copy carries one FP32 probability for every expert of the domain (docs/Hybrid-EP_Implementation.md, buffers)
+IN_FLIGHT = {"store": 8, "read": 10}
+"""Rows that an SM has on their way, held in its shared memory: the library's defaults (csrc/hybrid_ep)."""
+PROB_BYTES = 4
+"""An FP32 probability; a copy has one per expert of the domain (docs/Hybrid-EP_Implementation.md, buffers)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): the exchange of routing maps and its scan, SMs with their chunks, the pace of their stores,
-    barriers, and copies between the exchange buffer and the experts.
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    `n_sm`: SMs of those kernels; `dispatch`: "rows" sends the model's rows, "fp8" a byte per element and an FP32 scale per 128 of them.
-    `permute`: rows are put in expert order on their way out of the buffer (and back), else copied as they lie. `compute` = False leaves the
-    GEMMs out: pure communication.
+    The real form has the exchange of routing maps and its scan, SMs with their chunks, the pace of their stores,
+    barriers, and the kernels between the exchange buffer and the experts' rows. `n_sm`: SMs of the communication
+    kernels, real form only. `permute`: these kernels sort rows by expert (and back), else they copy rows as they lie;
+    real form only. `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per
+    128). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -43,11 +48,29 @@ class Options:
     compute: bool = True
 
 
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS_OR_FP8, model)
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
+    layer = _layer(model, cluster, routing, direction, options)
+    kernels = _Chunks(layer, options.n_sm, permute=options.permute)
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build("one_copy_per_gpu")
+
+
 @system(
     "hybrid-ep",
+    real=plan_real,
     source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=0,
+    fused=False,
+    row_formats=ROWS_OR_FP8,
+    colour="#DDCC77",
     ships=Ships(
         "spec/baselines.md section 3: Hopper and Blackwell, Combine in BF16; hidden sizes: unknown, compiled when first used",
         ("hopper", "blackwell"),
@@ -56,21 +79,18 @@ class Options:
     drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
     "reads (the same bytes the same way)",
 )
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, GEMMs, Combine."""
-    sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-    if is_real(options.form, cluster):
-        kernels = _Chunks(layer, options.n_sm, permute=options.permute)
-        kernels.combine(one_after_another(layer, kernels.dispatch()))
-        return layer.build("one_copy_per_gpu")
-    return phase_by_phase(layer)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
 
 
-class _Chunks(Kernels):
-    """Persistent kernels on `n_sm` SMs of every GPU. Warps of an SM have roles that work side by side: load, store, sum."""
+class _Chunks(SoftwareSteps):
+    """Persistent kernels on `n_sm` SMs of every GPU.
 
-    def __init__(self, layer: Layer, n_sm: int, *, permute: bool) -> None:
+    The warps of an SM have roles that work side by side: load, store, read, sum.
+    """
+
+    def __init__(self, layer: LayerBuilder, n_sm: int, *, permute: bool) -> None:
         most = layer.cluster.n_sms
         if not 1 <= n_sm <= most:
             raise ConfigError(f"hybrid-ep.n_sm: found {n_sm}, expected 1 to {most} SMs")
@@ -84,84 +104,88 @@ class _Chunks(Kernels):
         return token.astype(np.int64) % self.layer.tokens // CHUNK_TOKENS % self.n
 
     def _probabilities(self, aux_bytes: int) -> int:
-        """Bytes beside a copy: those of every expert of the domain where the pass moves gate weights or their gradients, else none."""
+        """Bytes of probabilities beside a copy: one per expert of the domain if gate weights ride along, else none."""
         return PROB_BYTES * self.layer.routing.placement.n_slots if aux_bytes else 0
 
     def _in_flight(self, role: str) -> I32:
-        """`[gpus, n_sm]` semaphores: rows that an SM's `role` has under way."""
+        """`[gpus, n_sm]` semaphores: rows that the warps of `role` on an SM have under way."""
         b = self.layer.b
         slots = [[b.semaphore(g, IN_FLIGHT[role], role, "rows") for _ in range(self.n)] for g in range(self.layer.n_gpus)]
         return np.array(slots, np.int32)
 
-    def _around(self, name: str, row_bytes: int) -> I32:
-        """The kernel between the buffer and the experts' rows. Returns a DELAY per GPU."""
+    def _buffer_kernel(self, name: str, row_bytes: int) -> I32:
+        """`[gpus]` DELAYs: the kernel between the exchange buffer and the experts' rows."""
         layer, costs = self.layer, self.costs
-        pairs = zip(self.received_copies.tolist(), self.received_rows.tolist(), strict=True)
+        counts = zip(self.received_copies.tolist(), self.received_rows.tolist(), strict=True)
         if self.permute:
             element = row_bytes / layer.model.hidden
-            return self.delay(name, [costs.reorder_ps(copies, rows, layer.model.hidden, element) for copies, rows in pairs])
-        return self.delay(name, [costs.memory_ps(2 * copies * row_bytes) for copies, _ in pairs])
+            return self.delay(name, [costs.reorder_ps(copies, rows, layer.model.hidden, element) for copies, rows in counts])
+        return self.delay(name, [costs.memory_ps(2 * copies * row_bytes) for copies, _ in counts])
 
     def _maps(self, start: I32) -> None:
-        """The routing maps of all GPUs (a byte per token and expert) by NCCL, and the kernel that scans them into places, before `start`."""
+        """`start[gpu]` waits for the all-gather of routing maps and for the kernel that turns the maps into places.
+
+        A map has a byte per token and expert; NCCL gathers the maps.
+        """
         layer, costs = self.layer, self.costs
         n_bytes = layer.routing.n_tokens * layer.routing.placement.n_slots
         scan = self.delay("scan", costs.memory_ps(n_bytes))
-        self.all_wait(self.delay("maps", costs.collective_ps("all_gather", layer.n_gpus, n_bytes)), scan)
-        self.each_waits(scan, start)
+        layer.wait_all(scan, self.delay("maps", costs.collective_ps("all_gather", layer.n_gpus, n_bytes)))
+        layer.wait_each(start, scan)
 
     def dispatch(self) -> I32:
-        """Returns the DELAY of each GPU behind which its rows lie where its experts read them.
+        """Returns `[gpus]` the DELAY of each GPU behind which its rows lie where its experts read them.
 
-        On its SM a token is looked up and loaded once, then stored copy by copy; all stores of a GPU share its link. A row that waits for
-        the link keeps its place in the SM's shared memory.
+        The SM of a token looks the token up and loads it once, then stores it copy by copy. All stores of a GPU share
+        its link. A row that waits for the link keeps its place in the shared memory of the SM.
         """
         layer, costs, p, source = self.layer, self.costs, self.layer.p, self.layer.pair_source
         start = self.delay("dispatch.launch", costs.kernel_ps)
-        if layer.direction == "fwd":  # a backward pass knows them
+        if layer.direction == "fwd":  # a backward pass knows the maps
             self._maps(start)
         n_bytes = layer.sent_bytes + self._probabilities(layer.dispatch_aux)
         loader = self.issuers("load", Discipline.PROGRAM_ORDER, self.n)[layer.sent_source, self._sm(layer.sent)]
-        loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.sent_source, loader, 1)
-        self.starts(start, loads, loader, layer.sent_source)
+        loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.sent_source, loader)
+        layer.wait_first(loads, start, stream=loader)
         order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
-        copy = costs.copy_ps("sm.copy_GBps", n_bytes)  # a bulk store by one thread: what DeepEP's warps do per copy is not paid
-        at = source[order], self._sm(p.token[order])
-        storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[at]
-        stores = self.copies("dispatch", [0, copy], source[order], storer, 1)
-        layer.b.edges(Tail.OP_DONE, loads[layer.sent_of_pair[order]], Head.OP_ISSUE, stores)
-        puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(order))
-        paced = self.paced("dispatch", puts, source, p.gpu, costs.stores_ps(n_bytes))
-        layer.b.edges(Tail.OP_DONE, stores, Head.OP_ISSUE, paced[order])
-        layer.b.hold(self._in_flight("store")[at], stores, paced[order])
-        around = self._around("permute", layer.sent_bytes)
-        self.each_waits(self.behind("dispatch", "received", start, puts, source), around)
-        return around
+        # One thread issues a bulk store: the work of DeepEP's warps per copy is not paid.
+        copy = costs.copy_ps("sm.copy_GBps", n_bytes)
+        sm = source[order], self._sm(p.token[order])
+        storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]
+        stores = self.copies("dispatch", [0, copy], source[order], storer)
+        layer.wait_each(stores.op, loads.op[layer.sent_of_pair[order]])
+        puts = layer.dispatch_puts(Discipline.READY_FIFO)
+        paced = self.paced("dispatch", puts, costs.stores_ps(n_bytes)).op[order]
+        layer.wait_each(paced, stores.op)
+        layer.b.hold(self._in_flight("store")[sm], stores.op, paced)
+        permute = self._buffer_kernel("permute", layer.sent_bytes)
+        layer.wait_each(permute, self.barrier_after("dispatch", "received", start, puts))
+        return permute
 
     def combine(self, finished: I32) -> None:
-        """`finished[gpu]`: the GEMMs of a GPU. Behind a barrier SMs read the copies of their tokens, one after the other, and sum them.
+        """Behind `finished[gpu]` and a barrier, SMs read the copies of their tokens, one after the other, and sum them.
 
-        A row that is asked for has its place in the SM's shared memory; the peers answer through their links. The way of a request is that of
-        the acknowledgement which a push waits for.
+        A row that an SM has asked for has its place in the shared memory of the SM; the peers answer through their
+        links. A request takes as long as the acknowledgement that a push waits for.
         """
-        layer, costs, order = self.layer, self.costs, self.layer.push_order
+        layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", costs.kernel_ps)
-        around = self._around("unpermute", layer.model.row_bytes)
-        self.each_waits(finished, around)
-        self.each_waits(around, start)
-        ready = self.barrier("combine", "ready", start, 0)
-        token, node, home = layer.p.token[order], layer.p.gpu[order], layer.pair_source[order]
-        puts = layer.combine_puts(Discipline.READY_FIFO) + np.arange(len(order))
+        unpermute = self._buffer_kernel("unpermute", layer.model.row_bytes)
+        layer.wait_each(unpermute, finished)
+        layer.wait_each(start, unpermute)
+        ready = self.barrier("combine", "ready", start)
+        puts = layer.combine_puts(Discipline.READY_FIFO)
+        token = layer.p.token[puts.unit]
         pace = costs.stores_ps(layer.model.row_bytes + self._probabilities(layer.combine_aux))
-        paced = self.paced("combine", puts, node, home, pace)
+        paced = self.paced("combine", puts, pace)
         ask = np.argsort(token, kind="stable")
-        at = home[ask], self._sm(token[ask])
-        reader = self.issuers("read", Discipline.PROGRAM_ORDER, self.n)[at]
+        sm = puts.to[ask], self._sm(token[ask])
+        reader = self.issuers("read", Discipline.PROGRAM_ORDER, self.n)[sm]
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
-        reads = self.copies("combine", [0, copy], home[ask], reader, 1)
-        self.starts(ready, reads, reader, home[ask])
-        layer.b.edges(Tail.OP_DONE, reads, Head.OP_ISSUE, paced[ask])
-        layer.b.hold(self._in_flight("read")[at], reads, puts[ask])
+        reads = self.copies("combine", [0, copy], puts.to[ask], reader)
+        layer.wait_first(reads, ready, stream=reader)
+        layer.wait_each(paced.op[ask], reads.op)
+        layer.b.hold(self._in_flight("read")[sm], reads.op, puts.op[ask])
         adder = self.issuers("sum", Discipline.READY_FIFO, self.n)[layer.sent_source, self._sm(layer.sent)]
-        sums = self.copies("combine", [0, costs.ps("deepep.reduce_token_us")], layer.sent_source, adder, 1)
-        layer.b.edges(Tail.OP_DONE, puts, Head.OP_ISSUE, sums[layer.sent_of_pair[order]])
+        sums = self.copies("combine", [0, costs.ps("deepep.reduce_token_us")], layer.sent_source, adder)
+        layer.wait_each(sums.op[layer.sent_of_pair[puts.unit]], puts.op)

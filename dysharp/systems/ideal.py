@@ -8,31 +8,56 @@ import numpy as np
 
 from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import as_tiles_fill
-from dysharp.systems.formats import check
-from dysharp.systems.fused_kernel import formatted_layer
-from dysharp.systems.layer import STORE
-from dysharp.systems.registry import system
+from dysharp.systems.building.experts import as_tiles_fill
+from dysharp.systems.building.formats import check
+from dysharp.systems.building.fused_kernel import formatted_layer
+from dysharp.systems.building.layer import STORE
+from dysharp.systems.registry import FUSED_GEMMS, Change, system
 from dysharp.workload import Routing
 
-GEMMS = ("library", "fused")
+GEMMS = ("library", FUSED_GEMMS)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`gemms`: "library" has the tiles of a GEMM library, with an activation and casts between them on hw-* clusters, "fused" those of a fused
-    kernel; "auto" on an hw-* cluster whichever takes less (`run` tries both), else "library". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    """`gemms`: whose tiles the GEMMs have.
+
+    | gemms | tiles |
+    |---|---|
+    | library | of a GEMM library; on hw-* clusters an activation and casts run between the GEMMs |
+    | fused | of a fused kernel |
+    | auto | on hw-* clusters `run` tries both and returns the faster Row; else as "library" |
+
+    `weights`: format of weights, "model", "fp4", "mxfp8" or "nvfp4".
     """
 
     gemms: str = "auto"
     weights: str = "model"
 
 
-@system("ideal", source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5", options=Options, traffic="none")
+@system(
+    "ideal",
+    source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5",
+    options=Options,
+    traffic="none",
+    permutes=0,
+    fused=False,
+    bound=True,
+    gemm_variants=GEMMS,
+    colour="#999999",
+    change=Change(
+        "communication for free",
+        "no transfer takes time, the faster of GEMM libraries and fused kernels: the bound of any change to communication",
+        rank=3,
+    ),
+)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """One local op per GPU stands for all of Dispatch: every row its experts need is there at once. Sums appear when all rows are."""
+    """One local op per GPU stands for Dispatch: all rows of its experts arrive at once.
+
+    All sums appear when all results do.
+    """
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
-    one_kernel = options.gemms == "fused"
+    one_kernel = options.gemms == FUSED_GEMMS
     layer = formatted_layer(
         "ideal", model, cluster, routing, direction, dispatch="rows", weights=options.weights, compute=True, one_kernel=one_kernel
     )
@@ -49,5 +74,5 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         bytes=model.row_bytes,
         to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
     )
-    layer.combine_free(as_tiles_fill(layer, second_first=False))
+    layer.combine_free(as_tiles_fill(layer, second_first=False).results)
     return layer.build("none")

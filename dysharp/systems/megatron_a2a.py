@@ -1,4 +1,7 @@
-"""Megatron-Core's alltoall dispatcher: permutation by expert, NCCL all-to-all of one row per (token, expert), grouped GEMMs, the way back."""
+"""Megatron-Core's alltoall dispatcher: sort by expert, NCCL all-to-all, grouped GEMMs, and the same way back.
+
+The all-to-all moves one row per (token, expert).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import one_after_another, rows_phase_by_phase
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_expert
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -22,35 +26,53 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): permutations, the exchange of counts, NCCL's start and pace (as rates: its rings and
-    channels are not modelled). `compute` = False leaves the GEMMs out: pure communication.
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+
+    The real form has permutations, the exchange of counts, and NCCL's start and pace (as rates: its rings and channels
+    are not modelled). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
     compute: bool = True
 
 
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """As the paper form, with the kernels around two NCCL all-to-alls."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    there, back = _stream_orders(layer)
+    kernels = _AllToAll(layer)
+    kernels.combine(one_after_another(layer, kernels.dispatch(there)), back)
+    return layer.build("one_copy_per_expert")
+
+
 @system(
     "megatron-a2a",
+    real=plan_real,
     source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher); spec/baselines.md section 10",
     options=Options,
     traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    colour="#004D40",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
 )
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Everything one after the other; an all-to-all sends to all peers in turn, each peer's rows by expert."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
-    there, back = _stream_order(layer, layer.row_source, layer.row_gpu), _stream_order(layer, layer.row_gpu, layer.row_source)
-    if is_real(options.form, cluster):
-        kernels = _AllToAll(layer)
-        kernels.combine(one_after_another(layer, kernels.dispatch(there)), back)
-        return layer.build("one_copy_per_expert")
-    return rows_phase_by_phase(layer, there, back)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Everything one after the other; an all-to-all sends to all peers in turn, the rows for each peer by expert."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    return one_copy_per_expert(layer, *_stream_orders(layer))
 
 
-def _stream_order(layer: Layer, node: I32, to: I32) -> I64:
-    """Useful rows as an all-to-all sends them: each GPU's first row for every peer, then the second ones; a peer's rows by expert."""
+def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
+    """The useful rows as the all-to-alls of Dispatch and of Combine send them."""
+    return _stream_order(layer, layer.row_source, layer.row_gpu), _stream_order(layer, layer.row_gpu, layer.row_source)
+
+
+def _stream_order(layer: LayerBuilder, node: I32, to: I32) -> I64:
+    """The useful rows as an all-to-all sends them: each GPU's first row for every peer, then its second.
+
+    A peer's rows are sorted by expert.
+    """
     n = layer.n_gpus
     stream = node.astype(np.int64) * n + to
     by_stream = np.lexsort((layer.row_token, layer.p.slot, stream))
@@ -60,43 +82,45 @@ def _stream_order(layer: Layer, node: I32, to: I32) -> I64:
     return np.lexsort(((to - node) % n, place, node))
 
 
-class _AllToAll(Kernels):
-    """Kernels around two all-to-alls: rows are put in order by kernels of their own on both sides."""
+class _AllToAll(SoftwareSteps):
+    """Two all-to-alls and the kernels around them, which sort the rows on both sides."""
 
     def dispatch(self, order: I64) -> I32:
-        """Returns the DELAY of each GPU behind which its rows lie by expert."""
+        """Sends the useful rows in `order`. Returns `[gpus]` the DELAYs behind which the rows lie by expert."""
         layer, costs = self.layer, self.costs
         sent, received = self._rows(layer.row_source), self._rows(layer.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
-        if layer.direction == "fwd":  # a backward pass knows them
-            self.each_waits(self.delay("counts", costs.nccl_small_ps + costs.kernel_ps), permute)
-        puts = layer.dispatch_rows(Discipline.READY_FIFO, order) + np.arange(len(order))
-        self._send("dispatch", permute, puts, layer.row_source[order], layer.row_gpu[order], layer.sent_bytes)
+        if layer.direction == "fwd":  # a backward pass knows the counts
+            layer.wait_each(permute, self.delay("counts", costs.nccl_small_ps + costs.kernel_ps))
+        self._all_to_all("dispatch", permute, layer.dispatch_rows(Discipline.READY_FIFO, order), layer.sent_bytes)
         sort = self.delay("received", self._reorder(received, received))
-        self._after(layer.gpu_barrier(Tail.TILE_READY, 0), bool(layer.dispatch_aux), sort)
+        self._wait_rows_and_gates(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY), gates=bool(layer.dispatch_aux))
         return sort
 
     def combine(self, finished: I32, order: I64) -> None:
-        """`finished[gpu]`: the GEMMs of a GPU."""
+        """Sends the results in `order` behind the GEMMs of each GPU, `finished[gpu]`."""
         layer = self.layer
         sent, received = self._rows(layer.row_gpu), self._rows(layer.row_source)
         unsort = self.delay("unsort", self._reorder(sent, sent))
-        self.each_waits(finished, unsort)
-        puts = layer.combine_rows(Discipline.READY_FIFO, order) + np.arange(len(order))
-        self._send("combine", unsort, puts, layer.row_gpu[order], layer.row_source[order], layer.model.row_bytes)
+        layer.wait_each(unsort, finished)
+        puts = layer.combine_rows(Discipline.READY_FIFO, order)
+        self._all_to_all("combine", unsort, puts, layer.model.row_bytes)
         unpermute = self.delay("unpermute", self._reorder(np.full(layer.n_gpus, layer.tokens), received))
-        arrived = self.join("returned")
-        self.each_waits(finished, arrived)
-        self.arrived(arrived)
-        self._after(arrived, bool(layer.combine_aux), unpermute)
+        returned = layer.join("returned")
+        layer.wait_each(returned, finished)
+        layer.wait_tiles(returned, puts.tile)
+        self._wait_rows_and_gates(unpermute, returned, gates=bool(layer.combine_aux))
 
-    def _after(self, arrived: I32, gates: bool, heads: I32) -> None:
-        """`heads` behind the rows, and behind the all-to-all of the gate weights (or their gradients) that follows them."""
+    def _wait_rows_and_gates(self, heads: I32, arrived: I32, *, gates: bool) -> None:
+        """`heads[gpu]` wait for the rows, `arrived[gpu]`.
+
+        With `gates` an all-to-all of gate weights (or their gradients) runs in between.
+        """
         if gates:
             second = self.delay("gates", self.costs.nccl_start_ps)
-            self.all_wait(arrived, second)
+            self.layer.wait_all(second, arrived)
             arrived = second
-        self.each_waits(arrived, heads)
+        self.layer.wait_each(heads, arrived)
 
     def _rows(self, node: I32) -> I64:
         return np.bincount(node, minlength=self.layer.n_gpus)
@@ -104,14 +128,14 @@ class _AllToAll(Kernels):
     def _reorder(self, tokens: I64, rows: I64) -> list[int]:
         layer = self.layer
         element = layer.model.row_bytes / layer.model.hidden
-        pairs = zip(tokens.tolist(), rows.tolist(), strict=True)
-        return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in pairs]
+        counts = zip(tokens.tolist(), rows.tolist(), strict=True)
+        return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in counts]
 
-    def _send(self, name: str, after: I32, puts: I64, node: I32, to: I32, n_bytes: int) -> None:
-        """An NCCL all-to-all when all GPUs are there: start and handshakes, the own chunk, rows at the pace of plain stores."""
-        costs = self.costs
-        own = costs.value("nccl.self_copy") * costs.stores_ps(n_bytes) * np.bincount(node[node == to], minlength=self.layer.n_gpus)
+    def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
+        """NCCL behind `after` of all GPUs: start and handshakes, the own chunk, rows at the pace of plain stores."""
+        layer, costs = self.layer, self.costs
+        own = costs.value("nccl.self_copy") * costs.stores_ps(n_bytes) * self._rows(puts.node[puts.node == puts.to])
         start = self.delay(f"{name}.nccl", costs.nccl_start_ps + own.round().astype(np.int64))
-        self.all_wait(after, start)
-        sends = self.paced(name, puts, node, to, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
-        self.release(start, sends, node)
+        layer.wait_all(start, after)
+        paced = self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
+        layer.wait_each(paced.op, start[paced.node])

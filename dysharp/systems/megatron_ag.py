@@ -1,4 +1,4 @@
-"""Megatron-Core's allgather dispatcher: NCCL all-gather of all tokens, a local permutation, grouped GEMMs, NCCL reduce-scatter of all sums."""
+"""Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
 from __future__ import annotations
 
@@ -7,149 +7,161 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template, To
+from dysharp.program import Alloc, Discipline, Kind, Program, Tail, Template, To
+from dysharp.program.constants import COMBINE, DISPATCH
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import one_after_another
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import STORE, Layer
-from dysharp.systems.machine import COMBINE, DISPATCH
+from dysharp.systems.building.batch import Batch, Sends, Transfers, ids
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32 probabilities, a boolean routing map (Megatron-Core, token dispatcher)
+PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): NCCL's start and pace (as rates: its rings and channels are not modelled), the all-gathers of
-    probabilities and routing map, permutations. `compute` = False leaves the GEMMs out: pure communication.
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+
+    The real form has NCCL's start and pace (as rates: its rings and channels are not modelled), the all-gathers of
+    probabilities and routing map, and permutations. `compute` = False leaves the GEMMs out: pure communication, a row
+    is ready when it has arrived.
     """
 
     form: str = "auto"
     compute: bool = True
 
 
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """As the paper form, with NCCL's collectives and the kernels around them."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    kernels = _AllGather(layer)
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build("ring")
+
+
 @system(
     "megatron-ag",
+    real=plan_real,
     source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher); spec/baselines.md sections 4 and 10",
     options=Options,
     traffic="ring",
+    permutes=0,
+    fused=False,
+    colour="#117733",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
     "the straight way to each GPU (the same bytes on every link); shared experts",
 )
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Every token to every GPU, the GEMMs of the rows that a GPU needs, a row back for every token from every GPU."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
-    if is_real(options.form, cluster):
-        kernels = _AllGather(layer)
-        kernels.combine(one_after_another(layer, kernels.dispatch()))
-        return layer.build("ring")
-    dispatch = _Rows(layer, "dispatch", layer.dispatch_puts(), np.arange(len(layer.p.token)))
-    finished = one_after_another(layer, dispatch.arrived())
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    gathered = _collective(layer, "dispatch", layer.dispatch_puts())
+    finished = one_after_another(layer, _surplus_arrived(layer, gathered))
     combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, combine, layer.p.gpu[layer.push_order])
-    surplus = _Rows(layer, "combine", combine, layer.push_order)
-    layer.all_of_gpu_wait(Tail.OP_DONE, finished, surplus.first, surplus.nodes)
+    layer.wait_first(combine, finished)
+    layer.wait_first(_collective(layer, "combine", combine).surplus, finished)
     return layer.build("ring")
 
 
-class _Rows:
-    """All rows of a collective: those that carry a token to (or a sum from) its experts, and surplus ones between all other pairs of a token and
-    a GPU, whose content nobody reads.
+@dataclass(frozen=True, slots=True)
+class _Collective:
+    """The rows of an all-gather or reduce-scatter.
 
-    `ops`, `node`, `to` `[rows]`: every row in the order of sending, each GPU's first token to all peers in turn, then its second; `first`, `nodes`
-    are the first surplus op and where they start.
+    `rows`: every row in the order of sending, each GPU's first token to all peers in turn, then its second token.
+    `surplus`: the rows that no expert reads, one for every (token, GPU) that is no pair of the layer.
+    `tile`: `[gpus]` region tile that is ready when all surplus rows of a GPU have arrived, -1 = none comes.
     """
 
-    def __init__(self, layer: Layer, operator: str, useful: int, pairs: I64) -> None:
-        """`useful`: first op of the rows with content, of `pairs` in that order."""
-        self.layer, self.operator, p = layer, operator, layer.p
-        needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
-        needed[p.token, p.gpu] = True
-        needed[np.arange(layer.routing.n_tokens), layer.every_source] = True
-        token, gpu = (axis.astype(np.int32) for axis in np.nonzero(~needed))
-        node, to = self._way(token, gpu)
-        order = np.lexsort((token, node))
-        token, to = token[order], to[order]
-        self.nodes: I32 = node[order]
-        self.first = self._surplus(token, to)
-        node, away = self._way(p.token[pairs], p.gpu[pairs])
-        ops = np.append(useful + np.arange(len(pairs)), self.first + np.arange(len(token)))
-        token, node, to = np.append(p.token[pairs], token), np.append(node, self.nodes), np.append(away, to)
-        order = np.lexsort(((to - node) % layer.n_gpus, token % layer.tokens, node))
-        self.ops, self.node, self.to = ops[order], node[order], to[order]
-
-    def _way(self, token: I32, gpu: I32) -> tuple[I32, I32]:
-        """(from, to) of the rows of `token` and `gpu`."""
-        source = self.layer.every_source[token]
-        return (source, gpu) if self.operator == "dispatch" else (gpu, source)
-
-    def _surplus(self, token: I32, to: I32) -> int:
-        """PUTs of surplus rows into a region of their own at each GPU. Returns the first op."""
-        layer, operator, n = self.layer, self.operator, self.layer.n_gpus
-        n_bytes, cls = (layer.sent_bytes, DISPATCH) if operator == "dispatch" else (layer.model.row_bytes, COMBINE)
-        here = np.bincount(to, minlength=n)
-        place = np.empty(len(to), np.int64)
-        place[np.argsort(to, kind="stable")] = np.arange(len(to))
-        _, row, tile = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
-        self.tiles = np.where(here > 0, tile + np.cumsum(here > 0) - 1, -1)
-        template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", cls, framing=layer.b.framing(STORE))
-        one = np.ones(len(to), np.int32)
-        return layer.b.ops(
-            layer.b.template(template),
-            self.nodes,
-            issuer=layer.per_gpu(Discipline.READY_FIFO, f"{operator}.surplus")[self.nodes],
-            bytes=n_bytes,
-            key=token,
-            to=To(one, to, one, row + place),
-            targets=1,
-        )
-
-    def arrived(self) -> I32:
-        """A JOIN per GPU behind its surplus rows."""
-        b, gpus = self.layer.b, np.arange(self.layer.n_gpus)
-        joins = b.ops(b.template(Template("gathered", Kind.JOIN, "other", "join")), gpus) + gpus
-        some = self.tiles >= 0
-        b.edges(Tail.TILE_READY, self.tiles[some], Head.OP_ISSUE, joins[some])
-        return joins.astype(np.int32)
+    rows: Sends
+    surplus: Batch
+    tile: I32
 
 
-class _AllGather(Kernels):
+def _collective(layer: LayerBuilder, operator: str, useful: Transfers) -> _Collective:
+    """Add the surplus rows of `operator` beside its `useful` rows (one per pair)."""
+    p = layer.p
+    needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
+    needed[p.token, p.gpu] = True
+    needed[np.arange(layer.routing.n_tokens), layer.every_source] = True
+    token, gpu = (axis.astype(np.int32) for axis in np.nonzero(~needed))
+    source = layer.every_source[token]
+    node, to = (source, gpu) if operator == "dispatch" else (gpu, source)
+    order = np.lexsort((token, node))
+    token, node, to = token[order], node[order], to[order]
+    surplus, tile = _surplus_rows(layer, operator, token, node, to)
+    token, node, to = np.append(p.token[useful.unit], token), np.append(useful.node, node), np.append(useful.to, to)
+    order = np.lexsort(((to - node) % layer.n_gpus, token % layer.tokens, node))
+    rows = Sends(op=np.append(useful.op, surplus.op)[order], node=node[order], to=to[order])
+    return _Collective(rows, surplus, tile)
+
+
+def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32) -> tuple[Batch, I32]:
+    """PUTs of surplus rows into a region of their own at each GPU. Returns (PUTs, `_Collective.tile`)."""
+    n = layer.n_gpus
+    n_bytes, cls = (layer.sent_bytes, DISPATCH) if operator == "dispatch" else (layer.model.row_bytes, COMBINE)
+    here = np.bincount(to, minlength=n)
+    place = np.empty(len(to), np.int64)
+    place[np.argsort(to, kind="stable")] = np.arange(len(to))
+    _, row, first_tile = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
+    template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", cls, framing=layer.b.framing(STORE))
+    one = np.ones(len(to), np.int32)
+    first = layer.b.ops(
+        layer.b.template(template),
+        node,
+        issuer=layer.per_gpu(Discipline.READY_FIFO, f"{operator}.surplus")[node],
+        bytes=n_bytes,
+        key=token,
+        to=To(one, to, one, row + place),
+        targets=1,
+    )
+    tile = np.where(here > 0, first_tile + np.cumsum(here > 0) - 1, -1).astype(np.int32)
+    return Batch(op=ids(first, len(to)), node=node), tile
+
+
+def _surplus_arrived(layer: LayerBuilder, collective: _Collective) -> I32:
+    """`[gpus]` a JOIN per GPU behind its surplus rows."""
+    gathered = layer.join("gathered")
+    layer.wait_tiles(gathered, collective.tile)
+    return gathered
+
+
+class _AllGather(SoftwareSteps):
     """Collectives start when all GPUs are there; permutations are kernels of their own."""
 
     def dispatch(self) -> I32:
-        """Returns the DELAY of each GPU behind which its rows lie by expert."""
+        """Returns `[gpus]` the DELAY of each GPU behind which its rows lie by expert."""
         layer = self.layer
-        rows = _Rows(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO), np.arange(len(layer.p.token)))
+        gathered = _collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
         forward = layer.direction == "fwd"  # a backward pass knows who needs what
         ready = self._beside("maps and probabilities", "all_gather", (MAP_BYTES, PROB_BYTES)) if forward else None
-        self._send("dispatch", ready, rows, layer.sent_bytes)
+        self._send("dispatch", ready, gathered.rows, layer.sent_bytes)
         needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
         permute = self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
-        self.each_waits(layer.gpu_barrier(Tail.TILE_READY, 0, also=rows.arrived()), permute)
+        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY, also=_surplus_arrived(layer, gathered))
+        layer.wait_each(permute, arrived)
         return permute
 
     def combine(self, finished: I32) -> None:
-        """`finished[gpu]`: the GEMMs of a GPU. Its rows are added into a buffer of all tokens, whose sums go home."""
+        """Behind `finished[gpu]` the rows of a GPU are added into a buffer of all tokens, and the sums go back."""
         layer = self.layer
         needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
         unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
-        self.each_waits(finished, unpermute)
-        rows = _Rows(layer, "combine", layer.combine_puts(Discipline.READY_FIFO), layer.push_order)
-        self._send("combine", unpermute, rows, layer.model.row_bytes)
+        layer.wait_each(unpermute, finished)
+        combine = layer.combine_puts(Discipline.READY_FIFO)
+        scattered = _collective(layer, "combine", combine)
+        self._send("combine", unpermute, scattered.rows, layer.model.row_bytes)
         if layer.direction == "bwd":
             gradients = self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,))
-            self.each_waits(rows.arrived(), gradients)
-            returned = self.join("returned")
-            self.arrived(returned)
-            self.each_waits(returned, gradients)
+            layer.wait_each(gradients, _surplus_arrived(layer, scattered))
+            returned = layer.join("returned")
+            layer.wait_tiles(returned, combine.tile)
+            layer.wait_each(gradients, returned)
 
     def _beside(self, name: str, kind: str, sizes: tuple[int, ...]) -> I32:
-        """Collectives of `sizes` bytes per token and expert, one after the other. Returns a DELAY per GPU."""
+        """`[gpus]` DELAYs: NCCL collectives of `sizes` bytes per token and expert, one after the other."""
         layer = self.layer
         cells = layer.routing.n_tokens * layer.model.n_experts
         return self.delay(name, sum(self.costs.collective_ps(kind, layer.n_gpus, size * cells) for size in sizes))
@@ -158,12 +170,13 @@ class _AllGather(Kernels):
         layer = self.layer
         return self.costs.reorder_ps(tokens, rows, layer.model.hidden, layer.model.row_bytes / layer.model.hidden)
 
-    def _send(self, name: str, after: I32 | None, rows: _Rows, n_bytes: int) -> None:
-        """NCCL's ring when all GPUs are there: its start and hops, the own chunk, rows at the pace of its protocol."""
+    def _send(self, name: str, after: I32 | None, rows: Sends, n_bytes: int) -> None:
+        """NCCL's ring behind `after` of all GPUs: start and hops, the own chunk, rows at the pace of the protocol."""
         layer, costs = self.layer, self.costs
         start_ps, part = costs.ring(layer.n_gpus, layer.routing.n_tokens * n_bytes)
         pace = costs.stores_ps(n_bytes, part)
         start = self.delay(f"{name}.nccl", start_ps + round(costs.value("nccl.self_copy") * pace * layer.tokens))
         if after is not None:
-            self.all_wait(after, start)
-        self.release(start, self.paced(name, rows.ops, rows.node, rows.to, pace, Discipline.PROGRAM_ORDER), rows.node)
+            layer.wait_all(start, after)
+        paced = self.paced(name, rows, pace, Discipline.PROGRAM_ORDER)
+        layer.wait_each(paced.op, start[paced.node])

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.experts import one_after_another
-from dysharp.systems.layer import STORE, Layer
-from dysharp.systems.machine import windows
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Tokens in flight per source GPU, 0 = automatic (systems/machine.py); `compute` = False: pure communication."""
+    """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
+
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """
 
     dispatch_window: int = choice_int("nvls.dispatch_window")
     combine_window: int = choice_int("nvls.combine_window")
@@ -27,15 +30,18 @@ class Options:
     source="NVLS collectives (multimem.st, multimem.ld_reduce); spec/baselines.md section 4, spec/dysharp.md section 10.3",
     options=Options,
     traffic="allgather",
+    permutes=0,
+    fused=False,
+    colour="#E69F00",
     drops="NCCL channels and their SMs, the permutation of gathered rows",
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """AllGather of all tokens, grouped GEMMs on the rows a GPU needs, a barrier of all GPUs, ReduceScatter of partial sums."""
-    layer = Layer(model, cluster, routing, direction, compute=options.compute)
+    """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
     layer.dispatch_allgather(dispatch_window)
-    finished = layer.exchange(16, name="barrier", after=one_after_another(layer))
+    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
-    layer.all_of_gpu_wait(Tail.TILE_READY, finished, pulls, layer.every_source)
+    layer.wait_first(pulls, done, tail=Tail.TILE_READY)
     return layer.build("allgather")

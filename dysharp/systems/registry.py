@@ -1,10 +1,14 @@
-"""The register of systems: one file of this folder each, found by scanning it; outsiders through the entry point `dysharp.systems`."""
+"""The register of systems.
+
+`_scan` imports every module of this folder, then every entry point of the group `dysharp.systems`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,83 +22,198 @@ from dysharp.specs.gpu import load_gpu
 from dysharp.workload import Routing
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
-GATED_MATRICES = 3
-"""Of a gated expert: gate, up and down."""
+FORMS = ("auto", "paper", "real")
+"""Values of the option `form`."""
+FUSED_GEMMS = "fused"
+"""Value of the option `gemms`: the GEMMs are those of a fused kernel."""
+OTHER_COLOUR = "#44AA99"
+"""Plot colour of every system that declares none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ships:
-    """What the released software of a system runs on; what its source leaves open is not restricted.
+    """On which GPUs and models the released software of a system runs.
 
-    `archs`: of GPUs (`Gpu.arch`); `formats`: GEMM type of a model -> the options with which the system is usually run for it, a type that is
-    missing has no kernels; `hidden`: the sizes that are compiled, () = any; `step`, `expert_step`: hidden sizes (of experts) are multiples of
-    it; `gated`: only experts of three matrices.
+    A default restricts nothing: the source says nothing about it.
     """
 
     source: str
     archs: tuple[str, ...]
+    """Architectures of GPUs (`Gpu.arch`)."""
     formats: Mapping[str, Mapping[str, str]]
+    """GEMM type of a model -> the options with which the system is usually run for such models.
+
+    No kernels exist for other types.
+    """
     hidden: tuple[int, ...] = ()
+    """Hidden sizes that are compiled; () = any."""
     step: int = 1
+    """The hidden size must be a multiple of this."""
     expert_step: int = 1
+    """The hidden size of an expert must be a multiple of this."""
     gated: bool = False
+    """Only gated experts."""
 
     def why_not(self, model: Model, cluster: Cluster) -> str:
-        """Why it does not run this model on this machine, "" where it does."""
+        """Why the software does not run this model on this machine; "" where it does."""
         arch = load_gpu(cluster.gpu).arch
-        found = [
+        reasons = [
             (arch not in self.archs, f"on {arch}, expected {' or '.join(self.archs)}"),
             (model.gemm_dtype not in self.formats, f"for {model.gemm_dtype} models, expected {' or '.join(self.formats)}"),
             (bool(self.hidden) and model.hidden not in self.hidden, f"for hidden {model.hidden}, expected {', '.join(map(str, self.hidden))}"),
             (model.hidden % self.step > 0, f"for hidden {model.hidden}, expected a multiple of {self.step}"),
             (model.expert_hidden % self.expert_step > 0, f"for experts of {model.expert_hidden}, expected a multiple of {self.expert_step}"),
-            (self.gated and model.n_matrices != GATED_MATRICES, "for ungated experts, expected three matrices"),
+            (self.gated and not model.gated, "for ungated experts, expected three matrices"),
         ]
-        return next((f"no kernel {text} ({self.source})" for wrong, text in found if wrong), "")
+        return next((f"no kernel {text} ({self.source})" for wrong, text in reasons if wrong), "")
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """A change of software or hardware that `advise` tries: the declaring system shows what the change would bring."""
+
+    name: str
+    assumes: str
+    rank: int
+    """Place in the list of changes: smaller changes come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system under its public name. `traffic`: the closed-form scheme of `workload.traffic`; `drops`: what its paper form leaves out."""
+    """A system under its public name, with every fact about the system that other folders read."""
 
     name: str
     source: str
     summary: str
+    """One line: of the module, or of the plan where a module holds several systems."""
     options: type
     traffic: str
-    plan: Plan
+    """Closed-form scheme of `workload.traffic`."""
+    paper: Plan
+    """The Program as papers assume it: no software cost."""
+    real: Plan | None
+    """The Program with its software costs; None: the system has no real form."""
+    permutes: int
+    """Permutations of a pass (rows sorted by expert and put back) that the Program does not contain.
+
+    On hw clusters each adds to the layer time.
+
+    0: the system writes rows in place, or its Program contains the permutation.
+    """
+    fused: bool
+    """One kernel is the whole layer: no activation, cast or launch is added to the Program's time."""
     drops: str
-    today: bool = False
-    """Software that runs on machines one can buy; else it needs switches or GPUs that do not exist, or is a bound."""
-    ships: Ships | None = None
+    """What the paper form leaves out."""
+    today: bool
+    """The software runs on machines one can buy."""
+    bound: bool
+    """No system that one could build, but a lower bound."""
+    gemm_variants: tuple[str, ...]
+    """Values of the option `gemms` that "auto" chooses from on an hw cluster. (): no such option."""
+    row_formats: tuple[str, ...]
+    """Values that the option `dispatch` takes."""
+    colour: str
+    """Plot colour, "#RRGGBB"."""
+    change: Change | None
+    ships: Ships | None
     """None: not known."""
 
     @property
     def has_real_form(self) -> bool:
-        """Whether it also exists with its software costs (option `form`), and not only as papers assume."""
-        return _has_form(self.options)
+        """Whether the system also exists with its software costs, and not only as papers assume."""
+        return self.real is not None
+
+    def plan(self, model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+        """The Program of one pass ("fwd" or "bwd") with `options`, an instance of `self.options`.
+
+        The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for
+        wrong options.
+        """
+        chosen = self.real if self.real is not None and is_real(options.form, cluster) else self.paper
+        return chosen(model, cluster, routing, direction, options)
+
+    def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
+        """Whether one kernel is the whole layer with these `options`."""
+        return self.fused or options.get("gemms") == FUSED_GEMMS
 
 
-def _has_form(options: type) -> bool:
-    return any(f.name == "form" for f in dataclasses.fields(options))
+def is_real(form: str, cluster: Cluster) -> bool:
+    """Whether the option `form` asks for the real form on this cluster.
+
+    Raises ConfigError for an unknown or impossible form.
+    """
+    if form not in FORMS:
+        raise ConfigError(f"form: found {form!r}, expected one of {', '.join(FORMS)}")
+    if form == "real" and not cluster.gpu:
+        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (it names the GPU whose constants are charged)')
+    return form == "real" or (form == "auto" and cluster.software_costs)
 
 
 _REGISTRY: dict[str, System] = {}
 
 
 def system(
-    name: str, *, source: str, options: type, traffic: str, drops: str = "", today: bool | None = None, ships: Ships | None = None
+    name: str,
+    *,
+    source: str,
+    options: type,
+    traffic: str,
+    permutes: int,
+    fused: bool,
+    real: Plan | None = None,
+    drops: str = "",
+    today: bool | None = None,
+    bound: bool = False,
+    gemm_variants: tuple[str, ...] = (),
+    row_formats: tuple[str, ...] = ("rows",),
+    colour: str = OTHER_COLOUR,
+    change: Change | None = None,
+    ships: Ships | None = None,
 ) -> Callable[[Plan], Plan]:
-    """Register a plan function. Its module's docstring is the one-line summary. `today` None: whether it has a real form."""
+    """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
+
+    `permutes` and `fused` have no default, because they change layer times on hw clusters. `today` None: whether the
+    system has a real form. Raises ConfigError where `real` comes without the option `form` or `gemm_variants` without
+    the option `gemms` (or the other way round), and for a colour that is not "#RRGGBB".
+    """
+    known = {f.name for f in dataclasses.fields(options)}
+    for fact, declared, option in (("real", real is not None, "form"), ("gemm_variants", bool(gemm_variants), "gemms")):
+        if declared != (option in known):
+            raise ConfigError(f'system "{name}": found {fact if declared else f"option {option!r}"} alone, expected {fact} and option {option!r}')
+    if not re.fullmatch("#[0-9A-Fa-f]{6}", colour):
+        raise ConfigError(f'system "{name}": found colour {colour!r}, expected "#RRGGBB"')
 
     def register(plan: Plan) -> Plan:
-        module = importlib.import_module(plan.__module__)
-        summary = (module.__doc__ or "").strip().splitlines()[0]
-        now = _has_form(options) if today is None else today
-        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops, now, ships)
+        _REGISTRY[name] = System(
+            name=name,
+            source=source,
+            summary=_summary(name, plan),
+            options=options,
+            traffic=traffic,
+            paper=plan,
+            real=real,
+            permutes=permutes,
+            fused=fused,
+            drops=drops,
+            today=real is not None if today is None else today,
+            bound=bound,
+            gemm_variants=gemm_variants,
+            row_formats=row_formats,
+            colour=colour,
+            change=change,
+            ships=ships,
+        )
         return plan
 
     return register
+
+
+def _summary(name: str, plan: Plan) -> str:
+    """The first line of the module, or of the plan where the module holds systems of other names."""
+    own = (plan.__doc__ or "").strip().splitlines()
+    if own and plan.__module__.rpartition(".")[2].replace("_", "-") != name:
+        return own[0]
+    return ((importlib.import_module(plan.__module__).__doc__ or "").strip().splitlines() or [""])[0]
 
 
 @cache
@@ -103,7 +222,10 @@ def _scan() -> None:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"dysharp.systems.{module.name}")
     for entry in entry_points(group="dysharp.systems"):
-        entry.load()
+        try:
+            entry.load()
+        except Exception as error:  # whatever a system from outside raises, every command names the system
+            raise ConfigError(f"entry point {entry.name} = {entry.value} (dysharp.systems): found {type(error).__name__}: {error}") from error
 
 
 def all_systems() -> dict[str, System]:

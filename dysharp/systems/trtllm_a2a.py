@@ -1,4 +1,7 @@
-"""TensorRT-LLM's NVLink all-to-all: one copy per GPU, one-sided (slots fixed by the source, a barrier) or two-sided (FIFOs behind a prepare)."""
+"""TensorRT-LLM's NVLink all-to-all: one copy per GPU, one-sided or two-sided.
+
+One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an exchange of counts.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,30 @@ from numpy.typing import NDArray
 
 from dysharp.compute.transfer import TRT_LAUNCHES
 from dysharp.errors import ConfigError
-from dysharp.program import Discipline, Head, Kind, Program, Tail, Template
+from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems.experts import one_after_another, phase_by_phase
-from dysharp.systems.formats import check, row_bytes
-from dysharp.systems.kernels import Kernels
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.formats import check, row_bytes
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.systems.software import is_real
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-
-
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
-"""What the kernels send; back come "rows" or, with two sides, "nvfp4"."""
+"""Formats of the rows that the kernels send. Results come back as "rows" or, with two sides, as "nvfp4"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form` "real" (default on hw-* clusters): kernels, per-token work, barriers. `sides`: "one" or "two" (real form only).
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
 
-    `dispatch`: "rows" sends the model's rows, "fp8" a byte per element and an FP32 scale per 128 of them, "fp8-plain" a byte per element,
-    "nvfp4" half a byte and a scale per 16. `combine`: "rows", or "nvfp4" with two sides (its low-precision combine, which sums what it has
-    scaled back). `compute` = False leaves the GEMMs out: pure communication.
+    The real form has kernels, work per token and barriers. `sides`: "one" or "two". The paper form is the same for
+    both. `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-plain" or "nvfp4" (`building.formats` has their
+    bytes). `combine`: format of results, "rows" or, with two sides, "nvfp4" (low-precision Combine, which sums what it
+    has scaled back). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     form: str = "auto"
@@ -43,11 +45,39 @@ class Options:
     compute: bool = True
 
 
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
+    check("trtllm-a2a.sides", options.sides, ("one", "two"))
+    if options.combine not in ("rows", "nvfp4"):
+        raise _wrong_combine(options)
+    back = row_bytes("trtllm-a2a.combine", options.combine, ROWS, model)
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
+
+
+def _wrong_combine(options: Options) -> ConfigError:
+    return ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """As the paper form, with the kernels of one side or of two."""
+    layer = _layer(model, cluster, routing, direction, options)
+    if options.combine == "nvfp4" and options.sides == "one":
+        raise _wrong_combine(options)
+    kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build("one_copy_per_gpu")
+
+
 @system(
     "trtllm-a2a",
+    real=plan_real,
     source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all); spec/baselines.md section 3",
     options=Options,
     traffic="one_copy_per_gpu",
+    permutes=1,
+    fused=False,
+    row_formats=ROWS,
+    colour="#B3E2CD",
     ships=Ships(
         "TensorRT-LLM fused_moe_cutlass.py: rows are quantised before they are sent for NVFP4 models only; hidden sizes: unknown",
         ("hopper", "blackwell"),
@@ -55,33 +85,20 @@ class Options:
     ),
     drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
 )
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, GEMMs, Combine."""
-    sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
-    check("trtllm-a2a.sides", options.sides, ("one", "two"))
-    real = is_real(options.form, cluster)
-    if options.combine != "rows" and (options.combine != "nvfp4" or (real and options.sides == "one")):
-        raise ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
-    back = row_bytes("trtllm-a2a.combine", options.combine, ROWS, model)
-    layer = Layer(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
-    if real:
-        kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
-        kernels.combine(one_after_another(layer, kernels.dispatch()))
-        return layer.build("one_copy_per_gpu")
-    return phase_by_phase(layer)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
 
 
-class _Sided(Kernels):
-    """What both forms have: small kernels before, and work per token done by the whole GPU."""
+class _Sided(SoftwareSteps):
+    """Steps of both variants: work per token that the whole GPU does."""
 
-    def tokens(self, name: str, each_ps: int, copy_ps: int) -> I64:
-        """A DELAY per token on its source GPU, one at a time: `each_ps` and `copy_ps` for each of its copies. Returns the ops."""
-        layer, sent = self.layer, self.layer.sent
-        duration = layer.b.duration([0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)])
-        template = layer.b.template(Template(f"{name}.token", Kind.DELAY, name, "delay", tasks=1, duration=duration))
-        pools = [layer.b.pool(g, 1, "tokens") for g in range(layer.n_gpus)]
-        issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", pools)[layer.sent_source]
-        return layer.b.ops(template, layer.sent_source, issuer=issuer, rows=layer.token_pairs[sent]) + np.arange(len(sent))
+    def tokens(self, operator: str, each_ps: int, copy_ps: int) -> Batch:
+        """A DELAY per token of `layer.sent` on its source GPU: `each_ps`, and `copy_ps` per copy; one token at a time."""
+        layer = self.layer
+        durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
+        issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.sent_source]
+        return self.copies(operator, durations, layer.sent_source, issuer, layer.token_pairs[layer.sent], name="token")
 
 
 class _OneSided(_Sided):
@@ -90,68 +107,70 @@ class _OneSided(_Sided):
     LAUNCHES = TRT_LAUNCHES + 1  # the receiver's side is prepared or cleaned by its own kernel
 
     def dispatch(self) -> I32:
-        """Returns the DELAY of each GPU behind which all GPUs have sent everything."""
-        layer, costs, p = self.layer, self.costs, self.layer.p
+        """Returns `[gpus]` the DELAY of each GPU behind which all GPUs have sent everything."""
+        layer, costs = self.layer, self.costs
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes) // layer.cluster.n_sms
         tokens = self.tokens("dispatch", costs.ps("trt.token_us"), copy)
-        self.release(start, tokens, layer.sent_source)
-        puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
-        sends = self.paced("dispatch", puts, layer.pair_source, p.gpu, costs.stores_ps(layer.sent_bytes))
-        layer.b.edges(Tail.OP_DONE, tokens[layer.sent_of_pair], Head.OP_ISSUE, sends)
-        return self.behind("dispatch", "received", start, puts, layer.pair_source)
+        layer.wait_each(tokens.op, start[tokens.node])
+        puts = layer.dispatch_puts(Discipline.READY_FIFO)
+        paced = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
+        layer.wait_each(paced.op, tokens.op[layer.sent_of_pair])
+        return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
-        """`finished[gpu]`: the GEMMs of a GPU."""
-        layer, costs, order = self.layer, self.costs, self.layer.push_order
+        """Starts behind the GEMMs of each GPU, `finished[gpu]`."""
+        layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
-        self.each_waits(finished, start)
-        ready = self.barrier("combine", "ready", start, 0)
-        node, home = layer.p.gpu[order], layer.pair_source[order]
-        puts = layer.combine_puts(Discipline.READY_FIFO) + np.arange(len(order))
-        self.release(ready, self.paced("combine", puts, node, home, costs.stores_ps(layer.model.row_bytes)), node)
+        layer.wait_each(start, finished)
+        ready = self.barrier("combine", "ready", start)
+        puts = layer.combine_puts(Discipline.READY_FIFO)
+        paced = self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes))
+        layer.wait_each(paced.op, ready[paced.node])
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
         sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
-        layer.b.edges(Tail.OP_DONE, puts, Head.OP_ISSUE, sums[layer.sent_of_pair[order]])
+        layer.wait_each(sums.op[layer.sent_of_pair[puts.unit]], puts.op)
 
 
 class _TwoSided(_Sided):
-    """An exchange of counts and indices, then FIFOs: the same warps pack a token's fields and push its copies, the own one too."""
+    """An exchange of counts and indices, then FIFOs.
+
+    The same warps pack the fields of a token and push its copies, the own copy too.
+    """
 
     LAUNCHES = TRT_LAUNCHES
 
-    def __init__(self, layer: Layer, *, scaled: bool) -> None:
+    def __init__(self, layer: LayerBuilder, *, scaled: bool) -> None:
         super().__init__(layer)
         self.fields = "trt.scaled_us" if scaled else "trt.token_us"
         self.gather = "trt.combine_us" if layer.back_bytes == layer.model.row_bytes else "trt.lowprec_us"
 
     def prepare(self) -> I32:
-        """Counts and indices to every GPU."""
+        """Counts and indices to every GPU. Returns `[gpus]` the DELAY behind which each GPU has them."""
         costs = self.costs
         start = self.delay("prepare", self.LAUNCHES * costs.kernel_ps + costs.ps("trt.token_us", self.layer.tokens))
-        return self.barrier("prepare", "prepared", start, 0)
+        return self.barrier("prepare", "prepared", start)
 
     def dispatch(self) -> I32:
-        """Returns the DELAY of each GPU behind which all its rows are taken out of the FIFOs."""
-        layer, costs, p = self.layer, self.costs, self.layer.p
+        """Returns `[gpus]` the DELAY of each GPU behind which all of its rows are taken out of the FIFOs."""
+        layer, costs = self.layer, self.costs
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
-        if layer.direction == "fwd":  # a backward pass knows them
-            self.each_waits(self.prepare(), start)
+        if layer.direction == "fwd":  # a backward pass knows counts and indices
+            layer.wait_each(start, self.prepare())
         tokens = self.tokens("dispatch", costs.ps(self.fields), costs.stores_ps(layer.sent_bytes))
-        self.release(start, tokens, layer.sent_source)
-        puts = layer.dispatch_puts(Discipline.READY_FIFO) + np.arange(len(p.gpu))
-        layer.b.edges(Tail.OP_DONE, tokens[layer.sent_of_pair], Head.OP_ISSUE, puts)
-        return self.behind("dispatch", "received", start, puts, layer.pair_source)
+        layer.wait_each(tokens.op, start[tokens.node])
+        puts = layer.dispatch_puts(Discipline.READY_FIFO)
+        layer.wait_each(puts.op, tokens.op[layer.sent_of_pair])
+        return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
-        """Copies back through the FIFOs; a kernel of its own gathers and sums them when all are there."""
-        layer, costs, order = self.layer, self.costs, self.layer.push_order
+        """Copies go back through the FIFOs behind `finished[gpu]`. Another kernel sums them when all have arrived."""
+        layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
-        self.each_waits(finished, start)
-        node = layer.p.gpu[order]
-        puts = layer.combine_puts(Discipline.READY_FIFO) + np.arange(len(order))
-        push = self.paced("combine", puts, node, np.full(len(node), -1, np.int32), costs.stores_ps(layer.back_bytes))
-        self.release(start, push, node)
-        arrived = self.behind("combine", "returned", start, puts, node)
+        layer.wait_each(start, finished)
+        puts = layer.combine_puts(Discipline.READY_FIFO)
+        paced = self.paced("combine", puts, costs.stores_ps(layer.back_bytes), own=True)
+        layer.wait_each(paced.op, start[paced.node])
+        returned = self.barrier_after("combine", "returned", start, puts)
         own = np.bincount(layer.sent_source, minlength=layer.n_gpus)
-        self.each_waits(arrived, self.delay("combined", [costs.ps(self.gather, int(n)) for n in own]))
+        layer.wait_each(self.delay("combined", [costs.ps(self.gather, int(n)) for n in own]), returned)

@@ -10,8 +10,8 @@ from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To
+from dysharp.program.constants import machine_of
 from dysharp.specs import load_cluster
-from dysharp.systems.machine import machine_of
 
 HOT, SHARED, VICTIM, CROWD = 0, 1, 7, range(2, 7)
 TRAINS, ROW = 512, 4096  # to each, eight times what the buffers of a source hold

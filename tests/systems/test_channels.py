@@ -16,7 +16,7 @@ from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 from dysharp.systems import get_system
-from dysharp.systems.formats import ROW_BYTES
+from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.workload import make_routing, routing_from
 
 CLUSTER = load_cluster("hw-dgx-h100").with_gpus(4)

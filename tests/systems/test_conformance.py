@@ -106,16 +106,16 @@ def _own_wire(program, ops):
 )
 def test_a_cheating_system_fails(change, text, monkeypatch):
     system = all_systems()["deepep"]
-    plan = system.plan
-    cheat = replace(system, plan=lambda *a: change(plan(*a)))
+    plan = system.paper
+    cheat = replace(system, paper=lambda *a: change(plan(*a)))
     monkeypatch.setitem(_REGISTRY, "deepep", cheat)
     assert any(re.match(text, line) for line in conformance("deepep", *LAYERS["uniform"]))
 
 
 def test_an_illegal_program_is_one_line(monkeypatch):
     system = all_systems()["nvls"]
-    plan = system.plan
-    cheat = replace(system, plan=lambda *a: suite.delete_member(plan(*a), 3))
+    plan = system.paper
+    cheat = replace(system, paper=lambda *a: suite.delete_member(plan(*a), 3))
     monkeypatch.setitem(_REGISTRY, "nvls", cheat)
     failed = conformance("nvls", *LAYERS["uniform"])
     assert len(failed) == 1

@@ -14,10 +14,10 @@ from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.formats import ROW_BYTES
-from dysharp.systems.fused_kernel import tile_rows
+from dysharp.systems.building.formats import ROW_BYTES
+from dysharp.systems.building.fused_kernel import tile_rows
+from dysharp.systems.building.software import Software
 from dysharp.systems.megamoe import BARRIERS, COUNTS
-from dysharp.systems.software import Software
 from dysharp.workload import make_routing
 
 CLUSTER = load_cluster("hw-dgx-b200").with_gpus(4)

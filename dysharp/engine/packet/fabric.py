@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from dysharp.engine.burst.lower import Lowered, lower
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
+from dysharp.program.constants import sessions_of_table
 from dysharp.program.tables import Program
 from dysharp.specs import Cluster, choice_int
-from dysharp.systems.machine import sessions_of_table
 from dysharp.uarch import columns as col
 from dysharp.uarch import fabric_columns as f
 from dysharp.uarch import tables

@@ -27,9 +27,9 @@ from dysharp.isa.commands import Command, Stage, virtual_channel
 from dysharp.isa.packets import Packet, decode
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
+from dysharp.program.constants import sessions_of_table
 from dysharp.protocol import collect, lsu, readiness
 from dysharp.specs import Cluster, load_cluster
-from dysharp.systems.machine import sessions_of_table
 
 Array = NDArray[Any]
 

@@ -1,4 +1,7 @@
-"""The tiles of fused kernels: on a real GPU those of Mega MoE, for all that computes and communicates in one kernel."""
+"""GEMM tiles and formats of systems that compute and communicate in one kernel.
+
+On a real GPU they have the tiles of Mega MoE.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,27 @@ import numpy as np
 
 from dysharp.compute import Tiling
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.formats import WEIGHT_BYTES, check, row_bytes
-from dysharp.systems.layer import Layer
+from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.workload import Routing
 
 ROWS = ("rows", "fp8", "mxfp8")
-"""What Dispatch may send: the model's rows, those of DeepEP, those of Mega MoE."""
-ROW_STEP = 16  # a partial tile is multiplied up to a multiple of so many rows
+"""Formats that Dispatch may send: the model's rows, DeepEP's FP8 rows, Mega MoE's FP8 rows."""
+ROW_STEP = 16  # a partial tile is computed as if it had the next multiple of so many rows
 TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
-"""Rows per expert that are expected at most -> rows of a tile: DeepGEMM's block configuration of Mega MoE."""
+"""(most expected rows per expert, rows of a tile): DeepGEMM's block configuration of Mega MoE."""
 
 
 def tile_rows(rows_per_expert: float) -> int:
-    """Rows of the kernel's tiles where an expert is expected to have `rows_per_expert`."""
+    """Rows of the kernel's tiles, for experts with `rows_per_expert` expected rows."""
     return next(rows for most, rows in TILE_ROWS if rows_per_expert <= most)
 
 
 def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str = "model", dtype: str | None = None) -> Tiling:
-    """Tiles of a fused kernel with weights in the format `weights` (option of `system`); on a paper's cluster those of every system."""
+    """Tiles of a fused kernel that reads weights in the format `weights`, an option of `system`.
+
+    On a paper cluster every system has the same tiles.
+    """
     check(f"{system}.weights", weights, WEIGHT_BYTES)
     if not cluster.gpu:
         return Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights], dtype)
@@ -33,9 +39,12 @@ def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str =
 
 def formatted_layer(
     system: str, model: Model, cluster: Cluster, routing: Routing, direction: str, *, dispatch: str, weights: str, compute: bool, one_kernel: bool
-) -> Layer:
-    """A layer in the formats asked for; `one_kernel`: with the tiles of a fused kernel, else a library's."""
+) -> LayerBuilder:
+    """A layer with rows in the format `dispatch` and weights in the format `weights`, options of `system`.
+
+    `one_kernel`: the tiles are a fused kernel's, else a GEMM library's.
+    """
     sent = row_bytes(f"{system}.dispatch", dispatch, ROWS, model)
     check(f"{system}.weights", weights, WEIGHT_BYTES)
     tiling = fused_tiling(system, cluster, routing, weights) if one_kernel else Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])
-    return Layer(model, cluster, routing, direction, compute=compute, sent_bytes=sent, tiling=tiling)
+    return LayerBuilder(model, cluster, routing, direction, compute=compute, sent_bytes=sent, tiling=tiling)

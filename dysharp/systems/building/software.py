@@ -1,4 +1,7 @@
-"""What communication kernels cost on real GPUs: fitted constants (specs/data/fitted.toml) as the picoseconds of ops."""
+"""`Software`: what communication kernels cost on a real GPU.
+
+Fitted constants (specs/data/fitted.toml) as the picoseconds of ops.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,17 @@ from dysharp.specs import Cluster
 from dysharp.specs.gpu import Gpu
 from dysharp.units import PS_PER_US
 
-FORMS = ("auto", "paper", "real")
-
-
-def is_real(form: str, cluster: Cluster) -> bool:
-    """Whether a system runs in its real form: "auto" follows the family of the cluster. Raises ConfigError."""
-    if form not in FORMS:
-        raise ConfigError(f"form: found {form!r}, expected one of {', '.join(FORMS)}")
-    if form == "real" and not cluster.gpu:
-        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (it names the GPU whose constants are charged)')
-    return form == "real" or (form == "auto" and cluster.family == "hw")
-
 
 class Software:
-    """Costs on the GPU of a cluster, in ps. `n_gpus`: those that take part (default: all of it)."""
+    """Costs in ps on the GPU of a cluster. `n_gpus`: GPUs that take part (default: all GPUs of the cluster).
+
+    Raises ConfigError for a cluster that names no GPU.
+    """
 
     def __init__(self, cluster: Cluster, n_gpus: int | None = None) -> None:
+        if not cluster.gpu:
+            where = f'software costs: found cluster "{cluster.name}" without a GPU'
+            raise ConfigError(f"{where}, expected an hw-* cluster (it names the GPU whose constants are charged)")
         self._n_gpus = cluster.n_gpus if n_gpus is None else n_gpus
         self._gpu: Gpu = cluster.own_gpu
         self._link_bytes_per_us = cluster.link_bytes_per_us
@@ -36,11 +34,11 @@ class Software:
         return round(self._fitted[name] * times * PS_PER_US)
 
     def value(self, name: str) -> float:
-        """A fitted constant as it is."""
+        """A fitted constant in its own unit."""
         return self._fitted[name]
 
     def whole(self, name: str) -> int:
-        """A fitted constant that counts things, rounded, at least 1."""
+        """A fitted constant that is a count, rounded, at least 1."""
         return max(1, round(self._fitted[name]))
 
     def copy_ps(self, name: str, n_bytes: int) -> int:
@@ -48,29 +46,36 @@ class Software:
         return round(n_bytes * 1000 / self._fitted[name])
 
     def stores_ps(self, n_bytes: int, part: str = "") -> int:
-        """`n_bytes` out of one GPU by SM stores, at `part` of their rate if named (a constant; "ARCH." stands for the architecture's own)."""
+        """`n_bytes` out of one GPU by SM stores.
+
+        `part`: name of the constant that says which part of the full rate the stores reach, "" = all of it. ARCH in the
+        name stands for the architecture of the GPU.
+        """
         name = part.replace("ARCH", arch_of(self._gpu))
         rate = self._link_bytes_per_us * self._fitted["link.fraction"] * (self._fitted[name] if part else 1.0)
         return round(n_bytes * PS_PER_US / rate)
 
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
-        """One kernel that puts `tokens` rows into the places of `rows` others, or back: half of a scatter and its gather."""
+        """One kernel that scatters `tokens` rows to `rows` places, or gathers: half of `compute.moe.permute_us`."""
         return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
 
     def memory_ps(self, n_bytes: float) -> int:
-        """One kernel that moves `n_bytes` (reads plus writes) through its own memory."""
+        """One kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
         return self.kernel_ps + self.stream_ps(n_bytes)
 
     def stream_ps(self, n_bytes: float) -> int:
-        """`n_bytes` (reads plus writes) through its own memory inside a kernel."""
+        """A step inside a kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
         return round(float(hbm_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
 
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
-        """An NCCL collective of `kind`, sizes as nccl-tests counts them (rate form, compute/collectives.py)."""
+        """An NCCL collective of `kind`. `n_bytes` as nccl-tests counts them (rate form, compute/collectives.py)."""
         return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
 
     def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, str]:
-        """(ps before the data of an NCCL ring of `n_bytes` in all flows, the constant of its pace as in `stores_ps`), of its faster protocol."""
+        """An NCCL ring that moves `n_bytes` in all, by the faster of its protocols.
+
+        Returns (ps before the data flow, `part` of `stores_ps` at which they flow).
+        """
         moved, hops = n_bytes * (n_gpus - 1) // n_gpus, n_gpus - 1
         low = self.nccl_small_ps + round(hops * LOW_HOP_US * PS_PER_US), "nccl.ll_part"
         simple = self.nccl_start_ps + round(hops * HOP_US * PS_PER_US), ""
@@ -78,7 +83,7 @@ class Software:
 
     @property
     def nccl_start_ps(self) -> int:
-        """An NCCL collective before its data flows: start and handshakes of the Simple protocol (rate form, compute/collectives.py)."""
+        """Start and handshakes of an NCCL collective (Simple protocol) before its data flow."""
         return round(BASE_US * PS_PER_US) + round(self._fitted["nccl.simple_syncs"] * self.sync_ps)
 
     @property
@@ -88,7 +93,7 @@ class Software:
 
     @property
     def sync_ps(self) -> int:
-        """One exchange of flags between all GPUs that take part."""
+        """An exchange of flags between all GPUs that take part."""
         return round(float(sync_us(self._gpu, self._fitted, self._n_gpus)) * PS_PER_US)
 
     @property

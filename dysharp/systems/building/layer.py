@@ -1,11 +1,14 @@
-"""Building blocks of a MoE layer as a Program: how tokens go out, how results come back, and what waits for what.
+"""`LayerBuilder`: one pass of a MoE layer as a Program.
 
-A system is a choice of one dispatch block, one expert schedule (`experts`) and one combine block. Every block adds whole columns of ops at
-once. A backward pass has the same blocks: output gradients go out, input gradients come back (docs/design/0005).
+Its methods send tokens out, bring results back, and say which op waits for which.
+
+Every method adds whole columns of ops at once and returns them as a `batch.Batch`. A backward pass uses the same
+methods: output gradients go out, input gradients come back (docs/design/0005-backward.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -15,8 +18,10 @@ from dysharp.compute import Tiling
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program.constants import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.machine import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of, sessions_that_fit
+from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
+from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, pairs, traffic
 
@@ -29,11 +34,21 @@ EXPLICIT = Framing("explicit", address_per_target=1, source_ack_per_target=1)
 CONTROL = Framing("control", payload_bytes=128)
 
 
-BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}  # what Dispatch sends of a token, what Combine brings back
+BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
+"""Direction -> (the buffer that Dispatch sends, the buffer that Combine brings back)."""
 
 
-class Layer:
-    """One pass of a layer under construction. `pair_*` columns are per distinct (token, GPU), `row_*` per useful (token, expert)."""
+def _ones(n: int) -> NDArray[np.integer]:
+    """`[n]` ones that take no memory."""
+    return np.broadcast_to(np.int32(1), (n,))
+
+
+class LayerBuilder:
+    """One pass of a layer under construction.
+
+    `pair_*` arrays have one entry per distinct (token, GPU), `row_*` arrays one per useful row, that is per (token,
+    expert). Both are in token order.
+    """
 
     def __init__(
         self,
@@ -47,8 +62,13 @@ class Layer:
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
     ) -> None:
-        """`sent_bytes`: a row on its way out, where Dispatch has another format than the model's rows; `back_bytes`: a pushed result; `tiling`:
-        of the GEMMs, where they are not those of a library (choice gemm.tile_rows).
+        """Start a pass in `direction`, "fwd" or "bwd".
+
+        Raises ConfigError for another direction and for rows longer than one train.
+
+        `compute`: False leaves the GEMMs out. `sent_bytes`: bytes of a row in Dispatch (default: the model's row).
+        `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
+        (default: a GEMM library's, choice gemm.tile_rows).
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -64,20 +84,23 @@ class Layer:
         self.p: Pairs = pairs(routing)
         self.pair_source: I32 = self.p.token // np.int32(self.tokens)
         self.pair_rows: I64 = np.diff(self.p.slot_ptr)
-        self.partial_tile: I32 = np.full(self.n_gpus, -1, np.int32)  # where pushed results of each GPU's tokens are all there; -1 = none
         self.sent_buffer, self.summed_buffer = BUFFERS[direction]
         self.arrived = f"expert.{self.sent_buffer}"
         self.result = f"expert.{self.summed_buffer}" if compute else self.arrived
-        # Gate weights ride behind Dispatch, their gradients come back behind Combine: one place per expert of the token.
+        # Gate weights ride behind the rows of Dispatch, their gradients behind the rows of Combine.
+        # There is one place per expert of the token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
         self._add_regions()
 
     def _add_regions(self) -> None:
-        """One row store per expert slot; row ids are grouped by slot, `row_of` maps useful rows (token order) to them.
+        """Add one region per expert slot.
 
-        Forward, arrival binds rows to slots. Backward, they are bound from the start, in the order in which an evenly running forward
-        fills them: all GPUs' first tokens, then all second ones. `program.relayout` puts what a forward run recorded in its place.
+        Row ids are grouped by slot; `row_of` maps useful rows (token order) to row ids.
+
+        Forward, a row takes its place in the region when it arrives. Backward, places are fixed from the start, in the
+        order in which an evenly running forward pass fills them: the first token of every GPU, then the second one.
+        `program.relayout` replaces this order by the one that a forward run recorded.
         """
         slots_per_gpu = self.routing.placement.slots_per_gpu
         n_slots = self.n_gpus * slots_per_gpu
@@ -95,7 +118,7 @@ class Layer:
         self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name="expert")
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
-        self.tiles_of_expert = np.repeat(tiles, tiles).astype(np.int32)  # of each tile, the tiles of its expert
+        self.tiles_of_expert = np.repeat(tiles, tiles).astype(np.int32)  # `[tiles]` tiles of the same expert
         first = np.cumsum(tiles) - tiles
         index = np.arange(len(self.tile_gpu)) - np.repeat(first, tiles)
         self.tile_rows = np.minimum(tile_rows, np.repeat(counts, tiles) - index * tile_rows).astype(np.int32)
@@ -107,7 +130,7 @@ class Layer:
 
     @cached_property
     def row_token(self) -> I32:
-        """`[useful rows]` token, in token order and within a token by slot."""
+        """`[useful rows]` token of each row; rows of one token are in the order of their slots."""
         return np.repeat(self.p.token, self.pair_rows)
 
     @cached_property
@@ -122,7 +145,7 @@ class Layer:
 
     @cached_property
     def sent(self) -> I64:
-        """Tokens that go anywhere at all (not dropped)."""
+        """Tokens with at least one expert (not dropped)."""
         return np.flatnonzero(self.token_pairs > 0)
 
     @cached_property
@@ -136,27 +159,43 @@ class Layer:
         return np.repeat(np.arange(self.n_gpus, dtype=np.int32), self.tokens)
 
     @cached_property
+    def token_rows(self) -> I64:
+        """`[tokens]` useful rows of each token."""
+        return np.diff(self.p.slot_ptr[self.p.token_ptr]).astype(np.int64)
+
+    @cached_property
+    def sent_of_pair(self) -> I64:
+        """`[pairs]` index into `sent` of each pair's token."""
+        return (np.cumsum(self.token_pairs > 0) - 1)[self.p.token]
+
+    @cached_property
+    def sent_of_row(self) -> I64:
+        """`[useful rows]` index into `sent` of each row's token."""
+        return np.repeat(self.sent_of_pair, self.pair_rows)
+
+    @cached_property
     def listed(self) -> I64:
-        """`[tokens]` experts on other GPUs that a token names in its target list."""
+        """`[tokens]` experts on other GPUs: the entries of a token's target list."""
         remote = self.p.gpu != self.pair_source
         return np.bincount(self.p.token[remote], weights=self.pair_rows[remote], minlength=self.routing.n_tokens).astype(np.int64)
 
     def per_gpu(self, discipline: Discipline, name: str, pool: list[int] | None = None) -> I32:
+        """`[gpus]` one issuer per GPU, which takes slots of `pool[gpu]` (None: of no pool)."""
         return np.array([self.b.issuer(g, discipline, name=name, pool=-1 if pool is None else pool[g]) for g in range(self.n_gpus)], np.int32)
 
     def _window(self, tokens: int, name: str) -> I32:
         return np.array([self.b.semaphore(g, tokens, name, "tokens") for g in range(self.n_gpus)], np.int32)
 
-    # ---- dispatch ----------------------------------------------------------------------------------------------------------
+    # ---- dispatch ----------------------------------------------------------------------------------------------------
 
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
         at = self.b.framing(framing)
         return self.b.template(Template(name, kind, "dispatch", "copy", DISPATCH, framing=at, src=self.sent_buffer, dst=self.arrived))
 
-    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER) -> int:
-        """One copy per distinct GPU, pushed in token order (DeepEP). Returns the first op; ops follow `pair_*` order."""
+    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER) -> Transfers:
+        """Push every token once to each of its GPUs. One op per pair, in token order."""
         template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
-        return self.b.ops(
+        first = self.b.ops(
             template,
             self.pair_source,
             issuer=self.per_gpu(discipline, "dispatch")[self.pair_source],
@@ -166,15 +205,19 @@ class Layer:
             targets=1,
             aux_bytes=self.dispatch_aux,
         )
+        return self._transfers(first, self.pair_source, self.pair_rows, self.p.gpu)
 
-    def dispatch_rows(self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None) -> int:
-        """One copy per (token, expert), each into its expert row (DeepEP low latency, all-to-all). Returns the first op.
+    def _transfers(self, first: int, node: I32, unit_rows: I64, to: I32 | None = None) -> Transfers:
+        """Ops from `first` on that carry one unit each, in token order."""
+        n = len(node)
+        several = np.broadcast_to(np.int32(-1), (n,))
+        return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
 
-        Ops follow `order`, useful rows in the order of sending (default: token order).
-        """
+    def dispatch_rows(self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None) -> Transfers:
+        """Push every useful row on its own. `order`: the useful rows in the order of sending (default: token order)."""
         order = np.arange(len(self.row_of)) if order is None else order
         source, gpu, one = self.row_source[order], self.row_gpu[order], np.ones(len(order), np.int32)
-        return self.b.ops(
+        first = self.b.ops(
             self._dispatch_template("dispatch.row", Kind.PUT, STORE),
             source,
             issuer=self.per_gpu(discipline, "dispatch")[source],
@@ -184,9 +227,10 @@ class Layer:
             targets=1,
             aux_bytes=self.dispatch_aux,
         )
+        return Transfers(op=ids(first, len(order)), node=source, to=gpu, unit=order, unit_rows=_ones(len(order)))
 
-    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM) -> int:
-        """One multicast per token to the GPUs that need it, `window` tokens in flight per source. Ops follow `sent`."""
+    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM) -> Transfers:
+        """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source."""
         template = self._dispatch_template("dispatch.multicast", Kind.MULTICAST, framing)
         source = self.sent_source
         packets = framing.packets(self.sent_bytes) + framing.packets(self.dispatch_aux)
@@ -200,12 +244,15 @@ class Layer:
             targets=self.listed[self.sent],
             aux_bytes=self.dispatch_aux,
         )
-        self.b.hold(self._window(window, "dispatch_window")[source], first + np.arange(len(source)))
-        return first
+        batch = self._transfers(first, source, self.token_rows[self.sent])
+        self.b.hold(self._window(window, "dispatch_window")[source], batch.op)
+        return batch
 
     def _replica_ext(self, framing: Framing, packets: int) -> I64 | None:
-        """Wire bytes per copy of the extension flit that names its local experts, where they fit neither a bitmap (15 local experts) nor
-        three ids (32); `dysharp.replica_form` = "extension" puts one on every copy (design section 4).
+        """`[pairs]` wire bytes of the extension flit that names the local experts of a copy; None: no copy has one.
+
+        A copy needs no extension where a bitmap (at most 15 local experts) or three ids (at most 32) name its experts.
+        The choice `dysharp.replica_form` = "extension" puts one on every copy.
         """
         local = self.routing.placement.slots_per_gpu
         lean = choice_str("dysharp.replica_form") == "bitmap"
@@ -215,18 +262,21 @@ class Layer:
         return needs.astype(np.int64) * (packets * self.cluster.flit_bytes)
 
     def target_fetch(self, after: I32 | None) -> I32:
-        """The LSU's first fetch of a target list on each GPU, after region tile `after[gpu]` if any. Returns the DELAY ops."""
+        """`[gpus]` DELAYs: each LSU fetches its first target list, behind region tile `after[gpu]` if any."""
         duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
         template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
         pools = [self.b.pool(g, 1, "lsu") for g in range(self.n_gpus)]
         gpus = np.arange(self.n_gpus)
-        op = self.b.ops(template, gpus, issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "lsu", pools))
+        fetch = ids(self.b.ops(template, gpus, issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "lsu", pools)), self.n_gpus)
         if after is not None:
-            self.b.edges(Tail.TILE_READY, after, Head.OP_ISSUE, op + gpus)
-        return (op + gpus).astype(np.int32)
+            self.wait_tiles(fetch, after)
+        return fetch
 
-    def dispatch_allgather(self, window: int) -> int:
-        """Every token to every other GPU (NVLS AllGather); GPUs keep the rows their experts need."""
+    def dispatch_allgather(self, window: int) -> Transfers:
+        """Multicast every token to every GPU; a GPU keeps the rows that its experts need.
+
+        `window`: most tokens in flight per source.
+        """
         template = self._dispatch_template("dispatch.allgather", Kind.MULTICAST, STORE)
         source = self.every_source
         first = self.b.ops(
@@ -239,8 +289,9 @@ class Layer:
             targets=1,
             aux_bytes=self.dispatch_aux,
         )
-        self.b.hold(self._window(window, "dispatch_window")[source], first + np.arange(len(source)))
-        return first
+        batch = self._transfers(first, source, self.token_rows)
+        self.b.hold(self._window(window, "dispatch_window")[source], batch.op)
+        return batch
 
     def _all_gpus(self) -> To:
         n, g = self.routing.n_tokens, self.n_gpus
@@ -248,30 +299,34 @@ class Layer:
         rows[self.p.token.astype(np.int64) * g + self.p.gpu] = self.pair_rows
         return To(np.full(n, g, np.int32), np.tile(np.arange(g, dtype=np.int32), n), rows, self.row_of)
 
-    # ---- combine -----------------------------------------------------------------------------------------------------------
+    # ---- combine -----------------------------------------------------------------------------------------------------
 
-    def combine_puts(self, discipline: Discipline) -> int:
-        """The sum over a GPU's experts pushed back to the token's source, one copy per GPU (DeepEP). Ops follow `push_order`."""
-        order, p = self.push_order, self.p
-        return self._push_back("combine.put", "sum", discipline, order, (p.token, p.gpu, self.pair_source))
+    def combine_puts(self, discipline: Discipline) -> Returns:
+        """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`."""
+        p = self.p
+        return self._push_back("combine.put", "sum", discipline, self.push_order, (p.token, p.gpu, self.pair_source), self.pair_rows)
 
-    def combine_rows(self, discipline: Discipline, order: I64 | None = None) -> int:
-        """Every expert's row pushed back to the token's source, which sums them (DeepEP low latency, all-to-all). Ops follow `order`,
-        useful rows in the order of sending (default: `row_push_order`)."""
+    def combine_rows(self, discipline: Discipline, order: I64 | None = None) -> Returns:
+        """Push every expert's row back to the source of the token, which sums the rows.
+
+        `order`: the useful rows in the order of sending (default: `row_push_order`).
+        """
         order = self.row_push_order if order is None else order
-        return self._push_back("combine.row", "row", discipline, order, (self.row_token, self.row_gpu, self.row_source))
+        columns = self.row_token, self.row_gpu, self.row_source
+        return self._push_back("combine.row", "row", discipline, order, columns, _ones(len(order)))
 
-    def _push_back(self, name: str, fn: str, discipline: Discipline, order: I64, columns: tuple[I32, I32, I32]) -> int:
+    def _push_back(
+        self, name: str, fn: str, discipline: Discipline, order: I64, columns: tuple[I32, I32, I32], unit_rows: NDArray[np.integer]
+    ) -> Returns:
         """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial"."""
         template = Template(name, Kind.PUT, "combine", fn, COMBINE, framing=self.b.framing(STORE), src=self.result, dst="partial")
         token, node, home = columns
         owned = np.bincount(home, minlength=self.n_gpus)
-        one_tile = int(max(1, owned.max(initial=1)))  # nothing waits for a part of them
+        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a part of the region
         _, first_row, first_tile = self.b.regions(
             np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
         )
-        self.partial_tile = np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
-        return self.b.ops(
+        first = self.b.ops(
             self.b.template(template),
             node[order],
             issuer=self.per_gpu(discipline, "combine")[node[order]],
@@ -281,18 +336,21 @@ class Layer:
             targets=1,
             aux_bytes=self.combine_aux,
         )
+        tile = np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
+        return Returns(op=ids(first, len(order)), node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile)
 
     @cached_property
     def push_order(self) -> I64:
-        """Pairs by the GPU that computed them, then by the token's place at its source, the sources in turn from the next GPU on.
+        """The pairs in the order in which GPUs push results: by GPU, by the token's place at its source.
 
-        A GPU returns results to all sources at once (DeepEP's warps are split evenly over peers), not to one source after the other.
+        Each GPU takes the sources in turn, from the next GPU on: it returns results to all sources at once, as DeepEP
+        does, whose warps are split evenly over peers.
         """
         return np.argsort(self._push_rank(self.p.token, self.p.gpu, self.pair_source))
 
     @cached_property
     def row_push_order(self) -> I64:
-        """Useful rows in the same order; rows of one token on one GPU by slot."""
+        """The useful rows in `push_order` of their pairs; rows of one pair by slot."""
         return np.argsort(self._push_rank(self.row_token, self.row_gpu, self.row_source), kind="stable")
 
     def _push_rank(self, token: I32, gpu: I32, source: I32) -> I64:
@@ -300,8 +358,11 @@ class Layer:
         rank: I64 = (gpu.astype(np.int64) * self.tokens + token % self.tokens) * self.n_gpus + turn
         return rank
 
-    def combine_pulls(self, discipline: Discipline, window: int, framing: Framing = DYMULTIMEM, *, every_gpu: bool = False) -> int:
-        """The source pulls the sum over GPUs through the switch, `window` tokens in flight. Ops follow `sent` (all tokens if `every_gpu`)."""
+    def combine_pulls(self, discipline: Discipline, window: int, framing: Framing = DYMULTIMEM, *, every_gpu: bool = False) -> Transfers:
+        """The source of each token in `sent` pulls the sum over the token's GPUs through the switch.
+
+        `window`: most tokens in flight per source. `every_gpu`: every token is pulled, from all GPUs.
+        """
         at, src, dst = self.b.framing(framing), self.result, self.summed_buffer
         template = self.b.template(Template("combine.pull", Kind.PULL_REDUCE, "combine", "sum", DISPATCH, RESPONSE, framing=at, src=src, dst=dst))
         tokens = np.arange(self.routing.n_tokens) if every_gpu else self.sent
@@ -318,57 +379,91 @@ class Layer:
             targets=1 if every_gpu else self.listed[self.sent],
             aux_bytes=self.combine_aux,
         )
-        ops = first + np.arange(len(tokens))
+        batch = self._transfers(first, source, self.token_rows[tokens])
         sessions = sessions_that_fit(self.model, self.cluster, self.combine_aux)
-        self.b.hold(self._window(window, "combine_window")[source], ops)
-        self.b.hold(self._window(sessions, "reduction_table")[source], ops)
-        return first
+        self.b.hold(self._window(window, "combine_window")[source], batch.op)
+        self.b.hold(self._window(sessions, "reduction_table")[source], batch.op)
+        return batch
 
-    def combine_free(self, results: int) -> None:
-        """Sums that cost nothing ("ideal"): a JOIN per GPU once the tiles' ops from `results` on are done on every GPU."""
-        own = self.gpu_barrier(Tail.OP_DONE, results)
-        sums = self.b.ops(
-            self.b.template(Template("combine.free", Kind.JOIN, "combine", "sum", src=self.result, dst=self.summed_buffer)),
-            np.arange(self.n_gpus),
-        )
-        to = sums + np.arange(self.n_gpus)
-        self.b.edges(Tail.OP_DONE, np.tile(own, self.n_gpus), Head.OP_ISSUE, np.repeat(to, self.n_gpus))
+    def combine_free(self, results: I32) -> None:
+        """Sums that cost nothing: a JOIN per GPU behind the ops `results[tile]` of all tiles on all GPUs."""
+        own = self.join_tiles(results)
+        template = Template("combine.free", Kind.JOIN, "combine", "sum", src=self.result, dst=self.summed_buffer)
+        sums = ids(self.b.ops(self.b.template(template), np.arange(self.n_gpus)), self.n_gpus)
+        self.wait_all(sums, own)
 
-    # ---- what waits for what -----------------------------------------------------------------------------------------------
+    # ---- which op waits for which: heads first, then what they wait for ----------------------------------------------
 
-    @property
-    def tiles(self) -> I64:
-        """Ids of the experts' tiles."""
-        return np.arange(len(self.tile_gpu))
+    def wait_each(self, heads: I32, tails: I32) -> None:
+        """Op `heads[i]` waits for op `tails[i]`."""
+        self.b.edges(Tail.OP_DONE, tails, Head.OP_ISSUE, heads)
 
-    def gpu_barrier(self, tails: Tail, first: int, heads: tuple[int, ...] = (), also: I32 | None = None) -> I32:
-        """One JOIN per GPU over its tiles' `tails`; those ops of every tile of the GPU (first id of each in `heads`) wait for it.
+    def wait_all(self, heads: I32, tails: I32) -> None:
+        """Every op of `heads` waits for all ops of `tails`."""
+        tail, head = np.meshgrid(tails, heads)
+        self.wait_each(head.ravel(), tail.ravel())
 
-        `also[gpu]` is one more op it waits for. Returns the JOINs.
+    def wait_tiles(self, heads: I32, tiles: I32) -> None:
+        """Op `heads[i]` waits until region tile `tiles[i]` is ready; -1: for nothing."""
+        self.b.edges(Tail.TILE_READY, tiles[tiles >= 0], Head.OP_ISSUE, heads[tiles >= 0])
+
+    def wait_first(self, batch: Batch, tails: I32, *, tail: Tail = Tail.OP_DONE, stream: NDArray[np.integer] | None = None) -> None:
+        """The first op of each stream of `batch` waits for `tails[gpu]`.
+
+        That holds back all ops of a program-order stream.
+
+        `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). `stream`: `[n]` the stream of each op
+        (default: its GPU).
         """
-        template = self.b.template(Template("barrier", Kind.JOIN, "other", "join"))
-        join = self.b.ops(template, np.arange(self.n_gpus))
-        self.b.edges(tails, first + self.tiles, Head.OP_ISSUE, join + self.tile_gpu)
-        if also is not None:
-            self.b.edges(Tail.OP_DONE, also, Head.OP_ISSUE, join + np.arange(self.n_gpus))
-        for head in heads:
-            self.b.edges(Tail.OP_DONE, join + self.tile_gpu, Head.OP_ISSUE, head + self.tiles)
-        return (join + np.arange(self.n_gpus)).astype(np.int32)
+        _, first = np.unique(batch.node if stream is None else stream, return_index=True)
+        self.b.edges(tail, tails[batch.node[first]], Head.OP_ISSUE, batch.op[first])
 
-    def rows_release(self, kind: Tail, tail_of_tile: I64 | I32, op_of_useful_row: I64) -> None:
-        """Each tile's rows release their ops (`[useful rows]`, token order) when `tail_of_tile[tile]` has happened."""
-        self.b.edges(kind, tail_of_tile, Head.TILE_NOTIFY, self.tiles)
+    def wait_rows(self, op_of_useful_row: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> None:
+        """Op `op_of_useful_row[row]` waits for `tails[tile]` of the row's expert tile.
+
+        An op that carries several rows waits for the tiles of all its rows.
+
+        `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY).
+        """
+        self.b.edges(tail, tails, Head.TILE_NOTIFY, self.tiles)
         order = np.empty(len(self.row_of), np.int64)
         order[self.row_of] = op_of_useful_row
         self.b.notify(np.arange(len(order)), order)
 
+    @property
+    def tiles(self) -> I32:
+        """`[tiles]` ids of the experts' region tiles."""
+        return np.arange(len(self.tile_gpu), dtype=np.int32)
+
+    def join(self, name: str) -> I32:
+        """`[gpus]` one JOIN per GPU: an op that does nothing but wait."""
+        template = self.b.template(Template(name, Kind.JOIN, "other", "join"))
+        return ids(self.b.ops(template, np.arange(self.n_gpus)), self.n_gpus)
+
+    def join_tiles(self, tails: I32, tail: Tail = Tail.OP_DONE, *, heads: Iterable[I32] = (), also: I32 | None = None) -> I32:
+        """`[gpus]` one JOIN per GPU, behind `tails[tile]` of all expert tiles of the GPU and behind the op `also[gpu]`.
+
+        `heads`: arrays `[tiles]` of ops that wait for the JOIN of their tile's GPU.
+        """
+        join = self.join("barrier")
+        self.b.edges(tail, tails, Head.OP_ISSUE, join[self.tile_gpu])
+        if also is not None:
+            self.wait_each(join, also)
+        for head in heads:
+            self.wait_each(head, join[self.tile_gpu])
+        return join
+
     def exchange(self, n_bytes: int, *, name: str, after: I32 | None = None) -> I32:
-        """Every GPU tells all others `n_bytes` (counts, or that it is done). Returns the region tile per GPU that is ready when it knows all."""
+        """Every GPU multicasts `n_bytes` of control data to all GPUs, behind the op `after[gpu]` if any.
+
+        Returns `[gpus]` region tiles: tile `[gpu]` is ready when the GPU has the data of all GPUs.
+        """
         template = self.b.template(Template(name, Kind.MULTICAST, "other", "control", OTHER, framing=self.b.framing(CONTROL)))
         g = self.n_gpus
         _, first_row, first_tile = self.b.regions(np.arange(g), np.full(g, g), n_bytes, g, alloc=Alloc.PREFIX, name=name)
-        rows = (first_row + np.arange(g)[None, :] * g + np.arange(g)[:, None]).ravel()  # row i of every GPU's region is GPU i's
-        op = self.b.ops(
+        # Row i of every GPU's region is written by GPU i.
+        rows = (first_row + np.arange(g)[None, :] * g + np.arange(g)[:, None]).ravel()
+        first = self.b.ops(
             template,
             np.arange(g),
             issuer=self.per_gpu(Discipline.PROGRAM_ORDER, name),
@@ -377,40 +472,16 @@ class Layer:
             targets=1,
         )
         if after is not None:
-            self.b.edges(Tail.OP_DONE, after, Head.OP_ISSUE, op + np.arange(g))
-        return (first_tile + np.arange(g)).astype(np.int32)
+            self.wait_each(ids(first, g), after)
+        return ids(first_tile, g)
 
-    def first_of_gpu(self, first: int, nodes: I32) -> tuple[I64, I64]:
-        """First op of each GPU that has one, of a batch beginning at `first` whose nodes are `nodes`: (ops, gpus)."""
-        gpus, index = np.unique(nodes, return_index=True)
-        return first + index, gpus.astype(np.int64)
-
-    def all_of_gpu_wait(self, tail: Tail, per_gpu: I32, first: int, nodes: I32) -> None:
-        """A program-order batch starts on each GPU when `per_gpu[gpu]` has happened: only its first op needs the edge."""
-        ops, gpus = self.first_of_gpu(first, nodes)
-        self.b.edges(tail, per_gpu[gpus], Head.OP_ISSUE, ops)
-
-    @cached_property
-    def push_of_useful_row(self) -> I64:
-        """Index into `push_order` of the pair of each useful row."""
-        position = np.empty(len(self.push_order), np.int64)
-        position[self.push_order] = np.arange(len(self.push_order))
-        return np.repeat(position, self.pair_rows)
-
-    @cached_property
-    def sent_of_pair(self) -> I64:
-        """Index into `sent` of each pair's token."""
-        return (np.cumsum(self.token_pairs > 0) - 1)[self.p.token]
-
-    @cached_property
-    def pull_of_useful_row(self) -> I64:
-        """Index into `sent` of the token of each useful row."""
-        return np.repeat(self.sent_of_pair, self.pair_rows)
-
-    # ---- build -------------------------------------------------------------------------------------------------------------
+    # ---- build -------------------------------------------------------------------------------------------------------
 
     def build(self, scheme: str) -> Program:
-        """The Program, declaring its useful rows and the closed-form traffic of this Routing under `scheme`."""
+        """The Program.
+
+        It declares its useful rows and the closed-form traffic of this Routing under `scheme` (`workload.traffic`).
+        """
         back = traffic(self.routing, scheme, self.back_bytes)
         out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}

@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.specs import load_model
-from dysharp.systems.formats import ROW_BYTES, WEIGHT_BYTES, row_bytes
+from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES, row_bytes
 
 WIDE = replace(load_model("deepseek-v3"), hidden=7168)
 

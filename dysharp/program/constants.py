@@ -1,0 +1,44 @@
+"""A Cluster as the constants of the burst level: links, classes of virtual channels, reduction tables."""
+
+from __future__ import annotations
+
+from dysharp.program.tables import Machine
+from dysharp.specs import Cluster, choice_int
+from dysharp.units import ns_to_ps
+
+CLASSES = ("dispatch", "response", "combine", "other")
+"""Classes of virtual channels.
+
+Requests of pulls share the class of Dispatch, as they share the eight request channels of a port (DySHARP: sixteen
+channels per input port, eight for requests and eight for responses).
+"""
+DISPATCH, RESPONSE, COMBINE, OTHER = range(4)
+PACKET_BYTES = 128
+
+
+def machine_of(cluster: Cluster) -> Machine:
+    """Burst-level constants. Each class has its share of the virtual channels of its group, over all ports of a GPU."""
+    hop = cluster.link_latency_ps
+    return Machine(
+        rate=cluster.link_bytes_per_us,
+        lat=hop,
+        ack=2 * hop,
+        notify=2 * hop,
+        responder=ns_to_ps(choice_int("machine.responder_ns")),
+        local=ns_to_ps(choice_int("machine.local_ns")),
+        n_vcs=min(cluster.n_vcs, choice_int("machine.vcs_per_class")),
+        vc_bytes=cluster.vc_flits * cluster.flit_bytes * cluster.links_per_gpu,
+        n_links=cluster.links_per_gpu,
+        flit=cluster.flit_bytes,
+        notify_bytes=cluster.flit_bytes,
+        train_bytes=choice_int("machine.train_bytes"),
+        memory_rate=cluster.shared_memory_rate,
+    )
+
+
+def sessions_of_table(cluster: Cluster) -> int:
+    """Reduction sessions (at least 1) that the table of one port holds.
+
+    A session takes `dysharp.fp32_sum_entries` of the 128 B entries.
+    """
+    return max(1, cluster.reduction_buffer_bytes // (PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")))

@@ -1,0 +1,1 @@
+"""Building blocks of systems: what a plan function puts together. No module here registers a system."""

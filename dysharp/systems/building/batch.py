@@ -1,0 +1,65 @@
+"""What building blocks return: the ops that one call added, with the GPUs and rows that the ops stand for.
+
+Each class has what the class before it has, and one thing more: `Batch` (ops and their GPUs), `Sends` (receivers),
+`Transfers` (rows), `Returns` (when the rows have come back).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Ops that one call added. `op`: `[n]` int32, ids. `node`: `[n]` int32, the GPU that issues each op."""
+
+    op: I32
+    node: I32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sends(Batch):
+    """Ops that move bytes. `to`: `[n]` int32, the GPU that receives from each op, -1 = several GPUs."""
+
+    to: I32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfers(Sends):
+    """Ops that move rows. An op carries one unit: a (token, GPU) pair, a useful row, or a token.
+
+    `unit`: `[n]` int64, the unit of each op. `unit_rows`: `[units]` int, the useful rows of each unit; units are in
+    token order.
+    """
+
+    unit: I64
+    unit_rows: NDArray[np.integer]
+
+    @property
+    def of_useful_row(self) -> I32:
+        """`[useful rows]` int32, in token order: the op that carries each useful row."""
+        op_of_unit = np.empty(len(self.unit_rows), np.int32)
+        op_of_unit[self.unit] = self.op
+        return np.repeat(op_of_unit, self.unit_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returns(Transfers):
+    """Ops that push results back to the sources of the tokens.
+
+    `tile`: `[gpus]` int32, the region tile that is ready when all results of a GPU's tokens have arrived, -1 = none
+    comes.
+    """
+
+    tile: I32
+
+
+def ids(first: int, n: int) -> I32:
+    """`[n]` consecutive ids from `first` on."""
+    return np.arange(first, first + n, dtype=np.int32)

@@ -1,0 +1,192 @@
+"""The grouped GEMMs of a pass, and three schedules of them over the row tiles of the experts.
+
+| pass | first stage | second stage |
+|---|---|---|
+| forward | GEMM-1 | GEMM-2 |
+| backward | data and weight gradients of GEMM-2 | data and weight gradients of GEMM-1 |
+
+Weight gradients take SM slots that no other op wants. No op waits for them, but the pass ends when they have ended
+(docs/design/0005-backward.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.compute import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
+from dysharp.program import Discipline, Kind, Tail, Template
+from dysharp.specs import Model
+from dysharp.systems.building.batch import ids
+from dysharp.systems.building.layer import LayerBuilder
+
+F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
+FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A grouped GEMM with weights of `columns` by `depth`, or the gradient of such weights (`of_weights`).
+
+    `epilogue_bytes`: bytes per row that the epilogue moves besides the output of the GEMM.
+    """
+
+    fn: str
+    operator: str
+    src: str
+    dst: str
+    columns: int
+    depth: int
+    epilogue_bytes: int = 0
+    of_weights: bool = False
+
+
+Stage = tuple[Gemm, ...]
+"""First the GEMM whose output the results need, then weight gradients that no op waits for.
+
+All start on the same condition.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmOps:
+    """The GEMM ops of a pass.
+
+    `first`, `second`: an array `[tiles]` of ops for each GEMM of the stage, in the order of `Stage`.
+
+    `sms`: `[gpus]` the pool of SMs of each GPU.
+    """
+
+    first: tuple[I32, ...]
+    second: tuple[I32, ...]
+    sms: list[int]
+
+    @property
+    def results(self) -> I32:
+        """`[tiles]` the ops that make the results of the layer."""
+        return self.second[0]
+
+
+def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
+    """The GEMMs of a pass. GEMM-1 of gated experts has gate and up columns, so `dh` is twice as wide as `a`."""
+    hidden, mid = model.hidden, model.expert_hidden
+    inner = mid * (model.n_matrices - 1)
+    if direction == "fwd":
+        return (Gemm("gemm1", "gemm1", "expert.x", "expert.a", inner, hidden),), (Gemm("gemm2", "gemm2", "expert.a", "expert.y", hidden, mid),)
+    # The epilogue reads the stored pre-activation h, from which a follows, and writes dh instead of the GEMM's columns.
+    epilogue = STORED_BYTES * (inner + inner - mid)
+    return (
+        Gemm("gemm2_dgrad", "gemm2", "expert.dy", "expert.dh", mid, hidden, epilogue),
+        Gemm("gemm2_wgrad", "gemm2", "expert.dy", "w2.grad", hidden, mid, of_weights=True),
+    ), (
+        Gemm("gemm1_dgrad", "gemm1", "expert.dh", "expert.dx", hidden, inner),
+        Gemm("gemm1_wgrad", "gemm1", "expert.dh", "w1.grad", inner, hidden, of_weights=True),
+    )
+
+
+def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
+    """Add both stages on the SMs of the GPUs, one op per GEMM and tile. No op waits for anything yet.
+
+    `second_first`: which stage an SM prefers. The second stage first lets results leave early (spec/dysharp.md decision
+    23). The first stage first packs the SMs best when no result has to leave.
+    """
+    sms = [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)]
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)[layer.tile_gpu]
+    both = []
+    for stage, prio in zip(stages(layer.model, layer.direction), (int(second_first), int(not second_first)), strict=True):
+        ops = []
+        for gemm in stage:
+            duration = layer.b.duration(*gemm_task(layer, gemm))
+            tasks = weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
+            template = layer.b.template(
+                Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
+            )
+            urgency = FILLER if gemm.of_weights else prio
+            first = layer.b.ops(template, layer.tile_gpu, issuer=issuer, prio=urgency, rows=layer.tile_rows, key=layer.tiles)
+            ops.append(ids(first, len(layer.tiles)))
+        both.append(tuple(ops))
+    return GemmOps(both[0], both[1], sms)
+
+
+def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
+    """Time and memory traffic of one task of `gemm`, by the rows of the tile."""
+    tiling = layer.tiling
+    shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)
+    if gemm.of_weights:
+        return weight_grad_task(*shape)
+    return tile_task(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes, part=tiling.part)
+
+
+def _weight_share(layer: LayerBuilder) -> F64:
+    """The part of an expert's weights that a tile moves, by the rows of the tile.
+
+    On a real GPU it follows the load of each expert, on a paper cluster the mean load.
+    """
+    if layer.cluster.gpu:
+        return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
+    occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
+    return mean_share(layer.tiling.rows, len(layer.p.slot) / occupied)
+
+
+def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:
+    """Each GPU waits for all of its rows and for the op `received[gpu]`, then runs one stage after the other.
+
+    Returns `[gpus]` the JOIN that ends the GEMMs of each GPU.
+    """
+    if not layer.compute:
+        return layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received)
+    gemms = add_gemms(layer)
+    layer.join_tiles(layer.tiles, Tail.TILE_READY, heads=gemms.first, also=received)
+    layer.join_tiles(gemms.first[0], heads=gemms.second)
+    return layer.join_tiles(gemms.results)
+
+
+def in_pairs(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
+    """The schedule of COMET: the first stage tile by tile as rows arrive, a barrier of the GPU, the second stage.
+
+    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns
+    None without GEMMs.
+    """
+    if not layer.compute:
+        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY)
+        layer.wait_rows(op_of_useful_row, arrived[layer.tile_gpu])
+        return None
+    gemms = add_gemms(layer)
+    _start_on_arrival(layer, gemms)
+    layer.join_tiles(gemms.first[0], heads=gemms.second)
+    layer.wait_rows(op_of_useful_row, gemms.results)
+    return gemms
+
+
+def fused(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
+    """Both stages tile by tile as rows arrive.
+
+    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns
+    None without GEMMs.
+    """
+    if not layer.compute:
+        layer.wait_rows(op_of_useful_row, layer.tiles, Tail.TILE_READY)
+        return None
+    gemms = as_tiles_fill(layer)
+    layer.wait_rows(op_of_useful_row, gemms.results)
+    return gemms
+
+
+def as_tiles_fill(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
+    """Both stages of a tile as soon as the rows of the tile have arrived; `second_first` as in `add_gemms`."""
+    gemms = add_gemms(layer, second_first=second_first)
+    _start_on_arrival(layer, gemms)
+    for head in gemms.second:
+        layer.wait_each(head, gemms.first[0])
+    return gemms
+
+
+def _start_on_arrival(layer: LayerBuilder, gemms: GemmOps) -> None:
+    """The first stage of a tile waits for the rows of the tile."""
+    for head in gemms.first:
+        layer.wait_tiles(head, layer.tiles)

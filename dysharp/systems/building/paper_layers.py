@@ -1,0 +1,37 @@
+"""Whole layers in paper form that several systems share.
+
+A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Discipline, Program
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import LayerBuilder
+
+I64 = NDArray[np.int64]
+
+
+def one_copy_per_gpu(layer: LayerBuilder) -> Program:
+    """Dispatch, one GEMM after the other, Combine.
+
+    A token is sent once to each of its GPUs, and each GPU sends one sum back.
+    """
+    layer.dispatch_puts()
+    finished = one_after_another(layer)
+    layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
+    return layer.build("one_copy_per_gpu")
+
+
+def one_copy_per_expert(layer: LayerBuilder, there: I64 | None = None, back: I64 | None = None) -> Program:
+    """Dispatch, one GEMM after the other, Combine. Every (token, expert) is a row of its own, both ways.
+
+    `there`, `back`: the useful rows in the order of sending (default: as in `dispatch_rows` and `combine_rows`).
+    """
+    layer.dispatch_rows(order=there)
+    finished = one_after_another(layer)
+    layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
+    return layer.build("one_copy_per_expert")

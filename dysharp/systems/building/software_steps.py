@@ -1,0 +1,146 @@
+"""Steps of communication software that real forms are built from: starts, copies on SMs, paced stores, flags, barriers.
+
+Costs are DELAYs on hosts and SMs; bytes are the rows' own transfers and control words. A flag exchange on a real
+machine takes `Software.sync_ps` (store, flight, poll, fence). The Program simulates a part of that time anyway; a DELAY
+charges the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program.constants import OTHER
+from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.systems.building.layer import CONTROL, LayerBuilder
+from dysharp.systems.building.software import Software
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+SomeSends = TypeVar("SomeSends", bound=Sends)
+WORD_BYTES = 16  # a flag or a count with its address: one flit
+
+
+class SoftwareSteps:
+    """Adds the software around the transfers of `layer`. Only steps with a cost (`costs`) need an hw-* cluster."""
+
+    def __init__(self, layer: LayerBuilder) -> None:
+        self.layer = layer
+        m = layer.b.machine
+        self.flight_ps = 2 * m.lat  # source to switch to receiver
+        self.visible_ps = 2 * m.lat + m.ack  # until the source knows that the receiver has the bytes
+
+    @cached_property
+    def costs(self) -> Software:
+        """What software costs on the GPU of the cluster. Raises ConfigError on a cluster that names no GPU."""
+        return Software(self.layer.cluster, self.layer.n_gpus)
+
+    # ---- steps of one GPU --------------------------------------------------------------------------------------------
+
+    def delay(self, name: str, cost_ps: int | Sequence[int] | I64) -> I32:
+        """`[gpus]` one DELAY per GPU, of `cost_ps` or `cost_ps[gpu]`."""
+        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
+        costs = np.maximum(1, np.broadcast_to(np.asarray(cost_ps, np.int64), (layer.n_gpus,)))
+        template = layer.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration(np.append(0, costs))))
+        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, name, self.pools(name))
+        return ids(layer.b.ops(template, gpus, issuer=issuer, rows=gpus + 1), layer.n_gpus)
+
+    def pools(self, name: str) -> list[int]:
+        """`[gpus]` one pool of one slot per GPU: steps that share it run one at a time."""
+        return [self.layer.b.pool(g, 1, name) for g in range(self.layer.n_gpus)]
+
+    def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
+        """`[gpus, n]` issuers, each on an SM of its own that works on `side_by_side` rows at a time."""
+        b = self.layer.b
+        rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
+        return np.array(rows, np.int32)
+
+    def copies(self, operator: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int = 1, *, name: str = "sm") -> Batch:
+        """A DELAY of `durations[rows]` ps per row or copy, on the SM behind `issuer[i]`.
+
+        The template is called "OPERATOR.NAME".
+        """
+        b = self.layer.b
+        template = b.template(Template(f"{operator}.{name}", Kind.DELAY, operator, "delay", tasks=1, duration=b.duration(durations)))
+        return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows), len(node)), node=node)
+
+    def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
+        """A DELAY of `cost_ps` per token of `layer.sent`; token i of a GPU runs on SM i modulo `n_sms`."""
+        layer = self.layer
+        used = min(n_sms, layer.tokens)
+        issuers = self.issuers("send", Discipline.PROGRAM_ORDER, used)
+        issuer = issuers[layer.sent_source, layer.sent % layer.tokens % used]
+        return self.copies("dispatch", [0, cost_ps], layer.sent_source, issuer, name="token")
+
+    def paced(
+        self,
+        operator: str,
+        sends: SomeSends,
+        cost_ps: int,
+        discipline: Discipline = Discipline.READY_FIFO,
+        *,
+        pools: list[int] | None = None,
+        own: bool = False,
+    ) -> SomeSends:
+        """A DELAY of `cost_ps` in front of each of `sends` that leaves its GPU, one at a time per GPU.
+
+        `pools`: stores that share them are paced together. `own`: copies that stay on the GPU are paced too.
+        Returns `sends` with the DELAY in place of each paced op: what waits, waits in front of the DELAY.
+        """
+        layer, far = self.layer, np.flatnonzero((sends.node != sends.to) | own)
+        template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
+        issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
+        heads = sends.op.copy()
+        heads[far] = ids(layer.b.ops(layer.b.template(template), sends.node[far], issuer=issuer), len(far))
+        layer.wait_each(sends.op[far], heads[far])
+        return dataclasses.replace(sends, op=heads)
+
+    # ---- steps of all GPUs -------------------------------------------------------------------------------------------
+
+    def flags(self, name: str, per_pair: int, after: I32, heads: I32) -> None:
+        """Every GPU sends `per_pair` words to every GPU behind the op `after[gpu]`.
+
+        `heads[gpu]` waits for all words that the GPU receives.
+        """
+        layer, g = self.layer, self.layer.n_gpus
+        _, row, tile = layer.b.regions(np.arange(g), np.full(g, g * per_pair), WORD_BYTES, g * per_pair, alloc=Alloc.PREFIX, name=name)
+        source, word, target = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(g), indexing="ij"))
+        one = np.ones(len(source), np.int32)
+        template = Template(name, Kind.PUT, "other", "control", OTHER, framing=layer.b.framing(CONTROL))
+        first = layer.b.ops(
+            layer.b.template(template),
+            source,
+            issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, name)[source],
+            bytes=WORD_BYTES,
+            to=To(one, target, one, row + (target * g + source) * per_pair + word),
+            targets=1,
+        )
+        layer.wait_first(Batch(op=ids(first, len(source)), node=source.astype(np.int32)), after)
+        layer.wait_tiles(heads, ids(tile, g))
+
+    def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:
+        """A flag from every GPU to every GPU behind the op `after[gpu]`, polled.
+
+        `simulated_ps`: the part of the exchange that passed before.
+
+        Returns `[gpus]` the polls, DELAYs called `ends`.
+        """
+        poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps - simulated_ps))
+        self.flags(f"{name}.barrier", 1, after, poll)
+        return poll
+
+    def barrier_after(self, name: str, ends: str, start: I32, sends: Batch) -> I32:
+        """A barrier behind all `sends` of all GPUs; a GPU that sends nothing arrives with its op `start[gpu]`.
+
+        Returns `[gpus]` the polls.
+        """
+        sent = self.layer.join(f"{name}.sent")
+        self.layer.wait_each(sent, start)
+        self.layer.wait_each(sent[sends.node], sends.op)
+        return self.barrier(name, ends, sent, self.visible_ps)

@@ -1,0 +1,65 @@
+"""Systems from outside the tree: plan functions that a test registers and that are gone when the test ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model
+from dysharp.systems import system
+from dysharp.systems.building.experts import fused, one_after_another
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.registry import _REGISTRY
+from dysharp.workload import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    form: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperOptions:
+    pass
+
+
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+    """Phases, one after the other."""
+    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction))
+
+
+def plan_fused(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+    """Tile by tile."""
+    layer = LayerBuilder(model, cluster, routing, direction)
+    layer.dispatch_puts()
+    fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
+    return layer.build("one_copy_per_gpu")
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+    """Phases behind a launch and a barrier."""
+    layer = LayerBuilder(model, cluster, routing, direction)
+    steps = SoftwareSteps(layer)
+    start = steps.delay("launch", steps.costs.kernel_ps)
+    puts = layer.dispatch_puts()
+    layer.wait_first(puts, start)
+    finished = one_after_another(layer, steps.barrier_after("dispatch", "received", start, puts))
+    layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
+    return layer.build("one_copy_per_gpu")
+
+
+@contextmanager
+def registered(name: str, plan: Any = plan_paper, options: type = Options, **facts: Any) -> Iterator[str]:
+    """`name` is a system while the block runs; `facts` as for `system`."""
+    real = plan_real if options is Options else None
+    declared = {"source": "a test", "traffic": "one_copy_per_gpu", "permutes": 0, "fused": False, "real": real} | facts
+    system(name, options=options, **declared)(plan)
+    try:
+        yield name
+    finally:
+        del _REGISTRY[name]
