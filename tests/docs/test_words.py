@@ -55,7 +55,7 @@ def names() -> list[str]:
 
 def is_defined(name: str) -> bool:
     """Whether the last part of a dotted name is a class, function, field, constant or module of the package."""
-    last = name.split(".")[-1]
+    last = name.rsplit(".", maxsplit=1)[-1]
     modules = [*(ROOT / "dysharp").rglob(f"{last}.py"), *(ROOT / "dysharp").rglob(f"{last}/__init__.py")]
     return bool(modules) or last == "dysharp" or bool(re.search(rf"(?:class|def) {last}\b|\b{last}\b\"?(?:: | = |=)", SOURCES))
 
