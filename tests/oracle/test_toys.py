@@ -10,6 +10,7 @@ from op_table import op_table
 from toy import MACHINE, REQUEST, TILE_PS, WIRE
 from toys import TOYS
 
+from dysharp.engine.burst.lower import unsupported
 from dysharp.oracle import run_oracle
 from dysharp.program.trace import Trace
 
@@ -29,6 +30,13 @@ def play(name: str) -> Trace:
 def test_page_shows_the_program(name):
     text = PAGE.read_text(encoding="utf-8")
     assert f"### {name}\n{TOYS[name].__doc__}\n\n{op_table(TOYS[name]())}" in text
+
+
+@pytest.mark.parametrize("name", sorted(TOYS))
+def test_page_says_whether_the_engine_runs_it(name):
+    section = PAGE.read_text(encoding="utf-8").split(f"### {name}\n")[1].split("\n#")[0]
+    assert ("*Oracle only" in section) == (unsupported(TOYS[name]()) is not None)
+    assert ("*Oracle and engine" in section) == (unsupported(TOYS[name]()) is None)
 
 
 @pytest.mark.parametrize("name", sorted(TOYS))

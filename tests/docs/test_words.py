@@ -1,0 +1,93 @@
+"""The pages name only what ships: links resolve, no page points to a file outside the repository, the glossary's names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("dysharp/**/README.md")])
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+OUTSIDE = re.compile(r"(?<![\w/.-])(?:spec|shared)/[\w.]+|\b(?:spec|design) section \d|\bhouse_style\b")
+"""Notes that the project was written from; no clone has them."""
+PENDING = {"docs/writing-a-system.md", "docs/follow-an-op.md", "Hardware", "Recording"}
+"""Pages and names of docs/design/0009 that other branches bring; to be emptied when they are merged."""
+SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "dysharp").rglob("*.py")))
+
+
+def slug(title: str) -> str:
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(title) for title in re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)}
+
+
+def broken(page: Path, root: Path = ROOT) -> list[str]:
+    """Links of `page` that lead to no file under `root`, or to no heading of a Markdown page."""
+    bad = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if re.match(r"https?://|mailto:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        inside = target.is_relative_to(root)
+        if inside and str(target.relative_to(root)) in PENDING:
+            continue
+        if not inside or not target.exists() or (anchor and anchor not in anchors(target)):
+            bad.append(link)
+    return bad
+
+
+def names() -> list[str]:
+    """The names in the column "in code" of the glossary, without those that other branches bring."""
+    column = [line.split(" | ")[2] for line in GLOSSARY.read_text().splitlines() if line.count(" | ") == 3]
+    return sorted({name for cell in column for name in re.findall(r"`([^`]+)`", cell) if name.split(".")[-1] not in PENDING})
+
+
+def is_defined(name: str) -> bool:
+    """Whether the last part of a dotted name is a class, function, field, constant or module of the package."""
+    last = name.rsplit(".", maxsplit=1)[-1]
+    modules = [*(ROOT / "dysharp").rglob(f"{last}.py"), *(ROOT / "dysharp").rglob(f"{last}/__init__.py")]
+    return bool(modules) or last == "dysharp" or bool(re.search(rf"(?:class|def) {last}\b|\b{last}\b\"?(?:: | = |=)", SOURCES))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_resolve(page: Path) -> None:
+    assert broken(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_no_page_names_a_file_that_does_not_ship(page: Path) -> None:
+    assert OUTSIDE.findall(page.read_text()) == []
+
+
+def test_the_packaged_data_names_no_file_that_does_not_ship() -> None:
+    files = sorted((ROOT / "dysharp").rglob("*.toml"))
+    assert {path.name: OUTSIDE.findall(path.read_text()) for path in files if OUTSIDE.search(path.read_text())} == {}
+
+
+def test_every_term_of_the_glossary_is_in_its_table_once() -> None:
+    terms = [line.split(" | ")[0] for line in GLOSSARY.read_text().splitlines() if line.count(" | ") == 3 and "| term |" not in line]
+    assert len(terms) == len(set(terms)) > 50
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_glossary_names_what_exists(name: str) -> None:
+    assert is_defined(name), f"{name}: found in the glossary, expected a class, function, field or module of dysharp"
+
+
+def test_a_broken_link_and_a_missing_name_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n[a](none.md) [b](#one) [c](#two) [d](https://example.org)\n")
+    assert broken(page, tmp_path) == ["none.md", "#two"]
+    assert not is_defined("program.NoSuchTable")
+    assert OUTSIDE.findall("see spec/dysharp.md") == ["spec/dysharp.md"]
