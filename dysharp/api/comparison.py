@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from dysharp.analysis import Row
-from dysharp.api.memory import check_memory
-from dysharp.api.options import Value, options_of, split_fabric, split_options
-from dysharp.api.point import run_point
-from dysharp.api.progress import Progress, Step
-from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, header_of, make_request, make_workload
+from dysharp.api.point import simulate
+from dysharp.api.request import RequestArgs, make_request, takes
 from dysharp.errors import ConfigError
-from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
@@ -57,27 +52,12 @@ class Comparison:
         }
 
 
-def compare(
-    systems: Iterable[str] | None = None,
-    baseline: str = "deepep",
-    *,
-    model: str | os.PathLike[str] | Model = DEFAULT_MODEL,
-    cluster: str | os.PathLike[str] | Cluster = DEFAULT_CLUSTER,
-    gpus: int | None = None,
-    tokens: int | None = None,
-    layer: int | None = None,
-    routing: str | None = None,
-    direction: str = "fwd",
-    seed: int = 0,
-    fidelity: str = "burst",
-    window: int | None = None,
-    options: Mapping[str, Value] | None = None,
-    placement: str = "auto",
-    progress: Progress | None = None,
-) -> Comparison:
-    """Run several systems on one workload, drawn once. Arguments as for `run`; keys of `options` are "system.option".
+@takes(RequestArgs)
+def compare(systems: Iterable[str] | None = None, baseline: str = "deepep", **request: Unpack[RequestArgs]) -> Comparison:
+    """Simulate several systems on one workload, drawn once, and say what limits the best.
 
-    `systems` None: deepep, nvls, comet, dysharp, ideal. `baseline` must be one of them. Raises ConfigError for wrong input.
+    `systems`: names, each once; None: deepep, nvls, comet, dysharp, ideal. `baseline`: the system among them that speed-ups refer to.
+    Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     names = list(DEFAULT_SYSTEMS if systems is None else systems)
     chosen = {name: get_system(name) for name in names}
@@ -86,35 +66,16 @@ def compare(
     if baseline not in chosen:
         get_system(baseline)
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
-    fabric, rest = split_fabric(options, fidelity)
-    given = split_options(rest, chosen)
-    values = {name: options_of(system, given[name]) for name, system in chosen.items()}
-    request = make_request(
-        model=model,
-        cluster=cluster,
-        gpus=gpus,
-        tokens=tokens,
-        layer=layer,
-        routing=routing,
-        placement=placement,
-        direction=direction,
-        seed=seed,
-        fidelity=fidelity,
-        window=window,
-        fabric=fabric,
-    )
-    for system in chosen.values():
-        check_memory(system, request)
-    if progress:
-        progress(Step(names[0], 1, len(names), "routing"))
-    workload = make_workload(request)
-    rows = tuple(
-        run_point(system, values[name], workload, progress, i, len(names)) for i, (name, system) in enumerate(chosen.items(), 1)
-    )
-    base = next(row.layer_us for row in rows if row.system == baseline)
-    speedup = {row.system: base / row.layer_us for row in rows}
-    warnings = tuple(f"warning: {text}" for text in dict.fromkeys(text for row in rows for text in row.warnings))
-    return Comparison(rows, baseline, speedup, (*header_of(workload), *warnings), limits_sentence(rows, baseline))
+    rows = simulate(chosen, make_request(request))
+    base_us = next(row.layer_us for row in rows if row.system == baseline)
+    speedup = {row.system: base_us / row.layer_us for row in rows}
+    return Comparison(rows, baseline, speedup, header_lines(rows), limits_sentence(rows, baseline))
+
+
+def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The header that Rows of one workload share, and each warning once."""
+    warnings = dict.fromkeys(text for row in rows for text in row.warnings)
+    return (*rows[0].header, *(f"warning: {text}" for text in warnings))
 
 
 def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:

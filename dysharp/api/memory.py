@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from dysharp.api.workload import Request
+from dysharp.api.request import Request
 from dysharp.errors import ConfigError
 from dysharp.systems import System
 from dysharp.units import GiB, MiB

@@ -4,85 +4,105 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
+from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.systems import get_system
 
-if TYPE_CHECKING:
-    from dysharp.api.advice import Desk, Predicted, WhatIf
-
 FASTER = 2
-NO_COST = "the same transfers without launches, barriers, rings and SMs of communication"
+NO_COST = "the same transfers; no launches, barriers, rings or SMs are charged to communication"
 OVERLAP = "fusion-only"
 SWITCHES = "dysharp"
 BOUND = "ideal"
-NARROW = ("fp8", "mxfp8")  # rows that those know besides the model's
-Run = Callable[[], "Predicted"]
+NARROW = ("fp8", "mxfp8")  # row formats these systems accept besides the model's own
+FUSED_KERNEL = "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row"
+IN_SWITCH = "as `overlap by rows`, with multicast and sums in the switch, and rows placed by the hub of the GPU"
+FREE = "transfers take no time; the faster of GEMM library and fused kernel: the bound of any change to communication"
+Run = Callable[[], Predicted]
 
 
-def what_ifs(desk: Desk, best: Predicted) -> tuple[WhatIf, ...]:
-    """Each change alone, against the best of the ranking. A change that cannot be simulated here is left out."""
-    from dysharp.api.advice import WhatIf
+class Change(NamedTuple):
+    """One change: its printed name, what it assumes, and the run that simulates it."""
 
-    found = []
-    for change, assumes, run in _changes(desk, best):
+    name: str
+    assumes: str
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A prediction after one change. `speedup`: layer time of the best system over `predicted`, at the same tokens per GPU."""
+
+    change: str
+    assumes: str
+    predicted: Predicted
+    speedup: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        row = self.predicted.row
+        own = {"change": self.change, "assumes": self.assumes, "speedup": self.speedup, "cluster": row.cluster, "gpus": row.gpus}
+        return own | self.predicted.to_dict()
+
+
+def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
+    """Each change alone, compared with the best of the ranking. A change that cannot be simulated here is left out."""
+    done = []
+    for change in _changes(runs, best):
         try:
-            predicted = run()
+            predicted = change.run()
         except ConfigError:
             continue
         dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
-        also = f"; free in its paper form: {dropped}" if dropped else ""
-        found.append(WhatIf(change, assumes + also, predicted, best.time_us / predicted.time_us))
-    return tuple(found)
+        free = f"; its paper form does not charge: {dropped}" if dropped else ""
+        done.append(WhatIf(change.name, change.assumes + free, predicted, best.time_us / predicted.time_us))
+    return tuple(done)
 
 
-def _changes(desk: Desk, best: Predicted) -> list[tuple[str, str, Run]]:
-    name, cluster = best.row.system, desk.request.cluster
-    options = _given(name, best.row.options)
-    found: list[tuple[str, str, Run]] = []
-    if not desk.request.placement.startswith(EPLB):
-        assumes = "one slot per GPU more, placed with the load of this very batch: the most that replication can bring"
-        found.append(("EPLB-style replicas", assumes, lambda: desk.run(name, options, desk.workload(placement=EPLB))))
-    if options.get("dispatch") == "rows":
-        assumes = "a byte per value and an FP32 scale per 128 on the way out; numerics change"
-        found.append(("FP8 rows in Dispatch", assumes, lambda: desk.run(name, options | {"dispatch": "fp8"})))
-    for gpus in _sizes(cluster):
-        found.append(_other_size(desk, name, options, gpus))
+def _changes(runs: AdviceRuns, best: Predicted) -> list[Change]:
+    cluster, model = runs.request.cluster, runs.request.model
+    name, options, formats = best.row.system, _given(best.row), _formats(best.row)
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-links-x{FASTER}", link_bytes_per_us=FASTER * cluster.link_bytes_per_us)
-    formats = _formats(best)
-    found.append((f"links x{FASTER}", "same software constants and switches", lambda: desk.run(name, options, desk.workload(faster))))
-    found.append(("software for free", NO_COST, lambda: desk.run(name, options | {"form": "paper"})))
-    assumes = "one kernel with the tiles of Mega MoE: Dispatch, GEMMs and Combine at once, a row at a time, on today's switches"
-    found.append(("overlap by rows", assumes, lambda: desk.run(OVERLAP, formats)))
-    assumes = "besides, multicast and sums in the switch, and rows placed by the GPU's hub"
-    found.append(("DySHARP switches", assumes, lambda: desk.run(SWITCHES, formats)))
-    assumes = "no transfer takes time, the faster of GEMM libraries and fused kernels: the bound of any change to communication"
-    found.append(("communication for free", assumes, lambda: desk.run(BOUND, {"weights": formats["weights"]})))
-    return found
+    changes = []
+    if not runs.request.placement.startswith(EPLB):
+        assumes = "one more slot per GPU, placed with the load of this batch: the most that replication can bring"
+        changes.append(Change("EPLB-style replicas", assumes, lambda: runs.run(name, options, runs.workload(placement=EPLB))))
+    if options.get("dispatch") == "rows":
+        assumes = "Dispatch sends one byte per value and one FP32 scale per 128 values; numerics change"
+        changes.append(Change("FP8 rows in Dispatch", assumes, lambda: runs.run(name, options | {"dispatch": "fp8"})))
+    for gpus in _sizes(cluster):
+        experts, before = -(-model.n_experts // gpus), -(-model.n_experts // cluster.n_gpus)
+        assumes = f"same tokens per GPU, {experts} experts per GPU instead of {before}"
+        resized = cluster.with_gpus(gpus)
+        changes.append(Change(f"EP{gpus}", assumes, lambda resized=resized: runs.run(name, options, runs.workload(resized))))  # type: ignore[misc]
+    return [
+        *changes,
+        Change(f"links x{FASTER}", "same software constants, same switches", lambda: runs.run(name, options, runs.workload(faster))),
+        Change("software for free", NO_COST, lambda: runs.run(name, options | {"form": "paper"})),
+        Change("overlap by rows", FUSED_KERNEL, lambda: runs.run(OVERLAP, formats)),
+        Change("DySHARP switches", IN_SWITCH, lambda: runs.run(SWITCHES, formats)),
+        Change("communication for free", FREE, lambda: runs.run(BOUND, {"weights": formats["weights"]})),
+    ]
 
 
-def _formats(best: Predicted) -> dict[str, Any]:
-    """Those of the best, so that a change is held against it and not against its formats."""
-    dispatch = best.row.options.get("dispatch", "rows")
-    return {"dispatch": dispatch if dispatch in NARROW else "rows", "weights": best.row.options.get("weights", "model")}
-
-
-def _other_size(desk: Desk, name: str, options: dict[str, Any], gpus: int) -> tuple[str, str, Run]:
-    machine, model = desk.request.cluster.with_gpus(gpus), desk.request.model
-    assumes = f"same tokens per GPU, {-(-model.n_experts // gpus)} experts per GPU instead of {-(-model.n_experts // desk.request.cluster.n_gpus)}"
-    return f"EP{gpus}", assumes, lambda: desk.run(name, options, desk.workload(machine))
+def _formats(row: Row) -> dict[str, Any]:
+    """Formats of a Row for another system, so that the change is compared and not its formats."""
+    dispatch = row.options.get("dispatch", "rows")
+    return {"dispatch": dispatch if dispatch in NARROW else "rows", "weights": row.options.get("weights", "model")}
 
 
 def _sizes(cluster: Cluster) -> list[int]:
-    """Half and double the GPUs, as far as the machine has them."""
+    """Half and twice the GPUs, where the machine has them."""
     n, most = cluster.n_gpus, cluster.max_gpus or cluster.n_gpus
     return [size for size in (n // 2, 2 * n) if 2 <= size <= most]
 
 
-def _given(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a run as `options_of` takes them: without those at their default, which may lie outside a choice's range (automatic)."""
-    defaults = {f.name: f.default for f in dataclasses.fields(get_system(name).options)}
-    return {key: value for key, value in options.items() if value != defaults[key] or key in ("n_sm", "dispatch")}
+def _given(row: Row) -> dict[str, Any]:
+    """Options of a Row as `options_of` takes them: without defaults, because a default may lie outside a choice's range (automatic)."""
+    defaults = {f.name: f.default for f in dataclasses.fields(get_system(row.system).options)}
+    return {key: value for key, value in row.options.items() if value != defaults[key] or key in ("n_sm", "dispatch")}

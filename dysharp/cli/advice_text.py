@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dysharp.analysis.load import MOST_GPUS, Load
-from dysharp.api.advice import Advice, Predicted
+from dysharp.api.advice import Advice
+from dysharp.api.prediction import Predicted
 
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
 UNKNOWN = "-"
@@ -58,7 +59,7 @@ def _warnings(of: Mapping[str, Predicted], known: Sequence[str] = ()) -> list[st
     """Each warning once, behind the names it holds for; those `known` are left out."""
     names: dict[str, list[str]] = {}
     for name, entry in of.items():
-        for text in entry.row.warnings:
+        for text in entry.warnings:
             names.setdefault(text, []).append(name)
     who = {text: "all" if len(mine) == len(of) > 1 else ", ".join(mine) for text, mine in names.items() if text not in known}
     return [f"warning: {text}" if text.startswith((f"{mine}:", f"{mine} ")) else f"warning: {mine}: {text}" for text, mine in who.items()]
@@ -144,7 +145,7 @@ def _what_ifs(done: Advice) -> Block:
         rows.append((entry.change, p.row.system, p.row.form, str(p.row.gpus), f"{p.time_us:.0f}", f"{entry.speedup:.2f}", width))
         lines.append(f"{entry.change}: {entry.assumes}")
     real = {entry.change: entry.predicted for entry in done.what_if if entry.predicted.row.form == "real"}
-    lines += _warnings(real, done.best.row.warnings)
+    lines += _warnings(real, done.best.warnings)
     if any(entry.predicted.row.form == "paper" for entry in done.what_if):
         lines.append(
             "paper forms charge no software cost and take no SMs for communication: hold them against `software for free`, not against the ranking"

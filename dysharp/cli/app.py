@@ -52,16 +52,15 @@ def cli(ctx: click.Context) -> None:
 @json_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
     """Simulate one layer under SYSTEM."""
-    from dysharp.api import compare as compare_systems
+    from dysharp.api import run as run_system
+    from dysharp.api.comparison import header_lines
     from dysharp.api.options import parse_set
     from dysharp.cli.output import print_header, print_json, print_row
     from dysharp.cli.progress import progress_bar
 
     with progress_bar() as progress:
-        # A comparison of one: it has the header lines besides the Row.
-        done = compare_systems([system], system, options=parse_set(settings), progress=progress, **workload)
-    print_header(done.header)
-    row = done.rows[0]
+        row = run_system(system, options=parse_set(settings), progress=progress, **workload)
+    print_header(header_lines([row]))
     print_json(row.to_dict()) if as_json else print_row(row)
 
 

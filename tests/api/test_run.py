@@ -1,5 +1,6 @@
 """`run` and `compare`: fields, defaults, refusals."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -126,7 +127,7 @@ def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole() -> N
     assert row.layer_us == row.window["time_us"]
     assert list(row.to_dict())[-1] == "window"
     unsettled = abs(row.window["half_window_time_us"] / row.layer_us - 1) > 0.05
-    assert any("half of it says" in text for text in row.warnings) == unsettled
+    assert any("half the window gives" in text for text in row.warnings) == unsettled
 
 
 def test_a_window_is_near_the_whole() -> None:
@@ -145,9 +146,9 @@ def test_comparisons_of_windows_are_about_the_whole() -> None:
 @pytest.mark.parametrize(
     ("window", "fidelity", "text"),
     [
-        (16, "burst", r'window: found fidelity "burst", expected "packet" \(the burst level runs whole layers\)'),
-        (64, "packet", "window: found 64, expected 4 to 63, fewer than the 64 tokens per GPU it stands for"),
-        (3, "packet", "window: found 3, expected 4 to 63, fewer"),
+        (16, "burst", r'window: found fidelity "burst", expected "packet" \(the burst level simulates all tokens\)'),
+        (64, "packet", r"window: found 64, expected 4 to 63 \(below the 64 tokens per GPU\)"),
+        (3, "packet", "window: found 3, expected 4 to 63"),
     ],
 )
 def test_wrong_windows(window: int, fidelity: str, text: str) -> None:
@@ -170,6 +171,8 @@ def test_defaults_of_compare() -> None:
 def test_run_and_compare_agree() -> None:
     alone, beside = dysharp.run("dysharp", seed=5, **SMALL), dysharp.compare(seed=5, **SMALL).rows[3]
     assert alone.digest == beside.digest
+    assert alone.header == beside.header
+    assert "header" not in alone.to_dict()
 
 
 def test_header_says_what_the_numbers_rest_on() -> None:
@@ -254,6 +257,23 @@ def test_wrong_input_is_one_clear_line(given: dict[str, Any], message: str) -> N
         dysharp.run(**arguments)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", ["run", "compare", "advise"])
+def test_an_unknown_argument_names_the_nearest(verb: str) -> None:
+    with pytest.raises(TypeError, match=rf"{verb}\(\) got an unexpected keyword argument 'tokns'; did you mean \"tokens\"\?"):
+        getattr(dysharp, verb)("deepep", tokns=8)
+
+
+@pytest.mark.parametrize("verb", ["run", "compare", "advise"])
+def test_help_shows_every_argument_once(verb: str) -> None:
+    function = getattr(dysharp, verb)
+    named = inspect.signature(function).parameters
+    assert {"model", "cluster", "gpus", "tokens", "layer", "routing", "placement", "direction", "seed", "fidelity", "options", "progress"} <= set(named)
+    assert ("window" in named) == (verb != "advise")
+    keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name != "systems"]
+    assert all(function.__doc__.count(f"\n{name}: ") == 1 for name in keywords)
+    assert named["cluster"].default == ("hw-dgx-h100" if verb == "advise" else "paper-gh200-nvl32")
 
 
 @pytest.mark.parametrize(
