@@ -82,8 +82,8 @@ def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[st
     if needed <= cluster.hbm_bytes:
         return ()
     return (
-        f"the experts of all {model.n_layers} layers take {needed / 1e9:.0f} GB of the {cluster.hbm_bytes / 1e9:.0f} GB of a GPU: "
-        "they need pipeline stages or more GPUs",
+        f"memory: the experts of all {model.n_layers} layers take {needed / 1e9:.0f} GB per GPU, but a GPU has {cluster.hbm_bytes / 1e9:.0f} GB; "
+        "use pipeline stages or more GPUs",
     )
 
 

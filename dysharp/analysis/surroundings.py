@@ -97,4 +97,4 @@ def host_line(cluster: Cluster) -> str:
     c = cluster.fitted
     name = moe.host_constant(cluster.own_gpu, c)
     whose = "this cluster's own value" if name in dict(cluster.constants) else f"not your host: {fitted()[name].meaning}"
-    return f"eager times: {c['calls.mlp'] + moe.LAYER_CALLS:.1f} launches at {c[name]:g} us ({name}, {whose}); a CUDA graph has none"
+    return f"eager times: {c['calls.mlp'] + moe.LAYER_CALLS:.1f} launches at {c[name]:g} us each ({name}, {whose}); a CUDA graph has no launches"

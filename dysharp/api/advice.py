@@ -20,12 +20,21 @@ from dysharp.systems import System
 
 DEFAULT_CLUSTER = "hw-dgx-h100"
 WHAT_IFS = 8  # about as many, for the progress bar
-_PARTS = {"other": "launches, barriers and counts of communication", "around": "permutation, activation, casts and gaps"}
+PARTS = {"other": "software", "around": "outside kernels"}
+"""Parts of `Predicted.parts_us` that are printed under another name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What `dysharp advise` prints; `to_dict` is its `--json`."""
+    """What `dysharp advise` prints; `to_dict` is its `--json`.
+
+    ranking     predictions, fastest first
+    not_ranked  {system: reason}
+    load        load of GPUs and GPU pairs, under the placement asked for and under EPLB's
+    what_if     one change each, compared with the first of the ranking
+    header      lines that say what the numbers rest on
+    layers      errors of whole eager layers like this one on this GPU (`trust.Judged`): the check of the sum of the parts; None without measurements
+    """
 
     ranking: tuple[Predicted, ...]
     not_ranked: Mapping[str, str]
@@ -33,7 +42,6 @@ class Advice:
     what_if: tuple[WhatIf, ...]
     header: tuple[str, ...]
     layers: Mapping[str, Any] | None
-    """Errors of whole eager layers on this GPU, where some like this one were measured: what the sum of all parts was checked against."""
 
     @property
     def best(self) -> Predicted:
@@ -42,31 +50,30 @@ class Advice:
 
     @property
     def sentence(self) -> str:
-        """Where the time of the best goes, and what is possible at all."""
+        """Where the time of the best system goes, and how much of it communication takes."""
         best, row = self.best, self.best.row
         bar = best.bar()
-        within = f" ({bar[0]:.0f} to {bar[1]:.0f})" if bar else ""
-        parts = best.parts_us()
-        shown = ", ".join(f"{_PARTS.get(name, name)} {us:.0f} us ({us / best.time_us:.0%})" for name, us in parts.items())
+        within = f" (90 % within {bar[0]:.0f} to {bar[1]:.0f} us)" if bar else ""
+        parts = ", ".join(f"{PARTS.get(name, name)} {us:.0f} us ({us / best.time_us:.0%})" for name, us in best.parts_us().items())
         bound = next((entry.predicted.time_us for entry in self.what_if if entry.predicted.row.system == "ideal"), None)
-        free = "" if bound is None else f"; with communication for free the layer takes {bound:.0f} us"
+        free = "" if bound is None else f" With communication for free the layer takes {bound:.0f} us."
         return (
-            f"{row.system} takes {best.time_us:.0f} us{within}. Its critical path: {shown}. The busiest resource is {row.bound_resource} "
-            f"({row.bound_us / row.simulated_us:.0%} of the simulated time){free}."
+            f"{row.system} takes {best.time_us:.0f} us{within}. Its critical path: {parts}. "
+            f"The busiest resource is {row.bound_resource} ({row.bound_us / row.simulated_us:.0%} of the simulated time).{free}"
         )
 
     def ties(self) -> tuple[str, ...]:
-        """The first system with an error bar and those whose bars overlap it: which of them is faster is not known. () without such."""
+        """The first system with an error bar and the systems whose bars overlap that bar: which is faster is not known. () without overlap."""
         bars = [(entry.row.system, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
-        found = tuple(name for name, bar in bars if bar[0] <= bars[0][1][1])
-        return found if len(found) > 1 else ()
+        names = tuple(name for name, bar in bars if bar[0] <= bars[0][1][1])
+        return names if len(names) > 1 else ()
 
     def limits(self) -> dict[str, Any]:
-        """Where the time of the best goes."""
+        """Where the time of the best system goes, as plain values."""
         row = self.best.row
         names = ("system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us", "attribution", "utilization", "exposed_comm_us")
-        found = {name: getattr(row, name) for name in names}
-        return found | {"surroundings_us": self.best.around.to_dict(), "load": [load.to_dict() for load in self.load], "sentence": self.sentence}
+        values = {name: getattr(row, name) for name in names}
+        return values | {"surroundings_us": self.best.around.to_dict(), "load": [load.to_dict() for load in self.load], "sentence": self.sentence}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

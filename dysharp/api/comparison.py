@@ -17,22 +17,27 @@ BOUNDS = ("ideal",)  # no system one could build
 
 _SATURATED = 0.8  # a resource busy for this share of the time is called the limit
 
-_LIMITS = {
-    "link_up_us": "waiting for and sending on up links",
-    "link_down_us": "waiting for down links",
-    "sm_us": "the expert GEMMs on the SMs",
-    "latency_us": "fixed latencies of hops, memory and acknowledgements",
-    "window_us": "round trips that full windows expose",
-    "host_us": "software costs",
+_CAUSES = {
+    "link_up_us": "up links",
+    "link_down_us": "down links",
+    "sm_us": "expert GEMMs on the SMs",
+    "latency_us": "latencies of hops, memory and acknowledgements",
+    "window_us": "round trips of full windows",
+    "host_us": "launches, barriers and other software",
     "surroundings_us": "permutation, activation, casts and gaps between kernels",
 }
+_SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rows in the order asked for, `header` lines, and `sentence`: what limits the best.
+    """Several systems on one workload.
 
-    `speedup[system]` = time of `baseline` over its time (of windows: over the whole layer).
+    rows      Rows in the order asked for
+    baseline  the system that speed-ups refer to
+    speedup   {system: time of the baseline over the time of the system}; with windows, estimates for the whole layer
+    header    lines that say what the numbers rest on
+    sentence  what limits the fastest system
     """
 
     rows: tuple[Row, ...]
@@ -78,19 +83,23 @@ def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
     return (*rows[0].header, *(f"warning: {text}" for text in warnings))
 
 
+def cause_names(row: Row) -> dict[str, str]:
+    """Causes in `Row.attribution` as they are printed."""
+    return _CAUSES | ({"sm_us": _SM_OF_REAL_FORM} if row.form == "real" else {})
+
+
 def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
-    """One sentence: the fastest system that one could build, where its time goes, and how far it is from what is possible."""
+    """The fastest system that one could build, its busiest resource, its critical path, and the lower bound of the workload."""
     real = [row for row in rows if row.system not in BOUNDS] or list(rows)
     best = min(real, key=lambda row: row.time_us)
-    causes = sorted(best.attribution, key=lambda cause: -best.attribution[cause])
-    limits = _LIMITS | ({"sm_us": "work of the SMs, GEMMs and copies of communication kernels"} if best.form == "real" else {})
-    shares = [f"{limits[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
+    names, causes = cause_names(best), sorted(best.attribution, key=lambda cause: -best.attribution[cause])
+    shares = [f"{names[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
     base = next(row for row in rows if row.system == baseline)
     versus = f", {base.time_us / best.time_us:.2f}x {baseline}" if best.system != baseline else ""
     share = best.bound_us / best.time_us
-    limit = "limited by" if share >= _SATURATED else "limited by no single resource: busiest is"
+    limit = "limited by" if share >= _SATURATED else "limited by no single resource; the busiest is"
     return (
         f"Fastest is {best.system} ({best.time_us:.1f} us{versus}), {limit} {best.bound_resource}, which alone needs "
-        f"{best.bound_us:.1f} us ({share:.0%}); its critical path is {' and '.join(shares)}, "
-        f"and no system can do this workload in less than {best.workload_bound_us:.1f} us."
+        f"{best.bound_us:.1f} us ({share:.0%} of the time). Its critical path is {' and '.join(shares)}. "
+        f"No system can take less than {best.workload_bound_us:.1f} us on this workload."
     )

@@ -7,24 +7,26 @@ from dysharp.api.request import DIRECTIONS
 from dysharp.api.workload import Workload
 
 
-def header_of(w: Workload) -> tuple[str, ...]:
-    """Lines that say what a result rests on: workload, machine and its assumptions, notes, where it has been validated."""
-    r, c = w.request, w.request.cluster
-    costs = "software costs are charged" if c.software_costs else "no software cost is charged"
-    basis = "the papers' assumptions" if c.family == "paper" else "calibrated, real forms of systems"
-    synthetic = ", synthetic routing" if w.routing.synthetic else ", recorded routing"
+def header_of(workload: Workload) -> tuple[str, ...]:
+    """Workload, routing, machine and its assumptions, notes, and where the numbers have been validated."""
+    request, routing = workload.request, workload.routing
+    model, cluster = request.model, request.cluster
+    costs = "software costs are charged" if cluster.software_costs else "no software cost is charged"
+    basis = "the papers' assumptions" if cluster.family == "paper" else "calibrated to measurements"
     lines = [
-        f"{r.model.name}: hidden {r.model.hidden}, {r.model.n_experts} experts, top-{r.model.topk}; "
-        f"{c.n_gpus} GPUs x {r.tokens} tokens; {DIRECTIONS[r.direction]}",
-        f"routing: {w.routing.description.removesuffix(' (synthetic)')}{synthetic}",
-        f"cluster {c.name} ({c.family} family: {basis}, {costs})",
-        *((host_line(c),) if c.family == "hw" else ()),
-        *(f"note: {note}" for note in w.routing.notes),
+        f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
+        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {DIRECTIONS[request.direction]}",
+        f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
+        f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
+        *((host_line(cluster),) if cluster.family == "hw" else ()),
+        *(f"note: {note}" for note in routing.notes),
     ]
-    if w.routing.placement.note:
-        lines.append(f"placement {w.routing.placement.kind}: {w.routing.placement.note}")
-    if r.window is not None:
-        lines.append(f"window: only the first {r.window} tokens of each GPU are run; what follows for all {r.tokens} is an estimate")
-    if c.family == "paper":
+    if routing.placement.note:
+        lines.append(f"placement {routing.placement.kind}: {routing.placement.note}")
+    if request.window is not None:
+        lines.append(
+            f"window: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} tokens is an estimate"
+        )
+    if cluster.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)

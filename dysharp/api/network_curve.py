@@ -23,7 +23,7 @@ STEP = 1 / 128  # width at which the search for saturation ends
 
 @dataclass(frozen=True, slots=True)
 class NetworkCurve:
-    """Points of one network, by load. `saturation`: what the search found, {load, accepted, saturated_at}, or None."""
+    """Points of one network, by load. `saturation`: result of the search, {load, accepted, saturated_at, accepted_at}, or None."""
 
     setting: Setting
     protocol: Protocol
@@ -39,16 +39,16 @@ class NetworkCurve:
 
     @property
     def notes(self) -> list[str]:
-        """What about this network surprises people."""
+        """Lines about unexpected behaviour of this network."""
         c, flits = self.setting.config, self.setting.traffic.packet_flits
         size = c.router.vc_buf_size
         if flits <= size:
             return []
         loop = 2 * max(c.terminal_delay, c.link_delay) + 2 + c.router.credit_delay
-        return [f"note: a packet is longer than a virtual channel of {size} flits, and the rest of it waits for credits, which take {loop} cycles"]
+        return [f"note: a packet is longer than a virtual channel ({size} flits); its other flits wait for credits, which take {loop} cycles"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; a latency of which nothing was measured is None."""
+        """Plain values; a latency without a measured packet is None."""
         return {
             "network": self.setting.name,
             "config": asdict(self.setting.config) | {"terminals": self.setting.config.n_terminals},
@@ -157,7 +157,7 @@ def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, Networ
 
 @dataclass(frozen=True, slots=True)
 class CurveComparison:
-    """Ours beside recorded curves: every row, one line per curve, and whether all bars hold."""
+    """Simulated and recorded curves: every row, one line per curve, and whether all bars hold."""
 
     rows: tuple[CurveRow, ...]
     errors: tuple[CurveError, ...]
@@ -168,7 +168,7 @@ class CurveComparison:
         return all(e.holds for e in self.errors)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; what is not compared is None."""
+        """Plain values; None where nothing is compared."""
         from dysharp.engine.packet.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR
 
         def plain(value: Any) -> dict[str, Any]:
@@ -179,15 +179,15 @@ class CurveComparison:
 
 
 def compare_network(csv: str, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None) -> CurveComparison:
-    """The recorded curves of the file `csv` beside ours (engine/packet/curves.py): those whose name matches `curve`, a name or pattern.
+    """Compare the recorded curves of the file `csv` with simulated ones. `curve`: name or pattern of the curves to compare; None: all.
 
-    `every`: only every n-th row of a curve and its last; `seeds`: 0 = ours sends the packets of the recorded runs, else packets of its
-    own, mean of up to so many seeds. Raises ConfigError for a file that is no such table and a name that is not in it.
+    `every`: only every n-th row of a curve and its last row. `seeds`: 0 = the simulation sends the packets of the recorded runs; else the mean of
+    up to `seeds` runs with drawn packets. Raises ConfigError for a file that is no such table and a name that is not in it.
     """
     from dysharp.engine.packet.curves import compare_curves, curve_errors, read_curves
 
     if every < 1 or seeds < 0:
-        raise ConfigError(f"compare_network: found every {every} and seeds {seeds}, expected at least 1 and 0")
+        raise ConfigError(f"compare_network: found every={every} and seeds={seeds}, expected every at least 1 and seeds at least 0")
     known = list(read_curves(csv))
     names = [name for name in known if curve is None or fnmatch.fnmatchcase(name, curve)]
     if not names:

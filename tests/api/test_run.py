@@ -180,7 +180,7 @@ def test_header_says_what_the_numbers_rest_on() -> None:
     for part in ("paper family", "no software cost is charged", "recorded routing", "median imbalance", "not validated"):
         assert part in recorded
     synthetic = dysharp.compare(["deepep"], model="deepseek-v3", gpus=3, tokens=8).header
-    assert "routing: lognormal sigma 0.65, synthetic routing" in synthetic
+    assert "synthetic routing: lognormal sigma 0.65" in synthetic
     assert "placement auto: 256 experts -> 258 slots on 3 GPUs" in synthetic
 
 
@@ -188,7 +188,7 @@ def test_sentence_is_about_the_best_system_one_could_build() -> None:
     done = dysharp.compare(**SMALL)
     real = min((row for row in done.rows if row.system != "ideal"), key=lambda row: row.time_us)
     assert done.sentence.startswith(f"Fastest is {real.system} ({real.time_us:.1f} us")
-    assert done.sentence.count(". ") == 0
+    assert done.sentence.count(". ") == 2
     assert f"{real.bound_resource}, which alone needs {real.bound_us:.1f} us" in done.sentence
     assert "limited by" in done.sentence
 
@@ -269,7 +269,8 @@ def test_an_unknown_argument_names_the_nearest(verb: str) -> None:
 def test_help_shows_every_argument_once(verb: str) -> None:
     function = getattr(dysharp, verb)
     named = inspect.signature(function).parameters
-    assert {"model", "cluster", "gpus", "tokens", "layer", "routing", "placement", "direction", "seed", "fidelity", "options", "progress"} <= set(named)
+    shared = "model cluster gpus tokens layer routing placement direction seed fidelity options progress"
+    assert set(shared.split()) <= set(named)
     assert ("window" in named) == (verb != "advise")
     keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name != "systems"]
     assert all(function.__doc__.count(f"\n{name}: ") == 1 for name in keywords)
