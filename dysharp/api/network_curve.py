@@ -83,11 +83,15 @@ def network(
 ) -> NetworkCurve:  # fmt: skip
     """Latency against load of one network, flit by flit: virtual channels, credits, allocators (docs/network.md).
 
-    `load`: flits per cycle and terminal, as numbers or as text (`parse_loads`); `setting`: see `network_setting`; `saturation`: also look
-    for the largest load that is carried, by bisection (the points it measures are among the points). `warm_up` periods of `period`
-    cycles are discarded, then at most `max_periods` - `warm_up` measured (default 4). The same arguments give the same points.
+    load         flits per cycle and terminal, as numbers or as text (`parse_loads`)
+    saturation   also find the largest load that the network carries, by bisection
+    period       cycles of a sample period
+    warm_up      periods to discard
+    max_periods  periods to simulate at most, `warm_up` included. None: `warm_up` + 4
+    setting      the network and its traffic: arguments of `network_setting`
 
-    Raises ConfigError for what cannot run, SimulationError on a deadlock, naming the cycle of virtual channels that wait for each other.
+    The same arguments give the same points. Raises ConfigError for a network or traffic that cannot run, SimulationError on a deadlock; the
+    message names the cycle of virtual channels that wait for each other.
     """
     chosen = network_setting(**setting)
     protocol = Protocol(period, warm_up, warm_up + 4 if max_periods is None else max_periods)
@@ -97,18 +101,18 @@ def network(
     done: dict[float, NetworkPoint] = {}
     total = len(loads)
 
-    def point(at: float) -> NetworkPoint:
-        if at not in done:
-            done[at] = _measured(chosen, at, seed, protocol, len(done) + 1, max(total, len(done) + 1), progress)
-        return done[at]
+    def point(one_load: float) -> NetworkPoint:
+        if one_load not in done:
+            done[one_load] = _measured(chosen, one_load, seed, protocol, len(done) + 1, max(total, len(done) + 1), progress)
+        return done[one_load]
 
-    for at in loads:
-        point(at)
-    found = None
+    for one_load in loads:
+        point(one_load)
+    edge = None
     if saturation:
         total += round(math.log2(1 / STEP)) + 1
-        found = _saturation(point, done)
-    return NetworkCurve(chosen, protocol, seed, tuple(done[at] for at in sorted(done)), found)
+        edge = _saturation(point, done)
+    return NetworkCurve(chosen, protocol, seed, tuple(done[one_load] for one_load in sorted(done)), edge)
 
 
 def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:

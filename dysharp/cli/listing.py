@@ -105,7 +105,7 @@ def _clusters() -> Rows:
 
 
 def _options() -> Rows:
-    """All free choices, and the options of systems that have no choice behind them."""
+    """All free choices, and the options of systems without a choice."""
     from dysharp.api.options import option_choices
     from dysharp.specs import list_choices
     from dysharp.systems import all_systems
@@ -154,7 +154,7 @@ _SHOWN = {
     "figures": ("name", "points", "title"),
     "blocks": ("name", "summary"),
 }
-_HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "hop ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}
+_HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}
 
 
 def print_list(what: str, rows: list[dict[str, Any]]) -> None:

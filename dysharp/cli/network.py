@@ -51,7 +51,7 @@ def _given(ctx: click.Context, name: str) -> bool:
 @click.option("--period", type=int, default=6000, show_default=True, metavar="C", help="Cycles of a sample period.")
 @click.option("--warm-up", type=int, default=3, show_default=True, metavar="N", help="Periods to discard; up to 4 periods after them are measured.")
 @click.option("--compare", metavar="CSV", help="Compare with recorded curves of this file; exit code 1 when a bar does not hold.")
-@click.option("--every", type=int, default=1, show_default=True, metavar="N", help="With --compare: only every N-th row of a curve, and its last row.")
+@click.option("--every", type=int, default=1, show_default=True, metavar="N", help="With --compare: only every N-th row of a curve and the last row.")
 @click.option(
     "--seeds", type=int, default=0, show_default=True, metavar="N",
     help="With --compare: 0 = send the packets of the recorded runs; else the mean of up to N seeds with drawn packets.",

@@ -90,8 +90,8 @@ def reproduce(
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
 
-    Exit code 1 when a claim does not hold. A value marked `reproduced` must be within its tolerance. A value marked `gap` must be outside, so a closed gap fails too. Finished points
-    are kept: an interrupted run continues where it stopped.
+    Exit code 1 when a claim does not hold. A value marked `reproduced` must be within its tolerance. A value marked `gap` must be outside,
+    so a closed gap fails too. Finished points are kept: an interrupted run continues where it stopped.
     """
     from dysharp.cli.output import print_json
     from dysharp.experiments import judge, list_figures
