@@ -100,14 +100,14 @@ class Row:
     Times are in microseconds, sizes in bytes, shares between 0 and 1. "The last GPU" is the GPU that finishes last.
     "The Program" is the simulated transfers and GEMMs. On `hw-*` clusters a layer also has surroundings (`analysis.surroundings`):
     `time_us`, `attribution` and `eager_us` contain surroundings, every other time is of the Program alone.
-    With a window, every field but `window` describes the window. Direction "both": `analysis.both_passes` says how two passes add up.
+    With `window`, every other field describes the leading tokens. Direction "both": `analysis.both_passes` says how two passes add up.
 
     `system`             name of the system
     `form`               "paper" or "real"
     `model`              name of the model
     `cluster`            name of the cluster
     `gpus`               GPUs in use
-    `tokens_per_gpu`     tokens of each GPU; with a window, tokens of the window
+    `tokens_per_gpu`     tokens of each GPU; with `window`, the leading tokens
     `topk`               experts per token
     `layer`              layer of a recording, or draw of a distribution; None = the default draw
     `routing`            description of the routing

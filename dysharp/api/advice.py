@@ -19,7 +19,7 @@ from dysharp.errors import ConfigError
 from dysharp.systems import System
 
 DEFAULT_CLUSTER = "hw-dgx-h100"
-WHAT_IFS = 8  # about as many, for the progress bar
+WHAT_IFS = 8  # approximate number of what-ifs, for the progress bar
 PARTS = {"other": "software", "around": "outside kernels"}
 """Parts of `Predicted.parts_us` that are printed under another name."""
 

@@ -25,7 +25,7 @@ def header_of(workload: Workload) -> tuple[str, ...]:
         lines.append(f"placement {routing.placement.kind}: {routing.placement.note}")
     if request.window is not None:
         lines.append(
-            f"window: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} tokens is an estimate"
+            f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"
         )
     if cluster.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")

@@ -134,19 +134,19 @@ def _compile() -> None:
 def _measured(setting: Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
     from dysharp.engine.packet.network import measure
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         if progress:
             progress(Step(f"load {load:g}", index, count, "measuring", done, total))
 
-    return measure(setting.config, setting.traffic, load, seed, protocol, tell)
+    return measure(setting.config, setting.traffic, load, seed, protocol, on_progress)
 
 
 def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> dict[str, float]:
     """Bisection between the largest load carried and the smallest not carried; the largest accepted rate of all points measured."""
     low, high = 0.0, 1.0
     if point(1.0).saturated:
-        low = max((at for at, p in done.items() if not p.saturated and at < min(a for a, q in done.items() if q.saturated)), default=0.0)
-        high = min(at for at, p in done.items() if p.saturated)
+        high = min(load for load, p in done.items() if p.saturated)
+        low = max((load for load, p in done.items() if not p.saturated and load < high), default=0.0)
         while high - low > STEP:
             middle = (low + high) / 2
             if point(middle).saturated:
@@ -197,10 +197,10 @@ def compare_network(csv: str, curve: str | None = None, *, every: int = 1, seeds
     if not names:
         raise ConfigError(f"curve: found {str(curve)[:60]!r}{nearest(str(curve), known)}")
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         if progress:
             progress(Step("recorded curves", 1, 1, "row", done, total))
 
     _compile()
-    rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=range(1, seeds + 1) if seeds else None, progress=tell)
+    rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=range(1, seeds + 1) if seeds else None, progress=on_progress)
     return CurveComparison(tuple(rows), tuple(curve_errors(rows)))

@@ -1,4 +1,4 @@
-"""A window of a layer: the first tokens of each GPU stand for all tokens (docs/design/0006, "Windows")."""
+"""Leading tokens: the first tokens of each GPU stand for all tokens of a layer (docs/design/0006, "Windows")."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dysharp.api.workload import Workload
 from dysharp.workload import first_tokens
 
 SETTLED = 0.05
-"""Relative difference between the estimates of the window and of half the window, up to which there is no warning."""
+"""Relative difference between the estimates of all leading tokens and of half of them, up to which there is no warning."""
 
 
 def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
-    """The Row of the window, with `window` = the estimate for the whole layer. `run_layer` simulates a Workload.
+    """The Row of the leading tokens, with `window` = the estimate for the whole layer. `run_layer` simulates a Workload.
 
-    The time of a layer is start-up and drain plus its tokens at a steady rate. The rate is the time that the second half of the window adds,
-    so start-up and drain, which both runs have, cancel. Half the window and a quarter give a second estimate; their difference tells whether
-    the rate is settled.
+    The time of a layer is start-up and drain plus its tokens at a steady rate. The rate is the time that the second half of the
+    leading tokens adds, so start-up and drain, which both runs have, cancel. The first half and its first half give a second estimate; the
+    difference of the estimates tells whether the rate is settled.
     """
     tokens, size = workload.request.tokens, workload.request.window or 0
     quarter, half, full = (run_layer(_first_tokens(workload, n)) for n in (size // 4, size // 2, size))
@@ -33,7 +33,7 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
         "half_window_time_us": half.time_us + (tokens - size // 2) * early_rate,
     }
     difference = window["half_window_time_us"] / window["time_us"] - 1
-    text = f"window of {size} tokens: half the window gives an estimate {difference:+.0%} away; take a larger window"
+    text = f"{size} leading tokens: half of them give an estimate {difference:+.0%} away; simulate more tokens"
     unsettled = (text,) if abs(difference) > SETTLED else ()
     wall = {name: seconds + half.wall_s[name] + quarter.wall_s[name] for name, seconds in full.wall_s.items()}
     wall["routing"], wall["total"] = workload.routing_s, wall["total"] - 2 * workload.routing_s

@@ -8,20 +8,24 @@ from dysharp.cli.output import UNKNOWN, WIDTH, console, plain_table, print_lines
 from dysharp.cli.row_text import bytes_unit, percent
 
 
+SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
+
+
 def print_comparison(done: Comparison) -> None:
     """One row per system, then the meaning of the columns, then the sentence."""
     divisor, unit = bytes_unit(done.rows)
     out = console()
     surrounded = any(row.surroundings_us for row in done.rows)  # one more column
     narrow = out.width < WIDTH or surrounded
+    gap = 1 if narrow or max(len(row.system) for row in done.rows) > SHORT_NAME else 2
     headings = (
         "\nsystem",
         "\nform",
         "layer\ntime us",
         *(("outside\nkernels",) if surrounded else ()),
         "exposed\ncomm us",
-        f"bytes\nup {unit}",
-        f"bytes\ndown {unit}",
+        f"payload\nup {unit}",
+        f"payload\ndown {unit}",
         "link\nup %" if narrow else "link up %\nmean / max",
         "link\ndown %" if narrow else "down %\nmean / max",
         "speed-up\nx",
@@ -45,7 +49,7 @@ def print_comparison(done: Comparison) -> None:
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
         )
 
-    out.print(plain_table(headings, map(cells, done.rows), left=2, gap=1 if narrow else 2, fold=False))
+    out.print(plain_table(headings, map(cells, done.rows), left=2, gap=gap, fold=False))
     legend = [
         "",
         f"speed-up: time of {done.baseline} divided by the time of the system",

@@ -13,7 +13,7 @@ Rows = list[dict[str, Any]]
 
 def listing(what: str) -> Rows:
     """One dict per thing; keys are the columns. Loads no compiled code."""
-    found: Rows = {
+    rows: Rows = {
         "systems": _systems,
         "models": _models,
         "clusters": _clusters,
@@ -21,7 +21,7 @@ def listing(what: str) -> Rows:
         "figures": _figures,
         "blocks": _blocks,
     }[what]()
-    return found
+    return rows
 
 
 def names(what: str) -> list[str]:

@@ -110,7 +110,7 @@ def reproduce(
     where = _store(store)
     out, pages, all_hold = [], [], True
 
-    def tell(figure: Figure, results: Sequence[Result], holds: bool) -> None:
+    def print_and_keep(figure: Figure, results: Sequence[Result], holds: bool) -> None:
         nonlocal all_hold
         all_hold &= holds
         out.append(_json(figure.name, results, holds))
@@ -121,7 +121,7 @@ def reproduce(
     for figure, points in _chosen(names, every, models, direction):
         rows, failed = _run(points, where, jobs, figure.name)
         results, fine = judge(figure, rows)
-        tell(figure, results, fine and not failed)
+        print_and_keep(figure, results, fine and not failed)
         if plot is not None and figure.name == "windows":
             _plot_windows(rows, plot)
     if tornado:

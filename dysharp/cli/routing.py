@@ -37,8 +37,8 @@ def routing_dict(source: str, rows: Sequence[LayerRow]) -> dict[str, Any]:
 
 
 def _common(values: Iterable[int | None]) -> int | None:
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -88,7 +88,7 @@ def _surroundings_facts(row: Row) -> list[tuple[str, str]]:
 
 
 def _window_facts(row: Row) -> list[tuple[str, str]]:
-    """The estimate for the whole layer; the facts below it describe the window alone."""
+    """The estimate for the whole layer; the facts below it describe the leading tokens alone."""
     if not row.window:
         return []
     w = row.window
@@ -96,9 +96,9 @@ def _window_facts(row: Row) -> list[tuple[str, str]]:
         (
             "whole layer, estimated",
             f"{w['time_us']:.2f} us for {w['of_tokens']} tokens per GPU, {w['us_per_token']:.4f} us per token; "
-            f"half the window gives {w['half_window_time_us']:.2f} us",
+            f"half the leading tokens give {w['half_window_time_us']:.2f} us",
         ),
-        ("window", f"the first {w['tokens']} tokens of each GPU; all facts below describe the window"),
+        ("leading tokens", f"the first {w['tokens']} tokens of each GPU; all facts below describe them"),
     ]
 
 

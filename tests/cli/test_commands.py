@@ -31,7 +31,7 @@ def test_a_window_is_labelled(dysharp: Call) -> None:
     words = ("run", "deepep", *SMALL, "--fidelity", "packet", "--window", "8")
     done = dysharp(*words)
     assert done.code == 0
-    assert "window: only the first 8 tokens of each GPU are simulated; the time of all 24 tokens is an" in done.err
+    assert "leading tokens: only the first 8 tokens of each GPU are simulated; the time of all 24 is an" in done.err
     row = json.loads(dysharp(*words, "--json").out)
     assert f"{row['window']['time_us']:.2f} us for 24 tokens per GPU" in done.out
     assert (row["tokens_per_gpu"], row["window"]["of_tokens"]) == (8, 24)
