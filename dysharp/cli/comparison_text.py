@@ -7,7 +7,6 @@ from dysharp.api import Comparison
 from dysharp.cli.output import UNKNOWN, WIDTH, console, plain_table, print_lines
 from dysharp.cli.row_text import bytes_unit, percent
 
-
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 
