@@ -4,19 +4,22 @@ from dysharp.analysis.attribution import CAUSES, attribute
 from dysharp.analysis.bound import Bound, program_bound, workload_bound_us
 from dysharp.analysis.count import WireTable, traffic_bytes, wire_table
 from dysharp.analysis.passes import both_passes
-from dysharp.analysis.row import MODEL_VERSION, Point, Row, WallTimes, make_row
+from dysharp.analysis.row import MODEL_VERSION, HostCosts, Measured, Row, RunInputs, WallTimes, make_row, measure
 
 __all__ = [
     "CAUSES",
     "MODEL_VERSION",
     "Bound",
-    "Point",
+    "HostCosts",
+    "Measured",
     "Row",
+    "RunInputs",
     "WallTimes",
     "WireTable",
     "attribute",
     "both_passes",
     "make_row",
+    "measure",
     "program_bound",
     "traffic_bytes",
     "wire_table",

@@ -14,13 +14,19 @@ from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 
 I64 = NDArray[np.int64]
-MOST_GPUS = 72  # larger tables say less than their summary
+MOST_GPUS = 72  # above, a summary says more than the table
 EPLB = "eplb"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`pairs`: `[source GPU, destination GPU]` tokens sent, each once per destination, the diagonal crosses no link; `rows`: `[gpus]` expert rows."""
+    """The load of a placed Routing.
+
+    placement  kind of the placement
+    note       replicas of the placement, or ""
+    pairs      [source GPU, destination GPU] int64: tokens sent, each once per destination; the diagonal crosses no link
+    rows       [gpus] int64: expert rows
+    """
 
     placement: str
     note: str
@@ -55,7 +61,7 @@ class Load:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `pairs` is left out above `MOST_GPUS` GPUs."""
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "placement": self.placement,
             "note": self.note,
             "rows_max_mean": self.rows_max_mean,
@@ -64,7 +70,7 @@ class Load:
             "busiest_pair": list(self.busiest_pair),
             "rows_per_gpu": self.rows.tolist(),
         }
-        return found | ({"tokens_per_pair": self.pairs.tolist()} if len(self.rows) <= MOST_GPUS else {})
+        return values | ({"tokens_per_pair": self.pairs.tolist()} if len(self.rows) <= MOST_GPUS else {})
 
 
 def load_of(routing: Routing) -> Load:
@@ -82,11 +88,11 @@ def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[st
     if needed <= cluster.hbm_bytes:
         return ()
     return (
-        f"the experts of all {model.n_layers} layers take {needed / 1e9:.0f} GB of the {cluster.hbm_bytes / 1e9:.0f} GB of a GPU: "
-        "they need pipeline stages or more GPUs",
+        f"memory: the experts of all {model.n_layers} layers take {needed / 1e9:.0f} GB per GPU, but a GPU has {cluster.hbm_bytes / 1e9:.0f} GB; "
+        "use pipeline stages or more GPUs",
     )
 
 
 def eplb_spec(routing: Routing) -> str:
-    """The placement to hold a Routing's own against: `eplb` with its default slots, `auto` for one that is EPLB's already."""
+    """The placement to compare a Routing with: `eplb` with its default slots, or `auto` where the Routing has EPLB's placement."""
     return "auto" if routing.placement.kind == EPLB else EPLB

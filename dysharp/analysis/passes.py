@@ -14,11 +14,13 @@ Phases = dict[str, dict[str, float]]
 
 
 def both_passes(forward: Row, backward: Row) -> Row:
-    """The two passes one after the other: times, bytes, bounds, causes and counts add up; no pass starts before the other has ended.
+    """The Row of two passes, one after the other: times, bytes, bounds, causes and counts add up.
 
-    `phases_us`: from the first start to the last end in either pass, busy added up (each pass on its own last GPU); `utilization`: means
-    over both (simulated) times (of `_max`: the mean of the two maxima, which may be different GPUs); `bound_resource`: both, where they differ;
-    `digest`: of the two digests. Wall times add up, but for the routing, which both share.
+    phases_us       from the first start to the last end in either pass; busy times add up (each pass on its own last GPU)
+    utilization     mean weighted by the simulated times; for `_max`, of two maxima that may be different GPUs
+    bound_resource  both resources where they differ
+    digest          digest of the two digests
+    wall_s          sum, with the shared routing counted once
     """
     sums: dict[str, Any] = {name: getattr(forward, name) + getattr(backward, name) for name in SUMS}
     sums |= {name: _added(getattr(forward, name), getattr(backward, name)) for name in TABLES}
@@ -43,7 +45,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
 
 
 def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
-    """Sums by key, keys of `one` first; a missing entry is nothing."""
+    """Sums by key, keys of `one` first; a missing entry counts as 0."""
     out = dict(one)
     for name, value in two.items():
         out[name] = out[name] + value if name in out else value
@@ -51,7 +53,7 @@ def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 
 
 def _phases(forward: Phases, backward: Phases, begin_us: float) -> Phases:
-    """`backward` begins at `begin_us`; a phase that a pass does not have (end 0) says nothing about when."""
+    """Phases of both passes; `backward` begins at `begin_us`. A phase that a pass does not have (end 0) is left out of start and end."""
     out = {}
     for name, one in forward.items():
         two = backward[name]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_us
 from dysharp.analysis.count import group_transfers, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
+from dysharp.analysis.surroundings import Surroundings
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
@@ -23,23 +24,54 @@ MODEL_VERSION = "3"
 """Raised by every change that moves a simulated number; the changelog says which and why."""
 
 SURROUNDINGS = "surroundings_us"
-"""The cause in `Row.attribution` of what surrounds a Program on an hw cluster."""
+"""The key of `Row.attribution` for surroundings on an hw cluster."""
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """What was asked for: the inputs of one run, as they appear in its Row."""
+class RunInputs:
+    """What was run: the inputs of one pass, as they appear in its Row.
+
+    `layer`: of a recording, or the draw of a distribution; None = the default draw. `direction`: "fwd" or "bwd".
+    `free_links`: links cost nothing by declaration ("ideal").
+    """
 
     system: str
     model: Model
     cluster: Cluster
     routing: Routing
-    layer: int | None  # layer of a recording, or the draw of a distribution; None = the default draw
-    direction: str  # "fwd" or "bwd"
+    layer: int | None
+    direction: str
     fidelity: str
     seed: int
     options: dict[str, Any]
-    free_links: bool = False  # links cost nothing by declaration ("ideal")
+    free_links: bool = False
+
+    @property
+    def form(self) -> str:
+        """"real" or "paper"."""
+        return form_of(self.cluster, self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a Program and its Trace say. Fields are named and defined as in `Row`; `simulated_us` is the time of the Program."""
+
+    simulated_us: float
+    phases_us: dict[str, dict[str, float]]
+    exposed_comm_us: float
+    traffic_bytes: dict[str, dict[str, int]]
+    wire_flits: dict[str, int]
+    utilization: dict[str, float]
+    bound_us: float
+    bound_resource: str
+    bound_terms: dict[str, float]
+    workload_bound_us: float
+    attribution: dict[str, float]
+    path_us: dict[str, float]
+    stalls: dict[str, float]
+    n_ops: int
+    n_events: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +86,66 @@ class WallTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One system on one workload. Times in microseconds, sizes in bytes, shares between 0 and 1.
+class HostCosts:
+    """What the run took on the computer that simulated it: `peak_rss_mb` in MB (1e6 bytes)."""
 
-    `phases_us`: {operator: {start, end, busy}} on the GPU that finishes last; phases overlap. `exposed_comm_us`: part of that GPU's
-    time with a transfer in flight and no GEMM running. `traffic_bytes`: payload {up, down: {dispatch, combine, other}}, all GPUs.
-    `wire_flits`: {up, down}, everything. `utilization`: {up, down, sm} mean over GPUs, {up_max, down_max, sm_max}. `bound_us`,
-    `bound_terms`, `bound_resource`: see `analysis.bound`; `attribution`: {link_up_us, link_down_us, sm_us, latency_us, window_us,
-    host_us}, and on hw clusters surroundings_us, sums to `time_us`; `path_us`: the critical path by operator (keys of `phases_us`), sums to
-    `simulated_us`; `stalls`: {window_us, link_us, sm_us} on the GPU that finishes
-    last. In a backward pass the gradients of a GEMM count as that GEMM. `direction` "both": see `analysis.both_passes`. `blocks`: what the
-    blocks of the fabric counted at packet level (`engine.packet.statistics`; of "both": the forward pass), empty at burst level. `window`:
-    where only the first tokens of each GPU were run (then `tokens_per_gpu`, and every other field is about those), what follows for the
-    whole: {tokens, of_tokens, time_us, us_per_token, half_window_time_us} (`api.window`), else empty. `warnings`: what lies outside the
-    validated range (`analysis.trust`), on hw clusters. `surroundings_us`, on hw clusters where GEMMs run: what a layer has besides its Program
-    (`analysis.surroundings`), {permute_us, activation_us, cast_us, launch_us, contention_us, host_us}. `time_us` has all of them but the
-    host, as in a CUDA graph, `eager_us` the host too; phases, exposed communication, traffic, utilization, bounds and stalls are of the
-    Program, which takes `simulated_us`.
+    wall_s: WallTimes
+    compile_s: float
+    peak_rss_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One system on one workload: the fields of `dysharp run --json`, and `header`.
+
+    Times are in microseconds, sizes in bytes, shares between 0 and 1. "The last GPU" is the GPU that finishes last.
+    "The Program" is the simulated transfers and GEMMs. On `hw-*` clusters a layer also has surroundings (`analysis.surroundings`):
+    `time_us`, `attribution` and `eager_us` contain surroundings, every other time is of the Program alone.
+    With `window`, every other field describes the leading tokens. Direction "both": `analysis.both_passes` says how two passes add up.
+
+    `system`             name of the system
+    `form`               "paper" or "real"
+    `model`              name of the model
+    `cluster`            name of the cluster
+    `gpus`               GPUs in use
+    `tokens_per_gpu`     tokens of each GPU; with `window`, the leading tokens
+    `topk`               experts per token
+    `layer`              layer of a recording, or draw of a distribution; None = the default draw
+    `routing`            description of the routing
+    `direction`          "fwd", "bwd" or "both"
+    `fidelity`           "burst" or "packet"
+    `seed`               seed of everything that is drawn
+    `options`            {option: value}, all options of the system
+    `time_us`            time of the layer, as in a CUDA graph: the Program and its surroundings on the GPU
+    `phases_us`          {operator: {start, end, busy}} on the last GPU; phases overlap
+    `exposed_comm_us`    time of the last GPU with a transfer in flight and no GEMM running
+    `traffic_bytes`      payload of all GPUs, {up, down: {dispatch, combine, other}}
+    `wire_flits`         flits of all GPUs {up, down}: payload, headers, acknowledgements
+    `utilization`        {up, down, sm}: mean over GPUs; {up_max, down_max, sm_max}: maximum over GPUs
+    `bound_us`           lower bound for this Program: the busiest resource (`analysis.bound`)
+    `bound_resource`     name of that resource
+    `bound_terms`        summands of `bound_us`
+    `workload_bound_us`  lower bound for every system on this workload
+    `attribution`        critical path by cause {link_up_us, link_down_us, sm_us, latency_us, window_us, host_us}, and
+                         surroundings_us on hw clusters; sums to `time_us`
+    `path_us`            critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the
+                         gradients of a GEMM count as that GEMM
+    `stalls`             waits on the last GPU {window_us, link_us, sm_us}
+    `n_ops`              ops of the Program
+    `n_events`           events of the engine
+    `wall_s`             wall seconds {routing, plan, engine, analysis, total} (`WallTimes`)
+    `compile_s`          wall seconds of importing and compiling kernels
+    `peak_rss_mb`        largest resident memory of the process, MB (1e6 bytes); 0 = not known
+    `digest`             digest of the Trace
+    `model_version`      version of the simulated numbers (`MODEL_VERSION`)
+    `blocks`             counts of the fabric's blocks at packet level (`engine.packet.statistics`), of the forward pass
+                         in "both"; empty at burst level
+    `warnings`           what lies outside the validated range, on hw clusters
+    `window`             estimate for the whole layer {tokens, of_tokens, time_us, us_per_token, half_window_time_us}
+                         (`api.window`); empty when all tokens were run
+    `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, contention_us, host_us} on hw clusters where
+                         GEMMs run, else empty
+    `header`             lines that say what the numbers rest on; not in JSON
     """
 
     system: str
@@ -106,32 +181,34 @@ class Row:
     peak_rss_mb: float
     digest: str
     model_version: str
-    blocks: dict[str, Any] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    window: dict[str, Any] = field(default_factory=dict)
-    surroundings_us: dict[str, float] = field(default_factory=dict)
+    blocks: dict[str, Any]
+    warnings: tuple[str, ...]
+    window: dict[str, Any]
+    surroundings_us: dict[str, float]
+    header: tuple[str, ...]
 
     @property
     def layer_us(self) -> float:
-        """Time of the whole layer: `time_us`, or what the window says."""
+        """Time of the whole layer: `time_us`, or the estimate of the window."""
         return float(self.window["time_us"]) if self.window else self.time_us
 
     @property
     def simulated_us(self) -> float:
-        """Time of the Program, without what surrounds it."""
+        """Time of the Program, without surroundings."""
         return self.time_us - self.attribution.get(SURROUNDINGS, 0.0)
 
     @property
     def eager_us(self) -> float:
-        """`time_us` with the launches of the host, which an eager layer does not hide."""
+        """`time_us` and the host's launches, which an eager layer does not hide."""
         return self.time_us + self.surroundings_us.get("host_us", 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values for JSON, in the order of their declaration; those that have defaults where there are any.
+        """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
-        With `surroundings_us` come `simulated_us` and `eager_us`.
+        `blocks`, `warnings`, `window` and `surroundings_us` are left out when empty. With `surroundings_us` come `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
+        del out["header"]
         for name in ("blocks", "warnings", "window", "surroundings_us"):
             if not out[name]:
                 del out[name]
@@ -143,60 +220,80 @@ def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
     return "real" if is_real(str(options.get("form", "paper")), cluster) else "paper"
 
 
-def make_row(point: Point, program: Program, trace: Trace) -> Row:
-    """Measure a finished run. What the caller alone knows (wall times, memory) is zero: add it with `dataclasses.replace`."""
+def measure(inputs: RunInputs, program: Program, trace: Trace) -> Measured:
+    """Count, bound and attribute a finished run."""
     # Hashing a large Trace takes as long as all the rest and leaves the interpreter free meanwhile.
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(trace.digest)
-        row = _measure(point, program, trace)
-    return dataclasses.replace(row, digest=digest.result())
+        groups = group_transfers(program)
+        wires = wire_table(program, groups)
+        bound = program_bound(program, wires)
+        last = LastGpu(program, trace)
+        causes, operators = critical_path(program, trace)
+        return Measured(
+            simulated_us=ps_to_us(trace.time_ps),
+            phases_us=last.phases_us(),
+            exposed_comm_us=ps_to_us(last.exposed_ps()),
+            traffic_bytes=traffic_bytes(program, trace, groups),
+            wire_flits=wires.flits(program.machine.flit),
+            utilization=utilization(program, trace, pool_busy_ps(program)),
+            bound_us=bound.us,
+            bound_resource=bound.resource,
+            bound_terms=bound.terms,
+            workload_bound_us=workload_bound_us(
+                inputs.model,
+                inputs.cluster,
+                inputs.routing,
+                direction=inputs.direction,
+                free_links=inputs.free_links,
+                free_gemms=not any(t.kind is Kind.COMPUTE for t in program.templates),
+            ),
+            attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
+            path_us={name: ps_to_us(ps) for name, ps in operators.items()},
+            stalls=last.stalls_us(),
+            n_ops=program.n_ops,
+            n_events=trace.n_events,
+            digest=digest.result(),
+        )
 
 
-def _measure(point: Point, program: Program, trace: Trace) -> Row:
-    groups = group_transfers(program)
-    wires = wire_table(program, groups)
-    bound = program_bound(program, wires)
-    last = LastGpu(program, trace)
-    causes, operators = critical_path(program, trace)
+def make_row(
+    inputs: RunInputs,
+    measured: Measured,
+    surroundings: Surroundings | None,
+    costs: HostCosts,
+    *,
+    blocks: Mapping[str, Any],
+    warnings: tuple[str, ...] = (),
+    header: tuple[str, ...] = (),
+) -> Row:
+    """The Row of a finished run from its parts. `surroundings` None: the layer is the Program alone."""
+    values = {f.name: getattr(measured, f.name) for f in dataclasses.fields(measured) if f.name != "simulated_us"}
+    if surroundings is not None:
+        values["attribution"] = measured.attribution | {SURROUNDINGS: surroundings.device_us}
     return Row(
-        system=point.system,
-        form=form_of(point.cluster, point.options),
-        model=point.model.name,
-        cluster=point.cluster.name,
-        gpus=point.routing.n_gpus,
-        tokens_per_gpu=point.routing.tokens_per_gpu,
-        topk=point.model.topk,
-        layer=point.layer,
-        routing=point.routing.description,
-        direction=point.direction,
-        fidelity=point.fidelity,
-        seed=point.seed,
-        options=point.options,
-        time_us=ps_to_us(trace.time_ps),
-        phases_us=last.phases_us(),
-        exposed_comm_us=ps_to_us(last.exposed_ps()),
-        traffic_bytes=traffic_bytes(program, trace, groups),
-        wire_flits=wires.flits(program.machine.flit),
-        utilization=utilization(program, trace, pool_busy_ps(program)),
-        bound_us=bound.us,
-        bound_resource=bound.resource,
-        bound_terms=bound.terms,
-        workload_bound_us=workload_bound_us(
-            point.model,
-            point.cluster,
-            point.routing,
-            direction=point.direction,
-            free_links=point.free_links,
-            free_gemms=not any(t.kind is Kind.COMPUTE for t in program.templates),
-        ),
-        attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
-        path_us={name: ps_to_us(ps) for name, ps in operators.items()},
-        stalls=last.stalls_us(),
-        n_ops=program.n_ops,
-        n_events=trace.n_events,
-        wall_s=dataclasses.asdict(WallTimes(0.0, 0.0, 0.0, 0.0, 0.0)),
-        compile_s=0.0,
-        peak_rss_mb=0.0,
-        digest="",
+        **values,
+        system=inputs.system,
+        form=inputs.form,
+        model=inputs.model.name,
+        cluster=inputs.cluster.name,
+        gpus=inputs.routing.n_gpus,
+        tokens_per_gpu=inputs.routing.tokens_per_gpu,
+        topk=inputs.model.topk,
+        layer=inputs.layer,
+        routing=inputs.routing.description,
+        direction=inputs.direction,
+        fidelity=inputs.fidelity,
+        seed=inputs.seed,
+        options=inputs.options,
+        time_us=measured.simulated_us + (0.0 if surroundings is None else surroundings.device_us),
+        surroundings_us={} if surroundings is None else surroundings.to_dict(),
+        wall_s=dataclasses.asdict(costs.wall_s),
+        compile_s=costs.compile_s,
+        peak_rss_mb=costs.peak_rss_mb,
         model_version=MODEL_VERSION,
+        blocks=dict(blocks),
+        warnings=warnings,
+        window={},
+        header=header,
     )

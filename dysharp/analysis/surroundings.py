@@ -1,17 +1,15 @@
-"""What surrounds the transfers and GEMMs of a layer on a real GPU: permutation, activation, casts, launches.
+"""Parts of a layer on a real GPU that the Program does not contain: permutation, activation, casts, launches.
 
-The Program of a real form has the communication kernels and the tiles of the GEMMs. These parts come from the closed forms of `compute.moe`, for
-the GPU with most rows, and are added to the Program's time: by `surrounded` to every Row on an `hw-*` cluster (`run`, `compare`, `advise`), by
-`programs.layer_us` for `validate`.
+The Program of a real form contains the communication kernels and the GEMM tiles. The surroundings come from the closed forms of `compute.moe` for
+the GPU with the most rows. `make_row` adds them to the Program's time on `hw-*` clusters; `programs.layer_us` adds them for `validate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from dysharp.analysis.row import SURROUNDINGS, Row
 from dysharp.compute import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
@@ -24,8 +22,14 @@ GEMM_CALLS = {"fwd": 3, "bwd": 4}  # GEMM, activation, GEMM; two data gradients 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """In us. `contention_us`: GEMMs that make up for SMs of communication kernels beside them (`contention.py`). `host_us` is on the path of an
-    eager layer only (the GPU waits for counts, so launches are not hidden), not of a CUDA graph.
+    """Times in us.
+
+    permute_us     reordering rows by expert, and back
+    activation_us  activation between the GEMMs
+    cast_us        casts to the format of the GEMMs
+    launch_us      gaps between GEMM kernels
+    contention_us  time that GEMMs lose because communication kernels hold SMs beside them (`contention.py`)
+    host_us        launches of the host: in an eager layer, where the GPU waits for counts; not in a CUDA graph
     """
 
     permute_us: float = 0.0
@@ -37,7 +41,7 @@ class Surroundings:
 
     @property
     def device_us(self) -> float:
-        """All but the host."""
+        """Time on the GPU: everything but `host_us`."""
         return self.permute_us + self.activation_us + self.cast_us + self.launch_us + self.contention_us
 
     def to_dict(self) -> dict[str, float]:
@@ -48,7 +52,7 @@ class Surroundings:
 def surroundings(
     system: str, model: Model, cluster: Cluster, routing: Routing, *, options: Mapping[str, Any], direction: str = "fwd"
 ) -> Surroundings:
-    """Of one pass of a layer under `system` with `options`. A layer that is one kernel has only the time of the host."""
+    """The surroundings of one pass of a layer under `system` with `options`. A layer that is one kernel has the time of the host only."""
     chosen = get_system(system)
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
     copies = int(needed_gpus(routing).sum(axis=0).max(initial=0))
@@ -57,20 +61,16 @@ def surroundings(
     return Surroundings(host_us=found.host_us) if chosen.is_one_kernel(options) else found
 
 
-def surrounded(row: Row, found: Surroundings) -> Row:
-    """`row`, fresh from a Program, as the layer with what surrounds it: `time_us` and `attribution` have all but the host."""
-    return replace(
-        row,
-        time_us=row.time_us + found.device_us,
-        attribution=row.attribution | {SURROUNDINGS: found.device_us},
-        surroundings_us=found.to_dict(),
-    )
-
-
 def around(
     cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, cast_bytes: float = 0.0, direction: str = "fwd"
 ) -> Surroundings:
-    """The same from counts: `rows` of the busiest GPU, `copies` it received; `cast_bytes` moved by further casts (weights in training).
+    """The surroundings of a layer from counts on the busiest GPU.
+
+    rows        expert rows that the GPU computes
+    copies      rows that the GPU received
+    permutes    permutations outside the Program
+    fp8_rows    rows arrive in the format of the GEMMs
+    cast_bytes  bytes moved by further casts (weights in training)
 
     Backward, the activation's gradient is in the epilogue of a GEMM, in the Program.
     """
@@ -91,8 +91,8 @@ def around(
 
 
 def host_line(cluster: Cluster) -> str:
-    """Whose launches an eager layer has."""
+    """A line that says where the host's launch time comes from."""
     c = cluster.fitted
     name = moe.host_constant(cluster.own_gpu, c)
     whose = "this cluster's own value" if name in dict(cluster.constants) else f"not your host: {fitted()[name].meaning}"
-    return f"eager times: {c['calls.mlp'] + moe.LAYER_CALLS:.1f} launches at {c[name]:g} us ({name}, {whose}); a CUDA graph has none"
+    return f"eager times: {c['calls.mlp'] + moe.LAYER_CALLS:.1f} launches at {c[name]:g} us each ({name}, {whose}); a CUDA graph has no launches"

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from dysharp.analysis import Row
-from dysharp.api.memory import check_memory
-from dysharp.api.options import Value, options_of, split_fabric, split_options
-from dysharp.api.point import run_point
-from dysharp.api.progress import Progress, Step
-from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, header_of, make_request, make_workload
+from dysharp.api.point import simulate
+from dysharp.api.request import RequestArgs, make_request, takes
 from dysharp.errors import ConfigError
-from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 
 _SATURATED = 0.8  # a resource busy for this share of the time is called the limit
 
-_LIMITS = {
-    "link_up_us": "waiting for and sending on up links",
-    "link_down_us": "waiting for down links",
-    "sm_us": "the expert GEMMs on the SMs",
-    "latency_us": "fixed latencies of hops, memory and acknowledgements",
-    "window_us": "round trips that full windows expose",
-    "host_us": "software costs",
+_CAUSES = {
+    "link_up_us": "up links",
+    "link_down_us": "down links",
+    "sm_us": "expert GEMMs on the SMs",
+    "latency_us": "latencies of hops, memory and acknowledgements",
+    "window_us": "round trips of full windows",
+    "host_us": "launches, barriers and other software",
     "surroundings_us": "permutation, activation, casts and gaps between kernels",
 }
+_SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rows in the order asked for, `header` lines, and `sentence`: what limits the best.
+    """Several systems on one workload.
 
-    `speedup[system]` = time of `baseline` over its time (of windows: over the whole layer).
+    rows      Rows in the order asked for
+    baseline  the system that speed-ups refer to
+    speedup   {system: time of the baseline over the time of the system}; with windows, estimates for the whole layer
+    header    lines that say what the numbers rest on
+    sentence  what limits the fastest system
     """
 
     rows: tuple[Row, ...]
@@ -56,27 +56,12 @@ class Comparison:
         }
 
 
-def compare(
-    systems: Iterable[str] | None = None,
-    baseline: str = "deepep",
-    *,
-    model: str | os.PathLike[str] | Model = DEFAULT_MODEL,
-    cluster: str | os.PathLike[str] | Cluster = DEFAULT_CLUSTER,
-    gpus: int | None = None,
-    tokens: int | None = None,
-    layer: int | None = None,
-    routing: str | None = None,
-    direction: str = "fwd",
-    seed: int = 0,
-    fidelity: str = "burst",
-    window: int | None = None,
-    options: Mapping[str, Value] | None = None,
-    placement: str = "auto",
-    progress: Progress | None = None,
-) -> Comparison:
-    """Run several systems on one workload, drawn once. Arguments as for `run`; keys of `options` are "system.option".
+@takes(RequestArgs)
+def compare(systems: Iterable[str] | None = None, baseline: str = "deepep", **request: Unpack[RequestArgs]) -> Comparison:
+    """Simulate several systems on one workload, drawn once, and say what limits the best.
 
-    `systems` None: deepep, nvls, comet, dysharp, ideal. `baseline` must be one of them. Raises ConfigError for wrong input.
+    `systems`: names, each once; None: deepep, nvls, comet, dysharp, ideal. `baseline`: the system among them that speed-ups refer to.
+    Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     names = list(DEFAULT_SYSTEMS if systems is None else systems)
     chosen = {name: get_system(name) for name in names}
@@ -85,50 +70,35 @@ def compare(
     if baseline not in chosen:
         get_system(baseline)
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
-    fabric, rest = split_fabric(options, fidelity)
-    given = split_options(rest, chosen)
-    values = {name: options_of(system, given[name]) for name, system in chosen.items()}
-    request = make_request(
-        model=model,
-        cluster=cluster,
-        gpus=gpus,
-        tokens=tokens,
-        layer=layer,
-        routing=routing,
-        placement=placement,
-        direction=direction,
-        seed=seed,
-        fidelity=fidelity,
-        window=window,
-        fabric=fabric,
-    )
-    for system in chosen.values():
-        check_memory(system, request)
-    if progress:
-        progress(Step(names[0], 1, len(names), "routing"))
-    workload = make_workload(request)
-    rows = tuple(
-        run_point(system, values[name], workload, progress, i, len(names)) for i, (name, system) in enumerate(chosen.items(), 1)
-    )
-    base = next(row.layer_us for row in rows if row.system == baseline)
-    speedup = {row.system: base / row.layer_us for row in rows}
-    warnings = tuple(f"warning: {text}" for text in dict.fromkeys(text for row in rows for text in row.warnings))
-    return Comparison(rows, baseline, speedup, (*header_of(workload), *warnings), limits_sentence(rows, baseline))
+    rows = simulate(chosen, make_request(request))
+    base_us = next(row.layer_us for row in rows if row.system == baseline)
+    speedup = {row.system: base_us / row.layer_us for row in rows}
+    return Comparison(rows, baseline, speedup, header_lines(rows), limits_sentence(rows, baseline))
+
+
+def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The header that Rows of one workload share, and each warning once."""
+    warnings = dict.fromkeys(text for row in rows for text in row.warnings)
+    return (*rows[0].header, *(f"warning: {text}" for text in warnings))
+
+
+def cause_names(row: Row) -> dict[str, str]:
+    """Causes in `Row.attribution` as they are printed."""
+    return _CAUSES | ({"sm_us": _SM_OF_REAL_FORM} if row.form == "real" else {})
 
 
 def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
-    """One sentence: the fastest system that one could build, where its time goes, and how far it is from what is possible."""
+    """The fastest system that one could build, its busiest resource, its critical path, and the lower bound of the workload."""
     real = [row for row in rows if not get_system(row.system).bound] or list(rows)
     best = min(real, key=lambda row: row.time_us)
-    causes = sorted(best.attribution, key=lambda cause: -best.attribution[cause])
-    limits = _LIMITS | ({"sm_us": "work of the SMs, GEMMs and copies of communication kernels"} if best.form == "real" else {})
-    shares = [f"{limits[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
+    names, causes = cause_names(best), sorted(best.attribution, key=lambda cause: -best.attribution[cause])
+    shares = [f"{names[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
     base = next(row for row in rows if row.system == baseline)
     versus = f", {base.time_us / best.time_us:.2f}x {baseline}" if best.system != baseline else ""
     share = best.bound_us / best.time_us
-    limit = "limited by" if share >= _SATURATED else "limited by no single resource: busiest is"
+    limit = "limited by" if share >= _SATURATED else "limited by no single resource; the busiest is"
     return (
         f"Fastest is {best.system} ({best.time_us:.1f} us{versus}), {limit} {best.bound_resource}, which alone needs "
-        f"{best.bound_us:.1f} us ({share:.0%}); its critical path is {' and '.join(shares)}, "
-        f"and no system can do this workload in less than {best.workload_bound_us:.1f} us."
+        f"{best.bound_us:.1f} us ({share:.0%} of the time). Its critical path is {' and '.join(shares)}. "
+        f"No system can take less than {best.workload_bound_us:.1f} us on this workload."
     )

@@ -38,17 +38,33 @@ def emulate(
     dump: int | None = None,
     progress: Progress | None = None,
 ) -> Emulation:
-    """Run one MoE layer of `block` under `system` on real tensors and compare it with its references.
+    """Run one MoE layer under `system` on real tensors and compare it with its references.
 
-    `block`: of `dysharp list blocks`; `gpus` GPUs with `tokens` tokens each; `dtype`: int32 (block integer), float32 or bfloat16; `backward`:
-    gradients too; `inject`: kinds of faults and hard cases (`dysharp emulate --help`); `order`: random, trace (of the timed engine), oldest,
-    newest, late-delivery, late-completion; `path`: row, packet or auto (packets while there are few); `experts`: of the layer (default 4 per
-    GPU), `topk` (default 4, at most all); `dump`: also list the packets of that token (packet path). The same arguments give the same result.
+    The same arguments give the same result.
+
+    block           MoE block; `dysharp list blocks` shows all
+    gpus            GPUs of the machine
+    tokens          tokens of each GPU
+    dtype           of the payload: int32 for block integer, else float32 or bfloat16. None: int32 or float32
+    backward        run the backward pass too and compare the gradients
+    inject          faults and hard cases; `dysharp emulate SYSTEM --inject help` lists the kinds
+    order           order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion
+    path            row (whole rows), packet, or auto (packets while there are few)
+    seed            seed of everything that is drawn, at least 0
+    hidden          elements of a token
+    expert_hidden   inner width of an expert
+    experts         experts of the layer. None: 4 per GPU
+    topk            experts per token. None: 4, or all experts where there are fewer
+    options         {"system.option": value} or {"option": value}
+    placement       contiguous, auto, eplb, eplb:slots=N, or a JSON or TOML file
+    dump            also list the packets of this token (packet path)
+    progress        called with a `Step` while the layer runs
 
     Returns an `Emulation`; its `holds` says whether the tensors are right. Raises ConfigError for wrong input, EmulationMismatch when the
-    machine hangs (naming what waits) or adds something not exactly once.
+    machine hangs (the message names what waits) or does not add every contribution exactly once.
     """
     from dysharp.functional.emulation import Shape, run_emulation
+    from dysharp.functional.faults import check_kinds, machine_faults
 
     chosen = get_system(system)
     given = split_options(options, {chosen.name: chosen})[chosen.name]
@@ -65,29 +81,26 @@ def emulate(
         raise ConfigError(f"seed: found {seed}, expected 0 or more")
     if dump is not None and not 0 <= dump < gpus * tokens:
         raise ConfigError(f"dump: found token {dump}, expected 0 to {gpus * tokens - 1}")
+    kinds = tuple(inject)
+    check_kinds(kinds)
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         if progress:
             progress(Step(system, 1, 1, "emulate", done, total))
 
-    return run_emulation(
-        system,
-        block,
-        Shape(hidden, expert_hidden, experts, topk),
+    machine = machine_with_engine(
+        system=system,
         gpus=gpus,
-        tokens=tokens,
-        dtype=dtype,
-        backward=backward,
-        inject=inject,
         order=order,
-        path=path,
         seed=seed,
+        path=path,
+        faults=machine_faults(kinds),
         options=given,
         placement=placement,
         dump_token=dump,
-        tracer=_engine if order == "trace" else None,
-        progress=tell,
+        progress=on_progress,
     )
+    return run_emulation(machine, block, Shape(hidden, expert_hidden, experts, topk), tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)
 
 
 def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:

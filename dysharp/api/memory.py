@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from dysharp.api.workload import Request
+from dysharp.api.request import Request
 from dysharp.errors import ConfigError
 from dysharp.systems import System
 from dysharp.units import GiB, MiB
 
 # Peak resident memory of planning, verifying, running and analysing, fitted to runs of six systems on L-8 with 1024 to 8192 tokens per GPU;
-# a first estimate, meant to refuse what certainly does not fit.
+# a first estimate, meant to refuse runs that certainly do not fit.
 BASE_BYTES = 300 * MiB  # interpreter, libraries, and compiling the kernels once
 BYTES_PER_OP = 260
 BYTES_PER_MEMBER = 55
@@ -23,7 +23,7 @@ def estimate_bytes(system: System, r: Request) -> int:
     n_tokens = r.cluster.n_gpus * r.tokens
     n_rows = n_tokens * r.model.topk
     gpus = r.cluster.n_gpus
-    # Every token's distinct GPUs if its experts were drawn GPU by GPU; real placements spread no wider.
+    # Distinct GPUs of a token if its experts were drawn GPU by GPU; real placements spread no wider.
     pairs = int(n_tokens * gpus * (1 - (1 - 1 / gpus) ** r.model.topk)) if gpus > 1 else n_tokens
     ops, members = {
         "one_copy_per_gpu": (2 * pairs, 2 * pairs),
@@ -36,8 +36,8 @@ def estimate_bytes(system: System, r: Request) -> int:
     return BASE_BYTES + BYTES_PER_OP * ops + BYTES_PER_MEMBER * members + BYTES_PER_ROW * n_rows
 
 
-def machine_bytes() -> int:
-    """Physical memory of this machine; a huge number where the system does not tell."""
+def computer_bytes() -> int:
+    """Physical memory of this computer; a huge number where the operating system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -45,11 +45,11 @@ def machine_bytes() -> int:
 
 
 def check_memory(system: System, r: Request) -> None:
-    """Raise ConfigError when a run would need more memory than the machine has."""
+    """Raise ConfigError when a run would need more memory than this computer has."""
     part = r if r.window is None else replace(r, tokens=r.window)
-    needed, there = estimate_bytes(system, part), machine_bytes()
-    if needed > there:
+    needed, available = estimate_bytes(system, part), computer_bytes()
+    if needed > available:
         raise ConfigError(
             f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {part.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
-            f"this machine has {there / GiB:.1f} GiB; take fewer tokens or GPUs"
+            f"this computer has {available / GiB:.1f} GiB; take fewer tokens or GPUs"
         )

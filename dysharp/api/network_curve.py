@@ -23,7 +23,7 @@ STEP = 1 / 128  # width at which the search for saturation ends
 
 @dataclass(frozen=True, slots=True)
 class NetworkCurve:
-    """Points of one network, by load. `saturation`: what the search found, {load, accepted, saturated_at}, or None."""
+    """Points of one network, by load. `saturation`: result of the search, {load, accepted, saturated_at, accepted_at}, or None."""
 
     setting: Setting
     protocol: Protocol
@@ -39,16 +39,16 @@ class NetworkCurve:
 
     @property
     def notes(self) -> list[str]:
-        """What about this network surprises people."""
+        """Lines about unexpected behaviour of this network."""
         c, flits = self.setting.config, self.setting.traffic.packet_flits
         size = c.router.vc_buf_size
         if flits <= size:
             return []
         loop = 2 * max(c.terminal_delay, c.link_delay) + 2 + c.router.credit_delay
-        return [f"note: a packet is longer than a virtual channel of {size} flits, and the rest of it waits for credits, which take {loop} cycles"]
+        return [f"note: a packet is longer than a virtual channel ({size} flits); its other flits wait for credits, which take {loop} cycles"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; a latency of which nothing was measured is None."""
+        """Plain values; a latency without a measured packet is None."""
         return {
             "network": self.setting.name,
             "config": asdict(self.setting.config) | {"terminals": self.setting.config.n_terminals},
@@ -83,11 +83,15 @@ def network(
 ) -> NetworkCurve:  # fmt: skip
     """Latency against load of one network, flit by flit: virtual channels, credits, allocators (docs/network.md).
 
-    `load`: flits per cycle and terminal, as numbers or as text (`parse_loads`); `setting`: see `network_setting`; `saturation`: also look
-    for the largest load that is carried, by bisection (the points it measures are among the points). `warm_up` periods of `period`
-    cycles are discarded, then at most `max_periods` - `warm_up` measured (default 4). The same arguments give the same points.
+    load         flits per cycle and terminal, as numbers or as text (`parse_loads`)
+    saturation   also find the largest load that the network carries, by bisection
+    period       cycles of a sample period
+    warm_up      periods to discard
+    max_periods  periods to simulate at most, `warm_up` included. None: `warm_up` + 4
+    setting      the network and its traffic: arguments of `network_setting`
 
-    Raises ConfigError for what cannot run, SimulationError on a deadlock, naming the cycle of virtual channels that wait for each other.
+    The same arguments give the same points. Raises ConfigError for a network or traffic that cannot run, SimulationError on a deadlock; the
+    message names the cycle of virtual channels that wait for each other.
     """
     chosen = network_setting(**setting)
     protocol = Protocol(period, warm_up, warm_up + 4 if max_periods is None else max_periods)
@@ -97,18 +101,18 @@ def network(
     done: dict[float, NetworkPoint] = {}
     total = len(loads)
 
-    def point(at: float) -> NetworkPoint:
-        if at not in done:
-            done[at] = _measured(chosen, at, seed, protocol, len(done) + 1, max(total, len(done) + 1), progress)
-        return done[at]
+    def point(one_load: float) -> NetworkPoint:
+        if one_load not in done:
+            done[one_load] = _measured(chosen, one_load, seed, protocol, len(done) + 1, max(total, len(done) + 1), progress)
+        return done[one_load]
 
-    for at in loads:
-        point(at)
-    found = None
+    for one_load in loads:
+        point(one_load)
+    edge = None
     if saturation:
         total += round(math.log2(1 / STEP)) + 1
-        found = _saturation(point, done)
-    return NetworkCurve(chosen, protocol, seed, tuple(done[at] for at in sorted(done)), found)
+        edge = _saturation(point, done)
+    return NetworkCurve(chosen, protocol, seed, tuple(done[one_load] for one_load in sorted(done)), edge)
 
 
 def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
@@ -130,19 +134,19 @@ def _compile() -> None:
 def _measured(setting: Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
     from dysharp.engine.packet.network import measure
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         if progress:
             progress(Step(f"load {load:g}", index, count, "measuring", done, total))
 
-    return measure(setting.config, setting.traffic, load, seed, protocol, tell)
+    return measure(setting.config, setting.traffic, load, seed, protocol, on_progress)
 
 
 def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> dict[str, float]:
     """Bisection between the largest load carried and the smallest not carried; the largest accepted rate of all points measured."""
     low, high = 0.0, 1.0
     if point(1.0).saturated:
-        low = max((at for at, p in done.items() if not p.saturated and at < min(a for a, q in done.items() if q.saturated)), default=0.0)
-        high = min(at for at, p in done.items() if p.saturated)
+        high = min(load for load, p in done.items() if p.saturated)
+        low = max((load for load, p in done.items() if not p.saturated and load < high), default=0.0)
         while high - low > STEP:
             middle = (low + high) / 2
             if point(middle).saturated:
@@ -157,7 +161,7 @@ def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, Networ
 
 @dataclass(frozen=True, slots=True)
 class CurveComparison:
-    """Ours beside recorded curves: every row, one line per curve, and whether all bars hold."""
+    """Simulated and recorded curves: every row, one line per curve, and whether all bars hold."""
 
     rows: tuple[CurveRow, ...]
     errors: tuple[CurveError, ...]
@@ -168,7 +172,7 @@ class CurveComparison:
         return all(e.holds for e in self.errors)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; what is not compared is None."""
+        """Plain values; None where nothing is compared."""
         from dysharp.engine.packet.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR
 
         def plain(value: Any) -> dict[str, Any]:
@@ -179,24 +183,24 @@ class CurveComparison:
 
 
 def compare_network(csv: str, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None) -> CurveComparison:
-    """The recorded curves of the file `csv` beside ours (engine/packet/curves.py): those whose name matches `curve`, a name or pattern.
+    """Compare the recorded curves of the file `csv` with simulated ones. `curve`: name or pattern of the curves to compare; None: all.
 
-    `every`: only every n-th row of a curve and its last; `seeds`: 0 = ours sends the packets of the recorded runs, else packets of its
-    own, mean of up to so many seeds. Raises ConfigError for a file that is no such table and a name that is not in it.
+    `every`: only every n-th row of a curve and its last row. `seeds`: 0 = the simulation sends the packets of the recorded runs; else the mean of
+    up to `seeds` runs with drawn packets. Raises ConfigError for a file that is no such table and a name that is not in it.
     """
     from dysharp.engine.packet.curves import compare_curves, curve_errors, read_curves
 
     if every < 1 or seeds < 0:
-        raise ConfigError(f"compare_network: found every {every} and seeds {seeds}, expected at least 1 and 0")
+        raise ConfigError(f"compare_network: found every={every} and seeds={seeds}, expected every at least 1 and seeds at least 0")
     known = list(read_curves(csv))
     names = [name for name in known if curve is None or fnmatch.fnmatchcase(name, curve)]
     if not names:
         raise ConfigError(f"curve: found {str(curve)[:60]!r}{nearest(str(curve), known)}")
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         if progress:
             progress(Step("recorded curves", 1, 1, "row", done, total))
 
     _compile()
-    rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=range(1, seeds + 1) if seeds else None, progress=tell)
+    rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=range(1, seeds + 1) if seeds else None, progress=on_progress)
     return CurveComparison(tuple(rows), tuple(curve_errors(rows)))

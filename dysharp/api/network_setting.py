@@ -1,4 +1,4 @@
-"""What `network` simulates, from what a person gives: a cluster, the name of a recorded curve, numbers."""
+"""What `network` simulates: from a cluster, the name of a recorded curve, or numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dysharp.specs import Cluster, load_cluster
 
 MAX_LOADS = 1000
 GROUPS = 2  # of virtual channels: requests and answers
-HEADER_FLITS, PACKET_BYTES = 1, 128  # of a store, spec/dysharp.md section 1.3
+HEADER_FLITS, PACKET_BYTES = 1, 128  # of a store
 
 DELAYS = {  # name on the command line: (owner, field)
     "terminal": ("network", "terminal_delay"),
@@ -29,7 +29,7 @@ _SUFFIXES = ("int2", "io2", "islip", "spec", "rd1", "hot4")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is simulated: the network, its traffic, and the length of a cycle (ps; 0 = of no particular machine)."""
+    """The network, its traffic, and the length of a cycle (ps; 0 = not known)."""
 
     name: str
     config: NetworkConfig
@@ -71,7 +71,8 @@ def parse_delays(text: str) -> dict[str, int]:
 
 
 def parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> Traffic:
-    """`uniform`, a permutation by name, `hotspot:W,...` (weights of the first terminals, 1 for the others), `permutation:T,...`; burst `ON:OFF`."""
+    """Traffic of a pattern: `uniform`, a permutation by name, `permutation:T,...`, or `hotspot:W,...` (weights of the first terminals,
+    1 for all other terminals). `burst`: `ON:OFF`."""
     name, colon, values = pattern.partition(":")
     if name not in PATTERNS:
         raise ConfigError(f"pattern: found {name[:40]!r}{nearest(name, PATTERNS)}")
@@ -93,25 +94,25 @@ def parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> 
 
 
 def curve_setting(name: str) -> Setting:
-    """The network of a recorded curve, read off its name: `xbar8_d10_v4b8_p9_int2` (shared/data/booksim_curves.md lists the parts)."""
+    """The network of a recorded curve, read off its name, such as `xbar8_d10_v4b8_p9_int2` (docs/network.md)."""
     shapes = "|".join(f"(?P<{shape}>{pattern})" for shape, pattern in zip(("x", "f", "t"), _flat_shapes(), strict=True))
-    found = re.fullmatch(rf"(?:{shapes})(?:_d(?P<d>\d+))?_v(?P<v>\d+)b(?P<b>\d+)_p(?P<p>\d+)(?P<rest>(?:_\w+?)*)", name)
-    if found is None:
+    match = re.fullmatch(rf"(?:{shapes})(?:_d(?P<d>\d+))?_v(?P<v>\d+)b(?P<b>\d+)_p(?P<p>\d+)(?P<rest>(?:_\w+?)*)", name)
+    if match is None:
         raise ConfigError(f"curve: found {name[:60]!r}, expected a name such as xbar8_v4b8_p9_int2, fly4x4_v4b8_p1 or fattree4x2_v4b8_p9_transpose")
-    words = [w for w in found["rest"].split("_") if w and not re.fullmatch(r"seed\d+", w)]
+    words = [w for w in match["rest"].split("_") if w and not re.fullmatch(r"seed\d+", w)]
     patterns = [w for w in words if w in PATTERNS]
     for word in words:
         if word not in _SUFFIXES and word not in PATTERNS:
             raise ConfigError(f"curve: found {word[:40]!r} in {name[:60]!r}{nearest(word, (*_SUFFIXES, *PATTERNS))}")
     islip, lanes = "islip" if "islip" in words else "separable_input_first", 2 if "io2" in words else 1
     router = RouterConfig(
-        int(found["v"]), int(found["b"]), islip, islip, 2 if "int2" in words else 1, lanes, lanes, "spec" in words, int("rd1" in words)
+        int(match["v"]), int(match["b"]), islip, islip, 2 if "int2" in words else 1, lanes, lanes, "spec" in words, int("rd1" in words)
     )
-    k, n = next((int(found[f"{key}k"]), found.groupdict().get(f"{key}n")) for key in ("x", "f", "t") if found[key])
-    shape = "fattree" if found["t"] else "fly"
-    config = NetworkConfig(shape, k, int(n or (2 if found["f"] else 1)), router, terminal_delay=int(found["d"] or 1))
+    k, n = next((int(match[f"{key}k"]), match.groupdict().get(f"{key}n")) for key in ("x", "f", "t") if match[key])
+    shape = "fattree" if match["t"] else "fly"
+    config = NetworkConfig(shape, k, int(n or (2 if match["f"] else 1)), router, terminal_delay=int(match["d"] or 1))
     pattern = "hotspot:4" if "hot4" in words else (patterns or ["uniform"])[0]
-    return Setting(name, config, parse_traffic(pattern, int(found["p"])))
+    return Setting(name, config, parse_traffic(pattern, int(match["p"])))
 
 
 def _flat_shapes() -> tuple[str, str, str]:
@@ -140,18 +141,18 @@ def network_setting(
     speedup: int | None = None, lanes: int | None = None, allocator: str | None = None, speculative: bool = False,
     hold_switch: bool = False, delays: str | None = None,
 ) -> Setting:  # fmt: skip
-    """A base (`cluster`, `curve`, or one 8 x 8 router of 4 virtual channels x 8 flits), with everything that is given changed."""
+    """A base (`cluster`, `curve`, or one 8 x 8 router of 4 virtual channels x 8 flits), changed by all arguments that are not None."""
     if cluster is not None and curve is not None:
-        raise ConfigError(f"network: found both cluster {cluster[:40]!r} and curve {curve[:40]!r}, expected one of them")
+        raise ConfigError(f"network: found both cluster {cluster[:40]!r} and curve {curve[:40]!r}, expected one of the two")
     base = Setting("network", NetworkConfig(), Traffic())
     if cluster is not None:
         base = cluster_setting(load_cluster(cluster), k)
     elif curve is not None:
         base = curve_setting(curve)
-    given = parse_delays(delays) if delays is not None else {}
+    cycles = parse_delays(delays) if delays is not None else {}
 
     def changed(owner: str, **values: Any) -> dict[str, Any]:
-        late = {field: given[name] for name, (where, field) in DELAYS.items() if where == owner and name in given}
+        late = {field: cycles[name] for name, (where, field) in DELAYS.items() if where == owner and name in cycles}
         return {name: value for name, value in values.items() if value is not None} | late
 
     router = replace(base.config.router, **changed(

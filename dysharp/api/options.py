@@ -22,7 +22,7 @@ def option_choices(system: System) -> dict[str, Choice | None]:
 
 
 def options_of(system: System, given: Mapping[str, Value]) -> Any:
-    """The Options of `system` with `given` {option: value or text} put in.
+    """The Options of `system`: `given` {option: value or text}, else defaults.
 
     Raises ConfigError for an unknown option (with the nearest one), a value of the wrong type, or one outside the range of its choice.
     """
@@ -89,9 +89,9 @@ def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Syste
 
 
 def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict[str, Any], dict[str, Value]]:
-    """Sizes of the packet level's blocks (`fabric.name`, fields of `FabricConfig`) and the other options.
+    """({field of `FabricConfig`: value} from options named `fabric.field`, all other options).
 
-    Raises ConfigError for an unknown or malformed one, and for any at another fidelity.
+    Raises ConfigError for an unknown field, a malformed value, and for a `fabric` option at another fidelity.
     """
     options = dict(given or {})
     named = {key: options.pop(key) for key in list(options) if key.startswith("fabric.")}

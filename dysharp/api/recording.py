@@ -30,12 +30,15 @@ def capture(
     sequence: int | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Which experts a Hugging Face MoE model chooses while it reads the first `max_tokens` tokens of `text`, in `layers` (all).
+    """Record the experts that a Hugging Face MoE model chooses while it reads the first `max_tokens` tokens of `text`.
 
-    `model`: a model in memory, or a local folder with `config.json` and `*.safetensors`, which is loaded with its own tokenizer. Without a
-    tokenizer the model reads the bytes of the text; the Trace's `origin` says so. `sequence`: tokens that see each other (512).
-    `save_trace` writes the result, `make_routing("trace:FILE")` replays it. Raises ConfigError as `functional.torch.capture`, and for a
-    folder that is no such model.
+    model      a model in memory, or a local folder with `config.json` and `*.safetensors`
+    tokenizer  None: the tokenizer of the folder; without one the model reads the bytes of the text, and the Trace's `origin` says so
+    layers     layers to record. None: all layers with experts
+    sequence   tokens of one sequence; they attend to each other. None: 512, or the model's limit
+
+    `save_trace` writes the result, `make_routing("trace:FILE")` replays it. Raises ConfigError as `functional.torch.capture` does, and for a
+    folder that holds no such model.
     """
     from dataclasses import replace
 
@@ -46,7 +49,7 @@ def capture(
     if isinstance(model, str | os.PathLike):
         folder = Path(model)
         name = folder.resolve().name
-        _say(progress, name, "loading model")
+        _report(progress, name, "loading model")
         module = load_pretrained(folder, wanted)
         name = model_name(folder)
         tokenizer = load_tokenizer(folder) if tokenizer is None else tokenizer
@@ -69,17 +72,17 @@ def read_text(path: str | os.PathLike[str]) -> str:
     file = Path(path)
     try:
         if not file.is_file():
-            raise ConfigError(f"{file}: no such file, expected a text")
+            raise ConfigError(f"{file}: found no such file, expected a text")
         with file.open("rb") as stream:
             data = stream.read(MAX_TEXT_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_TEXT_BYTES:
-        raise ConfigError(f"{file}: more than {MAX_TEXT_BYTES} bytes, expected at most so many")
+        raise ConfigError(f"{file}: found more than {MAX_TEXT_BYTES} bytes, expected at most {MAX_TEXT_BYTES}")
     return decode(data, str(file))
 
 
-def _say(progress: Progress | None, name: str, stage: str) -> None:
+def _report(progress: Progress | None, name: str, stage: str) -> None:
     if progress is not None:
         progress(Step(name, 1, 1, stage))
 

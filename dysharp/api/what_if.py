@@ -4,78 +4,103 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
+from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.systems import System, all_systems, get_system
 
-if TYPE_CHECKING:
-    from dysharp.api.advice import Desk, Predicted, WhatIf
-
 FASTER = 2
-NO_COST = "the same transfers without launches, barriers, rings and SMs of communication"
-Run = Callable[[], "Predicted"]
+NO_COST = "the same transfers; no launches, barriers, rings or SMs are charged to communication"
+Run = Callable[[], Predicted]
 
 
-def what_ifs(desk: Desk, best: Predicted) -> tuple[WhatIf, ...]:
-    """Each change alone, against the best of the ranking. A change that cannot be simulated here is left out."""
-    from dysharp.api.advice import WhatIf
+class Trial(NamedTuple):
+    """One change: its printed name, what it assumes, and the run that simulates it."""
 
-    found = []
-    for change, assumes, run in _changes(desk, best):
+    name: str
+    assumes: str
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A prediction after one change. `speedup`: layer time of the best system over `predicted`, at the same tokens per GPU."""
+
+    change: str
+    assumes: str
+    predicted: Predicted
+    speedup: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        row = self.predicted.row
+        own = {"change": self.change, "assumes": self.assumes, "speedup": self.speedup, "cluster": row.cluster, "gpus": row.gpus}
+        return own | self.predicted.to_dict()
+
+
+def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
+    """Each change alone, compared with the best of the ranking. A change that cannot be simulated here is left out."""
+    done = []
+    for trial in _trials(runs, best):
         try:
-            predicted = run()
+            predicted = trial.run()
         except ConfigError:
             continue
         dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
-        also = f"; free in its paper form: {dropped}" if dropped else ""
-        found.append(WhatIf(change, assumes + also, predicted, best.time_us / predicted.time_us))
-    return tuple(found)
+        free = f"; its paper form does not charge: {dropped}" if dropped else ""
+        done.append(WhatIf(trial.name, trial.assumes + free, predicted, best.time_us / predicted.time_us))
+    return tuple(done)
 
 
-def _changes(desk: Desk, best: Predicted) -> list[tuple[str, str, Run]]:
-    name, cluster = best.row.system, desk.request.cluster
-    options = _given(name, best.row.options)
-    found: list[tuple[str, str, Run]] = []
-    if not desk.request.placement.startswith(EPLB):
-        assumes = "one slot per GPU more, placed with the load of this very batch: the most that replication can bring"
-        found.append(("EPLB-style replicas", assumes, lambda: desk.run(name, options, desk.workload(placement=EPLB))))
-    if options.get("dispatch") == "rows":
-        assumes = "a byte per value and an FP32 scale per 128 on the way out; numerics change"
-        found.append(("FP8 rows in Dispatch", assumes, lambda: desk.run(name, options | {"dispatch": "fp8"})))
-    for gpus in _sizes(cluster):
-        found.append(_other_size(desk, name, options, gpus))
+def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
+    cluster, model = runs.request.cluster, runs.request.model
+    name, options = best.row.system, _given(best.row)
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-links-x{FASTER}", link_bytes_per_us=FASTER * cluster.link_bytes_per_us)
-    found.append((f"links x{FASTER}", "same software constants and switches", lambda: desk.run(name, options, desk.workload(faster))))
-    found.append(("software for free", NO_COST, lambda: desk.run(name, options | {"form": "paper"})))
+    trials = []
+    if not runs.request.placement.startswith(EPLB):
+        assumes = "one more slot per GPU, placed with the load of this batch: the most that replication can bring"
+        trials.append(Trial("EPLB-style replicas", assumes, lambda: runs.run(name, options, runs.workload(placement=EPLB))))
+    if options.get("dispatch") == "rows":
+        assumes = "Dispatch sends one byte per value and one FP32 scale per 128 values; numerics change"
+        trials.append(Trial("FP8 rows in Dispatch", assumes, lambda: runs.run(name, options | {"dispatch": "fp8"})))
+    for gpus in _sizes(cluster):
+        experts, before = -(-model.n_experts // gpus), -(-model.n_experts // cluster.n_gpus)
+        assumes = f"same tokens per GPU, {experts} experts per GPU instead of {before}"
+        trials.append(Trial(f"EP{gpus}", assumes, partial(_resized, runs, name, options, gpus)))
     declared = sorted((s.change.rank, s.name, s.change, s) for s in all_systems().values() if s.change is not None)
-    return found + [(change.name, change.assumes, partial(desk.run, name, _formats(best, system))) for _, name, change, system in declared]
+    return [
+        *trials,
+        Trial(f"links x{FASTER}", "same software constants, same switches", lambda: runs.run(name, options, runs.workload(faster))),
+        Trial("software for free", NO_COST, lambda: runs.run(name, options | {"form": "paper"})),
+        *(Trial(change.name, change.assumes, partial(runs.run, other, _formats(best.row, system))) for _, other, change, system in declared),
+    ]
 
 
-def _formats(best: Predicted, system: System) -> dict[str, Any]:
-    """Options that give `system` the formats of the best, so that a change is held against the best and not against other formats."""
-    dispatch = best.row.options.get("dispatch", "rows")
-    formats = {"dispatch": dispatch if dispatch in system.row_formats else "rows", "weights": best.row.options.get("weights", "model")}
+def _resized(runs: AdviceRuns, name: str, options: dict[str, Any], gpus: int) -> Predicted:
+    return runs.run(name, options, runs.workload(runs.request.cluster.with_gpus(gpus)))
+
+
+def _formats(row: Row, system: System) -> dict[str, Any]:
+    """Options that give `system` the formats of `row`, so that a change is compared and not its formats."""
+    dispatch = row.options.get("dispatch", "rows")
+    formats = {"dispatch": dispatch if dispatch in system.row_formats else "rows", "weights": row.options.get("weights", "model")}
     known = {f.name for f in dataclasses.fields(system.options)}
     return {option: value for option, value in formats.items() if option in known}
 
 
-def _other_size(desk: Desk, name: str, options: dict[str, Any], gpus: int) -> tuple[str, str, Run]:
-    machine, model = desk.request.cluster.with_gpus(gpus), desk.request.model
-    assumes = f"same tokens per GPU, {-(-model.n_experts // gpus)} experts per GPU instead of {-(-model.n_experts // desk.request.cluster.n_gpus)}"
-    return f"EP{gpus}", assumes, lambda: desk.run(name, options, desk.workload(machine))
-
-
 def _sizes(cluster: Cluster) -> list[int]:
-    """Half and double the GPUs, as far as the machine has them."""
+    """Half and twice the GPUs, where the machine has them."""
     n, most = cluster.n_gpus, cluster.max_gpus or cluster.n_gpus
     return [size for size in (n // 2, 2 * n) if 2 <= size <= most]
 
 
-def _given(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a run as `options_of` takes them: without those at their default, which may lie outside a choice's range (automatic)."""
-    defaults = {f.name: f.default for f in dataclasses.fields(get_system(name).options)}
-    return {key: value for key, value in options.items() if value != defaults[key] or key in ("n_sm", "dispatch")}
+def _given(row: Row) -> dict[str, Any]:
+    """Options of a Row as `options_of` takes them: without defaults, because a default may lie outside a choice's range (automatic)."""
+    defaults = {f.name: f.default for f in dataclasses.fields(get_system(row.system).options)}
+    return {key: value for key, value in row.options.items() if value != defaults[key] or key in ("n_sm", "dispatch")}

@@ -1,4 +1,4 @@
-"""A window of a layer: the first tokens of each GPU stand for all of them (docs/design/0006, "Windows")."""
+"""Leading tokens: the first tokens of each GPU stand for all tokens of a layer (docs/design/0006, "Windows")."""
 
 from __future__ import annotations
 
@@ -6,40 +6,48 @@ import dataclasses
 from collections.abc import Callable
 
 from dysharp.analysis import Row
+from dysharp.api.header import header_of
 from dysharp.api.workload import Workload
-from dysharp.workload import Routing, first_tokens
+from dysharp.workload import first_tokens
 
 SETTLED = 0.05
-"""Share by which the window and half of it may differ without a warning."""
+"""Relative difference between the estimates of all leading tokens and of half of them, up to which there is no warning."""
 
 
-def run_window(w: Workload, run_layer: Callable[[Workload], Row]) -> Row:
-    """The Row of the window, with `window` = what follows for the whole layer. `run_layer` simulates a Workload.
+def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
+    """The Row of the leading tokens, with `window` = the estimate for the whole layer. `run_layer` simulates a Workload.
 
-    A layer's time is start-up and drain plus its tokens at a steady rate. The rate is what the second half of the window adds to the time,
-    so start-up and drain, which both runs have, are not in it. The same from half the window and a quarter says how far the rate is settled.
+    The time of a layer is start-up and drain plus its tokens at a steady rate. The rate is the time that the second half of the
+    leading tokens adds, so start-up and drain, which both runs have, cancel. The first half and its first half give a second estimate; the
+    difference of the estimates tells whether the rate is settled.
     """
-    whole, size = w.request.tokens, w.request.window or 0
-    quarter, half, full = (run_layer(_cut(w, n)) for n in (size // 4, size // 2, size))
+    tokens, size = workload.request.tokens, workload.request.window or 0
+    quarter, half, full = (run_layer(_first_tokens(workload, n)) for n in (size // 4, size // 2, size))
     rate = (full.time_us - half.time_us) / (size - size // 2)
-    early = (half.time_us - quarter.time_us) / (size // 2 - size // 4)
+    early_rate = (half.time_us - quarter.time_us) / (size // 2 - size // 4)
     window = {
         "tokens": size,
-        "of_tokens": whole,
-        "time_us": full.time_us + (whole - size) * rate,
+        "of_tokens": tokens,
+        "time_us": full.time_us + (tokens - size) * rate,
         "us_per_token": rate,
-        "half_window_time_us": half.time_us + (whole - size // 2) * early,
+        "half_window_time_us": half.time_us + (tokens - size // 2) * early_rate,
     }
-    apart = window["half_window_time_us"] / window["time_us"] - 1
-    text = f"window of {size} tokens: half of it says {apart:+.0%}, so its rate may not be settled; take a larger one"
-    unsettled = (text,) if abs(apart) > SETTLED else ()
+    difference = window["half_window_time_us"] / window["time_us"] - 1
+    text = f"{size} leading tokens: half of them give an estimate {difference:+.0%} away; simulate more tokens"
+    unsettled = (text,) if abs(difference) > SETTLED else ()
     wall = {name: seconds + half.wall_s[name] + quarter.wall_s[name] for name, seconds in full.wall_s.items()}
-    wall["routing"], wall["total"] = w.routing_s, wall["total"] - 2 * w.routing_s
-    compile_s = full.compile_s + half.compile_s + quarter.compile_s
-    return dataclasses.replace(full, window=window, wall_s=wall, compile_s=compile_s, warnings=(*full.warnings, *unsettled))
+    wall["routing"], wall["total"] = workload.routing_s, wall["total"] - 2 * workload.routing_s
+    return dataclasses.replace(
+        full,
+        window=window,
+        wall_s=wall,
+        compile_s=full.compile_s + half.compile_s + quarter.compile_s,
+        warnings=(*full.warnings, *unsettled),
+        header=header_of(workload),
+    )
 
 
-def _cut(w: Workload, tokens: int) -> Workload:
-    """The first tokens of each GPU, in the Request too, by which warnings judge."""
-    routing: Routing = first_tokens(w.routing, tokens)
-    return dataclasses.replace(w, request=dataclasses.replace(w.request, tokens=tokens), routing=routing)
+def _first_tokens(workload: Workload, tokens: int) -> Workload:
+    """The first `tokens` tokens of each GPU, in the Request too, because warnings read it."""
+    request = dataclasses.replace(workload.request, tokens=tokens)
+    return dataclasses.replace(workload, request=request, routing=first_tokens(workload.routing, tokens))

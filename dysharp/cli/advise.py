@@ -12,16 +12,16 @@ from dysharp.cli.flags import complete_systems, json_flag, real_workload_flags
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option(
-    "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank.  [default: all that run on such machines today]"
+    "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank.  [default: all systems that run on such machines today]"
 )
 @real_workload_flags
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
 @json_flag
 def advise(model: str, systems: str | None, settings: tuple[str, ...], markdown: bool, as_json: bool, **workload: Any) -> None:
-    """Which EP system to run for MODEL on a machine, what limits it, and what would help.
+    """Rank EP systems for MODEL on a machine, with limits and what-ifs.
 
-    MODEL is a packaged model, a TOML file, or a Hugging Face config.json. Times come with error bars from measurements; what lies outside
-    the measured range carries a warning.
+    MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. Times have error bars from measurements. A prediction
+    outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
     from dysharp.api.options import parse_set
@@ -31,7 +31,7 @@ def advise(model: str, systems: str | None, settings: tuple[str, ...], markdown:
     from dysharp.errors import ConfigError
 
     if markdown and as_json:
-        raise ConfigError("advise: found --markdown and --json, expected one of them")
+        raise ConfigError("advise: found --markdown and --json, expected one of the two")
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with progress_bar() as progress:
         done = ask(model, systems=names, options=parse_set(settings), progress=progress, **workload)

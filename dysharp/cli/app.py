@@ -36,8 +36,7 @@ class Commands(click.Group):
 def cli(ctx: click.Context) -> None:
     """Compare expert-parallel communication systems on real models and real routing.
 
-    stdout is data, stderr is progress and warnings. Exit codes: 0 done, 1 the thing checked does not hold, 2 wrong input,
-    130 interrupted.
+    stdout is data; stderr is progress and warnings. Exit codes: 0 done, 1 a check failed, 2 wrong input, 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -47,21 +46,21 @@ def cli(ctx: click.Context) -> None:
 @click.argument("system", shell_complete=complete_systems)
 @workload_flags
 @click.option(
-    "--window", type=int, metavar="T", help="Run only the first T tokens of each GPU and say what follows for all (packet fidelity)."
+    "--window", type=int, metavar="T", help="Packet fidelity: simulate the first T tokens of each GPU and estimate the whole layer."
 )
 @json_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
-    """Simulate one layer under SYSTEM."""
-    from dysharp.api import compare as compare_systems
+    """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
+    from dysharp.api import run as run_system
+    from dysharp.api.comparison import header_lines
     from dysharp.api.options import parse_set
-    from dysharp.cli.output import print_header, print_json, print_row
+    from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
+    from dysharp.cli.row_text import print_row
 
     with progress_bar() as progress:
-        # A comparison of one: it has the header lines besides the Row.
-        done = compare_systems([system], system, options=parse_set(settings), progress=progress, **workload)
-    print_header(done.header)
-    row = done.rows[0]
+        row = run_system(system, options=parse_set(settings), progress=progress, **workload)
+    print_header(header_lines([row]))
     print_json(row.to_dict()) if as_json else print_row(row)
 
 
@@ -73,7 +72,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     help="Systems to compare.  [default: deepep,nvls,comet,dysharp,ideal]",
 )
 @click.option(
-    "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="What speed-ups refer to.  [default: deepep, else the first]"
+    "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="System that speed-ups refer to.  [default: deepep, else the first system]"
 )
 @click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
 @workload_flags
@@ -81,11 +80,12 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 def compare(
     systems: str | None, baseline: str | None, plot: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any
 ) -> None:
-    """Several systems on one workload, and what limits the best."""
+    """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
     from dysharp.api.options import parse_set
-    from dysharp.cli.output import print_comparison, print_header, print_json
+    from dysharp.cli.comparison_text import print_comparison
+    from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
 
     if plot is not None:  # before minutes of work, not after
@@ -109,11 +109,11 @@ def compare(
 @click.argument("what", metavar="|".join(LISTS), shell_complete=lambda ctx, param, text: [w for w in LISTS if w.startswith(text)])
 @json_flag
 def list_(what: str, as_json: bool) -> None:
-    """What there is: systems, models, clusters, options, figures or blocks."""
+    """List systems, models, clusters, options, figures or MoE blocks."""
     if what not in LISTS:
         raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
-    from dysharp.cli.listing import listing
-    from dysharp.cli.output import print_json, print_list
+    from dysharp.cli.listing import listing, print_list
+    from dysharp.cli.output import print_json
 
     rows = listing(what)
     print_json(rows) if as_json else print_list(what, rows)

@@ -25,20 +25,20 @@ def _run(args: Sequence[str] | None) -> int:
         code = cli.main(args, prog_name="dysharp", standalone_mode=False)
         sys.stdout.flush()
     except DysharpError as error:
-        return _complain(str(error), error.exit_code)
+        return _print_error(str(error), error.exit_code)
     except click.ClickException as error:
-        return _complain(error.format_message(), 2 if isinstance(error, click.UsageError) else error.exit_code)
+        return _print_error(error.format_message(), 2 if isinstance(error, click.UsageError) else error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except MemoryError:
-        return _complain("out of memory; take fewer tokens or GPUs", 2)
+        return _print_error("out of memory; take fewer tokens or GPUs", 2)
     except BrokenPipeError:
-        # The reader has gone (`| head`). Python flushes once more at exit: give it somewhere to go.
+        # The reader has gone (`| head`). Python flushes stdout once more at exit, so stdout is pointed at devnull.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     click.echo(f"dysharp: error: {one_line(' '.join(message.split()))}", err=True)
     return code

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 Command = Callable[..., Any]
+PLACEMENT_HELP = "Placement of experts: contiguous, auto, eplb[:slots=N], or a JSON or TOML file."
+SET_HELP = "Set an option of a system; repeatable. `dysharp list options` shows names and ranges."
 
 
 def _complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -32,7 +34,7 @@ _WORKLOAD = (
         show_default=True,
         metavar="NAME|FILE",
         shell_complete=_complete("models"),
-        help="Packaged model, a TOML file, or a Hugging Face config.json.",
+        help="Name of a packaged model, a TOML file, or a Hugging Face config.json.",
     ),
     click.option(
         "--cluster",
@@ -40,45 +42,45 @@ _WORKLOAD = (
         show_default=True,
         metavar="NAME|FILE",
         shell_complete=complete_clusters,
-        help="Packaged cluster or a TOML file.",
+        help="Name of a packaged cluster, or a TOML file.",
     ),
-    click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all of the cluster]"),
-    click.option("--tokens", type=int, metavar="T", help="Tokens per GPU.  [default: the model's own]"),
-    click.option("--layer", type=int, metavar="L", help="Layer of a recording.  [default: the one of median imbalance]"),
+    click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all GPUs of the cluster]"),
+    click.option("--tokens", type=int, metavar="T", help="Tokens per GPU.  [default: tokens_per_gpu of the model]"),
+    click.option("--layer", type=int, metavar="L", help="Layer of a recording.  [default: the layer of median imbalance]"),
     click.option(
         "--routing",
         metavar="R",
-        help="Where experts come from: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or counts (.csv).  "
-        "[default: the model's own]",
+        help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or "
+        "counts (.csv).  [default: routing of the model]",
     ),
     click.option(
-        "--placement", default="auto", show_default=True, metavar="P", help="contiguous, auto, eplb[:slots=N], or a JSON or TOML file."
+        "--placement", default="auto", show_default=True, metavar="P", help=PLACEMENT_HELP
     ),
-    click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass of the layer."),
+    click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Forward pass, backward pass, or both."),
     click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn."),
     click.option("--fidelity", default="burst", show_default=True, metavar="burst|packet", help="Level of the simulation."),
     click.option(
-        "--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", help="Set an option of a system; see `dysharp list options`."
+        "--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", help=SET_HELP
     ),
 )
 
-_MACHINE = 2  # flags before it name the model and the cluster
+_MACHINE = 2  # the flags before this index name the model and the cluster
 
 
 def workload_flags(command: Command) -> Command:
-    """What to simulate: the flags that `run` and `compare` share."""
+    """The flags of `run` and `compare` that say what to simulate."""
     return _with(command, _WORKLOAD)
 
 
 def real_workload_flags(command: Command) -> Command:
-    """The same for a command whose argument is the model, on a machine one can buy."""
+    """The flags of a command whose argument is the model and whose cluster is an hw-* cluster."""
     cluster = click.option(
         "--cluster",
         default="hw-dgx-h100",
         show_default=True,
         metavar="NAME|FILE",
         shell_complete=complete_clusters,
-        help="Packaged hw-* cluster or a TOML file, such as `dysharp calibrate` writes.",
+        help="Name of a packaged hw-* cluster, or a TOML file, for example from `dysharp calibrate`.",
     )
     return _with(command, (cluster, *_WORKLOAD[_MACHINE:]))
 

@@ -1,4 +1,4 @@
-"""What `dysharp list` prints, as plain values."""
+"""`dysharp list`: the rows as plain values, and as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Rows = list[dict[str, Any]]
 
 def listing(what: str) -> Rows:
     """One dict per thing; keys are the columns. Loads no compiled code."""
-    found: Rows = {
+    rows: Rows = {
         "systems": _systems,
         "models": _models,
         "clusters": _clusters,
@@ -18,7 +18,7 @@ def listing(what: str) -> Rows:
         "figures": _figures,
         "blocks": _blocks,
     }[what]()
-    return found
+    return rows
 
 
 def names(what: str) -> list[str]:
@@ -95,7 +95,7 @@ def _clusters() -> Rows:
 
 
 def _options() -> Rows:
-    """All free choices, and the options of systems that have no choice behind them."""
+    """All free choices, and the options of systems without a choice."""
     from dysharp.api.options import option_choices
     from dysharp.specs import list_choices
     from dysharp.systems import all_systems
@@ -134,3 +134,47 @@ def _blocks() -> Rows:
     from dysharp.functional.emulation import BLOCKS, PLAIN_BLOCKS
 
     return [{"name": name, "summary": text, "extra": "" if name in PLAIN_BLOCKS else "torch"} for name, text in BLOCKS.items()]
+
+
+# Columns of the printed tables; --json has all columns.
+_SHOWN = {
+    "systems": ("name", "summary", "options"),
+    "models": ("name", "hidden", "expert_hidden", "experts", "topk", "tokens_per_gpu", "routing"),
+    "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps"),
+    "figures": ("name", "points", "title"),
+    "blocks": ("name", "summary"),
+}
+_HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}
+
+
+def print_list(what: str, rows: list[dict[str, Any]]) -> None:
+    """The table of one list; options one paragraph each."""
+    from dysharp.cli.output import console, plain_table
+
+    out = console()
+    if what == "options":
+        for row in rows:
+            out.print(_option_text(row), markup=False)
+        return
+    headings = [_HEADINGS.get(key, key.replace("_", " ")) for key in _SHOWN[what]]
+    table = plain_table(headings, [[_cell(row[key]) for key in _SHOWN[what]] for row in rows], left=len(headings))
+    table.columns[0].no_wrap = True
+    out.print(table)
+
+
+def _option_text(row: dict[str, Any]) -> Any:
+    """`name = value unit (range; source)`, and the reason below."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    notes = [" | ".join(row["alternatives"]), "" if row["low"] is None else f"{row['low']} to {row['high']}", row["source"]]
+    bracket = "; ".join(note for note in notes if note)
+    head = f"{row['name']} = {row['value']} {row['unit']}".rstrip() + (f" ({bracket})" if bracket else "")
+    setters = f"--set {', '.join(row['set_by'])}" if row["set_by"] else ""
+    return Group(head, Padding(Group(*(text for text in (row["reason"], setters) if text)), (0, 0, 0, 4)))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(value) if isinstance(value, list) else str(value)

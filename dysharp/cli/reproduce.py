@@ -1,10 +1,8 @@
-"""`dysharp reproduce`: the papers' figures beside ours. `dysharp sweep`: a user's points by the same machinery."""
+"""`dysharp reproduce`: published values and simulated values of figures. `dysharp sweep`: points of a user, run and kept in the same way."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,33 +14,21 @@ from dysharp.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from dysharp.experiments import Figure, Point, Result, Store
 
+PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "tolerance", "status")
 
-jobs_flag = click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Points at a time, a process each.")
-store_flag = click.option("--store", metavar="DIR", help="Where finished points are kept.  [default: the user's cache]")
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int, str], None] | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("points"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(task, description=what, completed=done, total=total)
+jobs_flag = click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Points that run at once, one process each.")
+store_flag = click.option("--store", metavar="DIR", help="Folder that keeps finished points.  [default: the user's cache]")
 
 
 def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
-    """Rows and failures; failures are also said on stderr."""
+    """({point: Row}, {point: why it failed}); failures are also printed on stderr."""
+    from dysharp.cli.progress import bar
     from dysharp.experiments import check_points, run_points
 
     check_points(points)
     store.open()
-    with _bar() as progress:
+    with bar("points") as progress:
         rows, failed = run_points(points, store, jobs, progress)
     for why in dict.fromkeys(failed.values()):
         click.echo(f"dysharp: warning: {what}: {why}", err=True)
@@ -56,7 +42,7 @@ def _store(folder: str | None) -> Store:
 
 
 def _chosen(names: Sequence[str], every: bool, models: str | None, direction: str) -> list[tuple[Figure, list[Point]]]:
-    """The figures asked for, each with those of its points that are to run."""
+    """The figures asked for, each with its points to run."""
     from dysharp.experiments import in_direction, load_figure
 
     keep = None if models is None else {m.strip() for m in models.split(",")}
@@ -85,27 +71,27 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 
 @click.command()
 @click.argument("figures", nargs=-1, metavar="[FIGURE|FILE.toml]...")
-@click.option("--all", "every", is_flag=True, help="All packaged figures.")
-@click.option("--tornado", is_flag=True, help="Also each free choice at the ends of its range: its effect on the headline ratios.")
+@click.option("--all", "every", is_flag=True, help="Reproduce all packaged figures.")
+@click.option("--tornado", is_flag=True, help="Also run each free choice at the ends of its range, and print its effect on the headline ratios.")
 @click.option("--model", "tornado_model", default="S-8", show_default=True, metavar="NAME|FILE", help="Model of the tornado.")
-@click.option("--models", metavar="A,B,...", help="Only the points of these models.")
+@click.option("--models", metavar="A,B,...", help="Run only the points of these models.")
 @click.option(
-    "--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass of all points; claims are about forward only."
+    "--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only."
 )
 @jobs_flag
 @store_flag
 @click.option("--report", metavar="FILE.md", help="Also write the tables as Markdown.")
-@click.option("--plot", metavar="FILE", help="Also draw the window map into FILE (.svg or .png); only with `windows`.")
+@click.option("--plot", metavar="FILE", help="Also draw the window map into FILE (.svg or .png); only with figure `windows`.")
 @json_flag
 @click.pass_context
 def reproduce(
     ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, tornado_model: str, models: str | None, direction: str,
     jobs: int, store: str | None, report: str | None, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """The papers' figures and tables beside ours; exit code 1 if a claim does not hold.
+    """Compare the papers' figures and tables with simulated values.
 
-    A figure marked `reproduced` has to be, and a `gap` that has closed fails too. Finished points are kept: an interrupted run goes on
-    where it stopped.
+    Exit code 1 when a claim does not hold. A value marked `reproduced` must be within its tolerance. A value marked `gap` must be outside,
+    so a closed gap fails too. Finished points are kept: an interrupted run continues where it stopped.
     """
     from dysharp.cli.output import print_json
     from dysharp.experiments import judge, list_figures
@@ -114,7 +100,7 @@ def reproduce(
 
     names = list_figures() if every else list(figures)
     if not names and not tornado:
-        raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or some of {', '.join(list_figures())}")
+        raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or figures among {', '.join(list_figures())}")
     if tornado and direction != "fwd":
         raise ConfigError(f"--tornado: found direction {direction[:20]}, expected fwd (its headline ratios are about the forward pass)")
     if plot is not None:
@@ -124,7 +110,7 @@ def reproduce(
     where = _store(store)
     out, pages, all_hold = [], [], True
 
-    def tell(figure: Figure, results: Sequence[Result], holds: bool) -> None:
+    def print_and_keep(figure: Figure, results: Sequence[Result], holds: bool) -> None:
         nonlocal all_hold
         all_hold &= holds
         out.append(_json(figure.name, results, holds))
@@ -135,7 +121,7 @@ def reproduce(
     for figure, points in _chosen(names, every, models, direction):
         rows, failed = _run(points, where, jobs, figure.name)
         results, fine = judge(figure, rows)
-        tell(figure, results, fine and not failed)
+        print_and_keep(figure, results, fine and not failed)
         if plot is not None and figure.name == "windows":
             _plot_windows(rows, plot)
     if tornado:
@@ -170,13 +156,13 @@ def _tornado(model: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[
 @click.argument("file", metavar="FILE.toml")
 @jobs_flag
 @store_flag
-@click.option("--out", metavar="FILE.jsonl", help="Also write the finished points, one line each: {point, row}.")
+@click.option("--out", metavar="FILE.jsonl", help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
 @json_flag
 @click.pass_context
 def sweep(ctx: click.Context, file: str, jobs: int, store: str | None, out: str | None, as_json: bool) -> None:
-    """Run the points of FILE.toml (a `[points]` table like those of the figures); exit code 1 if one of them failed.
+    """Run the points of FILE.toml and keep them.
 
-    Finished points are kept: an interrupted sweep goes on where it stopped.
+    FILE.toml has a `[points]` table as in a figure file. Exit code 1 when a point failed. An interrupted sweep continues where it stopped.
     """
     import json
 
@@ -209,13 +195,9 @@ def _print_sweep(rows: dict[Point, dict[str, Any]]) -> None:
     _print_table(["point", *fields.values()], lines)
 
 
-def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str | None = None) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> None:
+    from dysharp.cli.output import console, plain_table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="right" if i else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 130).print(table, markup=False)
+    if title:
+        console(PAGE_WIDTH).print(title, style="italic", markup=False)
+    console(PAGE_WIDTH).print(plain_table(columns, lines))

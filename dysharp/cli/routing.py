@@ -1,4 +1,4 @@
-"""What `dysharp routing` prints, as plain values."""
+"""`dysharp routing`: the layers as plain values, and as a table."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def routing_dict(source: str, rows: Sequence[LayerRow]) -> dict[str, Any]:
 
 
 def _common(values: Iterable[int | None]) -> int | None:
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -56,3 +56,47 @@ def _imbalance(gpus: Sequence[GpuRow]) -> dict[str, float | None]:
 
 def _distinct(gpus: Sequence[GpuRow]) -> dict[str, float | None]:
     return {"mean": _mean(g.distinct_gpus for g in gpus), "uniform": _mean(g.distinct_gpus_uniform for g in gpus)}
+
+
+def print_layers(rows: Sequence[LayerRow]) -> None:
+    """One line per layer, a last line with what uniform routing would show, and the meaning of the columns."""
+    from dysharp.cli.output import console, plain_table, print_lines
+
+    counts = list(dict.fromkeys(gpu.n_gpus for row in rows for gpu in row.gpus))
+    headings = ["\nlayer", "experts\nmax/mean", "\nspread"]
+    headings += [heading for n in counts for heading in (f"{n} GPUs\nmax/mean", "distinct\nGPUs")]
+    lines = []
+    for row in rows:
+        by_count = {gpu.n_gpus: gpu for gpu in row.gpus}
+        cells = [cell for n in counts for cell in _gpu_cells(by_count.get(n))]
+        lines.append(["-" if row.layer is None else str(row.layer), f"{row.max_mean:.2f}", f"{row.cv:.3f}", *cells])
+    uniform = {gpu.n_gpus: gpu.distinct_gpus_uniform for row in rows for gpu in row.gpus}
+    noise = {row.cv_noise for row in rows}
+    lines.append(["uniform", "", _number(noise.pop() if len(noise) == 1 else None, 3)])
+    lines[-1] += [cell for n in counts for cell in ("", _number(uniform[n], 2))]
+    print_lines(dict.fromkeys(_source_line(row) for row in rows))
+    console().print(plain_table(headings, lines, left=0, gap=1, fold=False))
+    print_lines(
+        [
+            "experts max/mean: tokens of the busiest expert over the mean; spread: standard deviation over the mean",
+            "GPUs max/mean: (token, expert) rows of the busiest GPU over the mean",
+            "distinct GPUs: mean number of GPUs that one token is sent to, its own GPU included",
+            *(f"placement: {note}" for note in dict.fromkeys(gpu.note for row in rows for gpu in row.gpus if gpu.note)),
+        ]
+    )
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _source_line(row: LayerRow) -> str:
+    topk = "" if row.topk is None else f", top-{row.topk}"
+    tokens = "" if row.n_tokens is None else f", {row.n_tokens} tokens"
+    return f"{row.source}: {row.n_experts} experts{topk}{tokens}"
+
+
+def _gpu_cells(gpu: GpuRow | None) -> tuple[str, str]:
+    if gpu is None:
+        return "-", "-"
+    return f"{gpu.copies_max_mean:.2f}", _number(gpu.distinct_gpus, 2)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dysharp.workload import Trace
 
 GiB = 1 << 30
-_gpus = click.option("--gpus", default="8,16,32,64", show_default=True, metavar="G,G,...", help="GPU counts to place the experts on.")
+_gpus = click.option("--gpus", default="8,16,32,64", show_default=True, metavar="G,G,...", help="Numbers of GPUs to place the experts on.")
 
 
 class RoutingGroup(click.Group):
@@ -29,7 +29,7 @@ class RoutingGroup(click.Group):
 
 @click.group(cls=RoutingGroup)
 def routing() -> None:
-    """Describe recorded or drawn routing; import dumps of other tools.
+    """Describe recorded or drawn routing; import routing and placements of other tools.
 
     `dysharp routing FILE_OR_NAME` is short for `dysharp routing describe FILE_OR_NAME`.
     """
@@ -38,8 +38,8 @@ def routing() -> None:
 @routing.command()
 @click.argument("source", metavar="FILE_OR_NAME")
 @_gpus
-@click.option("--model", metavar="NAME|FILE", help="Experts and top-k for a distribution such as lognormal:0.65.")
-@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU for a distribution.  [default: the model's own]")
+@click.option("--model", metavar="NAME|FILE", help="Model that gives experts and top-k for a distribution such as lognormal:0.65.")
+@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU for a distribution.  [default: tokens_per_gpu of the model]")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of a distribution.")
 @json_flag
 def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed: int, as_json: bool) -> None:
@@ -47,8 +47,8 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
     """
-    from dysharp.cli.output import print_json, print_layers
-    from dysharp.cli.routing import counts_of, routing_dict
+    from dysharp.cli.output import print_json
+    from dysharp.cli.routing import counts_of, print_layers, routing_dict
     from dysharp.specs import load_model
     from dysharp.workload import describe as describe_source
 
@@ -63,23 +63,23 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
 @routing.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
-@click.option("--format", "format_name", default="auto", show_default=True, metavar="F", help="Format of the dump; `--format help` lists them.")
-@click.option("--experts", type=int, metavar="E", help="Routed experts of a layer, where the file cannot tell.")
-@click.option("--topk", type=int, metavar="K", help="Experts per token, where the file cannot tell.")
-@click.option("--n-layers", type=int, metavar="L", help="Length of the layer axis, where the file cannot tell (SGLang's server).")
-@click.option("--model", metavar="NAME|FILE", help="Take experts and top-k from a model: a name, a TOML file or a config.json.")
-@click.option("--layers", metavar="L,L,...", help="Layers to keep.  [default: all that route]")
-@click.option("--tokens", type=int, metavar="T", help="Counts only: scale them to T tokens.  [default: as many as were counted]")
-@click.option("--counts-of", default="", metavar="NAME", help="Counts only: which model of a CSV with several.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Counts only: seed of the drawn tokens.")
-@click.option("--limit", type=float, default=4.0, show_default=True, metavar="GiB", help="Refuse files with more data than this.")
+@click.option("--format", "format_name", default="auto", show_default=True, metavar="F", help="Format of the dump; `--format help` lists all.")
+@click.option("--experts", type=int, metavar="E", help="Routed experts of a layer, where the file does not say.")
+@click.option("--topk", type=int, metavar="K", help="Experts per token, where the file does not say.")
+@click.option("--n-layers", type=int, metavar="L", help="Length of the layer axis, where the file does not say (SGLang's server).")
+@click.option("--model", metavar="NAME|FILE", help="Model that gives experts and top-k: a name, a TOML file or a config.json.")
+@click.option("--layers", metavar="L,L,...", help="Layers to keep.  [default: all layers with routing]")
+@click.option("--tokens", type=int, metavar="T", help="Files of counts: scale the counts to T tokens.  [default: the counted tokens]")
+@click.option("--counts-of", default="", metavar="NAME", help="Files of counts: model to read from a CSV with several models.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Files of counts: seed of the drawn tokens.")
+@click.option("--limit", type=float, default=4.0, show_default=True, metavar="GiB", help="Refuse files with more data.")
 @_gpus
 @json_flag
 def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model: str | None, as_json: bool, **values: Any) -> None:
     """Convert routing dumps of other tools to a trace.
 
-    FILE... is one recording: one file, or one for each rank or request. Nothing in a file is executed. Files that only count get tokens
-    drawn with exactly these counts, and say so.
+    FILE... is one recording: one file, or one file for each rank or request. Nothing in a file is executed. From a file of counts, tokens
+    are drawn with exactly these counts; a note says so.
     """
     from dysharp.cli.routing import counts_of
     from dysharp.workload import check_writable
@@ -99,10 +99,10 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
 @routing.command()
 @click.argument("file", metavar="FILE")
 @click.option("-o", "--out", required=True, metavar="OUT.json", help="Placement to write; --placement OUT.json uses it.")
-@click.option("--layer", type=int, default=0, show_default=True, metavar="L", help="Layer of the table.")
-@click.option("--gpus", type=int, metavar="G", help="GPUs that the replicas are spread over, where the file cannot tell.")
+@click.option("--layer", type=int, default=0, show_default=True, metavar="L", help="Layer to read from the table.")
+@click.option("--gpus", type=int, metavar="G", help="GPUs that hold the replicas, where the file does not say.")
 def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
-    """Convert where a load balancer put experts to a placement file.
+    """Convert the expert placement of a load balancer to a placement file.
 
     FILE holds phy2log of DeepSeek's EPLB or physical_to_logical_map of vLLM and SGLang (.npz or torch.save), or is the expert map of
     vLLM-Ascend (JSON).
@@ -113,23 +113,23 @@ def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
     check_writable(out, ".json")
     held = import_placement(file, layer, gpus)
     save_text(placement_json(held), out, ".json")
-    click.echo(f"written: {out}, {sum(map(len, held))} slots on {len(held)} GPUs; use it with --placement {out}")
+    click.echo(f"written: {out}, {sum(map(len, held))} slots on {len(held)} GPUs; to use it: --placement {out}")
 
 
 @click.command()
 @click.argument("model", metavar="MODEL_DIR")
 @click.option("--text", required=True, metavar="FILE", help="UTF-8 text that the model reads.")
 @click.option("-o", "--out", required=True, metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
-@click.option("--layers", metavar="L,L,...", help="Layers to record.  [default: all with experts]")
-@click.option("--max-tokens", type=int, default=8192, show_default=True, metavar="N", help="Stop after so many tokens.")
-@click.option("--sequence", type=int, metavar="N", help="Tokens that see each other.  [default: 512, or the model's limit]")
+@click.option("--layers", metavar="L,L,...", help="Layers to record.  [default: all layers with experts]")
+@click.option("--max-tokens", type=int, default=8192, show_default=True, metavar="N", help="Stop after N tokens.")
+@click.option("--sequence", type=int, metavar="N", help="Tokens of one sequence; they attend to each other.  [default: 512, or the model's limit]")
 @_gpus
 @json_flag
 def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int, sequence: int | None, gpus: str, as_json: bool) -> None:
     """Record the routing of a Hugging Face MoE model while it reads a text.
 
-    MODEL_DIR is a local folder with config.json and *.safetensors. Without a tokenizer in it the model reads bytes. Needs the extra
-    "torch".
+    MODEL_DIR is a local folder with config.json and *.safetensors. Without a tokenizer in that folder the model reads bytes. Needs the
+    extra "torch".
     """
     from dysharp.api import capture as capture_text
     from dysharp.api.recording import read_text
@@ -168,8 +168,8 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
 
 
 def _save(trace: Trace, out: str | Path, counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
-    from dysharp.cli.output import print_json, print_layers
-    from dysharp.cli.routing import routing_dict
+    from dysharp.cli.output import print_json
+    from dysharp.cli.routing import print_layers, routing_dict
     from dysharp.workload import describe_trace, save_trace
 
     rows = describe_trace(trace, counts)
@@ -178,7 +178,7 @@ def _save(trace: Trace, out: str | Path, counts: list[int], as_json: bool, more:
         print_json(routing_dict(trace.name, rows) | {"path": path} | more)
         return
     print_layers(rows)
-    click.echo(f"written: {path}; replay it with --routing {path}")
+    click.echo(f"written: {path}; to replay it: --routing {path}")
 
 
 def _print_formats() -> None:

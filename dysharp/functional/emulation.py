@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
-from dysharp.functional.faults import ROUTING, check_kinds, machine_faults, routing_cases
+from dysharp.functional.faults import ROUTING, routing_cases
 from dysharp.functional.layer import Tensors
 from dysharp.functional.machine import Machine, Pass
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
-from dysharp.program import Program, Trace
 from dysharp.workload import needed_gpus
 
 Array = NDArray[Any]
@@ -96,45 +95,14 @@ class _Errors:
 
 
 def run_emulation(
-    system: str,
-    block: str,
-    shape: Shape,
-    *,
-    gpus: int,
-    tokens: int,
-    dtype: str | None,
-    backward: bool,
-    inject: Iterable[str],
-    order: str,
-    path: str,
-    seed: int,
-    options: Mapping[str, Any],
-    placement: str,
-    dump_token: int | None,
-    tracer: Callable[[Program], Trace] | None,
-    progress: Callable[[int, int], None] | None,
+    machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: tuple[str, ...]
 ) -> Emulation:
-    """See `dysharp.emulate`."""
+    """Run one layer of `block` on `machine`, `tokens` per GPU; `kinds` are the faults and hard cases to inject. See `dysharp.emulate`."""
     if block not in BLOCKS:
         raise ConfigError(f"block {block!r}: unknown{nearest(block, BLOCKS)}")
-    kinds = tuple(inject)
-    check_kinds(kinds)
     chosen = number(dtype if dtype is not None else "int32" if block == "integer" else "float32")
     if chosen.is_integer != (block == "integer"):
-        raise ConfigError(f"dtype {chosen.name}: found it with block {block}, expected int32 for block integer and a float type for the others")
-    machine = Machine(
-        system,
-        gpus,
-        order=order,
-        seed=seed,
-        path=path,
-        faults=machine_faults(kinds),
-        options=dict(options),
-        placement=placement,
-        tracer=tracer,
-        progress=progress,
-        dump_token=dump_token,
-    )
+        raise ConfigError(f"dtype: found {chosen.name} with block {block}, expected int32 for block integer, a float type for other blocks")
     errors = _Errors()
     if block in PLAIN_BLOCKS:
         what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors)
@@ -143,14 +111,14 @@ def run_emulation(
     passes = list(machine.passes.values())
     statistics = [p.statistics for p in passes if p.statistics is not None]
     return Emulation(
-        system=system,
+        system=machine.system,
         block=block,
-        gpus=gpus,
+        gpus=machine.gpus,
         tokens_per_gpu=tokens,
         dtype=chosen.name,
         backward=backward,
         path="packet" if statistics else "row",
-        order=order,
+        order=machine.order,
         max_abs_error=errors.absolute,
         max_rel_error=errors.relative,
         bound=BOUNDS[chosen.name],

@@ -66,7 +66,7 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     fused=True,
     row_formats=ROWS,
     colour="#009E73",
-    change=Change("DySHARP switches", "`overlap by rows` with multicast and sums in the switch; the hub of each GPU places rows", rank=2),
+    change=Change("DySHARP switches", "as `overlap by rows`, with multicast and sums in the switch; the hub of each GPU places rows", rank=2),
     drops="AL TLB misses, TS/OR overflow, polling",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -36,7 +36,7 @@ class Options:
     colour="#56B4E9",
     change=Change(
         "overlap by rows",
-        "one kernel with the tiles of Mega MoE: Dispatch, GEMMs and Combine at once, a row at a time, on today's switches",
+        "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row",
         rank=1,
     ),
     drops="the addressing that pushes need: counts and offsets are free",

@@ -47,7 +47,7 @@ class Options:
     colour="#999999",
     change=Change(
         "communication for free",
-        "no transfer takes time, the faster of GEMM libraries and fused kernels: the bound of any change to communication",
+        "transfers take no time; the faster of GEMM library and fused kernel: the bound of any change to communication",
         rank=3,
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.analysis import Point, Row, make_row
+from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
@@ -28,17 +28,20 @@ MODEL = Model(
 )
 
 
+NO_COSTS = HostCosts(WallTimes(0, 0, 0, 0, 0), 0, 0)
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run and all it came from."""
 
-    point: Point
+    inputs: RunInputs
     program: Program
     trace: Trace
 
     @property
     def row(self) -> Row:
-        return make_row(self.point, self.program, self.trace)
+        return make_row(self.inputs, measure(self.inputs, self.program, self.trace), None, NO_COSTS, blocks={})
 
 
 def _routing(name: str) -> Routing:
@@ -60,8 +63,8 @@ def _run(system: str, routing: str, direction: str, options: tuple[tuple[str, An
     values = chosen.options(**dict(options))
     program = chosen.plan(MODEL, cluster, drawn, direction, values)
     trace, _ = run_burst(program)
-    point = Point(system, MODEL, cluster, drawn, None, direction, "burst", 3, dict(options), chosen.traffic == "none")
-    return Run(point, program, trace)
+    inputs = RunInputs(system, MODEL, cluster, drawn, None, direction, "burst", 3, dict(options), chosen.traffic == "none")
+    return Run(inputs, program, trace)
 
 
 @pytest.fixture(scope="session")

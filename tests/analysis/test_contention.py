@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dysharp.analysis.contention import Beside, beside, made_up_ps, sm_contention_us
+from dysharp.analysis.contention import Overlap, made_up_ps, overlap_of, sm_contention_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, load_cluster, load_model
@@ -36,13 +36,13 @@ def finished(system: str, direction: str, **options: Any) -> tuple[Program, Trac
     ],
 )
 def test_missing_sms_are_made_up_for(shared: int, kernels_end: int, gemms_end: int, n_sm: int, late: int) -> None:
-    assert made_up_ps(Beside(shared, kernels_end, gemms_end), n_sm, 100) == late
+    assert made_up_ps(Overlap(shared, kernels_end, gemms_end), n_sm, 100) == late
 
 
 @pytest.mark.parametrize("system", ["deepep", "hybrid-ep"])
 def test_forward_kernels_run_one_after_the_other(system: str) -> None:
     program, trace = finished(system, "fwd", n_sm=8)
-    assert [beside(program, trace, gpu).shared_ps for gpu in range(4)] == [0] * 4
+    assert [overlap_of(program, trace, gpu).shared_ps for gpu in range(4)] == [0] * 4
     assert sm_contention_us(program, trace, 8, CLUSTER.n_sms) == 0.0
 
 
@@ -51,7 +51,7 @@ def test_more_sms_for_combine_slow_weight_gradients(system: str) -> None:
     """Of one and the same run: the loss is in proportion to the SMs that are kept, as long as weight gradients end last."""
     program, trace = finished(system, "bwd", n_sm=8)
     n_sms = CLUSTER.n_sms
-    last = max((beside(program, trace, gpu) for gpu in range(4)), key=lambda found: found.gemms_end_ps)
+    last = max((overlap_of(program, trace, gpu) for gpu in range(4)), key=lambda overlap: overlap.gemms_end_ps)
     assert last.gemms_end_ps == trace.time_ps > last.kernels_end_ps
     assert last.shared_ps > 0
     few, many = (sm_contention_us(program, trace, n, n_sms) for n in (8, 32))

@@ -73,7 +73,7 @@ def test_communication_for_free_is_a_bound(model: str, cluster: str, tokens: int
 def test_what_ifs_have_the_formats_of_the_best() -> None:
     done = ds.advise("deepseek-v3", cluster="hw-dgx-b200", tokens=16, systems=["megamoe"])
     assert done.best.formats == "Dispatch MXFP8, Combine BF16, weights FP4"
-    assert any("weights in FP4, where the model's are FP8" in text for text in done.best.row.warnings)
+    assert any("weights in FP4 instead of the model's FP8" in text for text in done.best.warnings)
     after = {entry.change: entry.predicted.row.options for entry in done.what_if}
     for change in ("overlap by rows", "DySHARP switches"):
         assert (after[change]["dispatch"], after[change]["weights"]) == ("mxfp8", "fp4")
@@ -147,10 +147,10 @@ def test_a_family_of_one_gpu_has_no_bar_elsewhere() -> None:
 
 
 def test_the_eager_time_says_whose_host_it_has(advice: Advice) -> None:
-    assert any("17.9 launches at 44 us (h100.host_call_us, not your host: host time of one" in line for line in advice.header)
+    assert any("17.9 launches at 44 us each (h100.host_call_us, not your host: host time of one" in line for line in advice.header)
     mine = replace(load_cluster("hw-dgx-h100"), constants=(("h100.host_call_us", 4.0),))
     header = ds.compare(["deepep"], model="deepseek-v2-lite", cluster=mine, tokens=8).header
-    assert any("17.9 launches at 4 us (h100.host_call_us, this cluster's own value); a CUDA graph has none" in line for line in header)
+    assert any("17.9 launches at 4 us each (h100.host_call_us, this cluster's own value); a CUDA graph has no launches" in line for line in header)
 
 
 def test_ties_overlap_the_best(advice: Advice) -> None:
@@ -202,7 +202,7 @@ def test_paper_forms_have_no_error_bars_and_say_so(advice: Advice) -> None:
     for entry in advice.what_if:
         if entry.predicted.row.form == "paper":
             assert entry.predicted.bar() is None
-            assert "no software cost is charged" in entry.predicted.row.warnings[0]
+            assert "no software cost is charged" in entry.predicted.warnings[0]
 
 
 def test_replicas_even_the_load_out(advice: Advice) -> None:
@@ -322,7 +322,7 @@ def test_surroundings_grow_with_rows_and_vanish_without_them() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"cluster": "paper-nvl72"}, "is of the paper family, expected an hw-"),
+        ({"cluster": "paper-nvl72"}, "of the paper family, expected an hw-"),
         ({"systems": ["dysharp"]}, "dysharp needs hardware that does not exist"),
         ({"systems": ["nvls"]}, "nvls has no real form"),
         ({"systems": []}, "found no system"),
@@ -342,6 +342,6 @@ def test_progress_and_memory_are_told() -> None:
     seen = []
     done = ds.advise("deepseek-v3", systems=["deepep"], options={"deepep.n_sm": 8}, cluster="hw-dgx-h100", tokens=8, progress=seen.append)
     assert {step.system for step in seen} >= {"deepep", "dysharp", "ideal"}
-    told = [text for text in (*done.header, *done.best.row.warnings) if "take 82 GB of the 80 GB of a GPU" in text]
-    assert told == [text for text in done.header if text.startswith("warning: the experts")]
+    told = [text for text in (*done.header, *done.best.warnings) if "take 82 GB per GPU, but a GPU has 80 GB" in text]
+    assert told == [text for text in done.header if text.startswith("warning: memory: the experts")]
     assert len(told) == 1

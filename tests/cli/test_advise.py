@@ -49,7 +49,7 @@ def test_warnings_are_printed(dysharp: Call) -> None:
 def test_a_warning_is_printed_once_and_prefixes_are_single(dysharp: Call) -> None:
     given = ("deepseek-v3", "--tokens", "4", "--systems", "deepep,deepep-ll,hybrid-ep", "--set", "deepep.n_sm=20", "--set", "hybrid-ep.n_sm=16")
     out = " ".join(dysharp("advise", *given, "--markdown").out.split())
-    assert out.count("GB of a GPU") == 1
+    assert out.count("GB per GPU") == 1
     assert out.count("rows_per_expert 1 is outside") == 1
     assert "warning: hybrid-ep: no measurement stands behind it" in out
     assert "Dispatch FP8, Combine BF16, 20 SMs" in out
@@ -57,7 +57,7 @@ def test_a_warning_is_printed_once_and_prefixes_are_single(dysharp: Call) -> Non
 
 def test_a_large_machine_says_where_its_pairs_are(dysharp: Call) -> None:
     out = " ".join(dysharp("advise", *SMALL, "--cluster", "hw-gb200-nvl72", "--gpus", "16").out.split())
-    assert "no table of pairs: 16 GPUs, a page holds 8; --json has it up to 72 GPUs" in out
+    assert "GPU pairs of 16 GPUs are not printed (at most 8); --json has them for up to 72 GPUs" in out
 
 
 def test_errors_are_one_line(dysharp: Call) -> None:

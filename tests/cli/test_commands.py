@@ -31,7 +31,7 @@ def test_a_window_is_labelled(dysharp: Call) -> None:
     words = ("run", "deepep", *SMALL, "--fidelity", "packet", "--window", "8")
     done = dysharp(*words)
     assert done.code == 0
-    assert "window: only the first 8 tokens of each GPU are run; what follows for all 24 is an estimate" in done.err
+    assert "leading tokens: only the first 8 tokens of each GPU are simulated; the time of all 24 is an" in done.err
     row = json.loads(dysharp(*words, "--json").out)
     assert f"{row['window']['time_us']:.2f} us for 24 tokens per GPU" in done.out
     assert (row["tokens_per_gpu"], row["window"]["of_tokens"]) == (8, 24)
@@ -79,8 +79,8 @@ def test_layers_of_real_machines_say_what_surrounds_them(dysharp: Call) -> None:
     assert max(map(len, table.splitlines())) <= 100
     assert f"{row['time_us']:.1f}" in table
     assert f" {row['time_us'] - row['simulated_us']:.1f} " in table
-    assert "around" in table
-    assert "around" not in dysharp("compare", *SMALL, "--systems", "deepep,dysharp").out
+    assert "outside kernels" in table
+    assert "outside kernels" not in dysharp("compare", *SMALL, "--systems", "deepep,dysharp").out
 
 
 def test_compare_json(dysharp: Call) -> None:

@@ -21,4 +21,7 @@ def test_the_stored_points_are_those_of_today_and_of_this_model_version():
 
 @pytest.mark.parametrize("name", POINTS)
 def test_point_is_replayed(name):
-    assert replay(POINTS[name]) == pytest.approx(FILE["points"][name], rel=1e-12)
+    replayed, stored = replay(POINTS[name]), FILE["points"][name]
+    assert replayed.keys() == stored.keys()
+    for field, value in stored.items():  # the last bits of a sum of floats may depend on the build of NumPy
+        assert replayed[field] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), field

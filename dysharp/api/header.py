@@ -1,0 +1,32 @@
+"""The header: lines that say what the numbers of a run rest on."""
+
+from __future__ import annotations
+
+from dysharp.analysis.surroundings import host_line
+from dysharp.api.request import DIRECTIONS
+from dysharp.api.workload import Workload
+
+
+def header_of(workload: Workload) -> tuple[str, ...]:
+    """Workload, routing, machine and its assumptions, notes, and where the numbers have been validated."""
+    request, routing = workload.request, workload.routing
+    model, cluster = request.model, request.cluster
+    costs = "software costs are charged" if cluster.software_costs else "no software cost is charged"
+    basis = "the papers' assumptions" if cluster.family == "paper" else "calibrated to measurements"
+    lines = [
+        f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
+        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {DIRECTIONS[request.direction]}",
+        f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
+        f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
+        *((host_line(cluster),) if cluster.family == "hw" else ()),
+        *(f"note: {note}" for note in routing.notes),
+    ]
+    if routing.placement.note:
+        lines.append(f"placement {routing.placement.kind}: {routing.placement.note}")
+    if request.window is not None:
+        lines.append(
+            f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"
+        )
+    if cluster.family == "paper":
+        lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
+    return tuple(lines)

@@ -1,0 +1,121 @@
+"""One pass of one layer: plan, verify, run on the engine, measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
+from dysharp.analysis.contention import sm_contention_us
+from dysharp.analysis.residence import row_visits
+from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.analysis.trust import Question, warnings_of
+from dysharp.api.header import header_of
+from dysharp.api.request import Request
+from dysharp.api.workload import Workload
+from dysharp.systems import System
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dysharp.engine.burst.run import Timing
+    from dysharp.program import Program, Trace
+
+OnStage = Callable[..., None]
+"""`on_stage(stage, done, total)`; `done` of `total` ops, 0 = unknown."""
+
+
+def run_pass(
+    system: System, options: Any, workload: Workload, direction: str, on_stage: OnStage, row_slot: NDArray[np.int32] | None = None
+) -> tuple[Row, NDArray[np.int32]]:
+    """The Row of one pass and the region slot of each row.
+
+    A backward pass runs on the layout `row_slot` of its forward pass; None: the layout that an evenly running forward pass leaves.
+    """
+    begin = time.perf_counter()
+    request = workload.request
+    on_stage("plan")
+    from dysharp.program.relayout import relayout
+    from dysharp.program.verify import verify
+
+    program = system.plan(request.model, request.cluster, workload.routing, direction, options)
+    if row_slot is not None:
+        program = relayout(program, row_slot)
+    verify(program)
+    plan_s = time.perf_counter() - begin
+    on_stage("engine", 0, program.n_ops)
+    importing = time.perf_counter()
+    engine = _engine(request)  # numba loads here and nowhere earlier
+    import_s = time.perf_counter() - importing
+    trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
+    on_stage("analysis")
+    analysing = time.perf_counter()
+    inputs = RunInputs(
+        system=system.name,
+        model=request.model,
+        cluster=request.cluster,
+        routing=workload.routing,
+        layer=workload.routing.layer,
+        direction=direction,
+        fidelity=request.fidelity,
+        seed=request.seed,
+        options=dataclasses.asdict(options),
+        free_links=system.traffic == "none",
+    )
+    measured, around = measure(inputs, program, trace), _surroundings(inputs, program, trace)
+    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
+    end = time.perf_counter()
+    compile_s = import_s + timing.compile_s
+    wall = WallTimes(
+        routing=workload.routing_s,
+        plan=plan_s + timing.lower_s,
+        engine=timing.engine_s,
+        analysis=end - analysing,
+        total=workload.routing_s + end - begin - compile_s,
+    )
+    costs = HostCosts(wall, compile_s, peak_rss_mb())
+    return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings_of(asked), header=header_of(workload)), trace.row_slot
+
+
+def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:
+    """The surroundings of the Program on an hw cluster; None on other clusters and without GEMMs (`compute` = False)."""
+    cluster, options = inputs.cluster, inputs.options
+    if cluster.family != "hw" or not options.get("compute", True):
+        return None
+    parts = surroundings(inputs.system, inputs.model, cluster, inputs.routing, options=options, direction=inputs.direction)
+    if inputs.form != "real":
+        return parts
+    return dataclasses.replace(parts, contention_us=sm_contention_us(program, trace, int(options.get("n_sm", 0)), cluster.n_sms))
+
+
+def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]], tuple[Trace, Timing, dict[str, Any]]]:
+    """The engine of the fidelity asked for: (Trace, wall times, statistics of its blocks) of a Program."""
+    if request.fidelity == "packet":
+        from dysharp.engine.packet.fabric import fabric_of
+        from dysharp.engine.packet.program import run_packet
+
+        def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+            config = dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric))
+            run = run_packet(program, config, progress)
+            table = run.statistics["al_tlb"]
+            table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None
+            return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": program.n_nodes * program.machine.n_links, **run.statistics}
+
+        return packet
+    from dysharp.engine.burst.run import run_burst
+
+    return lambda program, progress: (*run_burst(program, progress), {})
+
+
+def peak_rss_mb() -> float:
+    """Largest resident memory of this process so far, in MB (1e6 bytes); 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0.0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -1,0 +1,63 @@
+"""A Comparison as text: one line per system, what the columns mean, what limits the best."""
+
+from __future__ import annotations
+
+from dysharp.analysis import Row
+from dysharp.api import Comparison
+from dysharp.cli.output import UNKNOWN, WIDTH, console, plain_table, print_lines
+from dysharp.cli.row_text import bytes_unit, percent
+
+SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
+
+
+def print_comparison(done: Comparison) -> None:
+    """One row per system, then the meaning of the columns, then the sentence."""
+    divisor, unit = bytes_unit(done.rows)
+    out = console()
+    surrounded = any(row.surroundings_us for row in done.rows)  # one more column
+    narrow = out.width < WIDTH or surrounded
+    gap = 1 if narrow or max(len(row.system) for row in done.rows) > SHORT_NAME else 2
+    headings = (
+        "\nsystem",
+        "\nform",
+        "layer\ntime us",
+        *(("outside\nkernels",) if surrounded else ()),
+        "exposed\ncomm us",
+        f"payload\nup {unit}",
+        f"payload\ndown {unit}",
+        "link\nup %" if narrow else "link up %\nmean / max",
+        "link\ndown %" if narrow else "down %\nmean / max",
+        "speed-up\nx",
+        "x own\nbound",
+        "x lower\nbound",
+    )
+
+    def cells(row: Row) -> tuple[str, ...]:
+        return (
+            row.system,
+            row.form,
+            f"{row.time_us:.1f}",
+            *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()),
+            f"{row.exposed_comm_us:.1f}",
+            f"{sum(row.traffic_bytes['up'].values()) / divisor:.2f}",
+            f"{sum(row.traffic_bytes['down'].values()) / divisor:.2f}",
+            percent(row, "up", narrow=narrow),
+            percent(row, "down", narrow=narrow),
+            f"{done.speedup[row.system]:.2f}",
+            f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
+            f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
+        )
+
+    out.print(plain_table(headings, map(cells, done.rows), left=2, gap=gap, fold=False))
+    legend = [
+        "",
+        f"speed-up: time of {done.baseline} divided by the time of the system",
+        "x own bound: time divided by the time that the busiest resource of this system needs",
+        "x lower bound: time divided by the lower bound that holds for every system",
+    ]
+    if surrounded:
+        legend += [
+            "outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time",
+            "eager layers also wait for the host (--json: eager_us)",
+        ]
+    print_lines([*legend, done.sentence])

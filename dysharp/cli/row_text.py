@@ -1,0 +1,133 @@
+"""One Row as text: name, value, unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dysharp.analysis import Row
+from dysharp.cli.output import console, fact_table
+
+_CAUSES = {
+    "link_up_us": "up links",
+    "link_down_us": "down links",
+    "sm_us": "SMs",
+    "latency_us": "latencies",
+    "window_us": "windows",
+    "host_us": "software",
+    "surroundings_us": "surroundings",
+}
+_STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
+
+
+def print_row(row: Row) -> None:
+    """All fields of a Row that people read."""
+    console().print(fact_table(_facts(row)))
+
+
+def bytes_unit(rows: Sequence[Row]) -> tuple[float, str]:
+    """One unit for all payload sizes of Rows: GB from one GB on, else MB (decimal)."""
+    largest = max((sum(row.traffic_bytes[side].values()) for row in rows for side in ("up", "down")), default=0)
+    return (1e9, "GB") if largest >= 1e9 else (1e6, "MB")
+
+
+def percent(row: Row, side: str, *, narrow: bool = False) -> str:
+    """Utilization in percent: "mean / max" over GPUs, or the mean alone."""
+    mean = f"{100 * row.utilization[side]:.0f}"
+    return mean if narrow else f"{mean} / {100 * row.utilization[f'{side}_max']:.0f}"
+
+
+def _times(parts: Mapping[str, float], names: Mapping[str, str] | None = None) -> str:
+    names = names or {}
+    return ", ".join(f"{names.get(name, name.removesuffix('_us').replace('_', ' '))} {us:.1f} us" for name, us in parts.items())
+
+
+def _facts(row: Row) -> list[tuple[str, str]]:
+    divisor, unit = bytes_unit([row])
+
+    def sizes(side: str) -> str:
+        return ", ".join(f"{name} {value / divisor:.3f} {unit}" for name, value in row.traffic_bytes[side].items())
+
+    phases = [
+        (f"  {name}", f"{p['start']:.1f} to {p['end']:.1f} us, busy {p['busy']:.1f} us")
+        for name, p in row.phases_us.items()
+        if p["end"] > 0
+    ]
+    return [
+        ("system", f"{row.system} ({row.form} form)"),
+        *_window_facts(row),
+        ("layer time", f"{row.time_us:.2f} us"),
+        *_surroundings_facts(row),
+        ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
+        ("lower bound, this system", f"{row.bound_us:.2f} us by {row.bound_resource}: {_times(row.bound_terms)}"),
+        ("lower bound, any system", f"{row.workload_bound_us:.2f} us"),
+        ("critical path", _times(row.attribution, _CAUSES)),
+        ("phases on the last GPU", ""),
+        *phases,
+        ("waits on the last GPU", _times(row.stalls, _STALLS)),
+        ("payload up", sizes("up")),
+        ("payload down", sizes("down")),
+        ("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down"),
+        ("up links, mean / max", f"{percent(row, 'up')} % busy"),
+        ("down links, mean / max", f"{percent(row, 'down')} % busy"),
+        ("SMs, mean / max", f"{percent(row, 'sm')} % busy"),
+        *_block_facts(row.blocks),
+        ("simulation", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
+    ]
+
+
+def _surroundings_facts(row: Row) -> list[tuple[str, str]]:
+    """Parts of the layer time that are not in the Program; the facts below them describe the Program alone."""
+    if not row.surroundings_us:
+        return []
+    return [
+        ("  in kernels", f"{row.simulated_us:.2f} us; all facts below describe this part"),
+        ("  outside kernels", _times({name: us for name, us in row.surroundings_us.items() if name != "host_us"})),
+        ("eager layer time", f"{row.eager_us:.2f} us, with the launches of the host"),
+    ]
+
+
+def _window_facts(row: Row) -> list[tuple[str, str]]:
+    """The estimate for the whole layer; the facts below it describe the leading tokens alone."""
+    if not row.window:
+        return []
+    w = row.window
+    return [
+        (
+            "whole layer, estimated",
+            f"{w['time_us']:.2f} us for {w['of_tokens']} tokens per GPU, {w['us_per_token']:.4f} us per token; "
+            f"half the leading tokens give {w['half_window_time_us']:.2f} us",
+        ),
+        ("leading tokens", f"the first {w['tokens']} tokens of each GPU; all facts below describe them"),
+    ]
+
+
+def _block_facts(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Counts of the fabric's blocks at packet level; idle blocks are left out."""
+    if not blocks:
+        return []
+    al, reduction, queue = blocks["al_tlb"], blocks["reduction"], blocks["multimemq"]
+    packets, buffered = blocks["packets"]["cut"], blocks["input_buffer"]["max_flits"]
+    facts = [("blocks of the fabric", f"{packets} packets, input buffers hold up to {buffered} flits per port")]
+    if al["lookups"]:
+        flying, retries = al["misses_under_way"], f"{al['full_retries']} retries without a free register"
+        facts += [
+            ("  AL TLB", f"{al['lookups']} lookups, {al['hit_rate']:.1%} hits, {al['misses']} reads of memory, {al['evictions']} evictions"),
+            ("    misses in flight", f"mean {flying['mean']:.0f}, maximum {flying['max']}, over all hubs; {retries}"),
+            ("    banks", f"{al['bank_waits']} lookups at a busy bank, {al['bank_wait_ns_mean']:.1f} ns per lookup (not charged)"),
+        ]
+    if reduction["sessions"]:
+        live = reduction["occupancy"]
+        ends = f"{reduction['evictions']} evictions, {reduction['timeouts']} timeouts, {reduction['bypasses']} bypasses"
+        facts += [
+            ("  reduction tables", f"{reduction['sessions']} sessions, {ends}"),
+            ("    live sessions", f"mean {live['mean']:.0f}, maximum {live['max']}, over all ports"),
+        ]
+    if queue["fetches"]:
+        facts += [("  MultimemQ", f"{queue['fetches']} target lists, {queue['lists_under_way_mean']:.1f} in flight per GPU")]
+    stalls = ", ".join(
+        f"{cause.replace('_', ' ')} {n}" + (f" ({blocks['stalls_us'][cause]:.0f} us)" if cause in blocks["stalls_us"] else "")
+        for cause, n in blocks["stalls"].items()
+        if n
+    )
+    return [*facts, ("  stalls by cause", stalls or "none")]
