@@ -11,13 +11,13 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.analysis.load import Load, eplb_spec, load_of, memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.analysis.trust import Question, measured_range, trust_of, whole_layers
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, option_choices, options_of, split_options
 from dysharp.api.point import run_point
 from dysharp.api.progress import Progress
 from dysharp.api.workload import Request, Workload, header_of, make_request, make_workload
 from dysharp.errors import ConfigError
+from dysharp.measured.trust import PredictionScope, measured_range, trust_of, whole_layers
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, all_systems, get_system
 
@@ -226,7 +226,7 @@ def advise(
 
     load = tuple(load_of(r) for r in (routed, desk.workload(placement=eplb_spec(routed)).routing))
     top = ranking[0].row
-    layers = whole_layers(Question(top.system, request.model, request.cluster, request.tokens, request.direction, top.options))
+    layers = whole_layers(PredictionScope(top.system, request.model, request.cluster, request.tokens, request.direction, top.options))
     return Advice(
         tuple(ranking),
         not_ranked,
@@ -297,7 +297,7 @@ class Desk:
         other = () if narrow == "model" else (f"weights in {WORDS[narrow]}, where the model's are {r.model.gemm_dtype.upper()}: other numerics",)
         row = dataclasses.replace(row, warnings=(*row.warnings, *other, *heavy))
         shares = {name: us / row.time_us for name, us in row.path_us.items()} | {"surroundings": 1 - row.simulated_us / row.time_us}
-        trust = trust_of(Question(name, r.model, r.cluster, r.tokens, r.direction, row.options), shares)
+        trust = trust_of(PredictionScope(name, r.model, r.cluster, r.tokens, r.direction, row.options), shares)
         return Predicted(row, formats_of(row, r.model), trust.typical, trust.wide, trust.families, {})
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from dysharp.analysis.machine_fit import MachineFit
+    from dysharp.measured.cluster_fit import ClusterFit
 
 DEFAULT_BASE = "hw-dgx-h100"
 DIGITS = 4
@@ -21,7 +21,7 @@ DIGITS = 4
 class Calibration:
     """A fit and the cluster file it was written to."""
 
-    fit: MachineFit
+    fit: ClusterFit
     path: str
     name: str
 
@@ -35,7 +35,7 @@ class Calibration:
             "constants": [{"name": name, "before": f.before[name], "after": value} for name, value in f.fitted.items()],
             "refused": dict(f.refused),
             "errors": [asdict(row) for row in f.errors],
-            "skipped": [{"id": row.id, "kind": row.kind, "reason": why} for row, why in f.skipped],
+            "skipped": [{"id": m.id, "kind": m.kind, "reason": why} for m, why in f.skipped],
         }
 
 
@@ -43,13 +43,14 @@ def calibrate(
     data: str | os.PathLike[str], out: str | os.PathLike[str], *, base: str = DEFAULT_BASE, name: str | None = None,
     begun: Callable[[], None] | None = None,
 ) -> Calibration:
-    """Fit the constants that the rows of a CSV determine and write a cluster TOML that carries them over `base`, a packaged hw cluster.
+    """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.
 
-    `name` of the cluster: by default that of the file. `begun` is called when all input has been read and the fit begins. Raises `ConfigError` for
-    wrong input and when the rows determine nothing.
+    `base` is the packaged hw cluster that the file extends. `name`: of the cluster, by default that of the file.
+    `begun` is called when all input has been read and the fit begins. Raises `ConfigError` for wrong input and when the
+    measurements determine nothing.
     """
-    from dysharp.analysis.machine_fit import fit_machine
-    from dysharp.analysis.measured import read_measurements
+    from dysharp.measured.cluster_fit import fit_cluster
+    from dysharp.measured.measurements import read_measurements
     from dysharp.specs import list_clusters, load_cluster
     from dysharp.specs.fitted import fitted
     from dysharp.workload import check_writable
@@ -63,24 +64,25 @@ def calibrate(
     called = _name(name or path.stem)
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
-    rows = read_measurements(data)
-    if not rows:
+    measurements = read_measurements(data)
+    if not measurements:
         raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of docs/measurements.md")
     if begun is not None:
         begun()
-    found = fit_machine(rows, own, fitted())
-    if not found.n_rows:
-        raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(found)}, expected rows such as those of docs/measurements.md")
-    if not found.fitted:
-        raise ConfigError(f"{data}: found {found.n_rows} rows that determine no constant, expected more rows or other shapes")
+    fit = fit_cluster(measurements, own, fitted())
+    if not fit.n_rows:
+        expected = "expected rows such as those of docs/measurements.md"
+        raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(fit)}, {expected}")
+    if not fit.fitted:
+        raise ConfigError(f"{data}: found {fit.n_rows} rows that determine no constant, expected more rows or other shapes")
     from dysharp.api.validation import write_text
 
-    write_text(path, _toml(found, called, base, Path(data).name))
-    return Calibration(found, str(path), called)
+    write_text(path, _toml(fit, called, base, Path(data).name))
+    return Calibration(fit, str(path), called)
 
 
-def _first(found: MachineFit) -> str:
-    return f" ({found.skipped[0][0].id}: {found.skipped[0][1]})" if found.skipped else ""
+def _first(fit: ClusterFit) -> str:
+    return f" ({fit.skipped[0][0].id}: {fit.skipped[0][1]})" if fit.skipped else ""
 
 
 def _name(text: str) -> str:
@@ -89,20 +91,20 @@ def _name(text: str) -> str:
     return kept[:128] or "calibrated"
 
 
-def _toml(found: MachineFit, name: str, base: str, data: str) -> str:
-    every = found.errors[-1]
+def _toml(fit: ClusterFit, name: str, base: str, data: str) -> str:
+    every = fit.errors[-1]
     shown = "".join(c if c.isprintable() and c not in '"\\' else "_" for c in data)[:100]
     head = [
-        f"# {base} with constants fitted to {found.n_rows} rows of {shown}: median error {every.before.median_ape:.1f} % before, "
+        f"# {base} with constants fitted to {fit.n_rows} rows of {shown}: median error {every.before.median_ape:.1f} % before, "
         f"{every.after.median_ape:.1f} % after.",
         "# Constants that the rows do not determine keep their packaged values. Written by dysharp calibrate.",
         f'base = "{base}"',
         f'name = "{name}"',
-        f'source = "{base}, calibrated on {found.n_rows} rows of {shown}"',
+        f'source = "{base}, calibrated on {fit.n_rows} rows of {shown}"',
         "",
         "[constants]",
     ]
-    return "\n".join([*head, *(_line(key, value, found.before) for key, value in found.fitted.items())]) + "\n"
+    return "\n".join([*head, *(_line(key, value, fit.before) for key, value in fit.fitted.items())]) + "\n"
 
 
 def _line(name: str, value: float, before: Mapping[str, float]) -> str:

@@ -13,12 +13,12 @@ from dysharp.analysis import Point, Row, WallTimes, both_passes, make_row
 from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import surrounded, surroundings
-from dysharp.analysis.trust import Question, warnings_of
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, options_of, split_fabric, split_options
 from dysharp.api.progress import Progress, Step
 from dysharp.api.window import run_window
 from dysharp.api.workload import DEFAULT_CLUSTER, DEFAULT_MODEL, Request, Workload, make_request, make_workload
+from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
 from dysharp.systems.ideal import GEMMS
@@ -153,7 +153,9 @@ def _run_pass(
         total=w.routing_s + end - begin - compile_s,
     )
     row = dataclasses.replace(row, wall_s=dataclasses.asdict(wall), compile_s=compile_s, peak_rss_mb=peak_rss_mb(), blocks=blocks)
-    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options), w.routing)
+    asked = PredictionScope(
+        system.name, request.model, request.cluster, request.tokens, request.direction, dataclasses.asdict(options), w.routing
+    )
     row = dataclasses.replace(row, warnings=warnings_of(asked))
     return row, trace.row_slot
 

@@ -1,6 +1,7 @@
 """All-reduce kernels as Programs: through the switch (multimem) or between peers, from the lists of steps in `compute.allreduce`.
 
-No system of a MoE layer: `plan` takes bytes, not a Routing, and registers nothing (docs/design/0008).
+These are not systems of a MoE layer: `plan` takes bytes, not a Routing (docs/design/0008). Only measurements ask for
+them.
 """
 
 from __future__ import annotations

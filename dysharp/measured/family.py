@@ -1,98 +1,193 @@
-"""The family map: which measured rows belong to which family, and what is expected of each."""
+"""A measured family: which measurements are its own, their typed case, and the two answers to that case.
+
+A family is one file of `measured/families`, found by scanning the folder; packages outside the tree use the entry point
+group `dysharp.families`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import importlib
+import pkgutil
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeVar
 
-from dysharp.analysis import layer_queries, queries
-from dysharp.analysis.measured import Measurement
-from dysharp.analysis.queries import Query
+import numpy as np
+from numpy.typing import NDArray
 
-ASK: Mapping[str, Callable[[Measurement], Query]] = {
-    "deepep-dispatch": queries.deepep_normal,
-    "deepep-combine": queries.deepep_normal,
-    "deepep-ll": queries.deepep_ll,
-    "trtllm-a2a": queries.trtllm,
-    "nccl": queries.nccl,
-    "dense-gemm": queries.gemm,
-    "grouped-gemm": queries.grouped,
-    "fused-layer": layer_queries.fused,
-    "layer": layer_queries.layer,
-}
-"""Families, in the order they are printed."""
-BEYOND: Mapping[str, Callable[[Measurement], bool]] = {
-    "inswitch-allreduce": lambda row: row.kind == "inswitch_allreduce",
-    "custom-allreduce": lambda row: row.kind == "custom_allreduce",
-    "hybrid-ep": lambda row: row.kind in ("ep_dispatch", "ep_combine") and row.system in ("Hybrid-EP", "HybridEP"),
-}
-"""Families beyond the bars: `beyond.judge` has a table of its own for them; they are in no mean, coverage, bar, fit or hold-out."""
-OTHER_MACHINES = ("MI300X", "MI355X", "Ascend", "PCIe", "L20", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
-"""Text in the hardware column: no NVIDIA GPU, or more than one NVLink domain."""
-NORMAL = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
-NCCL_KINDS = ("nccl_all_gather", "nccl_all_reduce", "nccl_reduce_scatter", "nccl_alltoall")
-LAYER_KINDS = ("moe_layer", "moe_layer_fwd", "moe_layer0", "moe_layer1")
+from dysharp.errors import ConfigError, nearest
+from dysharp.measured.measurements import Measurement
+from dysharp.specs import Model
+from dysharp.specs.gpu import Gpu
+
+F64 = NDArray[np.float64]
+Constants = Mapping[str, float]
+Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]
+EVERY_SYSTEM = "every system"
+LAST = 1000
+
+
+class Level(IntEnum):
+    """What a measurement exercises. Constants are fitted level by level, so that a level sees what lower levels found."""
+
+    GPU = 0
+    """One GPU alone."""
+    LINK = 1
+    """Collectives: links and switches."""
+    KERNEL = 2
+    """Communication kernels, which use a GPU and its links."""
+    LAYER = 3
+    """Whole layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a family reads from one measurement; each family adds its own fields.
+
+    A closed form gets many cases at once: fields that hold numbers become float64 arrays `[n]`, fields that hold
+    anything else are equal in all of them. Fields with `compare=False` describe the measurement and are in no answer.
+    """
+
+    gpu: str
+    """Name of the packaged GPU."""
+    work: float = field(default=0.0, compare=False)
+    """For a rate: its unit times 1 us, as often as one call does it, so that the rate is `work` / time. 0: a time."""
+    dtypes: tuple[str, ...] = field(default=(), compare=False)
+    """Data types that are moved or multiplied, such as "dispatch fp8"."""
+    shape: str = field(default="", compare=False)
+    """Measurements of one shape are held out together: the model and layout without tokens, rows or bytes."""
+
+    def run_key(self) -> Hashable:
+        """Cases with equal keys share runs of Programs, so one process answers all of them."""
+        return self
+
+    def effort(self) -> int:
+        """Rough size of the Program runs. Cases with most effort run first."""
+        return 1
+
+
+C = TypeVar("C", bound=Case)
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
-    """What the product promises (percent, ratios): checked by `validate --check`."""
+class Family:
+    """All that `validate`, `calibrate` and error bars know of a family. The decorator `family` describes the fields."""
 
-    macro_median: float = 6.0
-    """Mean over families of their median absolute errors."""
-    macro_p90: float = 18.0
-    family_median: float = 12.0
-    """No family's median above it."""
-    hold_out_ratio: float = 1.5
-    """Median error with the group held out, over the fitted one."""
-    constants: int = 39
-    """Most fitted numbers."""
-    coverage: float = 90.0
-    """Of the rows of these families on NVIDIA machines in one NVLink domain."""
+    name: str
+    belongs: Callable[[Measurement], bool]
+    case: Callable[[Measurement], Case]
+    closed_us: Callable[[Any, Gpu, Constants], F64] | None
+    program_us: Callable[[Any, Constants], float] | None
+    predictor: str
+    in_bars: bool
+    level: Level
+    order: int
+    systems: tuple[str, ...]
+    parts: tuple[Part, ...]
+    dtypes_of: Callable[[Model, Mapping[str, Any]], tuple[str, ...]]
+    skewed: bool
 
-
-BARS = Bars()
-
-
-def family_of(row: Measurement) -> str | None:
-    """The family of a row, None when it belongs to none."""
-    return next((family for family, belongs in BELONGS.items() if belongs(row)), None)
-
-
-def beyond_of(row: Measurement) -> str | None:
-    """The family beyond the bars of a row, None when it belongs to none."""
-    return next((family for family, belongs in BEYOND.items() if belongs(row)), None)
+    def __post_init__(self) -> None:
+        if self.closed_us is None and (self.in_bars or self.program_us is None):
+            expected = "closed_us: the fit moves closed forms" if self.in_bars else "closed_us or program_us"
+            raise ConfigError(f"family {self.name!r}: found no closed_us, expected {expected}")
 
 
-def _above_one_mib(row: Measurement) -> bool:
-    try:
-        return queries.message_bytes(row) > 1 << 20
-    except queries.Unsupported:
-        return "large" in str(row.config) or "gpus" in row.config
+_REGISTRY: dict[str, Family] = {}
 
 
-def _is_normal(row: Measurement, kind: str) -> bool:
-    return row.kind == kind and (row.system in NORMAL or row.system.startswith("DeepEP-normal V1 ("))
+def family(
+    name: str,
+    *,
+    belongs: Callable[[Measurement], bool],
+    closed_us: Callable[[C, Gpu, Constants], F64] | None = None,
+    program_us: Callable[[C, Constants], float] | None = None,
+    predictor: str = "",
+    in_bars: bool = True,
+    level: Level = Level.LAYER,
+    order: int = LAST,
+    systems: tuple[str, ...] = (),
+    parts: tuple[Part, ...] = (),
+    dtypes_of: Callable[[Model, Mapping[str, Any]], tuple[str, ...]] = lambda model, options: (),
+    skewed: bool = False,
+) -> Callable[[Callable[[Measurement], C]], Callable[[Measurement], C]]:
+    """Register a function from a measurement to its case; it raises `Unsupported` with the reason where there is none.
+
+    | argument | meaning |
+    |---|---|
+    | `belongs` | whether a measurement is of this family; no measurement may be of two |
+    | `closed_us` | time in us by a closed form; called with numbers as arrays (`Case`) |
+    | `program_us` | time in us by running the system's Program; it predicts the family where it exists |
+    | `predictor` | what predicts, in words; default: "program" or "rate form" |
+    | `in_bars` | whether the family counts in means, coverage and bars and in the fit; else it has a table of its own |
+    | `level` | what is measured; orders the fit |
+    | `order` | place in tables |
+    | `systems`, `parts` | of which systems' layers the errors judge which part, for error bars |
+    | `dtypes_of` | data types of a prediction by model and options, named as in `Case.dtypes`; default: not compared |
+    | `skewed` | whether the family has measurements under skewed routing |
+
+    Parts: "dispatch", "combine", "gemm1", "gemm2" of a layer's critical path; "layer": one kernel is the whole layer;
+    "sum": whole layers, against which the sum of all parts is checked.
+    """
+
+    def register(case: Callable[[Measurement], C]) -> Callable[[Measurement], C]:
+        by = predictor or ("rate form" if program_us is None else "program")
+        _REGISTRY[name] = Family(
+            name, belongs, case, closed_us, program_us, by, in_bars, level, order, systems, parts, dtypes_of, skewed
+        )
+        return case
+
+    return register
 
 
-BELONGS: Mapping[str, Callable[[Measurement], bool]] = {
-    "deepep-dispatch": lambda row: _is_normal(row, "ep_dispatch"),
-    "deepep-combine": lambda row: _is_normal(row, "ep_combine"),
-    "deepep-ll": lambda row: row.kind in ("ep_dispatch", "ep_combine") and row.system.startswith("DeepEP-LL"),
-    "trtllm-a2a": lambda row: row.system.startswith("TRTLLM-NVLink"),
-    "nccl": lambda row: row.kind in NCCL_KINDS and _above_one_mib(row),
-    "dense-gemm": lambda row: row.kind in ("gemm_dense", "gemm_max"),
-    "grouped-gemm": lambda row: row.kind.startswith("grouped_gemm"),
-    "fused-layer": lambda row: row.kind == "moe_layer_fused" or (row.kind in ("moe_layer0", "moe_layer1") and row.system.startswith("COMET")),
-    "layer": lambda row: row.kind in LAYER_KINDS,
-}
-"""Tests in order; the first that holds names the family."""
+@cache
+def _scan() -> None:
+    package = importlib.import_module("dysharp.measured.families")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"dysharp.measured.families.{module.name}")
+    for entry in entry_points(group="dysharp.families"):
+        entry.load()
 
 
-def in_scope(row: Measurement) -> bool:
-    """Whether a row counts for coverage: an NVIDIA machine, one NVLink domain."""
-    if any(text in row.hardware for text in OTHER_MACHINES) or row.config.get("nodes", 1) != 1 or row.config.get("link") == "IB":
-        return False
-    gpus = row.config.get("ep", 8)
-    many = "H800/node" in row.hardware and isinstance(gpus, (int, float)) and gpus > 8
-    return not many and row.config.get("bottleneck", "NVLink") == "NVLink" and "pure RDMA" not in row.system
+def all_families() -> dict[str, Family]:
+    """Every registered family by name, in the order of tables."""
+    _scan()
+    return {entry.name: entry for entry in sorted(_REGISTRY.values(), key=lambda entry: (entry.order, entry.name))}
+
+
+def families_in_bars() -> list[str]:
+    """Names of the families that count in means, coverage and bars, in the order of tables."""
+    return [name for name, entry in all_families().items() if entry.in_bars]
+
+
+def get_family(name: str) -> Family:
+    """The family called `name`. Raises ConfigError with the nearest valid name."""
+    families = all_families()
+    if name not in families:
+        raise ConfigError(f"family {name!r}: unknown{nearest(name, families)}")
+    return families[name]
+
+
+def family_of(m: Measurement) -> Family | None:
+    """The family of a measurement, None where it is of none. Raises ConfigError where two families claim it."""
+    claims = [entry for entry in all_families().values() if entry.belongs(m)]
+    if len(claims) > 1:
+        names = " and ".join(entry.name for entry in claims)
+        raise ConfigError(f"measurement {m.id!r}: found families {names}, expected one")
+    return claims[0] if claims else None
+
+
+def judges_of(system: str) -> dict[Part, Family]:
+    """Which family in the bars judges which part of `system`. Raises ConfigError where two judge the same part."""
+    judges: dict[Part, Family] = {}
+    for entry in all_families().values():
+        if entry.in_bars and (system in entry.systems or EVERY_SYSTEM in entry.systems):
+            for part in entry.parts:
+                if part in judges:
+                    names = f"{judges[part].name} and {entry.name}"
+                    raise ConfigError(f"system {system!r}: found families {names} for its {part}, expected one")
+                judges[part] = entry
+    return judges

@@ -1,7 +1,8 @@
-"""Fitting constants to measurements: bounded, robust least squares on relative errors, and fits with whole groups held out.
+"""Fitting constants to measurements: bounded, robust least squares on relative errors.
 
-Small on purpose (NumPy only): Levenberg-Marquardt in the logarithm of every constant, numerical Jacobian, bounds by reflection into
-[low, high], and a loss that grows linearly for large errors so that a few odd rows do not pull a constant.
+Small on purpose (NumPy only): Levenberg-Marquardt in the logarithm of every constant, a numerical Jacobian, values
+clipped to [low, high], and a loss that grows linearly for large errors, so that a few odd measurements do not pull a
+constant.
 """
 
 from __future__ import annotations
@@ -31,19 +32,28 @@ class Free:
     high: float
 
 
-def fit(free: Sequence[Free], fixed: Values, predict: Predict, measured: F64, *, weights: F64 | None = None, rounds: int = 60) -> dict[str, float]:
+def fit(
+    free: Sequence[Free],
+    fixed: Values,
+    predict: Predict,
+    measured: F64,
+    *,
+    weights: F64 | None = None,
+    rounds: int = 60,
+) -> dict[str, float]:
     """Values of `free` that bring `predict(values)` nearest to `measured` (same unit, `[n]`), beside the `fixed` ones.
 
-    The error of a row is ln(predicted / measured); its loss is quadratic up to `SOFT` and linear beyond. `weights` counts rows
-    unequally (families of unequal size). Deterministic. Returns only the free names.
+    The error of a measurement is ln(predicted / measured); its loss is quadratic up to `SOFT` and linear beyond.
+    `weights`: `[n]`, how often a measurement counts (families of unequal size). Deterministic. Returns only the free
+    names.
     """
     names = [f.name for f in free]
     low, high = np.log([f.low for f in free]), np.log([f.high for f in free])
     x = np.clip(np.log([f.start for f in free]), low, high)
     share = np.ones_like(measured) if weights is None else weights
 
-    def errors(at: F64) -> F64:
-        values = dict(fixed) | dict(zip(names, np.exp(at).tolist(), strict=True))
+    def errors(logs: F64) -> F64:
+        values = dict(fixed) | dict(zip(names, np.exp(logs).tolist(), strict=True))
         return np.log(np.maximum(predict(values), TINY) / measured)
 
     e, damping = errors(x), 1e-2
@@ -69,7 +79,7 @@ def fit(free: Sequence[Free], fixed: Values, predict: Predict, measured: F64, *,
 
 
 def _jacobian(errors: Callable[[F64], F64], x: F64, e: F64, high: F64) -> F64:
-    """`[n rows, n constants]`; steps away from the upper bound."""
+    """`[n, constants]`; steps away from the upper bound."""
     columns = []
     for i in range(len(x)):
         step = -STEP if x[i] + STEP > high[i] else STEP

@@ -1,4 +1,4 @@
-"""The table of validated errors that travels with the package (`specs/data/validated.toml`), from what `validate` found."""
+"""The table of validated errors that travels with the package (`specs/data/validated.toml`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.families import ASK
-from dysharp.analysis.measured import Measurement
-from dysharp.analysis.predictors import PREDICTORS
-from dysharp.analysis.trust import OTHER
-from dysharp.analysis.validation import Case, Sorted, errors_of
+from dysharp.measured.accuracy import errors_of
+from dysharp.measured.classify import Parsed
+from dysharp.measured.family import families_in_bars
+from dysharp.measured.measurements import Measurement
+from dysharp.measured.predictions import measured_values
+from dysharp.measured.trust import OTHER
 
 F64 = NDArray[np.float64]
 HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the rows behind them. GPU "other": rows of all
@@ -31,46 +32,45 @@ RANGES: Mapping[str, tuple[str, ...]] = {
 """Name of a range -> keys of `config_json` that give it."""
 
 
-def summarise(found: Sorted, predicted: F64, held: F64 | None = None) -> str:
-    """The text of `validated.toml`. `predicted`: `[cases]`; `held`: the same by `calibration.held_out` "gpu", for GPUs without measurements."""
-    by_group: dict[tuple[str, str], list[tuple[Case, float]]] = {}
-    without: dict[str, list[tuple[Case, float]]] = {}
-    for at, case in enumerate(found.cases):
-        by_group.setdefault((case.family, case.query.gpu), []).append((case, float(predicted[at])))
-        without.setdefault(case.family, []).append((case, float(predicted[at] if held is None else held[at])))
+def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
+    """The text of `validated.toml`.
+
+    `predicted`: `[parsed]`, in the unit of each measurement. `held`: the same by `hold_out.held_out` "gpu", for GPUs
+    without measurements.
+    """
+    by_family: dict[str, dict[str, list[int]]] = {name: {} for name in families_in_bars()}
+    for i, entry in enumerate(parsed):
+        by_family[entry.family.name].setdefault(entry.case.gpu, []).append(i)
     lines = [f"# {line}" for line in HEAD.splitlines()]
-    for family in ASK:
-        mine = {gpu: rows for (name, gpu), rows in by_group.items() if name == family}
-        for gpu in sorted(mine):
-            lines += _entry(family, gpu, mine[gpu])
-        if held is not None and len(mine) > 1:
-            lines += _entry(family, OTHER, without[family])
+    for name, gpus in by_family.items():
+        for gpu in sorted(gpus):
+            members = gpus[gpu]
+            lines += _entry(name, gpu, [parsed[i] for i in members], predicted[members])
+        if held is not None and len(gpus) > 1:
+            members = sorted(i for group in gpus.values() for i in group)
+            lines += _entry(name, OTHER, [parsed[i] for i in members], held[members])
     return "\n".join(lines) + "\n"
 
 
-def _entry(family: str, gpu: str, rows: Sequence[tuple[Case, float]]) -> list[str]:
-    errors = errors_of(np.array([value for _, value in rows]), np.array([case.row.value for case, _ in rows], np.float64))
-    ranges = {name: _range([case.row for case, _ in rows], keys) for name, keys in RANGES.items()} if gpu != OTHER else {}
-    shown = ", ".join(f"{name} = [{pair[0]:.10g}, {pair[1]:.10g}]" for name, pair in ranges.items() if pair)
+def _entry(name: str, gpu: str, parsed: Sequence[Parsed], predicted: F64) -> list[str]:
+    errors = errors_of(predicted, measured_values(parsed))
+    measurements = [] if gpu == OTHER else [entry.measurement for entry in parsed]
+    ranges = {key: pair for key, keys in RANGES.items() if (pair := _range(measurements, keys)) is not None}
+    shown = ", ".join(f"{key} = [{low:.10g}, {high:.10g}]" for key, (low, high) in ranges.items())
+    dtypes = sorted({dtype for entry in parsed for dtype in entry.case.dtypes}) if gpu != OTHER else []
     return [
         "",
-        f"[{family}.{gpu}]",
-        f'by = "{PREDICTORS[family]}"',
-        f"n = {len(rows)}",
+        f"[{name}.{gpu}]",
+        f'by = "{parsed[0].family.predictor}"',
+        f"n = {len(parsed)}",
         f"median = {errors.median_ape:.3g}",
         f"p90 = {errors.p90_ape:.3g}",
         f"bias = {errors.bias:.3g}",
         f"ranges = {{ {shown} }}",
-        *_dtypes(gpu, rows),
+        *([f"dtypes = {json.dumps(dtypes)}"] if dtypes else []),
     ]
 
 
-def _dtypes(gpu: str, rows: Sequence[tuple[Case, float]]) -> list[str]:
-    """The data types of the rows, for families that have any."""
-    found = sorted({dtype for case, _ in rows for dtype in case.query.dtypes}) if gpu != OTHER else []
-    return [f"dtypes = {json.dumps(found)}"] if found else []
-
-
-def _range(rows: Sequence[Measurement], keys: Sequence[str]) -> tuple[float, float] | None:
-    found = [row.config[key] for row in rows for key in keys if isinstance(row.config.get(key), (int, float))]
-    return (min(found), max(found)) if found else None
+def _range(measurements: Sequence[Measurement], keys: Sequence[str]) -> tuple[float, float] | None:
+    values = [m.config[key] for m in measurements for key in keys if isinstance(m.config.get(key), (int, float))]
+    return (min(values), max(values)) if values else None

@@ -1,22 +1,35 @@
-"""Measured all-reduces by kernels beside NCCL's (families beyond the bars): which kernel ran, from the row or from its library's own rule by size.
+"""All-reduces by kernels beside NCCL's, beyond the bars: in the switch (multimem) and between peers.
 
-Sources of the rules: vLLM csrc/custom_all_reduce.cuh and vllm/distributed/device_communicators (custom_all_reduce.py, symm_mem.py,
-all_reduce_utils.py); TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.h (best strategies without fusion, 4096 values per token).
+Which kernel ran follows from the measurement's system or from its library's own rule by size. Sources of the rules:
+vLLM csrc/custom_all_reduce.cuh and vllm/distributed/device_communicators (custom_all_reduce.py, symm_mem.py,
+all_reduce_utils.py); TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.h (best strategies without fusion,
+4096 values per token).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from dysharp.analysis.measured import Measurement
-from dysharp.analysis.queries import Query, Unsupported, gpu_of, number, us_per_unit
-from dysharp.specs.gpu import load_gpu
+from dysharp.compute import allreduce
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.allreduce_program import plan
+from dysharp.measured.config_json import number, whole
+from dysharp.measured.ep_kernels import cluster_of
+from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import frozen
+from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.units import PS_PER_US
 
 KIB, MIB = 1 << 10, 1 << 20
 LOAD_BYTES = 16  # of one thread at a time
 CONTRIB_THREADS = 1024  # per block, NCCL contrib/custom_algos
 VLLM_IN_FLIGHT = 36 * 512 * LOAD_BYTES  # blocks and threads of vLLM's kernels
+MOST_BYTES = 1 << 34
+"""Between all pairs of GPUs: a Program has an op per train."""
 NAMED = {
     "one-shot multimem.ld_reduce": "one-shot",
     "two-shot ld_reduce+multimem.st, LSA exit barrier": "two-shot",
@@ -26,11 +39,11 @@ NAMED = {
     "custom 1-stage": "vllm one-stage",
     "custom 2-stage": "vllm two-stage",
 }
-"""Start of the system column -> kernel."""
+"""Start of the column `system` -> kernel."""
 VLLM_CUSTOM_BELOW = {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB}
 VLLM_ONE_STAGE_BELOW = {2: 8 * MIB, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
 VLLM_SYMMETRIC_TO = {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB}
-"""Of Hopper, with symmetric memory on, by GPUs."""
+"""GPUs -> bytes, on Hopper with symmetric memory on."""
 TRTLLM: Mapping[tuple[str, int], tuple[float, float, float]] = {
     ("hopper", 2): (16 * MIB, 0, 0),
     ("hopper", 4): (1 * MIB, 2 * MIB, 8 * MIB),
@@ -43,41 +56,93 @@ BY_NCCL = "a kernel of NCCL"
 SIZES = {"KiB": KIB, "MiB": MIB}
 
 
-def allreduce(row: Measurement) -> Query:
-    """One all-reduce of a kernel of `compute.allreduce.KERNELS`."""
-    gpu, n = gpu_of(row), number(row, "gpus")
-    n_bytes = vector_bytes(row)
-    kernel = _kernel(row, gpu, round(n), n_bytes)
-    in_flight = 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduceCase(Case):
+    """`n_bytes` on each GPU by `kernel` of `compute.allreduce`. `in_flight`: most bytes under way of each load; 0: any."""
+
+    kernel: str
+    gpus: int
+    n_bytes: int
+    in_flight: int
+
+    def effort(self) -> int:
+        """KiB of all GPUs."""
+        return self.gpus * self.n_bytes // KIB
+
+
+def closed_us(case: AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
+    """The kernel's steps one behind the other (`compute.allreduce`)."""
+    return allreduce.kernel_allreduce_us(gpu, constants, case.kernel, case.gpus, case.n_bytes, case.in_flight)
+
+
+def program_us(case: AllReduceCase, constants: Constants) -> float:
+    """All bytes through the engine."""
+    cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
+    return run_burst(plan(cluster, case.kernel, case.n_bytes, case.in_flight))[0].time_ps / PS_PER_US
+
+
+@family(
+    "inswitch-allreduce",
+    belongs=lambda m: m.kind == "inswitch_allreduce",
+    closed_us=closed_us,
+    program_us=program_us,
+    in_bars=False,
+    level=Level.LINK,
+    order=100,
+)
+@family(
+    "custom-allreduce",
+    belongs=lambda m: m.kind == "custom_allreduce",
+    closed_us=closed_us,
+    program_us=program_us,
+    in_bars=False,
+    level=Level.LINK,
+    order=110,
+)
+def case(m: Measurement) -> AllReduceCase:
+    """A latency."""
+    gpu, gpus = gpu_of(m), whole(number(m, "gpus"), "GPUs")
+    size = _vector_bytes(m)
+    kernel = _kernel(m, gpu, gpus, size)
+    check_cluster(gpu, gpus)
+    if gpus * gpus * size > MOST_BYTES:
+        raise Unsupported("more than a million trains")
+    in_flight = 0
     if kernel.startswith("vllm"):
         in_flight = VLLM_IN_FLIGHT
-    elif "ctas" in row.config:
-        in_flight = number(row, "ctas") * CONTRIB_THREADS * LOAD_BYTES
-    numbers = {"gpus": n, "bytes": n_bytes, "in_flight": in_flight}
-    return Query("kernel_allreduce", gpu, (kernel,), numbers, 0.0, us_per_unit(row), shape=f"{kernel} n={n:g}")
+    elif "ctas" in m.config:
+        in_flight = int(number(m, "ctas") * CONTRIB_THREADS * LOAD_BYTES)
+    return AllReduceCase(
+        gpu=gpu,
+        kernel=kernel,
+        gpus=gpus,
+        n_bytes=whole(size, "bytes"),
+        in_flight=in_flight,
+        shape=f"{kernel} n={gpus}",
+    )
 
 
-def vector_bytes(row: Measurement) -> float:
+def _vector_bytes(m: Measurement) -> float:
     """Bytes of the vector: a number, or a label such as "1.5MiB"."""
-    if "size" not in row.config:
-        return number(row, "bytes")
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([KM]iB)", str(row.config["size"]))
-    if found is None:
+    if "size" not in m.config:
+        return number(m, "bytes")
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([KM]iB)", str(m.config["size"]))
+    if match is None:
         raise Unsupported("no size of the vector in config_json")
-    return float(found[1]) * SIZES[found[2]]
+    return float(match[1]) * SIZES[match[2]]
 
 
-def _kernel(row: Measurement, gpu: str, n: int, n_bytes: float) -> str:
-    if "nccl" in row.system.lower():
+def _kernel(m: Measurement, gpu: str, gpus: int, n_bytes: float) -> str:
+    if "nccl" in m.system.lower():
         raise Unsupported(BY_NCCL)
-    named = next((kernel for text, kernel in NAMED.items() if row.system.startswith(text)), None)
+    named = next((kernel for text, kernel in NAMED.items() if m.system.startswith(text)), None)
     if named is not None:
         return named
     arch = load_gpu(gpu).arch
-    if row.system.startswith("vLLM") and arch == "hopper" and n in VLLM_CUSTOM_BELOW:
-        return _vllm(n, n_bytes)
-    if row.system.startswith("TRTLLM") and (arch, n) in TRTLLM:
-        one, low, high = TRTLLM[arch, n]
+    if m.system.startswith("vLLM") and arch == "hopper" and gpus in VLLM_CUSTOM_BELOW:
+        return _vllm(gpus, n_bytes)
+    if m.system.startswith("TRTLLM") and (arch, gpus) in TRTLLM:
+        one, low, high = TRTLLM[arch, gpus]
         if n_bytes <= one:
             return "trtllm one-shot"
         if low <= n_bytes <= high:
@@ -86,9 +151,9 @@ def _kernel(row: Measurement, gpu: str, n: int, n_bytes: float) -> str:
     raise Unsupported("not said which kernel ran")
 
 
-def _vllm(n: int, n_bytes: float) -> str:
-    if n_bytes < VLLM_CUSTOM_BELOW[n]:
-        return "vllm one-stage" if n_bytes < VLLM_ONE_STAGE_BELOW[n] else "vllm two-stage"
-    if n_bytes <= VLLM_SYMMETRIC_TO[n]:
-        return "torch multimem" if n > 2 else "torch two-shot"
+def _vllm(gpus: int, n_bytes: float) -> str:
+    if n_bytes < VLLM_CUSTOM_BELOW[gpus]:
+        return "vllm one-stage" if n_bytes < VLLM_ONE_STAGE_BELOW[gpus] else "vllm two-stage"
+    if n_bytes <= VLLM_SYMMETRIC_TO[gpus]:
+        return "torch multimem" if gpus > 2 else "torch two-shot"
     raise Unsupported(BY_NCCL)
