@@ -1,4 +1,6 @@
-"""All-reduce kernels as Programs: through the switch (multimem) or between peers, from the lists of steps in `compute.allreduce`.
+"""All-reduce kernels as Programs, through the switch (multimem) or between peers.
+
+The lists of their steps are those of `compute.allreduce`.
 
 These are not systems of a MoE layer: `plan` takes bytes, not a Routing (docs/design/0008). Only measurements ask for
 them.
@@ -25,7 +27,10 @@ I64 = NDArray[np.int64]
 
 
 def plan(cluster: Cluster, kernel: str, n_bytes: int, in_flight: int = 0) -> Program:
-    """An all-reduce of `n_bytes` per GPU by `kernel` of `KERNELS`. `in_flight`: most bytes that a GPU has under way of each load (0: no limit)."""
+    """An all-reduce of `n_bytes` per GPU by `kernel` of `KERNELS`.
+
+    `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
+    """
     build = _AllReduce(cluster, n_bytes, in_flight)
     for step in KERNELS[kernel]:
         build.step(step)
@@ -33,7 +38,10 @@ def plan(cluster: Cluster, kernel: str, n_bytes: int, in_flight: int = 0) -> Pro
 
 
 def _sustained(machine: Machine, fraction: float) -> Machine:
-    """The machine on whose links stores of all GPUs to all reach `fraction` of the datasheet, headers and acknowledgements included."""
+    """Hardware on whose links stores from all GPUs to all GPUs reach `fraction` of the datasheet.
+
+    Headers and acknowledgements are included.
+    """
     train = push_train(STORE, machine.train_bytes, 1, flit_bytes=machine.flit)
     return replace(machine, rate=round(machine.rate * fraction * (train.up + train.ack_up) / machine.train_bytes))
 
@@ -64,7 +72,8 @@ class _AllReduce:
             self.before = self.flags()
         elif name == "sync":
             m = self.b.machine
-            simulated = 2 * m.lat + (2 * m.lat + m.ack if self.stored else 0)  # the flags' flight, and until stores before them are known of
+            # The Program simulates the flight of the flags, and the acknowledgements of the stores before them.
+            simulated = 2 * m.lat + (2 * m.lat + m.ack if self.stored else 0)
             self.before = self.flags()
             self.before = self.delay("sync", max(1, self.costs.sync_ps - simulated))
         else:
@@ -89,7 +98,7 @@ class _AllReduce:
         self.begin(join, self.gpus)
         self.before = join.astype(np.int32)
 
-    # ---- data ----------------------------------------------------------------------------------------------------------------
+    # ---- data ------------------------------------------------------------------------------------------------------
 
     def cut(self, n_bytes: int) -> I64:
         """Bytes of each train."""
@@ -97,7 +106,10 @@ class _AllReduce:
         return np.array([self.train] * full + [rest] * (rest > 0), np.int64)
 
     def pulls(self, parts: list[int], *, multicast: bool) -> tuple[I32, I64]:
-        """Sums of `parts[gpu]` bytes pulled by each GPU; with `multicast` each train goes to all behind its pull. Returns (node, op)."""
+        """Sums of `parts[gpu]` bytes pulled by each GPU; returns (node, op).
+
+        With `multicast` each train goes to all GPUs behind its pull.
+        """
         trains = [self.cut(part) for part in parts]
         node, size = np.repeat(self.gpus, [len(t) for t in trains]).astype(np.int32), np.concatenate(trains)
         to = To(np.full(len(node), self.n), np.tile(self.gpus, len(node)))
@@ -115,7 +127,10 @@ class _AllReduce:
         return np.tile(node, 2), np.append(store, loop)
 
     def between(self, kind: Kind, parts: NDArray[np.int64]) -> tuple[I32, I64]:
-        """GETs or PUTs of `parts[gpu, peer]` bytes, trains in order and peers in turn from the next GPU on. Returns (node, op)."""
+        """GETs or PUTs of `parts[gpu, peer]` bytes; returns (node, op).
+
+        Trains go in order, peers in turn from the next GPU on.
+        """
         node, peer, size = self.pairs(parts)
         name = kind.name.lower()
         to = To(np.ones(len(node), np.int32), peer)
@@ -165,7 +180,7 @@ class _AllReduce:
             semaphores = np.array([self.b.semaphore(int(g), self.window, f"{name}.window", "trains") for g in node])
             self.b.hold(semaphores[place], ops)
 
-    # ---- what surrounds it ---------------------------------------------------------------------------------------------------
+    # ---- launches, copies and flags --------------------------------------------------------------------------------
 
     def begin(self, ops: I64, node: I32 | I64) -> None:
         """`ops` wait for the last step's end on their GPU."""

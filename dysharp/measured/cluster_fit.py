@@ -220,7 +220,7 @@ def _fit_measurements(
     packaged = np.array([values[name] for name in names])
 
     def predict(trial: Mapping[str, float]) -> F64:
-        """The predictions, and one entry per constant that pulls it to its packaged value where measurements say little."""
+        """The predictions, and one entry per constant that pulls it to its packaged value."""
         away = np.array([trial[name] for name in names]) / packaged
         return np.concatenate([forms.values(trial), away**PULL])
 
@@ -265,7 +265,8 @@ def _slopes(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str,
     base = np.log(forms.values(values))
     moved = [np.log(forms.values({**values, name: values[name] * np.exp(STEP)})) for name in names]
     off = base - np.log(measured_values(parsed))
-    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))  # of a normal distribution, from its median deviation
+    # The standard deviation of a normal distribution from its median absolute deviation.
+    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
     return np.stack([(column - base) / STEP for column in moved], axis=1), max(spread, RESIDUAL)
 
 

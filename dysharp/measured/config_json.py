@@ -1,4 +1,4 @@
-"""Numbers, data types and labels of a measurement's `config_json`. What cannot be read raises `Unsupported` with the reason."""
+"""Numbers, data types and labels of a measurement's `config_json`. Each reader raises `Unsupported` with the reason."""
 
 from __future__ import annotations
 

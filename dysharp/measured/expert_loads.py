@@ -79,7 +79,7 @@ def _exponent(distribution: str) -> float:
 
 
 def _capped(loads: F64, most: float) -> F64:
-    """Loads with the same total and none above `most` (a token chooses an expert once); the rest grows in proportion."""
+    """Loads with the same total and none above `most`: a token chooses an expert once. Other loads grow in proportion."""
     total = loads.sum()
     for _ in range(64):
         over = loads >= most

@@ -31,7 +31,7 @@ LAST = 1000
 
 
 class Level(IntEnum):
-    """What a measurement exercises. Constants are fitted level by level, so that a level sees what lower levels found."""
+    """What a measurement exercises. Constants are fitted level by level, those of lower levels first."""
 
     GPU = 0
     """One GPU alone."""

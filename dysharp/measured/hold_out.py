@@ -44,7 +44,7 @@ def held_out(
     """`[parsed]` predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
 
     Whole groups are held out, never random measurements; a GPU is a fold, shapes are dealt into folds (`folds`).
-    `predicted`: `[parsed]` predictions by `constants`, which all measurements fit. Programs run with a fold's constants.
+    `predicted`: `[parsed]` predictions by `constants`, the fit to all. Programs run with the constants of each fold.
     """
     ratio = ratios(parsed, constants, predicted)
     labels = [label_of(entry, by) for entry in parsed]

@@ -62,7 +62,7 @@ class Unsupported(Exception):
 
 
 def read_measurements(path: str | os.PathLike[str]) -> list[Measurement]:
-    """All measurements of a CSV file. Raises `ConfigError` (one line: file, row, column, what was found and expected)."""
+    """All measurements of a CSV file. Raises `ConfigError` in one line: file, row, column, found and expected."""
     return measurements_from_csv(read_text(Path(path)), str(path))
 
 

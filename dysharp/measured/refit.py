@@ -22,8 +22,8 @@ from dysharp.specs.gpu import load_gpu
 
 F64 = NDArray[np.float64]
 GIVEN = "given"
-"""Stage of an input of a machine, its host's launch time. It is read off measurements as its owner would measure it, not
-fitted by least squares, and kept when the GPU is held out."""
+"""Stage of an input of a machine: its host's launch time. It is read off measurements, as its owner would measure it,
+and kept when the GPU is held out."""
 SIBLING = {"hopper.": "blackwell.", "blackwell.": "hopper."}
 ROUNDS = 3
 
@@ -56,8 +56,8 @@ def refit_programs(
 ) -> dict[str, Fitted]:
     """Constants that bring the Programs nearest to the measurements of families in the bars.
 
-    A least-squares fit asks for thousands of predictions. It moves the closed forms, each scaled by its Program over its
-    closed form; then the Programs run again with the new constants, `ROUNDS` times.
+    A least-squares fit asks for thousands of predictions, so it moves the closed forms. Each is scaled by its Program
+    over its closed form. Then the Programs run again with the new constants, `ROUNDS` times.
     """
     current, classified = dict(constants), classified.in_bars()
     for _ in range(ROUNDS if any(entry.family.program_us for entry in classified.parsed) else 1):

@@ -30,8 +30,8 @@ FEWEST = 8
 """Fewest measurements of a family on a GPU that count; with fewer the errors are those of a GPU that was held out."""
 DATASHEET = 1.01  # a cluster that departs from its GPU's datasheet by more is another machine
 EVEN, SPREAD = 1.05, 5.0
-"""Routing counts as skewed where the busiest GPU has more than `EVEN` times the mean of expert rows, and more than chance
-gives it: `SPREAD` standard deviations of a Poisson count."""
+"""Routing counts as skewed where the busiest GPU has more than `EVEN` times the mean of expert rows, and more rows than
+chance gives it: `SPREAD` standard deviations of a Poisson count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class PredictionScope:
         return form_of(self.cluster, self.options) == "real"
 
     def unmeasured_dtypes(self, family: Family, entry: FamilyErrors) -> list[str]:
-        """Data types of the parts that a family judges and was not measured with; none where it was measured by bytes."""
+        """Data types of the family's parts that it was not measured with; empty where its types are not known."""
         dtypes = family.dtypes_of(self.model, self.options) if entry.dtypes else ()
         return [dtype for dtype in dtypes if dtype not in entry.dtypes]
 
@@ -297,7 +297,7 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float]) -> Trust:
 
 
 def _error(family: str, gpu: str) -> tuple[float, float] | None:
-    """(median, p90) in percent; a GPU without measurements has the errors of GPUs held out, if several were measured."""
+    """(median, p90) in percent. A GPU without measurements has the errors of GPUs held out; None where there are none."""
     table = family_errors()
     own = table.get((family, gpu))
     entry = own if own is not None and own.n >= FEWEST else table.get((family, OTHER))

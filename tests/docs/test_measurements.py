@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from dysharp.analysis.families import ASK, family_of
 from dysharp.analysis.machine_fit import BARE, HOST, fit_machine
 from dysharp.analysis.measured import Measurement, measurements_from_csv
 from dysharp.analysis.queries import LIMITS
 from dysharp.analysis.validation import sort_rows
+
 from dysharp.api.validation import PAGE
 from dysharp.specs.fitted import fitted
 

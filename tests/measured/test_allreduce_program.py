@@ -9,13 +9,13 @@ import pytest
 
 from dysharp.compute.allreduce import KERNELS, kernel_allreduce_us, moved_bytes
 from dysharp.engine.burst.run import run_burst
+from dysharp.measured.allreduce_program import plan
 from dysharp.oracle.run import run_oracle
 from dysharp.program import Kind, Program
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
-from dysharp.systems.allreduce import plan
 
 MIB = 1 << 20
 WINDOW = 4 * 1024 * 16  # four blocks

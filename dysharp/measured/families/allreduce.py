@@ -58,7 +58,10 @@ SIZES = {"KiB": KIB, "MiB": MIB}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduceCase(Case):
-    """`n_bytes` on each GPU by `kernel` of `compute.allreduce`. `in_flight`: most bytes under way of each load; 0: any."""
+    """`n_bytes` on each GPU by `kernel` of `compute.allreduce`.
+
+    `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
+    """
 
     kernel: str
     gpus: int

@@ -45,7 +45,7 @@ class FusedCase(Case):
 
     | field | meaning |
     |---|---|
-    | `distribution` | of rows over experts: "balanced" (experts in turn), "random" (uniform) or a power law of `expert_loads` |
+    | `distribution` | of rows over experts: "balanced" (in turn), "random" (uniform) or a power law of `expert_loads` |
     | `acts`, `weights` | formats of the GEMMs' operands |
     | `back` | option `combine` of the system: format of the results |
     | `cast` | whether the quantisation of the input is part of the time |

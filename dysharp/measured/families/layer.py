@@ -149,7 +149,7 @@ def program_us(case: LayerCase, constants: Constants) -> float:
     dtypes_of=lambda model, options: (model.gemm_dtype,),
 )
 def case(m: Measurement) -> LayerCase:
-    """A latency. Gated experts have the key `inter` and rows in FP8; experts with the key `ffn` are those of training."""
+    """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
     check_quality(m)
     gpu = gpu_of(m)
     if m.kind in HALVES:
