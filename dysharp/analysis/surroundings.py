@@ -2,7 +2,7 @@
 
 The Program of a real form has the communication kernels and the tiles of the GEMMs. These parts come from the closed forms of `compute.moe`, for
 the GPU with most rows, and are added to the Program's time: by `surrounded` to every Row on an `hw-*` cluster (`run`, `compare`, `advise`), by
-`programs.layer_us` for `validate`.
+the family `layer` for `validate` (`measured/families/layer.py`).
 """
 
 from __future__ import annotations

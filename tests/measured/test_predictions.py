@@ -43,8 +43,8 @@ def test_a_row_that_its_program_refuses_does_not_end_the_others() -> None:
     assert "found rows of 32768 B" in missing.reason
     done = validate_measurements(classified, fitted(), predicted)
     assert [(row["ids"], row["n"]) for row in done.unsupported] == [(["b"], 1)]
+    parsed = classify(read(lines[1])).parsed
     with pytest.raises(SimulationError, match=r"row b: no prediction: .*32768 B"):
-        parsed = classify(read(ep_line("b", 16, hidden=16384))).parsed
         predict_folds(parsed, [(np.ones(1, bool), fitted_values())])
 
 
