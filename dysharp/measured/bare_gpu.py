@@ -6,14 +6,13 @@ reads them. Their families are in no register.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import number
-from dysharp.measured.family import F64, LAST, Case, Constants, Family, Level
+from dysharp.measured.family import F64, Case, Constants, Family, Level
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu
@@ -59,35 +58,16 @@ def _is_copy(m: Measurement) -> bool:
     return m.kind == "hbm_bandwidth" and m.unit == "GB/s" and isinstance(size, (int, float)) and size > 0
 
 
-def _bare(
-    name: str,
-    belongs: Callable[[Measurement], bool],
-    case: Callable[[Measurement], Case],
-    closed_us: Callable[..., F64],
-) -> Family:
-    return Family(
-        name=name,
-        belongs=belongs,
-        case=case,
-        closed_us=closed_us,
-        program_us=None,
-        predictor="rate form",
-        in_bars=False,
-        level=Level.GPU,
-        order=LAST,
-        systems=(),
-        parts=(),
-        dtypes_of=lambda model, options: (),
-        skewed=False,
-    )
+def _graph(m: Measurement) -> LaunchCase:
+    return LaunchCase(gpu=gpu_of(m), shape="launch")
 
 
-MEMORY = _bare("memory", _is_copy, _copy, _copy_us)
-LAUNCH = _bare(
-    "launch", lambda m: _is_launch(m, "cuda graph"), lambda m: LaunchCase(gpu=gpu_of(m), shape="launch"), _graph_us
-)
-HOST = _bare(
-    "host", lambda m: _is_launch(m, "eager"), lambda m: LaunchCase(gpu=gpu_of(m), shape="eager launch"), _eager_us
-)
+def _eager(m: Measurement) -> LaunchCase:
+    return LaunchCase(gpu=gpu_of(m), shape="eager launch")
+
+
+MEMORY = Family("memory", _is_copy, _copy, _copy_us, in_bars=False, level=Level.GPU)
+LAUNCH = Family("launch", lambda m: _is_launch(m, "cuda graph"), _graph, _graph_us, in_bars=False, level=Level.GPU)
+HOST = Family("host", lambda m: _is_launch(m, "eager"), _eager, _eager_us, in_bars=False, level=Level.GPU)
 """The host's launches are its constant as it was measured, which no fit has to find."""
 BARE = (MEMORY, LAUNCH, HOST)

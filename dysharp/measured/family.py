@@ -70,6 +70,12 @@ class Case:
 
 
 C = TypeVar("C", bound=Case)
+DtypesOf = Callable[[Model, Mapping[str, Any]], tuple[str, ...]]
+
+
+def no_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """For families whose data types are not compared."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +85,16 @@ class Family:
     name: str
     belongs: Callable[[Measurement], bool]
     case: Callable[[Measurement], Case]
-    closed_us: Callable[[Any, Gpu, Constants], F64] | None
-    program_us: Callable[[Any, Constants], float] | None
-    predictor: str
-    in_bars: bool
-    level: Level
-    order: int
-    systems: tuple[str, ...]
-    parts: tuple[Part, ...]
-    dtypes_of: Callable[[Model, Mapping[str, Any]], tuple[str, ...]]
-    skewed: bool
+    closed_us: Callable[[Any, Gpu, Constants], F64] | None = None
+    program_us: Callable[[Any, Constants], float] | None = None
+    predictor: str = "rate form"
+    in_bars: bool = True
+    level: Level = Level.LAYER
+    order: int = LAST
+    systems: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    dtypes_of: DtypesOf = no_dtypes
+    skewed: bool = False
 
     def __post_init__(self) -> None:
         if self.closed_us is None and (self.in_bars or self.program_us is None):
@@ -111,7 +117,7 @@ def family(
     order: int = LAST,
     systems: tuple[str, ...] = (),
     parts: tuple[Part, ...] = (),
-    dtypes_of: Callable[[Model, Mapping[str, Any]], tuple[str, ...]] = lambda model, options: (),
+    dtypes_of: DtypesOf = no_dtypes,
     skewed: bool = False,
 ) -> Callable[[Callable[[Measurement], C]], Callable[[Measurement], C]]:
     """Register a function from a measurement to its case; it raises `Unsupported` with the reason where there is none.
