@@ -1,7 +1,8 @@
 """Parts of a layer on a real GPU that the Program does not contain: permutation, activation, casts, launches.
 
-The Program of a real form contains the communication kernels and the GEMM tiles. The surroundings come from the closed forms of `compute.moe` for
-the GPU with the most rows. `make_row` adds them to the Program's time on `hw-*` clusters; `programs.layer_us` adds them for `validate`.
+The Program of a real form contains the communication kernels and the GEMM tiles. The surroundings come from the closed
+forms of `compute.moe` for the GPU with the most rows. `make_row` adds them to the Program's time on `hw-*` clusters; the
+family `layer` adds them for `validate` (`measured/families/layer.py`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
-from dysharp.analysis.trust import Question, whole_layers
 from dysharp.api.candidates import candidates, options_by_system, sms_to_try
 from dysharp.api.header import header_of
 from dysharp.api.options import Value
@@ -16,6 +15,7 @@ from dysharp.api.prediction import KNOB, AdviceRuns, Predicted
 from dysharp.api.request import ModelSource, SharedArgs, make_request, takes
 from dysharp.api.what_if import WhatIf, what_ifs
 from dysharp.errors import ConfigError
+from dysharp.measured.trust import PredictionScope, whole_layers
 from dysharp.systems import System, get_system
 
 DEFAULT_CLUSTER = "hw-dgx-h100"
@@ -118,7 +118,7 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, **reques
         raise ConfigError(f"advise: no system runs this on {asked.cluster.name}: {reasons}")
     ranking.sort(key=lambda entry: entry.time_us)
     best = ranking[0].row
-    layers = whole_layers(Question(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.options))
+    layers = whole_layers(PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.options))
     return Advice(
         ranking=tuple(ranking),
         not_ranked=not_ranked,

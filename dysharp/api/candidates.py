@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dysharp.analysis.trust import measured_range
 from dysharp.api.options import Value, option_choices, split_options
 from dysharp.api.prediction import KNOB
 from dysharp.api.request import Request
 from dysharp.errors import ConfigError
+from dysharp.measured.trust import measured_range
 from dysharp.specs import Model
 from dysharp.systems import System, all_systems, get_system
 

@@ -12,10 +12,10 @@ from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, mea
 from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.analysis.trust import Question, warnings_of
 from dysharp.api.header import header_of
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload
+from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.systems import System
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run_pass(
         free_links=system.traffic == "none",
     )
     measured, around = measure(inputs, program, trace), _surroundings(inputs, program, trace)
-    asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
+    asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
     wall = WallTimes(

@@ -10,12 +10,12 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.analysis.trust import Question, trust_of
 from dysharp.api.memory import check_memory
 from dysharp.api.options import Value, options_of
 from dysharp.api.point import run_point
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload, make_workload
+from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 
@@ -128,7 +128,7 @@ class AdviceRuns:
         self._n_done += 1
         row = run_point(system, options, workload, self._n_done, max(self._n_done, self._n_expected))
         shares = {name: us / row.time_us for name, us in row.path_us.items()} | {"surroundings": 1 - row.simulated_us / row.time_us}
-        asked = Question(system.name, request.model, request.cluster, request.tokens, request.direction, row.options)
+        asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, row.options)
         trust = trust_of(asked, shares)
         memory = () if self.memory_warning else memory_warning(request.model, request.cluster, workload.routing)
         warnings = (*row.warnings, *_numerics_warning(row, request.model), *memory)

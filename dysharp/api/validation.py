@@ -12,7 +12,8 @@ from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from dysharp.analysis.validation import Missing, Sorted, Validation
+    from dysharp.measured.classify import Classified, Missing
+    from dysharp.measured.validation import Validation
     from dysharp.specs import Cluster
     from dysharp.specs.fitted import Fitted
 
@@ -33,96 +34,114 @@ def validate(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
-    """Compare predictions with the measurements of a CSV (columns id, kind, system, hardware, config_json, metric, value, unit, source): systems
-    by their Programs on the engine, NCCL and GEMMs by rate forms (`analysis.predictors`).
+    """Compare predictions with the measurements of a CSV; `docs/measurements.md` says which columns and keys it has.
 
-    `hold_out`, any of "shape" and "gpu", also refits the constants with whole groups held out. `constants`: a table or a file in the form of
-    `fitted.toml`; the packaged ones by default. `cluster`: a machine whose constants hold, such as `calibrate` writes, and whose rows alone are
-    judged. `jobs`: processes; more than one need a main module that can be imported. Raises `ConfigError` for a file that breaks a rule (one
-    line: file, row, column) and when no row is predicted.
+    Systems are predicted by their Programs on the engine, NCCL and GEMMs by rate forms (`measured/families`).
+
+    | argument | meaning |
+    |---|---|
+    | `hold_out` | any of "shape" and "gpu": also refit the constants with whole groups held out |
+    | `constants` | a table, or a file in the form of `fitted.toml`; default: the packaged constants |
+    | `cluster` | judge its constants, such as `calibrate` writes, on the measurements of its GPU alone |
+    | `jobs` | processes; more than one need a main module that can be imported |
+
+    Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
-    from dysharp.analysis import beyond, calibration
-    from dysharp.analysis.summary import summarise
-    from dysharp.analysis.validation import validate_rows
+    from dysharp.measured import beyond
+    from dysharp.measured import hold_out as without
+    from dysharp.measured.predictions import predict
+    from dysharp.measured.summary import summarise
+    from dysharp.measured.validation import validate_measurements
 
     if data is None:
         raise ConfigError("validate: found no measurements (none are packaged), expected --data CSV")
     for by in hold_out:
-        if by not in calibration.HOLD_OUTS:
-            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, calibration.HOLD_OUTS)}")
-    machine = None if cluster is None else _machine(cluster)
-    used = _constants(constants, machine)
-    found, others = beyond.split(_sorted(data, machine))
-    passes = ["predict", *(f"held out by {by}" for by in hold_out)]
+        if by not in without.HOLD_OUTS:
+            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, without.HOLD_OUTS)}")
+    own = None if cluster is None else _cluster(cluster)
+    used = _constants(constants, own)
     values = {name: c.value for name, c in used.items()}
-    found, predicted = found.answered(values, jobs, _teller(progress, passes, 0))
-    further = beyond.judge(others, values, jobs)
-    if not found.cases and not any(row["n"] for row in further):
-        raise ConfigError(f"{data}: {_nothing(found.missing)}")
-    held = {by: calibration.held_out(found, used, by, predicted, jobs, _teller(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
-    tables = [row for by, without in held.items() for row in calibration.hold_out_table(found, predicted, without, by)]
-    return replace(validate_rows(found, used, predicted, tables), summary=summarise(found, predicted, held.get("gpu")), beyond=further)
+    passes = ["predict", *(f"held out by {by}" for by in hold_out)]
+    everything = _classified(data, own)
+    judged, predicted = predict(everything.in_bars(), values, jobs, _on_progress(progress, passes, 0))
+    beyond_bars = beyond.judge(everything, values, jobs)
+    if not judged.parsed and not any(row["n"] for row in beyond_bars):
+        raise ConfigError(f"{data}: {_nothing(judged.missing)}")
+    held = {
+        by: without.held_out(judged.parsed, used, by, predicted, jobs, _on_progress(progress, passes, at))
+        for at, by in enumerate(hold_out, start=1)
+    }
+    tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out, by)]
+    summary = summarise(judged.parsed, predicted, held.get("gpu"))
+    return replace(validate_measurements(judged, used, predicted, tables), summary=summary, beyond=beyond_bars)
 
 
 def refit(
     data: str | os.PathLike[str], path: str | os.PathLike[str], *, jobs: int = 1, progress: Progress | None = None
 ) -> Mapping[str, Fitted]:
     """Fit the constants to the measurements of a CSV and write them to `path` (the form of the packaged `fitted.toml`)."""
-    from dysharp.analysis import calibration
+    from dysharp.measured.refit import refit_programs, to_toml
     from dysharp.specs.fitted import fitted
 
-    found = calibration.refit_programs(_sorted(data), fitted(), jobs, _teller(progress, ["fit"], 0))
-    write_text(Path(path), calibration.to_toml(found, HEAD))
-    return found
+    constants = refit_programs(_classified(data), fitted(), jobs, _on_progress(progress, ["fit"], 0))
+    write_text(Path(path), to_toml(constants, HEAD))
+    return constants
 
 
-def _sorted(data: str | os.PathLike[str], machine: Cluster | None = None) -> Sorted:
-    """The rows of a file, those of `machine` alone where there is one."""
-    from dysharp.analysis.families import family_of
-    from dysharp.analysis.machine_fit import rows_of_machine
-    from dysharp.analysis.measured import read_measurements
-    from dysharp.analysis.validation import Missing, Sorted, sort_rows
+def _classified(data: str | os.PathLike[str], cluster: Cluster | None = None) -> Classified:
+    """The measurements of a file; with a cluster, those of other GPUs are missing."""
+    from dysharp.measured.classify import Classified, Missing, classify
+    from dysharp.measured.cluster_fit import measurements_of
+    from dysharp.measured.family import family_of
+    from dysharp.measured.measurements import read_measurements
 
-    rows = read_measurements(data)
-    if not rows:
+    measurements = read_measurements(data)
+    if not measurements:
         raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of {PAGE}")
-    mine, others = (rows, []) if machine is None else rows_of_machine(rows, machine.gpu)
-    found = sort_rows(mine)
-    return Sorted(found.cases, found.missing + tuple(Missing(row, family_of(row), why, False) for row, why in others))
+    own, others = (measurements, []) if cluster is None else measurements_of(measurements, cluster.gpu)
+    classified = classify(own)
+    elsewhere = tuple(Missing(m, family_of(m), reason, False) for m, reason in others)
+    return Classified(classified.parsed, classified.missing + elsewhere)
 
 
 def _nothing(missing: Sequence[Missing]) -> str:
     """The error of a file without a prediction."""
     reasons: dict[str, list[str]] = {}
     for m in missing:
-        reasons.setdefault(m.reason, []).append(m.row.id)
+        reasons.setdefault(m.reason, []).append(m.measurement.id)
     shown = "; ".join(f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {why}" for why, ids in list(reasons.items())[:3])
     return f"found no row that is predicted ({shown}), expected rows such as those of {PAGE}"
 
 
-def _machine(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
-    """A machine whose rows can be judged: its GPU's datasheet and constants, perhaps of its own."""
-    from dysharp.analysis.trust import departures
+def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
+    """A cluster whose measurements can be judged: the datasheet of its GPU, and constants that may be its own."""
+    from dysharp.measured.trust import departures
     from dysharp.specs import load_cluster
 
-    found = load_cluster(cluster) if isinstance(cluster, (str, os.PathLike)) else cluster
-    if not found.gpu:
-        raise ConfigError(f"validate: cluster {found.name!r}: found the {found.family} family, expected a machine with a packaged GPU")
-    if other := departures(found):
-        raise ConfigError(f"validate: cluster {found.name!r}: found {other}, expected the datasheet of {found.gpu} with constants of its own")
-    return found
+    loaded = load_cluster(cluster) if isinstance(cluster, (str, os.PathLike)) else cluster
+    where = f"validate: cluster {loaded.name!r}"
+    if not loaded.gpu:
+        raise ConfigError(f"{where}: found the {loaded.family} family, expected a machine with a packaged GPU")
+    if other := departures(loaded):
+        raise ConfigError(f"{where}: found {other}, expected the datasheet of {loaded.gpu} with constants of its own")
+    return loaded
 
 
-def _constants(given: Mapping[str, Fitted] | str | os.PathLike[str] | None, machine: Cluster | None) -> Mapping[str, Fitted]:
-    """All constants: those given or packaged, under those of the machine."""
+def _constants(
+    constants: Mapping[str, Fitted] | str | os.PathLike[str] | None, cluster: Cluster | None
+) -> Mapping[str, Fitted]:
+    """All constants: the caller's or the packaged ones, overridden by those of the cluster."""
     from dysharp.specs.fitted import constants_from_file, fitted
 
-    table = fitted() if given is None else constants_from_file(Path(given)) if isinstance(given, (str, os.PathLike)) else given
-    own = {} if machine is None else dict(machine.constants)
-    return {name: replace(constant, value=own.get(name, constant.value)) for name, constant in table.items()}
+    if constants is None:
+        constants = fitted()
+    elif isinstance(constants, (str, os.PathLike)):
+        constants = constants_from_file(Path(constants))
+    own = {} if cluster is None else dict(cluster.constants)
+    return {name: replace(constant, value=own.get(name, constant.value)) for name, constant in constants.items()}
 
 
-def _teller(progress: Progress | None, passes: Sequence[str], at: int) -> Callable[[int, int], None] | None:
+def _on_progress(progress: Progress | None, passes: Sequence[str], at: int) -> Callable[[int, int], None] | None:
     if progress is None:
         return None
     return lambda done, total: progress(Step("validate", at + 1, len(passes), passes[at], done, total))

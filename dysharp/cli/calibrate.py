@@ -11,9 +11,9 @@ from dysharp.cli.flags import complete_clusters, json_flag
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dysharp.analysis.machine_fit import Improvement
-    from dysharp.analysis.measured import Measurement
-    from dysharp.api.machine import Calibration
+    from dysharp.api.calibration import Calibration
+    from dysharp.measured.cluster_fit import Improvement
+    from dysharp.measured.measurements import Measurement
 
 ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
 
@@ -30,7 +30,7 @@ def calibrate(measurements: str, base: str, name: str | None, out: str, as_json:
     examples/measure_gpu.py writes MEASUREMENTS.csv, docs/measurements.md says what else may be in it; `validate --cluster OUT.toml` judges
     rows with the result. Constants that the rows do not determine are not fitted; the output says which and why.
     """
-    from dysharp.api.machine import calibrate as fit
+    from dysharp.api.calibration import calibrate as fit
     from dysharp.cli.output import print_json
 
     done = fit(measurements, out, base=base, name=name, begun=lambda: click.echo("fitting, and fitting again with every shape held out", err=True))
@@ -59,11 +59,12 @@ def print_calibration(done: Calibration) -> None:
 
 
 def _skipped(skipped: Sequence[tuple[Measurement, str]]) -> list[tuple[str, ...]]:
-    """By reason: how many rows, and the first with its kind."""
+    """By reason: how many measurements, and the first ones with their kinds."""
     by: dict[str, list[Measurement]] = {}
-    for row, why in skipped:
-        by.setdefault(why, []).append(row)
-    return [(why, str(len(rows)), ", ".join(f"{row.id} ({row.kind})" for row in rows[:3]) + " ..." * (len(rows) > 3)) for why, rows in by.items()]
+    for measurement, reason in skipped:
+        by.setdefault(reason, []).append(measurement)
+    named = {why: ", ".join(f"{m.id} ({m.kind})" for m in group[:3]) for why, group in by.items()}
+    return [(why, str(len(group)), named[why] + " ..." * (len(group) > 3)) for why, group in by.items()]
 
 
 def _constant(name: str, before: float, after: float) -> tuple[str, ...]:

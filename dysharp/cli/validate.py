@@ -12,7 +12,7 @@ from dysharp.cli.flags import json_flag
 from dysharp.errors import ConfigError, SimulationError
 
 if TYPE_CHECKING:
-    from dysharp.analysis.validation import Validation
+    from dysharp.measured.validation import Validation
 
 
 def _cores() -> int:
@@ -84,7 +84,7 @@ def validate(
 
 def print_validation(done: Validation, groups: bool) -> None:
     """Families, bars, hold-out, why rows have no prediction; with `groups` the rest too."""
-    from dysharp.analysis.validation import by_reason
+    from dysharp.measured.validation import by_reason
 
     _print(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias"))
     micro = done.overall

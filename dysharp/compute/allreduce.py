@@ -1,4 +1,4 @@
-"""All-reduce kernels beside NCCL's as lists of steps, and their closed form: `systems.allreduce` builds Programs from the same lists.
+"""All-reduce kernels beside NCCL's as lists of steps, and their closed form: `measured.allreduce_program` builds Programs from the same lists.
 
 Steps and their order are those of the public sources named at `KERNELS`; nothing is fitted here.
 """

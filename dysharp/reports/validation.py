@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from dysharp.analysis.validation import Validation
 from dysharp.api.validation import write_text
 from dysharp.errors import ConfigError
+from dysharp.measured.validation import Validation
 from dysharp.reports.plots import STYLE, save_figure
 
 if TYPE_CHECKING:

@@ -12,9 +12,19 @@ import pytest
 import dysharp as ds
 from dysharp.analysis.load import load_of
 from dysharp.analysis.surroundings import around
-from dysharp.analysis.trust import COMMUNICATION, FEWEST, Question, departures, judged, measured_range, trust_of, warnings_of, whole_layers
 from dysharp.api.advice import Advice
 from dysharp.errors import ConfigError
+from dysharp.measured.trust import (
+    FEWEST,
+    PredictionScope,
+    departures,
+    family_errors,
+    measured_range,
+    part_judges,
+    trust_of,
+    warnings_of,
+    whole_layers,
+)
 from dysharp.specs import Cluster, list_clusters, load_cluster, load_model
 from dysharp.systems import all_systems
 from dysharp.workload import make_routing
@@ -29,10 +39,10 @@ def advice() -> Advice:
     return ds.advise("deepseek-v2-lite", **SMALL)
 
 
-def question(**changes: Any) -> Question:
+def scope(**changes: Any) -> PredictionScope:
     """One inside all measured ranges, and what is changed of it."""
     deepep = {"form": "auto", "n_sm": 20, "dispatch": "fp8"}
-    return replace(Question("deepep", MEASURED, load_cluster("hw-dgx-h100"), 4096, options=deepep), **changes)
+    return replace(PredictionScope("deepep", MEASURED, load_cluster("hw-dgx-h100"), 4096, options=deepep), **changes)
 
 
 def unlike(**values: int) -> Cluster:
@@ -133,15 +143,15 @@ def test_the_parts_of_a_layer_add_up(system: str, routing: str) -> None:
 
 
 def test_a_fused_kernel_is_judged_by_whole_layers() -> None:
-    asked = question(system="megamoe", cluster=load_cluster("hw-dgx-b200"), options={"form": "auto"})
-    entry = judged()["fused-layer", "b200"]
+    asked = scope(system="megamoe", cluster=load_cluster("hw-dgx-b200"), options={"form": "auto"})
+    entry = family_errors()["fused-layer", "b200"]
     found = trust_of(asked, {"dispatch": 0.3, "gemm1": 0.5, "surroundings": 0.2})
     assert found.families == ("fused-layer",)
     assert (found.typical, found.wide) == (pytest.approx(entry.median / 100), pytest.approx(entry.p90 / 100))
 
 
 def test_a_family_of_one_gpu_has_no_bar_elsewhere() -> None:
-    asked = question(system="trtllm-a2a", options={"form": "auto", "sides": "one"})
+    asked = scope(system="trtllm-a2a", options={"form": "auto", "sides": "one"})
     assert trust_of(asked, {"dispatch": 0.5, "gemm1": 0.5}).wide is None
     assert "trtllm-a2a was not measured on h100-sxm: no bar: measured on gb200 only" in warnings_of(asked)
 
@@ -182,7 +192,7 @@ def test_error_bars_are_those_of_the_parts(advice: Advice) -> None:
     assert best.typical is not None
     assert 0 < best.typical < best.wide < 1
     assert bar[0] < best.time_us < bar[1]
-    table = judged()
+    table = family_errors()
     parts = [table[family, "h100-sxm"].p90 / 100 for family in best.families if (family, "h100-sxm") in table]
     assert min(parts) <= best.wide <= max(*parts, table["layer", "h100-sxm"].p90 / 100)
 
@@ -245,8 +255,8 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
     ],
 )
 def test_what_lies_outside_carries_a_warning(changes: dict[str, Any], text: str) -> None:
-    assert warnings_of(question()) == ()
-    assert text in " | ".join(warnings_of(question(**changes)))
+    assert warnings_of(scope()) == ()
+    assert text in " | ".join(warnings_of(scope(**changes)))
 
 
 @pytest.mark.parametrize(("tokens", "experts"), [(1, 256), (64, 32), (4096, 256)])
@@ -254,8 +264,8 @@ def test_chance_is_no_skew(tokens: int, experts: int) -> None:
     model = replace(load_model("deepseek-v3"), n_experts=experts)
     for seed in range(4):
         routing = make_routing("uniform", model, 8, tokens, seed=seed)
-        assert not any("skewed" in text for text in warnings_of(question(model=model, tokens=tokens, routing=routing)))
-    grown = question(system="megamoe", routing=make_routing("powerlaw:2", model, 8, 256))
+        assert not any("skewed" in text for text in warnings_of(scope(model=model, tokens=tokens, routing=routing)))
+    grown = scope(system="megamoe", routing=make_routing("powerlaw:2", model, 8, 256))
     assert not any("skewed" in text for text in warnings_of(grown))  # its rows are skewed, too
 
 
@@ -271,16 +281,16 @@ def test_packaged_machines_are_their_gpus() -> None:
 
 
 def test_whole_layers_count_inside_their_ranges() -> None:
-    assert whole_layers(question()) == judged()["layer", "h100-sxm"]
+    assert whole_layers(scope()) == family_errors()["layer", "h100-sxm"]
     assert ds.advise("deepseek-v2-lite", systems=["deepep"], options={"deepep.n_sm": 8}, **SMALL).layers is None
     for changes in ({"tokens": 64}, {"model": load_model("deepseek-v3")}, {"cluster": unlike(n_sms=100)}, {"system": "deepep-ll"}):
-        assert whole_layers(question(**changes)) is None
+        assert whole_layers(scope(**changes)) is None
 
 
 def test_another_machine_has_the_bars_of_a_gpu_held_out() -> None:
     shares = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
-    here, other = (trust_of(question(cluster=cluster), shares) for cluster in (unlike(), unlike(hbm_bytes_per_us=1_000_000)))
-    table = judged()
+    here, other = (trust_of(scope(cluster=cluster), shares) for cluster in (unlike(), unlike(hbm_bytes_per_us=1_000_000)))
+    table = family_errors()
     wide = 0.3 * table["deepep-dispatch", "other"].p90 + 0.4 * table["grouped-gemm", "other"].p90 + 0.3 * table["deepep-combine", "other"].p90
     assert here.wide is not None
     assert other.wide == pytest.approx(max(wide, table["layer", "other"].p90) / 100)
@@ -297,17 +307,18 @@ def test_the_warning_travels_with_rows_and_comparisons() -> None:
 
 def test_a_gpu_without_rows_has_wider_bars() -> None:
     shares = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
-    here, elsewhere = (trust_of(question(cluster=load_cluster(name)), shares) for name in ("hw-dgx-h100", "hw-dgx-h200"))
+    here, elsewhere = (trust_of(scope(cluster=load_cluster(name)), shares) for name in ("hw-dgx-h100", "hw-dgx-h200"))
     assert here.wide is not None
     assert elsewhere.wide is not None
     assert here.wide < elsewhere.wide
-    assert trust_of(question(system="new-one"), shares).wide is None
+    assert trust_of(scope(system="new-one"), shares).wide is None
 
 
 def test_the_table_of_errors_covers_the_systems() -> None:
-    for families in COMMUNICATION.values():
-        for family in families:
-            assert any(name == family and entry.n >= FEWEST for (name, _), entry in judged().items())
+    judged = [name for name in all_systems() if part_judges(name)]
+    assert judged == ["deepep", "deepep-ll", "megamoe", "megatron-a2a", "megatron-ag", "trtllm-a2a"]
+    for family in {family.name for name in judged for family in part_judges(name).values()}:
+        assert any(name == family and entry.n >= FEWEST for (name, _), entry in family_errors().items())
 
 
 def test_surroundings_grow_with_rows_and_vanish_without_them() -> None:

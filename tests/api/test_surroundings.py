@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import dysharp as ds
-from dysharp.analysis.programs import LayerCase, layer_us
 from dysharp.analysis.surroundings import Surroundings, around
+from dysharp.measured.families.layer import LayerCase, program_us
 from dysharp.specs import list_clusters, load_cluster, load_model
 from dysharp.specs.gpu import load_gpu
 from dysharp.systems import all_systems
@@ -37,8 +37,25 @@ def test_run_compare_advise_and_validate_give_the_same_layer(system: str, option
     routing = make_routing("uniform", model, 8, TOKENS)
     rows = float(rows_per_slot(routing).reshape(8, -1).sum(axis=1).max())
     copies = float(needed_gpus(routing).sum(axis=0).max())
-    case = LayerCase(system, "h100-sxm", 8, replace(model, tokens_per_gpu=TOKENS), n_sm, fp8, rows, copies, training=False, touched=8.0)
-    assert layer_us(case, cluster.fitted)[0] == pytest.approx(row.eager_us, rel=1e-9)
+    case = LayerCase(
+        gpu="h100-sxm",
+        system=system,
+        gpus=8,
+        hidden=model.hidden,
+        inter=model.expert_hidden,
+        experts=model.n_experts,
+        topk=model.topk,
+        tokens=TOKENS,
+        gated=True,
+        dtype=model.gemm_dtype,
+        fp8_rows=fp8,
+        n_sm=n_sm,
+        rows=rows,
+        touched=8.0,
+        copies=copies / TOKENS,
+    )
+    assert not case.training
+    assert program_us(case, cluster.fitted) == pytest.approx(row.eager_us, rel=1e-9)
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd", "both"])

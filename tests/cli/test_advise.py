@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dysharp.analysis.measured import COLUMNS
-from dysharp.analysis.trust import judged
+from dysharp.measured.measurements import COLUMNS
+from dysharp.measured.trust import family_errors
 
 Call = Callable[..., Any]
 SMALL = ("deepseek-v2-lite", "--tokens", "16", "--systems", "deepep", "--set", "deepep.n_sm=8")
@@ -85,7 +85,7 @@ def test_the_summary_is_what_the_bars_are_read_from(dysharp: Call, tmp_path: Pat
     data, out = tmp_path / "m.csv", tmp_path / "validated.toml"
     data.write_text("\n".join(text) + "\n")
     assert dysharp("validate", "--data", str(data), "--summary", str(out)).code == 0
-    table = judged(out)
+    table = family_errors(out)
     assert set(table) == {("deepep-dispatch", "h100-sxm"), ("deepep-combine", "h100-sxm"), ("dense-gemm", "h100-sxm")}
     entry = table["deepep-dispatch", "h100-sxm"]
     assert (entry.n, entry.by, entry.ranges["tokens"], entry.ranges["sms"]) == (1, "program", (16, 16), (8, 8))

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.analysis.measured import COLUMNS
 from dysharp.compute.collectives import collective_us
 from dysharp.compute.operators import gemm_us, grouped_gemm_us
 from dysharp.errors import ConfigError
+from dysharp.measured.measurements import COLUMNS
 from dysharp.specs import load_cluster
 from dysharp.specs.catalog import cluster_from_toml
 from dysharp.specs.fitted import fitted_values
@@ -86,7 +86,7 @@ def test_eager_launches_are_those_of_the_own_host(dysharp: Call, own: Path, tmp_
 
 
 def test_the_host_alone_can_be_measured(measure: ModuleType, tmp_path: Path) -> None:
-    from dysharp.api.machine import calibrate
+    from dysharp.api.calibration import calibrate
 
     launches = [measure.Measured("kernel_launch", "torch add", {"timing": "eager"}, "latency", us, "us") for us in (4.0, 6.0, 5.0)]
     measure.write_csv(tmp_path / "own.csv", launches, "my box", "a test")
@@ -160,7 +160,7 @@ def test_links_are_fitted_to_collectives(measure: ModuleType, tmp_path: Path) ->
                 us = float(collective_us(gpu, constants, kind, gpus, size))
                 rows.append(measure.Measured(f"nccl_{kind}", "NCCL", {"bytes": size, "gpus": gpus}, "latency", us, "us"))
     measure.write_csv(tmp_path / "own.csv", rows, "8x NVIDIA H100 80GB HBM3", "a test")
-    from dysharp.api.machine import calibrate
+    from dysharp.api.calibration import calibrate
 
     done = calibrate(tmp_path / "own.csv", tmp_path / "mine.toml")
     assert done.fit.fitted["link.fraction"] == pytest.approx(0.7, rel=0.03)

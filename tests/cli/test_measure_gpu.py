@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dysharp.analysis.machine_fit import rows_of_machine
-from dysharp.analysis.measured import read_measurements
+from dysharp.measured.cluster_fit import measurements_of
+from dysharp.measured.measurements import read_measurements
 
 torch = pytest.importorskip("torch")
 MS = 0.5  # between any two events
@@ -58,6 +58,6 @@ def test_every_measurement_of_one_gpu_is_made_and_used(measure: ModuleType, tmp_
     assert times == {1e3 * MS / measure.GRAPH}
     path = tmp_path / "own.csv"
     measure.write_csv(path, rows, "1x NVIDIA H100 80GB HBM3", "a test")
-    used, skipped = rows_of_machine(read_measurements(path), "h100-sxm")
+    used, skipped = measurements_of(read_measurements(path), "h100-sxm")
     assert (len(used), skipped) == (len(rows), [])
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from dysharp.analysis.families import ASK, family_of
-from dysharp.analysis.machine_fit import BARE, HOST, fit_machine
-from dysharp.analysis.measured import Measurement, measurements_from_csv
-from dysharp.analysis.queries import LIMITS
-from dysharp.analysis.validation import sort_rows
 from dysharp.api.validation import PAGE
+from dysharp.measured.bare_gpu import BARE
+from dysharp.measured.classify import classify
+from dysharp.measured.cluster_fit import fit_cluster
+from dysharp.measured.config_json import LIMITS
+from dysharp.measured.family import families_in_bars, family_of
+from dysharp.measured.measurements import Measurement, measurements_from_csv
 from dysharp.specs.fitted import fitted
 
 TEXT = (Path(__file__).resolve().parents[2] / PAGE).read_text(encoding="utf-8")
@@ -67,19 +68,20 @@ class Watched(dict[str, Any]):
 
 
 def is_predicted(row: Measurement, config: dict[str, Any]) -> bool:
-    return len(sort_rows([replace(row, config=config)]).cases) == 1
+    return len(classify([replace(row, config=config)]).parsed) == 1
 
 
 def test_every_family_has_a_section() -> None:
     titles = ", ".join(section.title.split(":")[0] for section in SECTIONS)
-    assert set(ASK) <= set(titles.split(", "))
-    assert {family_of(row) for _, row in PREDICTED} == set(ASK)
+    assert set(families_in_bars()) <= set(titles.split(", "))
+    families = [family_of(row) for _, row in PREDICTED]
+    assert {family.name for family in families if family is not None} == set(families_in_bars())
 
 
 @pytest.mark.parametrize(("section", "row"), PREDICTED, ids=IDS)
 def test_every_example_is_predicted_as_its_family(section: Section, row: Measurement) -> None:
-    (case,) = sort_rows([row]).cases
-    assert case.family in section.title
+    (parsed,) = classify([row]).parsed
+    assert parsed.family.name in section.title
     assert set(row.config) <= set(section.needed)
 
 
@@ -102,15 +104,14 @@ def test_a_key_is_needed_where_the_page_says_so(section: Section, row: Measureme
 def test_odd_values_never_end_the_others(section: Section, row: Measurement) -> None:
     for key in section.needed:
         for value in ODD:
-            found = sort_rows([replace(row, config=dict(row.config) | {key: value})])
-            assert len(found.cases) + len(found.missing) == 1
+            assert len(classify([replace(row, config=dict(row.config) | {key: value})]).entries) == 1
 
 
 def test_rows_for_calibrate_alone_are_used() -> None:
     (section,) = (section for section in SECTIONS if "calibrate" in section.title)
-    found = fit_machine(section.rows, "h100-sxm", fitted())
-    assert (found.n_rows, found.skipped) == (3, ())
-    assert [row.family for row in found.errors] == [*BARE, HOST, "all"]
+    fit = fit_cluster(section.rows, "h100-sxm", fitted())
+    assert (fit.n_rows, fit.skipped) == (3, ())
+    assert [row.family for row in fit.errors] == [*(family.name for family in BARE), "all"]
 
 
 def test_ranges_are_those_of_the_queries() -> None:

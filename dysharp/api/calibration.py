@@ -1,0 +1,111 @@
+"""The verb `calibrate`: a cluster file from its owner's measurements."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dysharp.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from dysharp.measured.cluster_fit import ClusterFit
+
+DEFAULT_BASE = "hw-dgx-h100"
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A fit and the cluster file it was written to."""
+
+    fit: ClusterFit
+    path: str
+    name: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        f = self.fit
+        return {
+            "path": self.path,
+            "cluster": self.name,
+            "n_rows": f.n_rows,
+            "constants": [{"name": name, "before": f.before[name], "after": value} for name, value in f.fitted.items()],
+            "refused": dict(f.refused),
+            "errors": [asdict(row) for row in f.errors],
+            "skipped": [{"id": m.id, "kind": m.kind, "reason": why} for m, why in f.skipped],
+        }
+
+
+def calibrate(
+    data: str | os.PathLike[str], out: str | os.PathLike[str], *, base: str = DEFAULT_BASE, name: str | None = None,
+    begun: Callable[[], None] | None = None,
+) -> Calibration:
+    """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.
+
+    `base` is the packaged hw cluster that the file extends. `name`: of the cluster, by default that of the file.
+    `begun` is called when all input has been read and the fit begins. Raises `ConfigError` for wrong input and when the
+    measurements determine nothing.
+    """
+    from dysharp.measured.cluster_fit import fit_cluster
+    from dysharp.measured.measurements import read_measurements
+    from dysharp.specs import list_clusters, load_cluster
+    from dysharp.specs.fitted import fitted
+    from dysharp.workload import check_writable
+
+    if base not in list_clusters() or not load_cluster(base).gpu:
+        hw = [known for known in list_clusters() if load_cluster(known).gpu]
+        raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
+    own = load_cluster(base).gpu
+    path = Path(out)
+    check_writable(path, ".toml")
+    called = _name(name or path.stem)
+    if called in list_clusters():
+        raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
+    measurements = read_measurements(data)
+    if not measurements:
+        raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of docs/measurements.md")
+    if begun is not None:
+        begun()
+    fit = fit_cluster(measurements, own, fitted())
+    if not fit.n_rows:
+        expected = "expected rows such as those of docs/measurements.md"
+        raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(fit)}, {expected}")
+    if not fit.fitted:
+        raise ConfigError(f"{data}: found {fit.n_rows} rows that determine no constant, expected more rows or other shapes")
+    from dysharp.api.validation import write_text
+
+    write_text(path, _toml(fit, called, base, Path(data).name))
+    return Calibration(fit, str(path), called)
+
+
+def _first(fit: ClusterFit) -> str:
+    return f" ({fit.skipped[0][0].id}: {fit.skipped[0][1]})" if fit.skipped else ""
+
+
+def _name(text: str) -> str:
+    """Kept to what a cluster may be called."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in text).lstrip("._+-")
+    return kept[:128] or "calibrated"
+
+
+def _toml(fit: ClusterFit, name: str, base: str, data: str) -> str:
+    every = fit.errors[-1]
+    shown = "".join(c if c.isprintable() and c not in '"\\' else "_" for c in data)[:100]
+    head = [
+        f"# {base} with constants fitted to {fit.n_rows} rows of {shown}: median error {every.before.median_ape:.1f} % before, "
+        f"{every.after.median_ape:.1f} % after.",
+        "# Constants that the rows do not determine keep their packaged values. Written by dysharp calibrate.",
+        f'base = "{base}"',
+        f'name = "{name}"',
+        f'source = "{base}, calibrated on {fit.n_rows} rows of {shown}"',
+        "",
+        "[constants]",
+    ]
+    return "\n".join([*head, *(_line(key, value, fit.before) for key, value in fit.fitted.items())]) + "\n"
+
+
+def _line(name: str, value: float, before: Mapping[str, float]) -> str:
+    return f'"{name}" = {value:.{DIGITS}g}  # packaged: {before[name]:g}'

@@ -1,0 +1,57 @@
+"""The table of families beyond the bars, whose measurements are in no mean, coverage, bar, fit or hold-out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dysharp.measured.accuracy import errors_of
+from dysharp.measured.classify import Classified, Missing, Parsed
+from dysharp.measured.closed_forms import ClosedForms
+from dysharp.measured.family import Constants, all_families
+from dysharp.measured.predictions import measured_values, predict
+
+ALL = "all"
+Key = tuple[str, str, str]
+
+
+def judge(classified: Classified, constants: Constants, jobs: int = 1) -> list[dict[str, Any]]:
+    """One entry per family (system "all") and one per family, system and hardware.
+
+    | field | holds |
+    |---|---|
+    | `by` | what predicts |
+    | `n`, `n_rows` | predictions, measurements |
+    | `median_ape`, `p90_ape`, `bias` | errors in percent (`accuracy.Errors`); None without predictions |
+    | `closed_median_ape` | error of the closed form; None without one |
+    | `unpredicted` | why measurements have no prediction, with their number |
+    """
+    order = list(all_families())
+    classified, predicted = predict(classified.beyond_bars(), constants, jobs)
+    measured, closed = measured_values(classified.parsed), ClosedForms(classified.parsed).values(constants)
+    entries = []
+    for key in sorted(_all_keys(classified), key=lambda key: (order.index(key[0]), key[1] != ALL, key)):
+        members = np.array([i for i, entry in enumerate(classified.parsed) if key in _keys(entry)], np.int64)
+        reasons = [entry.reason for entry in classified.missing if key in _keys(entry)]
+        own, form = (
+            errors_of(values[members], measured[members]) if len(members) and np.isfinite(values[members]).all() else None
+            for values in (predicted, closed)
+        )
+        entries.append(
+            dict(zip(("family", "system", "hardware"), key, strict=True))
+            | {"by": all_families()[key[0]].predictor, "n": len(members), "n_rows": len(members) + len(reasons)}
+            | {name: getattr(own, name, None) for name in ("median_ape", "p90_ape", "bias")}
+            | {"closed_median_ape": getattr(form, "median_ape", None)}
+            | {"unpredicted": "; ".join(f"{reasons.count(reason)} {reason}" for reason in dict.fromkeys(reasons))}
+        )
+    return entries
+
+
+def _all_keys(classified: Classified) -> set[Key]:
+    return {key for entry in classified.entries for key in _keys(entry)}
+
+
+def _keys(entry: Parsed | Missing) -> tuple[Key, Key]:
+    name = entry.family.name if entry.family is not None else ""
+    return (name, ALL, ""), (name, entry.measurement.system, entry.measurement.hardware)

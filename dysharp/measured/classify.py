@@ -1,0 +1,87 @@
+"""Every measurement of a file with its typed case, or with the reason why it has no prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dysharp.measured.family import Case, Family, family_of
+from dysharp.measured.measurements import TIMES, Measurement, Unsupported
+from dysharp.measured.scope import out_of_scope
+
+NO_FAMILY = "not of a family that is predicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A measurement with its family and its case."""
+
+    measurement: Measurement
+    family: Family
+    case: Case
+
+    def in_unit(self, us: float) -> float:
+        """A time as the unit of the measurement says it: a time, or work over time."""
+        return self.case.work / us if self.case.work > 0 else us / self.measurement.us_per_unit
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A measurement without a prediction. `counted`: whether it counts against coverage."""
+
+    measurement: Measurement
+    family: Family | None
+    reason: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """All measurements of a file: those with a case, and those without."""
+
+    parsed: tuple[Parsed, ...]
+    missing: tuple[Missing, ...]
+
+    @property
+    def entries(self) -> list[Parsed | Missing]:
+        """All measurements."""
+        return [*self.parsed, *self.missing]
+
+    def in_bars(self) -> Classified:
+        """Without the measurements of families beyond the bars."""
+        return self._keep(lambda family: family is None or family.in_bars)
+
+    def beyond_bars(self) -> Classified:
+        """The measurements of families beyond the bars alone."""
+        return self._keep(lambda family: family is not None and not family.in_bars)
+
+    def _keep(self, wanted: Callable[[Family | None], bool]) -> Classified:
+        parsed = tuple(entry for entry in self.parsed if wanted(entry.family))
+        return Classified(parsed, tuple(entry for entry in self.missing if wanted(entry.family)))
+
+
+def classify(measurements: Iterable[Measurement]) -> Classified:
+    """Each measurement either with its case or with the reason why it has none."""
+    parsed, missing = list[Parsed](), list[Missing]()
+    for m in measurements:
+        family = family_of(m)
+        try:
+            parsed.append(parse(m, family))
+        except Unsupported as reason:
+            counted = family is not None and family.in_bars and not out_of_scope(m)
+            missing.append(Missing(m, family, str(reason), counted))
+    return Classified(tuple(parsed), tuple(missing))
+
+
+def parse(m: Measurement, family: Family | None) -> Parsed:
+    """A measurement of `family` with its case. Raises `Unsupported` with the reason; scope comes before any number."""
+    if family is None:
+        raise Unsupported(NO_FAMILY)
+    if reason := out_of_scope(m):
+        raise Unsupported(reason)
+    if not m.value:
+        raise Unsupported("no value above 0")
+    case = family.case(m)
+    if case.work == 0 and m.unit not in TIMES:
+        raise Unsupported(f"no prediction in {m.unit}, expected {' or '.join(TIMES)} or a rate that the family has")
+    return Parsed(m, family, case)

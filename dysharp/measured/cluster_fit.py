@@ -1,0 +1,302 @@
+"""Constants of one cluster from its owner's measurements: only those that the measurements determine.
+
+A constant is fitted when predictions depend on it and it can be told from the other constants: its standard error, from
+the Jacobian of the predictions' logarithms and the size of the residuals, stays below `MOST_ERROR`. A stage whose fit
+predicts held-out shapes worse than the packaged constants is not taken. All other constants keep their packaged values,
+each with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.compute.moe import host_constant
+from dysharp.measured.accuracy import Errors, errors_of
+from dysharp.measured.bare_gpu import BARE, HOST
+from dysharp.measured.classify import Classified, Missing, Parsed, classify, parse
+from dysharp.measured.closed_forms import ClosedForms
+from dysharp.measured.family import Level, families_in_bars
+from dysharp.measured.fitting import Free, fit
+from dysharp.measured.hold_out import folds, label_of
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.predictions import measured_values
+from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
+from dysharp.measured.scope import GPUS, out_of_scope
+from dysharp.specs.fitted import Fitted
+from dysharp.specs.gpu import list_gpus, load_gpu
+
+F64 = NDArray[np.float64]
+STEP = 1e-4  # of a logarithm
+LEAST_EFFECT = 0.02  # of a prediction, for a change of the constant by its whole: below, the prediction is independent
+LEAST_ROWS = 3
+MOST_ERROR = 0.2  # standard error of a fitted constant, as part of it
+ALONE = 0.99  # a prediction that grows in step with one constant is a measurement of it
+RESIDUAL = 0.02  # measurements repeat no better than this
+PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a measurement that is 5 % off
+PULL_ROWS = 3
+BEYOND = "of a family beyond the bars, to which nothing is fitted"
+OTHER_GPU = re.compile(r"(?<![A-Za-z])(?:\d+x)?(?:GH|GB|MI|RTX|[AHBLV])\s?\d{2,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFit:
+    """What the measurements of one cluster say about the constants.
+
+    | field | holds |
+    |---|---|
+    | `fitted` | new values by constant |
+    | `before` | packaged values of all constants |
+    | `refused` | constant -> why it kept its packaged value |
+    | `errors` | per family, before, after and held out; the last entry is "all" |
+    | `n_rows` | measurements used |
+    | `skipped` | measurements that are not used, each with the reason |
+    """
+
+    fitted: Mapping[str, float]
+    before: Mapping[str, float]
+    refused: Mapping[str, str]
+    errors: tuple[Improvement, ...]
+    n_rows: int
+    skipped: tuple[tuple[Measurement, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """Errors of one family (or "all") with the packaged constants and with the fitted ones.
+
+    `held_out`: with constants fitted without the measurement's shape; None where there is one shape only.
+    """
+
+    family: str
+    shapes: int
+    before: Errors
+    after: Errors
+    held_out: Errors | None
+
+
+def measurements_of(
+    measurements: Sequence[Measurement], gpu: str
+) -> tuple[list[Measurement], list[tuple[Measurement, str]]]:
+    """Measurements of a cluster's GPU, their hardware replaced by its name; and the rest, with the reason.
+
+    A measurement that names no GPU is of this cluster.
+    """
+    own, others = list[Measurement](), list[tuple[Measurement, str]]()
+    for m in measurements:
+        named = _gpu_named(m.hardware) or gpu
+        reason = f"of {named}" if named != gpu else out_of_scope(m)
+        if reason:
+            others.append((m, reason))
+        else:
+            own.append(replace(m, hardware=gpu))
+    return own, others
+
+
+def _gpu_named(hardware: str) -> str:
+    """The packaged GPU that a text names, the text itself where it names another one, "" where it names none."""
+    if hardware in list_gpus():
+        return hardware
+    known = next((name for text, name in GPUS if text in hardware), "")
+    if known and "GH200" not in hardware:
+        return known
+    other = OTHER_GPU.search(hardware)
+    return other[0] if other else ""
+
+
+def _with_bare(classified: Classified) -> Classified:
+    """With the measurements of a bare GPU, each of which fixes a constant."""
+    parsed, missing = list(classified.parsed), list[Missing]()
+    for entry in classified.missing:
+        family = next((family for family in BARE if family.belongs(entry.measurement)), None)
+        try:
+            parsed.append(parse(entry.measurement, family))
+        except Unsupported:
+            missing.append(entry)
+    return Classified(tuple(parsed), tuple(missing))
+
+
+def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mapping[str, Fitted]) -> ClusterFit:
+    """Fit what these measurements determine, beginning at `constants`. Closed forms alone are asked."""
+    own, others = measurements_of(measurements, gpu)
+    everything = classify(own)
+    classified, beyond = _with_bare(everything.in_bars()), everything.beyond_bars()
+    parsed = classified.parsed
+    skipped = [*others, *((entry.measurement, entry.reason) for entry in classified.missing)]
+    skipped += [(entry.measurement, BEYOND) for entry in beyond.entries]
+    before = {name: constant.value for name, constant in constants.items()}
+    if not parsed:
+        return ClusterFit({}, before, dict.fromkeys(constants, "no row is predicted"), (), 0, tuple(skipped))
+    taken = [families for families, _ in stages(constants)]
+    while True:
+        task = _Task(parsed, gpu, constants, taken)
+        fitted, refused = task.run(np.ones(len(parsed), bool))
+        errors = _errors(parsed, before, before | fitted, task.held_out())
+        worse = next((families for families in taken if _is_worse(families, errors)), None)
+        if worse is None:
+            return ClusterFit(fitted, before, refused, errors, len(parsed), tuple(skipped))
+        taken.remove(worse)
+
+
+def _is_worse(families: Sequence[str], errors: Sequence[Improvement]) -> bool:
+    """Whether a stage's fit predicts held-out shapes worse than the packaged constants, its families together."""
+    ratios = [
+        e.held_out.median_ape / max(e.before.median_ape, RESIDUAL)
+        for e in errors
+        if e.family in families and e.held_out is not None
+    ]
+    return bool(ratios) and float(np.mean(ratios)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What all fits on one set of measurements share; `taken` are the stages that are fitted at all."""
+
+    parsed: Sequence[Parsed]
+    gpu: str
+    constants: Mapping[str, Fitted]
+    taken: Sequence[tuple[str, ...]]
+
+    def run(self, keep: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, str]]:
+        """(fitted, refused) on the measurements of the mask `[parsed]`.
+
+        Stage by stage, as the packaged constants were fitted: later stages see what earlier ones found.
+        """
+        parsed = [entry for entry, kept in zip(self.parsed, keep, strict=True) if kept]
+        values = {name: constant.value for name, constant in self.constants.items()}
+        host = host_constant(load_gpu(self.gpu), values)
+        fitted, refused = _host_of(parsed, self.constants[host]), dict[str, str]()
+        values |= fitted
+        for families, stage in stages(self.constants):
+            alone = level_of(families) == Level.GPU
+            names = stage + ([host] if alone and host not in fitted else [])
+            asked = (*families, *(family.name for family in BARE if family is not HOST)) if alone else families
+            members = [entry for entry in parsed if entry.family.name in asked]
+            if not members:
+                refused |= dict.fromkeys(names, f"no row of {', '.join(families)}")
+                continue
+            if families not in self.taken:
+                why = f"a fit to {', '.join(families)} predicts held-out shapes worse than the packaged values"
+                refused |= dict.fromkeys(names, why)
+                continue
+            free, reasons = _determined(members, names, values)
+            refused |= reasons
+            if free:
+                new = _fit_measurements(members, free, self.constants, values)
+                fitted |= new
+                values |= new
+        given = [name for name, c in self.constants.items() if c.stage == GIVEN and name not in fitted | refused]
+        return fitted, refused | dict.fromkeys(given, "the host of another machine")
+
+    def held_out(self) -> F64:
+        """`[parsed]` predictions by constants fitted without the shape; NaN where nothing else is left."""
+        labels = [label_of(entry, "shape") for entry in self.parsed]
+        out = np.full(len(labels), np.nan)
+        for fold in folds(labels, "shape"):
+            held = np.array([label in fold for label in labels])
+            if held.all():
+                continue
+            values = {name: c.value for name, c in self.constants.items()} | self.run(~held)[0]
+            members = np.flatnonzero(held).tolist()
+            out[members] = ClosedForms([self.parsed[i] for i in members]).values(values)
+        return out
+
+
+def _host_of(parsed: Sequence[Parsed], host: Fitted) -> dict[str, float]:
+    """The host's constant: the median of its measured launches; empty without such a measurement."""
+    launches = measured_values([entry for entry in parsed if entry.family is HOST])
+    return {host.name: float(np.clip(np.median(launches), host.low, host.high))} if len(launches) else {}
+
+
+def _fit_measurements(
+    parsed: Sequence[Parsed], names: Sequence[str], constants: Mapping[str, Fitted], values: Mapping[str, float]
+) -> dict[str, float]:
+    forms, measured, share = ClosedForms(parsed), measured_values(parsed), family_shares(parsed)
+    free = [Free(name, values[name], constants[name].low, constants[name].high) for name in names]
+    packaged = np.array([values[name] for name in names])
+
+    def predict(trial: Mapping[str, float]) -> F64:
+        """The predictions, and one entry per constant that pulls it to its packaged value."""
+        away = np.array([trial[name] for name in names]) / packaged
+        return np.concatenate([forms.values(trial), away**PULL])
+
+    weights = np.concatenate([share, np.full(len(names), PULL_ROWS * share.mean())])
+    return fit(free, values, predict, np.concatenate([measured, np.ones(len(names))]), weights=weights)
+
+
+def _determined(
+    parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str, float]
+) -> tuple[list[str], dict[str, str]]:
+    """Which constants the measurements determine, and why not the rest.
+
+    The least certain constant is dropped until all that are left are certain.
+    """
+    slopes, residual = _slopes(parsed, names, values)
+    reasons = dict[str, str]()
+    kept = []
+    for i, name in enumerate(names):
+        moved = np.abs(slopes[:, i])
+        n = int((moved >= LEAST_EFFECT).sum())
+        if n >= LEAST_ROWS or (moved > ALONE).any():
+            kept.append(i)
+        elif n == 0:
+            reasons[name] = "no row depends on it"
+        else:
+            reasons[name] = "only 1 row depends on it" if n == 1 else f"only {n} rows depend on it"
+    while kept:
+        normal = slopes[:, kept].T @ slopes[:, kept]
+        variance = np.diag(np.linalg.pinv(normal + 1e-9 * np.eye(len(kept))))
+        error = residual * np.sqrt(np.maximum(variance, 0.0))
+        worst = int(error.argmax())
+        if error[worst] <= MOST_ERROR and len(parsed) > len(kept):
+            break
+        reasons[names[kept[worst]]] = _why(slopes, kept, worst, float(error[worst]), names)
+        del kept[worst]
+    return [names[i] for i in kept], reasons
+
+
+def _slopes(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str, float]) -> tuple[F64, float]:
+    """`[parsed, names]` d ln(prediction) / d ln(constant), and the spread of the residuals around their median."""
+    forms = ClosedForms(parsed)
+    base = np.log(forms.values(values))
+    moved = [np.log(forms.values({**values, name: values[name] * np.exp(STEP)})) for name in names]
+    off = base - np.log(measured_values(parsed))
+    # The standard deviation of a normal distribution from its median absolute deviation.
+    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
+    return np.stack([(column - base) / STEP for column in moved], axis=1), max(spread, RESIDUAL)
+
+
+def _why(slopes: F64, kept: Sequence[int], worst: int, error: float, names: Sequence[str]) -> str:
+    """How well a constant is known, and which constant the measurements cannot tell it from, if there is one."""
+    own = slopes[:, kept[worst]]
+    size = np.linalg.norm(own) * np.linalg.norm(slopes[:, kept], axis=0)
+    alike = np.abs(own @ slopes[:, kept]) / np.maximum(size, 1e-12)
+    alike[worst] = 0.0
+    other = int(alike.argmax())
+    known = f"known to {100 * min(error, 9.99):.0f} % only"
+    if len(kept) > 1 and alike[other] > 0.5:
+        return f"{known}: the rows do not tell it from {names[kept[other]]}"
+    return known
+
+
+def _errors(
+    parsed: Sequence[Parsed], before: Mapping[str, float], after: Mapping[str, float], held: F64
+) -> tuple[Improvement, ...]:
+    measured, forms = measured_values(parsed), ClosedForms(parsed)
+    old, new = forms.values(before), forms.values(after)
+
+    def improvement(name: str, members: NDArray[np.int64]) -> Improvement:
+        shapes = len({(parsed[i].family.name, parsed[i].case.shape) for i in members})
+        known = members[np.isfinite(held[members])]
+        outside = errors_of(held[known], measured[known]) if shapes > 1 and len(known) else None
+        first, last = (errors_of(values[members], measured[members]) for values in (old, new))
+        return Improvement(name, shapes, first, last, outside)
+
+    names = np.array([entry.family.name for entry in parsed])
+    order = (*families_in_bars(), *(family.name for family in BARE))
+    own = [improvement(name, np.flatnonzero(names == name)) for name in order if name in names]
+    return (*own, improvement("all", np.arange(len(parsed))))

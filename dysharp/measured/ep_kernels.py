@@ -1,0 +1,206 @@
+"""What families of expert-parallel kernels share: their case, and times of kernels from Programs on the burst engine.
+
+A Program is run on few tokens and continued along the line through its two largest runs: every op beyond them is one of
+the same kind on the same resources. `tests/measured/test_ep_kernels.py` holds that line against full runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+
+from dysharp.compute.transfer import expected_copies
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.config_json import experts_of, number, whole
+from dysharp.measured.family import Case, Constants
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import Frozen, frozen
+from dysharp.measured.scope import CLUSTERS, check_cluster, gpu_of
+from dysharp.program import Program, Trace
+from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.systems import get_system
+from dysharp.units import PS_PER_US
+from dysharp.workload import Routing, make_routing
+
+NEAR, FAR = 256, 512
+"""Tokens per GPU of the two runs that carry the line."""
+MANY_GPUS, FEWER = 16, 2
+"""With more than `MANY_GPUS` GPUs the two runs have 1 / `FEWER` of the tokens: a run has tokens times GPUs."""
+Options = tuple[tuple[str, Any], ...]
+ROWS_AS = {2: "bf16", 1: "fp8-plain"}
+"""Bytes of a model's element -> the data type of rows that a system sends as `rows`."""
+
+
+RoutingOf = Callable[[Model, int, int], Routing]
+"""A routing from a model, GPUs and tokens per GPU."""
+
+
+class Layout(NamedTuple):
+    """What all numbers of tokens have in common."""
+
+    gpu: str
+    gpus: int
+    hidden: int
+    experts: int
+    topk: int
+
+
+class EpFields(TypedDict):
+    """The fields of `EpCase` that every EP kernel reads alike."""
+
+    gpu: str
+    gpus: int
+    hidden: int
+    experts: int
+    topk: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpCase(Case):
+    """One call of an EP kernel: `tokens` per GPU, `experts` of all GPUs, rows of `hidden` values.
+
+    `verb` is the kernel that was measured: "dispatch", "combine" or "prepare".
+    """
+
+    verb: str
+    gpus: int
+    hidden: int
+    experts: int
+    topk: int
+    tokens: int
+
+    def options(self) -> Options:
+        """Options of the system, sorted by name."""
+        return ()
+
+    def layout(self) -> Layout:
+        """The case without its tokens and what its family adds."""
+        return Layout(self.gpu, self.gpus, self.hidden, self.experts, self.topk)
+
+    def run_key(self) -> Hashable:
+        """One run has the times of all kernels, and runs of few tokens serve all numbers of tokens."""
+        return self.layout(), self.options()
+
+    def effort(self) -> int:
+        """Token rows of the larger run."""
+        return self.gpus * min(self.tokens, FAR) * self.topk
+
+
+def ep_fields(m: Measurement) -> EpFields:
+    """What all EP kernels read. Raises `Unsupported` for what no cluster or routing can have."""
+    gpu, n_gpus = gpu_of(m), number(m, "ep")
+    numbers = {
+        "tokens": number(m, "tokens_per_rank"),
+        "hidden": number(m, "hidden"),
+        "topk": number(m, "topk"),
+        "experts": experts_of(m, n_gpus),
+    }
+    gpus = whole(n_gpus, "GPUs")
+    check_cluster(gpu, gpus)
+    counts = {name: whole(value, name) for name, value in numbers.items()}
+    if counts["experts"] % gpus:
+        raise Unsupported("experts that the GPUs do not share evenly")
+    if counts["topk"] > counts["experts"]:
+        raise Unsupported("experts, GPUs and top-k do not fit together")
+    return EpFields(
+        gpu=gpu,
+        gpus=gpus,
+        hidden=counts["hidden"],
+        experts=counts["experts"],
+        topk=counts["topk"],
+        tokens=counts["tokens"],
+    )
+
+
+def copies_of(read: EpFields) -> float:
+    """Mean number of GPUs that a token needs under uniform routing."""
+    return expected_copies(read["gpus"], read["experts"], read["topk"])
+
+
+def verb_of(m: Measurement) -> str:
+    """ "dispatch" or "combine", from the kind."""
+    return "dispatch" if m.kind == "ep_dispatch" else "combine"
+
+
+def sent_dtype(verb: str, model: Model, options: Mapping[str, Any]) -> str:
+    """The data type in which a system sends rows in `verb`, named as in `Case.dtypes`."""
+    word = str(options.get(verb, "rows"))
+    return f"{verb} {ROWS_AS.get(model.element_bytes, 'fp32') if word == 'rows' else word}"
+
+
+def cluster_of(gpu: str, gpus: int, constants: Frozen) -> Cluster:
+    """The packaged cluster of a GPU with `constants`."""
+    return replace(load_cluster(CLUSTERS[gpu]).with_gpus(gpus), constants=constants)
+
+
+def uniform(model: Model, gpus: int, tokens: int) -> Routing:
+    """Uniform random routing."""
+    return make_routing("uniform", model, gpus, tokens)
+
+
+def kernel_times(
+    system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform
+) -> dict[str, float]:
+    """Times in us of the kernels "prepare", "dispatch" and "combine": a run, or the line through the two largest."""
+    ends = (NEAR, FAR) if case.gpus <= MANY_GPUS else (NEAR // FEWER, FAR // FEWER)
+    prepared, received, end = marks_us(system, case, constants, ("prepared", "received"), ends, routing_of)
+    return {"prepare": prepared, "dispatch": received - prepared, "combine": end - received}
+
+
+def marks_us(
+    system: str,
+    case: EpCase,
+    constants: Constants,
+    marks: tuple[str, ...],
+    ends: tuple[int, int],
+    routing_of: RoutingOf = uniform,
+) -> tuple[float, ...]:
+    """When the last ops of the templates `marks` are done, and the end of the Program, in us.
+
+    Up to the larger of `ends` tokens per GPU from one run, beyond it from the line through runs of both.
+    """
+    near, far = ends
+    key = (system, case.options(), routing_of, case.layout(), frozen(constants), marks)
+    if case.tokens <= far:
+        return _run(*key, case.tokens)
+    more = (case.tokens - far) / (far - near)
+    return tuple(b + more * (b - a) for a, b in zip(_run(*key, near), _run(*key, far), strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _run(
+    system: str,
+    options: Options,
+    routing_of: RoutingOf,
+    layout: Layout,
+    constants: Frozen,
+    marks: tuple[str, ...],
+    tokens: int,
+) -> tuple[float, ...]:
+    model = Model(
+        name="measured",
+        hidden=layout.hidden,
+        expert_hidden=128,
+        n_experts=layout.experts,
+        topk=layout.topk,
+        tokens_per_gpu=tokens,
+        n_matrices=2,
+        element_bytes=2,
+        gemm_dtype="bf16",
+    )
+    routing = routing_of(model, layout.gpus, tokens)
+    chosen, cluster = get_system(system), cluster_of(layout.gpu, layout.gpus, constants)
+    program = chosen.plan(model, cluster, routing, "fwd", chosen.options(form="real", compute=False, **dict(options)))
+    trace, _ = run_burst(program)
+    return (*(_done(program, trace, mark) / PS_PER_US for mark in marks), trace.time_ps / PS_PER_US)
+
+
+def _done(program: Program, trace: Trace, name: str) -> int:
+    """When the last op of the templates called `name` is done; 0 without one."""
+    templates = [i for i, template in enumerate(program.templates) if template.name == name]
+    return int(trace.done[np.isin(program.ops.template, templates)].max(initial=0))

@@ -1,0 +1,162 @@
+"""All-reduces by kernels beside NCCL's, beyond the bars: in the switch (multimem) and between peers.
+
+Which kernel ran follows from the measurement's system or from its library's own rule by size. Sources of the rules:
+vLLM csrc/custom_all_reduce.cuh and vllm/distributed/device_communicators (custom_all_reduce.py, symm_mem.py,
+all_reduce_utils.py); TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.h (best strategies without fusion,
+4096 values per token).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dysharp.compute import allreduce
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.allreduce_program import plan
+from dysharp.measured.config_json import number, whole
+from dysharp.measured.ep_kernels import cluster_of
+from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import frozen
+from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.units import PS_PER_US
+
+KIB, MIB = 1 << 10, 1 << 20
+LOAD_BYTES = 16  # of one thread at a time
+CONTRIB_THREADS = 1024  # per block, NCCL contrib/custom_algos
+VLLM_IN_FLIGHT = 36 * 512 * LOAD_BYTES  # blocks and threads of vLLM's kernels
+MOST_BYTES = 1 << 34
+"""Between all pairs of GPUs: a Program has an op per train."""
+NAMED = {
+    "one-shot multimem.ld_reduce": "one-shot",
+    "two-shot ld_reduce+multimem.st, LSA exit barrier": "two-shot",
+    "two-shot ld_reduce+multimem.st, poison": "two-shot polled",
+    "multimem (torch symm mem)": "torch multimem",
+    "two-shot P2P (torch symm mem)": "torch two-shot",
+    "custom 1-stage": "vllm one-stage",
+    "custom 2-stage": "vllm two-stage",
+}
+"""Start of the column `system` -> kernel."""
+VLLM_CUSTOM_BELOW = {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB}
+VLLM_ONE_STAGE_BELOW = {2: 8 * MIB, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
+VLLM_SYMMETRIC_TO = {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB}
+"""GPUs -> bytes, on Hopper with symmetric memory on."""
+TRTLLM: Mapping[tuple[str, int], tuple[float, float, float]] = {
+    ("hopper", 2): (16 * MIB, 0, 0),
+    ("hopper", 4): (1 * MIB, 2 * MIB, 8 * MIB),
+    ("hopper", 8): (MIB // 2, 2 * MIB, 4 * MIB),
+    ("blackwell", 2): (16 * MIB, 0, 0),
+    ("blackwell", 4): (4 * MIB, 8 * MIB, 16 * MIB),
+}
+"""(architecture, GPUs) -> one-shot up to so many bytes, two-shot from and to."""
+BY_NCCL = "a kernel of NCCL"
+SIZES = {"KiB": KIB, "MiB": MIB}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduceCase(Case):
+    """`n_bytes` on each GPU by `kernel` of `compute.allreduce`.
+
+    `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
+    """
+
+    kernel: str
+    gpus: int
+    n_bytes: int
+    in_flight: int
+
+    def effort(self) -> int:
+        """KiB of all GPUs."""
+        return self.gpus * self.n_bytes // KIB
+
+
+def closed_us(case: AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
+    """The kernel's steps one behind the other (`compute.allreduce`)."""
+    return allreduce.kernel_allreduce_us(gpu, constants, case.kernel, case.gpus, case.n_bytes, case.in_flight)
+
+
+def program_us(case: AllReduceCase, constants: Constants) -> float:
+    """All bytes through the engine."""
+    cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
+    return run_burst(plan(cluster, case.kernel, case.n_bytes, case.in_flight))[0].time_ps / PS_PER_US
+
+
+@family(
+    "inswitch-allreduce",
+    belongs=lambda m: m.kind == "inswitch_allreduce",
+    closed_us=closed_us,
+    program_us=program_us,
+    in_bars=False,
+    level=Level.LINK,
+    order=100,
+)
+@family(
+    "custom-allreduce",
+    belongs=lambda m: m.kind == "custom_allreduce",
+    closed_us=closed_us,
+    program_us=program_us,
+    in_bars=False,
+    level=Level.LINK,
+    order=110,
+)
+def case(m: Measurement) -> AllReduceCase:
+    """A latency."""
+    gpu, gpus = gpu_of(m), whole(number(m, "gpus"), "GPUs")
+    size = _vector_bytes(m)
+    kernel = _kernel(m, gpu, gpus, size)
+    check_cluster(gpu, gpus)
+    if gpus * gpus * size > MOST_BYTES:
+        raise Unsupported("more than a million trains")
+    in_flight = 0
+    if kernel.startswith("vllm"):
+        in_flight = VLLM_IN_FLIGHT
+    elif "ctas" in m.config:
+        in_flight = int(number(m, "ctas") * CONTRIB_THREADS * LOAD_BYTES)
+    return AllReduceCase(
+        gpu=gpu,
+        kernel=kernel,
+        gpus=gpus,
+        n_bytes=whole(size, "bytes"),
+        in_flight=in_flight,
+        shape=f"{kernel} n={gpus}",
+    )
+
+
+def _vector_bytes(m: Measurement) -> float:
+    """Bytes of the vector: a number, or a label such as "1.5MiB"."""
+    if "size" not in m.config:
+        return number(m, "bytes")
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([KM]iB)", str(m.config["size"]))
+    if match is None:
+        raise Unsupported("no size of the vector in config_json")
+    return float(match[1]) * SIZES[match[2]]
+
+
+def _kernel(m: Measurement, gpu: str, gpus: int, n_bytes: float) -> str:
+    if "nccl" in m.system.lower():
+        raise Unsupported(BY_NCCL)
+    named = next((kernel for text, kernel in NAMED.items() if m.system.startswith(text)), None)
+    if named is not None:
+        return named
+    arch = load_gpu(gpu).arch
+    if m.system.startswith("vLLM") and arch == "hopper" and gpus in VLLM_CUSTOM_BELOW:
+        return _vllm(gpus, n_bytes)
+    if m.system.startswith("TRTLLM") and (arch, gpus) in TRTLLM:
+        one, low, high = TRTLLM[arch, gpus]
+        if n_bytes <= one:
+            return "trtllm one-shot"
+        if low <= n_bytes <= high:
+            return "trtllm two-shot"
+        raise Unsupported(BY_NCCL)
+    raise Unsupported("not said which kernel ran")
+
+
+def _vllm(gpus: int, n_bytes: float) -> str:
+    if n_bytes < VLLM_CUSTOM_BELOW[gpus]:
+        return "vllm one-stage" if n_bytes < VLLM_ONE_STAGE_BELOW[gpus] else "vllm two-stage"
+    if n_bytes <= VLLM_SYMMETRIC_TO[gpus]:
+        return "torch multimem" if gpus > 2 else "torch two-shot"
+    raise Unsupported(BY_NCCL)

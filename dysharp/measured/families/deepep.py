@@ -1,0 +1,105 @@
+"""DeepEP's normal kernels inside one NVLink domain: Dispatch and Combine, each a family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.compute import transfer
+from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, verb_of
+from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.specs import Model
+from dysharp.specs.gpu import Gpu
+
+SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepEpCase(EpCase):
+    """A call on `n_sm` SMs with a cached handle. `fp8`: FP8 rows in Dispatch; Combine always sends BF16.
+
+    A token needs `copies` GPUs on average; `row_bytes` are those of the kernel that was measured.
+    """
+
+    n_sm: int
+    fp8: bool
+    copies: float
+    row_bytes: float
+
+    def options(self) -> Options:
+        return ("dispatch", "fp8" if self.fp8 else "rows"), ("n_sm", self.n_sm)
+
+
+def belongs(m: Measurement, kind: str) -> bool:
+    """Whether a measurement of this kind is of DeepEP's normal kernels."""
+    return m.kind == kind and (m.system in SYSTEMS or m.system.startswith("DeepEP-normal V1 ("))
+
+
+def closed_us(case: DeepEpCase, gpu: Gpu, constants: Constants) -> F64:
+    """Rings of SM channels beside the links (`compute.transfer`)."""
+    form = transfer.deepep_dispatch_us if case.verb == "dispatch" else transfer.deepep_combine_us
+    return form(gpu, constants, case.tokens, case.copies, case.row_bytes, case.n_sm, case.gpus)
+
+
+def program_us(case: DeepEpCase, constants: Constants) -> float:
+    """The kernel under uniform routing."""
+    return kernel_times("deepep", case, constants)[case.verb]
+
+
+def dispatch_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Data type of the rows that Dispatch sends."""
+    return (sent_dtype("dispatch", model, options),)
+
+
+def combine_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Data type of the rows that Combine sends."""
+    return (sent_dtype("combine", model, options),)
+
+
+@family(
+    "deepep-dispatch",
+    belongs=lambda m: belongs(m, "ep_dispatch"),
+    closed_us=closed_us,
+    program_us=program_us,
+    level=Level.KERNEL,
+    order=10,
+    systems=("deepep",),
+    parts=("dispatch",),
+    dtypes_of=dispatch_dtypes,
+)
+@family(
+    "deepep-combine",
+    belongs=lambda m: belongs(m, "ep_combine"),
+    closed_us=closed_us,
+    program_us=program_us,
+    level=Level.KERNEL,
+    order=20,
+    systems=("deepep",),
+    parts=("combine",),
+    dtypes_of=combine_dtypes,
+)
+def case(m: Measurement) -> DeepEpCase:
+    """A latency, or the GB/s that a GPU receives, its own rows included."""
+    if str(m.config.get("version", "")).startswith("V1, user report"):
+        raise Unsupported("rule 14.6: this report disagrees with the newer measurement of the same case")
+    read, verb = ep_fields(m), verb_of(m)
+    dtype = dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
+    n_sm = whole(number(m, "sms"), "SMs")
+    if n_sm % 2:
+        raise Unsupported("an odd number of SMs: channels are pairs of them")
+    copies = copies_of(read)
+    row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
+    return DeepEpCase(
+        **read,
+        verb=verb,
+        n_sm=n_sm,
+        fp8=(verb, dtype) != ("dispatch", "bf16"),
+        copies=copies,
+        row_bytes=row_bytes,
+        work=read["tokens"] * copies * row_bytes / 1e3 if m.unit == "GB/s" else 0.0,
+        dtypes=(f"{verb} {dtype}",),
+        shape=label(m, "hidden", "topk", "experts", "ep"),
+    )

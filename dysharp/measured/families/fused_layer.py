@@ -1,0 +1,214 @@
+"""One kernel per MoE layer: Mega MoE and its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.compute import moe
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.config_json import SCALED_FP4, check_quality, dtype_of, label, number, whole
+from dysharp.measured.ep_kernels import cluster_of, sent_dtype
+from dysharp.measured.expert_loads import busiest_rank, expert_loads
+from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import Frozen, frozen
+from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.specs import Model
+from dysharp.specs.gpu import Gpu
+from dysharp.systems import get_system
+from dysharp.units import PS_PER_US
+from dysharp.workload import Routing, make_routing, routing_from
+
+NEAR, FAR = 4096, 8192
+"""Tokens per GPU of the two runs that carry the line: an expert has many tiles there."""
+MOST_TOKENS = 1 << 15
+"""Most tokens of all GPUs in such a run: with more GPUs an expert has its tiles from fewer tokens of each."""
+MX_SCALE = 1 / 32  # one 8-bit scale for 32 values (OCP MX)
+WEIGHT_BYTES = {"fp4": 0.5 + MX_SCALE, "nvfp4": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
+ACT_BYTES = {"fp8": 1 + MX_SCALE, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
+BACK_BYTES = {"rows": 2.0, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
+"""Bytes per value, scales included."""
+KERNEL_ALONE = "DeepGEMM MegaMoE"
+"""The library's own measurements, of the kernel without the quantisation of its input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedCase(Case):
+    """One layer of gated experts with `inter` columns, `tokens` per GPU, `experts` of all GPUs.
+
+    | field | meaning |
+    |---|---|
+    | `distribution` | of rows over experts: "balanced" (in turn), "random" (uniform) or a power law of `expert_loads` |
+    | `acts`, `weights` | formats of the GEMMs' operands |
+    | `back` | option `combine` of the system: format of the results |
+    | `cast` | whether the quantisation of the input is part of the time |
+    | `rows`, `touched` | rows of the busiest rank, and how many of its experts have any |
+    """
+
+    gpus: int
+    hidden: int
+    inter: int
+    experts: int
+    topk: int
+    tokens: int
+    distribution: str = "random"
+    acts: str = "mxfp8"
+    weights: str = "fp4"
+    back: str = "rows"
+    cast: bool = True
+    rows: float = 0.0
+    touched: float = 0.0
+
+    def run_key(self) -> Hashable:
+        return replace(self, tokens=0, rows=0.0, touched=0.0)
+
+    def effort(self) -> int:
+        """Token rows of the larger run; the smaller one comes on top."""
+        return 2 * min(self.gpus * self.tokens, MOST_TOKENS) * self.topk
+
+
+def belongs(m: Measurement) -> bool:
+    """Whether a measurement is of a fused layer; COMET's two halves of a layer are, too."""
+    return m.kind == "moe_layer_fused" or (m.kind in ("moe_layer0", "moe_layer1") and m.system.startswith("COMET"))
+
+
+def closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
+    """One persistent kernel (`compute.moe`)."""
+    return moe.fused_layer_us(
+        gpu,
+        constants,
+        rows=case.rows,
+        touched=case.touched,
+        hidden=case.hidden,
+        inter=case.inter,
+        gpus=case.gpus,
+        dispatch_bytes=ACT_BYTES[case.acts] * case.hidden,
+        combine_bytes=BACK_BYTES[case.back] * case.hidden,
+        weight_bytes=WEIGHT_BYTES[case.weights],
+        rate_dtype="fp4" if case.acts == "nvfp4" else "fp8",
+    )
+
+
+def program_us(case: FusedCase, constants: Constants) -> float:
+    """A layer under Mega MoE: a run, or the line through the two largest."""
+    far = min(FAR, MOST_TOKENS // case.gpus)
+    near, key = far * NEAR // FAR, frozen(constants)
+    # Experts of a power law are loaded as with all tokens of the case, whatever the run's: such cases share no runs.
+    tokens = case.tokens if case.distribution.startswith("power") else 0
+    shape = replace(case, tokens=tokens, rows=0.0, touched=0.0)
+    if case.tokens <= far:
+        return _run(shape, case.tokens, key)
+    first, second = (_run(shape, run_tokens, key) for run_tokens in (near, far))
+    return second + (case.tokens - far) / (far - near) * (second - first)
+
+
+@lru_cache(maxsize=512)
+def _run(shape: FusedCase, tokens: int, constants: Frozen) -> float:
+    cluster = cluster_of(shape.gpu, shape.gpus, constants)
+    model = Model("measured", shape.hidden, shape.inter, shape.experts, shape.topk, tokens, 3, 2, "fp8")
+    megamoe = get_system("megamoe")
+    dispatch = "nvfp4" if shape.acts == "nvfp4" else "mxfp8"
+    options = megamoe.options(
+        form="real", dispatch=dispatch, weights=shape.weights, combine=shape.back, cast=shape.cast
+    )
+    program = megamoe.plan(model, cluster, _routing(shape, model, tokens), "fwd", options)
+    return run_burst(program)[0].time_ps / PS_PER_US
+
+
+def _routing(shape: FusedCase, model: Model, tokens: int) -> Routing:
+    if shape.distribution == "balanced":
+        return _in_turn(shape, tokens)
+    if shape.distribution == "random":
+        return make_routing("uniform", model, shape.gpus, tokens)
+    loads = expert_loads(shape.gpus, shape.experts, shape.topk, shape.tokens, shape.distribution)
+    return loaded_routing(loads, shape.gpus, shape.topk, tokens)
+
+
+def _in_turn(shape: FusedCase, tokens: int) -> Routing:
+    """Choices go to the GPUs in turn, and on each of them to its experts in turn."""
+    choice = np.arange(shape.gpus * tokens * shape.topk)
+    local = shape.experts // shape.gpus
+    expert = choice % shape.gpus * local + choice // shape.gpus % local
+    return routing_from(expert.astype(np.int32).reshape(-1, shape.topk), shape.experts, shape.gpus)
+
+
+def loaded_routing(loads: NDArray[np.float64], gpus: int, topk: int, tokens: int) -> Routing:
+    """Experts with rows in proportion to `[experts]` loads, dealt to `tokens` of each GPU in a seeded random order.
+
+    An expert has at most one row of a token.
+    """
+    n_tokens = gpus * tokens
+    share = np.minimum(loads / loads.sum() * n_tokens * topk, n_tokens)
+    rows = np.floor(share).astype(np.int64)
+    by_rest = np.argsort(-(share - rows), kind="stable")
+    while missing := n_tokens * topk - int(rows.sum()):
+        rows[by_rest[rows[by_rest] < n_tokens][:missing]] += 1
+    token = np.random.default_rng(0).permutation(n_tokens)
+    expert = np.empty((n_tokens, topk), np.int32)
+    expert[token] = np.repeat(np.arange(len(loads), dtype=np.int32), rows).reshape(topk, n_tokens).T
+    return routing_from(expert, len(loads), gpus)
+
+
+def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Data types of the dispatched rows and of the weights."""
+    weights = options.get("weights")
+    return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"
+
+
+@family(
+    "fused-layer",
+    belongs=belongs,
+    closed_us=closed_us,
+    program_us=program_us,
+    level=Level.LAYER,
+    order=80,
+    systems=("megamoe",),
+    parts=("layer",),
+    dtypes_of=dtypes_of,
+    skewed=True,
+)
+def case(m: Measurement) -> FusedCase:
+    """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
+    check_quality(m)
+    gpu = gpu_of(m)
+    if m.metric.startswith("speedup"):
+        raise Unsupported("a ratio to another system")
+    if "MegaMoE" not in m.system:
+        raise Unsupported("a tensor-parallel layer: no closed form yet")
+    keys = {"gpus": "ep", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank"}
+    keys |= {"hidden": "hidden", "inter": "inter"}
+    numbers = {name: number(m, key) for name, key in keys.items()}
+    gpus, experts, topk, tokens, hidden, inter = (whole(value, name) for name, value in numbers.items())
+    distribution = str(m.config.get("distribution", "random"))
+    rows, touched = busiest_rank(gpus, experts, topk, tokens, distribution)
+    acts = dtype_of(m, "acts", expected=tuple(ACT_BYTES), default="fp8")
+    weights = dtype_of(m, "weights", expected=tuple(WEIGHT_BYTES), default="fp4")
+    back = "mxfp8" if "combine_mxfp8" in m.system else "nvfp4" if "combine_nvfp4" in m.system else "rows"
+    check_cluster(gpu, gpus)
+    flops = 2 * tokens * topk * 3 * hidden * inter / 1e6
+    moved = tokens * topk * (ACT_BYTES[acts] * hidden + BACK_BYTES[back] * hidden) / 1e3
+    return FusedCase(
+        gpu=gpu,
+        gpus=gpus,
+        hidden=hidden,
+        inter=inter,
+        experts=experts,
+        topk=topk,
+        tokens=tokens,
+        distribution=distribution,
+        acts=acts,
+        weights=weights,
+        back=back,
+        cast=m.system != KERNEL_ALONE,
+        rows=rows,
+        touched=touched,
+        work={"TFLOPS": flops, "GB/s": moved}.get(m.unit, 0.0),
+        dtypes=(f"dispatch {'mxfp8' if acts == 'fp8' else acts}", f"weights {weights}"),
+        shape=label(m, "hidden", "inter", "experts", "topk"),
+    )

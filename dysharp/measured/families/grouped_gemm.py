@@ -1,0 +1,107 @@
+"""Grouped GEMM kernels, and the grouped MLP of one rank (protocol P7), by rate forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.compute import moe, operators
+from dysharp.measured.config_json import dtype_of, label, number
+from dysharp.measured.family import EVERY_SYSTEM, F64, Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import gpu_of
+from dysharp.specs.gpu import Gpu
+
+LEAST_MLP_US = 500.0
+BLOCK_ROWS = 128
+"""Rows that the collector of P7 deals to an expert at once."""
+MLP_EXPERTS, MLP_TOPK = 256.0, 8
+"""Of the group of GPUs that the collector of P7 pretends to be one of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedCase(Case):
+    """`groups` GEMMs `[rows, k] x [k, n]` of one kernel."""
+
+    dtype: str
+    rows: float
+    groups: float
+    n: float
+    k: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpCase(Case):
+    """Permutation, both GEMMs, activation and gather of `groups` experts, run eagerly in FP8.
+
+    `tokens`: length of the receive buffer that the permutation walks over.
+    """
+
+    rows: float
+    groups: float
+    tokens: float
+    hidden: float
+    inter: float
+
+
+def closed_us(case: GroupedCase | MlpCase, gpu: Gpu, constants: Constants) -> F64:
+    """The rate forms of `compute.operators` and `compute.moe`."""
+    if isinstance(case, GroupedCase):
+        return operators.grouped_gemm_us(gpu, constants, case.rows, case.groups, case.n, case.k, case.dtype)
+    return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
+
+
+@family(
+    "grouped-gemm",
+    belongs=lambda m: m.kind.startswith("grouped_gemm"),
+    closed_us=closed_us,
+    level=Level.GPU,
+    order=70,
+    systems=(EVERY_SYSTEM,),
+    parts=("gemm1", "gemm2"),
+    dtypes_of=lambda model, options: (model.gemm_dtype,),
+)
+def case(m: Measurement) -> GroupedCase | MlpCase:
+    """A kernel (a latency, TFLOPS or GB/s), or a whole MLP (a latency)."""
+    return _mlp(m) if m.kind == "grouped_gemm_mlp" else _kernel(m)
+
+
+def _kernel(m: Measurement) -> GroupedCase:
+    gpu = gpu_of(m)
+    rows, groups, n, k = (number(m, key) for key in ("m_per_group", "groups", "n", "k"))
+    dtype = dtype_of(m, "dtype", expected=("fp8", "bf16"))
+    element = operators.ELEMENT_BYTES[dtype]
+    work = {
+        "TFLOPS": 2 * rows * groups * n * k / 1e6,
+        "GB/s": groups * (element * (rows * k + n * k) + 2 * rows * n) / 1e3,
+    }
+    return GroupedCase(
+        gpu=gpu,
+        dtype=dtype,
+        rows=rows,
+        groups=groups,
+        n=n,
+        k=k,
+        work=work.get(m.unit, 0.0),
+        dtypes=(dtype,),
+        shape=f"n={n:g} k={k:g} g={groups:g}",
+    )
+
+
+def _mlp(m: Measurement) -> MlpCase:
+    gpu = gpu_of(m)
+    if (m.value or 0) * m.us_per_unit < LEAST_MLP_US:
+        raise Unsupported("rule 14.4: eager and below 0.5 ms, launch-bound")
+    dtype_of(m, "dtype", expected=("fp8",))
+    per_expert, experts = number(m, "rows_per_expert"), number(m, "local_experts")
+    total = per_expert * experts
+    groups = min(experts, max(1.0, total / BLOCK_ROWS))
+    return MlpCase(
+        gpu=gpu,
+        rows=total / groups,
+        groups=groups,
+        tokens=per_expert * MLP_EXPERTS / MLP_TOPK,
+        hidden=number(m, "hidden"),
+        inter=number(m, "inter"),
+        dtypes=("fp8",),
+        shape=label(m, "local_experts"),
+    )

@@ -1,0 +1,68 @@
+"""Hybrid-EP's kernels alone, beyond the bars: nothing is fitted to them, and there is no closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, marks_us, verb_of
+from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.systems.hybrid_ep import CHUNK_TOKENS
+
+KERNELS_ALONE = ("Kernel only", "Only Kernel Time")
+MOST_GPUS = 16
+RATE = "GB/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridCase(EpCase):
+    """A call on `n_sm` SMs with a cached handle. `fp8`: rows in FP8. `alone`: without launches and copies.
+
+    The copies go out of the exchange buffer behind Dispatch and into it before Combine.
+    """
+
+    n_sm: int
+    fp8: bool
+    alone: bool = True
+
+    def options(self) -> Options:
+        return ("dispatch", "fp8" if self.fp8 else "rows"), ("n_sm", self.n_sm), ("permute", False)
+
+
+def belongs(m: Measurement) -> bool:
+    """Whether a measurement is of Hybrid-EP's Dispatch or Combine."""
+    return m.kind in ("ep_dispatch", "ep_combine") and m.system in ("Hybrid-EP", "HybridEP")
+
+
+def program_us(case: HybridCase, constants: Constants) -> float:
+    """The kernel under uniform routing.
+
+    SMs take turns at chunks, so the line is drawn through runs in which every SM has as many chunks.
+    """
+    turn = case.n_sm * CHUNK_TOKENS
+    marks = ("dispatch.launch", "received", "combine.launch") if case.alone else ("scan", "permute", "permute")
+    start, received, back, end = marks_us("hybrid-ep", case, constants, marks, (turn, 2 * turn))
+    return received - start if case.verb == "dispatch" else end - back
+
+
+@family("hybrid-ep", belongs=belongs, program_us=program_us, in_bars=False, level=Level.KERNEL, order=120)
+def case(m: Measurement) -> HybridCase:
+    """GB/s of the rows that a GPU receives."""
+    if m.unit != RATE:
+        raise Unsupported(f"no value in {RATE}")
+    if m.config.get("measure") not in KERNELS_ALONE:
+        raise Unsupported("times of torch calls: what the host adds was not measured apart")
+    if number(m, "ep") > MOST_GPUS:
+        raise Unsupported(f"more than {MOST_GPUS} GPUs: a run takes minutes")
+    fp8 = dtype_of(m, "dtype", expected=("fp8", "bf16")) == "fp8"
+    read = ep_fields(m)
+    received = read["tokens"] * copies_of(read) * read["hidden"] * (SCALED_FP8 if fp8 else 2.0)
+    return HybridCase(
+        **read,
+        verb=verb_of(m),
+        n_sm=whole(number(m, "sms"), "SMs"),
+        fp8=fp8,
+        work=received / 1e3,
+        shape=label(m, "hidden", "topk", "local_experts", "ep"),
+    )

@@ -1,0 +1,194 @@
+"""Whole eager layers of separate kernels, forward: DeepEP or NCCL around a grouped MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.analysis.contention import sm_contention_us
+from dysharp.analysis.surroundings import around
+from dysharp.compute import collectives, moe, operators, transfer
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.config_json import SCALED_FP8, check_quality, dtype_of, label, number, whole
+from dysharp.measured.ep_kernels import cluster_of
+from dysharp.measured.expert_loads import busiest_rank
+from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import frozen
+from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.specs import Model
+from dysharp.specs.gpu import Gpu
+from dysharp.systems import get_system
+from dysharp.units import PS_PER_US
+from dysharp.workload import make_routing
+
+KINDS = ("moe_layer", "moe_layer_fwd")
+HALVES = ("moe_layer0", "moe_layer1")
+DEFAULT_SMS = 20  # of the DeepEP library
+MOST_TOKENS = 8192
+TRAINING_CAST_BYTES = 4  # read in BF16, written in FP8 twice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCase(Case):
+    """One layer, `tokens` per GPU. `system`: "deepep" or "megatron-a2a" (NCCL's all-to-all).
+
+    | field | meaning |
+    |---|---|
+    | `gated` | experts have three matrices, else two |
+    | `dtype` | of the GEMMs |
+    | `fp8_rows` | rows leave in FP8, else in BF16 |
+    | `n_sm` | SMs of DeepEP's kernels |
+    | `rows`, `touched` | rows of the busiest rank, and how many of its experts have any |
+    | `copies` | GPUs that a token needs |
+    """
+
+    system: str
+    gpus: int
+    hidden: int
+    inter: int
+    experts: int
+    topk: int
+    tokens: int
+    gated: bool
+    dtype: str
+    fp8_rows: bool
+    n_sm: int
+    rows: float
+    touched: float
+    copies: float
+
+    @property
+    def training(self) -> bool:
+        """Rows and weights are cast before each GEMM, with their transpose for the backward pass."""
+        return self.dtype == "fp8" and not self.fp8_rows
+
+    def run_key(self) -> Hashable:
+        return self
+
+    def effort(self) -> int:
+        """Token rows of the run."""
+        return self.gpus * self.tokens * self.topk
+
+
+def belongs(m: Measurement) -> bool:
+    """Whether a measurement is of a layer of separate kernels; COMET's halves are fused layers."""
+    return m.kind in KINDS or (m.kind in HALVES and not m.system.startswith("COMET"))
+
+
+def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
+    """The closed forms of the parts, one behind the other."""
+    gates = 2.0 if case.gated else 1.0
+    width = SCALED_FP8 if case.fp8_rows else 2.0
+    per_expert = case.rows / case.touched
+    mlp = moe.expert_mlp_us(
+        gpu, constants, per_expert, case.touched, case.hidden, case.inter, case.dtype, gates
+    )
+    copied = case.tokens * (case.copies if case.system == "deepep" else case.topk)
+    permute = moe.permute_us(gpu, constants, copied, case.rows, case.hidden, width)
+    if case.training:
+        values = case.rows * (case.hidden + case.inter) + case.touched * (gates + 1) * case.hidden * case.inter
+        casts = operators.hbm_us(gpu, constants, values * TRAINING_CAST_BYTES)
+        mlp = mlp + 4 * operators.launch_us(gpu, constants) + casts
+    if case.system == "megatron-a2a":
+        n_bytes = case.tokens * case.topk * case.hidden * 2
+        transfers = 2 * collectives.collective_us(gpu, constants, "alltoall", case.gpus, n_bytes)
+        return moe.layer_us(gpu, constants, mlp + 2 * permute + transfers)
+    shape = (case.tokens, case.copies)
+    there = transfer.deepep_dispatch_us(gpu, constants, *shape, case.hidden * width, case.n_sm, case.gpus)
+    back = transfer.deepep_combine_us(gpu, constants, *shape, 2 * case.hidden, case.n_sm, case.gpus)
+    return moe.layer_us(gpu, constants, mlp + permute + there + back)
+
+
+def program_us(case: LayerCase, constants: Constants) -> float:
+    """The layer under uniform routing: transfers and GEMMs by its Program, and what surrounds them."""
+    cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
+    model = Model(
+        name="measured",
+        hidden=case.hidden,
+        expert_hidden=case.inter,
+        n_experts=case.experts,
+        topk=case.topk,
+        tokens_per_gpu=case.tokens,
+        n_matrices=3 if case.gated else 2,
+        element_bytes=2,
+        gemm_dtype=case.dtype,
+    )
+    own: dict[str, Any] = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8_rows else "rows"}
+    options = own if case.system == "deepep" else {}
+    system, routing = get_system(case.system), make_routing("uniform", model, case.gpus, case.tokens)
+    program = system.plan(model, cluster, routing, "fwd", system.options(form="real", **options))
+    trace, _ = run_burst(program)
+    contention = sm_contention_us(program, trace, options.get("n_sm", 0), cluster.n_sms)
+    weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
+    cast_bytes = TRAINING_CAST_BYTES * (weights + case.rows * case.inter) + case.rows * case.hidden
+    beside = around(
+        cluster,
+        model,
+        case.rows,
+        case.tokens * case.copies,
+        permutes=system.permutes,
+        fp8_rows=case.fp8_rows,
+        cast_bytes=cast_bytes if case.training else 0.0,
+    )
+    return trace.time_ps / PS_PER_US + contention + beside.device_us + beside.host_us
+
+
+@family(
+    "layer",
+    belongs=belongs,
+    closed_us=closed_us,
+    program_us=program_us,
+    predictor="program and surroundings",
+    level=Level.LAYER,
+    order=90,
+    systems=("deepep", "megatron-a2a"),
+    parts=("sum",),
+    dtypes_of=lambda model, options: (model.gemm_dtype,),
+)
+def case(m: Measurement) -> LayerCase:
+    """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
+    check_quality(m)
+    gpu = gpu_of(m)
+    if m.kind in HALVES:
+        raise Unsupported("a tensor-parallel layer: no closed form yet")
+    gated = "ffn" not in m.config
+    keys = {"GPUs": "ep", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank", "hidden": "hidden"}
+    numbers = {name: number(m, key) for name, key in (keys | {"inter": "inter" if gated else "ffn"}).items()}
+    gpus, experts, topk, tokens, hidden, inter = (whole(value, name) for name, value in numbers.items())
+    rows, touched = busiest_rank(gpus, experts, topk, tokens, "random" if gated else "balanced")
+    dtype = dtype_of(m, "dtype", "acts", expected=("fp8", "bf16"))
+    dtype_of(m, "weights", expected=(dtype,), default=dtype)
+    check_cluster(gpu, gpus)
+    if tokens > MOST_TOKENS:
+        raise Unsupported(f"a layer of more than {MOST_TOKENS} tokens per GPU")
+    return LayerCase(
+        gpu=gpu,
+        system="megatron-a2a" if "NCCL" in m.system else "deepep",
+        gpus=gpus,
+        hidden=hidden,
+        inter=inter,
+        experts=experts,
+        topk=topk,
+        tokens=tokens,
+        gated=gated,
+        dtype=dtype,
+        fp8_rows=gated,
+        n_sm=int(number(m, "moe_comm_sms")) if m.config.get("moe_comm_sms") else DEFAULT_SMS,
+        rows=rows,
+        touched=touched,
+        copies=_copies(m, gpus, experts, topk),
+        dtypes=(dtype,),
+        shape=label(m, "hidden", "inter", "ffn", "experts"),
+    )
+
+
+def _copies(m: Measurement, gpus: int, experts: int, topk: int) -> float:
+    """GPUs that a token needs under uniform routing, which may be limited to `topk_groups` GPUs."""
+    groups = number(m, "topk_groups") if "topk_groups" in m.config else gpus
+    if groups < gpus:
+        gpus, experts = round(groups), round(experts * groups / gpus)
+    if experts < gpus or topk > experts:
+        raise Unsupported("experts, GPUs and top-k do not fit together")
+    return transfer.expected_copies(gpus, experts, topk)

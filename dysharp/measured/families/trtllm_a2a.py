@@ -1,0 +1,125 @@
+"""TensorRT-LLM's all-to-all over NVLink, under the balanced routing of its benchmark (protocol P4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dysharp.compute import transfer
+from dysharp.measured.config_json import SCALED_FP4, dtype_of, label
+from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtype
+from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.specs import Model
+from dysharp.specs.gpu import Gpu
+from dysharp.workload import Routing, routing_from
+
+KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "ep_prepare": ("prepare", ("bf16", "fp8", "nvfp4")),
+    "ep_dispatch": ("dispatch", ("bf16", "fp8", "nvfp4")),
+    "ep_combine": ("combine", ("bf16",)),
+    "ep_combine_lowprec": ("combine", ("nvfp4",)),
+}
+"""Kind -> the kernel and the data types it exists for."""
+BYTES = {"bf16": 2.0, "fp8": 1.0, "nvfp4": SCALED_FP4}
+PAYLOADS = {"bf16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
+"""Data type of rows -> the system's option `dispatch`."""
+TOPK = 8  # of the benchmark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrtllmCase(EpCase):
+    """One kernel of the "one"- or "two"-sided all-to-all.
+
+    `payload` and `back` are the system's options `dispatch` and `combine`; a token needs `copies` GPUs.
+    """
+
+    sides: str
+    payload: str
+    back: str
+    copies: float
+    row_bytes: float
+
+    def options(self) -> Options:
+        return ("combine", self.back), ("dispatch", self.payload), ("sides", self.sides)
+
+
+def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
+    """Costs per token and bytes on the links (`compute.transfer`)."""
+    if case.verb == "prepare":
+        return transfer.alltoall_prepare_us(gpu, constants, case.tokens, case.gpus)
+    numbers = (case.tokens, case.copies, case.row_bytes, case.gpus)
+    if case.sides == "one":
+        return transfer.alltoall_one_sided_us(gpu, constants, *numbers)
+    return transfer.alltoall_two_sided_us(gpu, constants, *numbers, constants[_fields_constant(case)])
+
+
+def _fields_constant(case: TrtllmCase) -> str:
+    """The constant that says how long a token's fields take."""
+    if case.verb == "dispatch":
+        return "trt.scaled_us" if case.payload == "nvfp4" else "trt.token_us"
+    return "trt.lowprec_us" if case.back == "nvfp4" else "trt.combine_us"
+
+
+def program_us(case: TrtllmCase, constants: Constants) -> float:
+    """The kernel under balanced routing."""
+    return kernel_times("trtllm-a2a", case, constants, balanced)[case.verb]
+
+
+def balanced(model: Model, gpus: int, tokens: int) -> Routing:
+    """As many rows for every GPU, as the benchmark routes them.
+
+    Token i of a GPU goes to the 8 consecutive GPUs of group i mod (GPUs / 8), one expert each; below 8 GPUs to every
+    GPU, 8 / GPUs experts each.
+    """
+    experts, topk = model.n_experts, model.topk
+    width = min(topk, gpus)
+    each, local = topk // width, experts // gpus
+    place = np.arange(gpus * tokens) % tokens
+    groups = max(1, gpus // width)
+    gpu = (place % groups)[:, None] * width + np.arange(topk)[None, :] // each
+    expert = gpu * local + (place[:, None] + np.arange(topk)[None, :] % each) % local
+    return routing_from(expert.astype(np.int32), experts, gpus)
+
+
+def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Data types of the rows that Dispatch and Combine send."""
+    return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
+
+
+@family(
+    "trtllm-a2a",
+    belongs=lambda m: m.system.startswith("TRTLLM-NVLink"),
+    closed_us=closed_us,
+    program_us=program_us,
+    level=Level.KERNEL,
+    order=40,
+    systems=("trtllm-a2a",),
+    parts=("dispatch", "combine"),
+    dtypes_of=dtypes_of,
+)
+def case(m: Measurement) -> TrtllmCase:
+    """A latency of one kernel."""
+    if m.kind not in KINDS:
+        raise Unsupported(f"kind {m.kind!r} of TensorRT-LLM, expected {' or '.join(KINDS)}")
+    verb, known = KINDS[m.kind]
+    read, sides = ep_fields(m), "one" if "OneSided" in m.system else "two"
+    dtype = dtype_of(m, "dtype", expected=known)
+    if (sides, verb) == ("one", "prepare"):
+        raise Unsupported("one-sided kernels prepare nothing")
+    if read["topk"] != TOPK:
+        raise Unsupported(f"balanced routing of another top-k than {TOPK}")
+    return TrtllmCase(
+        **read,
+        verb=verb,
+        sides=sides,
+        payload=PAYLOADS[dtype],
+        back="nvfp4" if m.kind.endswith("lowprec") else "rows",
+        copies=float(min(TOPK, read["gpus"])),
+        row_bytes=BYTES[dtype] * read["hidden"],
+        dtypes=() if verb == "prepare" else (f"{verb} {'fp8-plain' if dtype == 'fp8' else dtype}",),
+        shape=f"{verb} {label(m, 'ep', 'dtype')}",
+    )

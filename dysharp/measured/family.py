@@ -1,0 +1,199 @@
+"""A measured family: which measurements are its own, their typed case, and the two answers to that case.
+
+A family is one file of `measured/families`, found by scanning the folder; packages outside the tree use the entry point
+group `dysharp.families`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.measured.measurements import Measurement
+from dysharp.specs import Model
+from dysharp.specs.gpu import Gpu
+
+F64 = NDArray[np.float64]
+Constants = Mapping[str, float]
+Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]
+EVERY_SYSTEM = "every system"
+LAST = 1000
+
+
+class Level(IntEnum):
+    """What a measurement exercises. Constants are fitted level by level, those of lower levels first."""
+
+    GPU = 0
+    """One GPU alone."""
+    LINK = 1
+    """Collectives: links and switches."""
+    KERNEL = 2
+    """Communication kernels, which use a GPU and its links."""
+    LAYER = 3
+    """Whole layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a family reads from one measurement; each family adds its own fields.
+
+    A closed form gets many cases at once: fields that hold numbers become float64 arrays `[n]`, fields that hold
+    anything else are equal in all of them. Fields with `compare=False` describe the measurement and are in no answer.
+    """
+
+    gpu: str
+    """Name of the packaged GPU."""
+    work: float = field(default=0.0, compare=False)
+    """For a rate: its unit times 1 us, as often as one call does it, so that the rate is `work` / time. 0: a time."""
+    dtypes: tuple[str, ...] = field(default=(), compare=False)
+    """Data types that are moved or multiplied, such as "dispatch fp8"."""
+    shape: str = field(default="", compare=False)
+    """Measurements of one shape are held out together: the model and layout without tokens, rows or bytes."""
+
+    def run_key(self) -> Hashable:
+        """Cases with equal keys share runs of Programs, so one process answers all of them."""
+        return self
+
+    def effort(self) -> int:
+        """Rough size of the Program runs. Cases with most effort run first."""
+        return 1
+
+
+C = TypeVar("C", bound=Case)
+DtypesOf = Callable[[Model, Mapping[str, Any]], tuple[str, ...]]
+
+
+def no_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """For families whose data types are not compared."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All that `validate`, `calibrate` and error bars know of a family. The decorator `family` describes the fields."""
+
+    name: str
+    belongs: Callable[[Measurement], bool]
+    case: Callable[[Measurement], Case]
+    closed_us: Callable[[Any, Gpu, Constants], F64] | None = None
+    program_us: Callable[[Any, Constants], float] | None = None
+    predictor: str = "rate form"
+    in_bars: bool = True
+    level: Level = Level.LAYER
+    order: int = LAST
+    systems: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    dtypes_of: DtypesOf = no_dtypes
+    skewed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.closed_us is None and (self.in_bars or self.program_us is None):
+            expected = "closed_us: the fit moves closed forms" if self.in_bars else "closed_us or program_us"
+            raise ConfigError(f"family {self.name!r}: found no closed_us, expected {expected}")
+
+
+_REGISTRY: dict[str, Family] = {}
+
+
+def family(
+    name: str,
+    *,
+    belongs: Callable[[Measurement], bool],
+    closed_us: Callable[[C, Gpu, Constants], F64] | None = None,
+    program_us: Callable[[C, Constants], float] | None = None,
+    predictor: str = "",
+    in_bars: bool = True,
+    level: Level = Level.LAYER,
+    order: int = LAST,
+    systems: tuple[str, ...] = (),
+    parts: tuple[Part, ...] = (),
+    dtypes_of: DtypesOf = no_dtypes,
+    skewed: bool = False,
+) -> Callable[[Callable[[Measurement], C]], Callable[[Measurement], C]]:
+    """Register a function from a measurement to its case; it raises `Unsupported` with the reason where there is none.
+
+    | argument | meaning |
+    |---|---|
+    | `belongs` | whether a measurement is of this family; no measurement may be of two |
+    | `closed_us` | time in us by a closed form; called with numbers as arrays (`Case`) |
+    | `program_us` | time in us by running the system's Program; it predicts the family where it exists |
+    | `predictor` | what predicts, in words; default: "program" or "rate form" |
+    | `in_bars` | whether the family counts in means, coverage and bars and in the fit; else it has a table of its own |
+    | `level` | what is measured; orders the fit |
+    | `order` | place in tables |
+    | `systems`, `parts` | of which systems' layers the errors judge which part, for error bars |
+    | `dtypes_of` | data types of a prediction by model and options, named as in `Case.dtypes`; default: not compared |
+    | `skewed` | whether the family has measurements under skewed routing |
+
+    Parts: "dispatch", "combine", "gemm1", "gemm2" of a layer's critical path; "layer": one kernel is the whole layer;
+    "sum": whole layers, against which the sum of all parts is checked.
+    """
+
+    def register(case: Callable[[Measurement], C]) -> Callable[[Measurement], C]:
+        by = predictor or ("rate form" if program_us is None else "program")
+        _REGISTRY[name] = Family(
+            name, belongs, case, closed_us, program_us, by, in_bars, level, order, systems, parts, dtypes_of, skewed
+        )
+        return case
+
+    return register
+
+
+@cache
+def _scan() -> None:
+    package = importlib.import_module("dysharp.measured.families")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"dysharp.measured.families.{module.name}")
+    for entry in entry_points(group="dysharp.families"):
+        entry.load()
+
+
+def all_families() -> dict[str, Family]:
+    """Every registered family by name, in the order of tables."""
+    _scan()
+    return {entry.name: entry for entry in sorted(_REGISTRY.values(), key=lambda entry: (entry.order, entry.name))}
+
+
+def families_in_bars() -> list[str]:
+    """Names of the families that count in means, coverage and bars, in the order of tables."""
+    return [name for name, entry in all_families().items() if entry.in_bars]
+
+
+def get_family(name: str) -> Family:
+    """The family called `name`. Raises ConfigError with the nearest valid name."""
+    families = all_families()
+    if name not in families:
+        raise ConfigError(f"family {name!r}: unknown{nearest(name, families)}")
+    return families[name]
+
+
+def family_of(m: Measurement) -> Family | None:
+    """The family of a measurement, None where it is of none. Raises ConfigError where two families claim it."""
+    claims = [entry for entry in all_families().values() if entry.belongs(m)]
+    if len(claims) > 1:
+        names = " and ".join(entry.name for entry in claims)
+        raise ConfigError(f"measurement {m.id!r}: found families {names}, expected one")
+    return claims[0] if claims else None
+
+
+def judges_of(system: str) -> dict[Part, Family]:
+    """Which family in the bars judges which part of `system`. Raises ConfigError where two judge the same part."""
+    judges: dict[Part, Family] = {}
+    for entry in all_families().values():
+        if entry.in_bars and (system in entry.systems or EVERY_SYSTEM in entry.systems):
+            for part in entry.parts:
+                if part in judges:
+                    names = f"{judges[part].name} and {entry.name}"
+                    raise ConfigError(f"system {system!r}: found families {names} for its {part}, expected one")
+                judges[part] = entry
+    return judges

@@ -1,0 +1,93 @@
+"""Fitting constants to measurements: bounded, robust least squares on relative errors.
+
+Small on purpose (NumPy only): Levenberg-Marquardt in the logarithm of every constant, a numerical Jacobian, values
+clipped to [low, high], and a loss that grows linearly for large errors, so that a few odd measurements do not pull a
+constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+Values = Mapping[str, float]
+Predict = Callable[[Values], F64]
+STEP = 1e-4  # of a logarithm, for the Jacobian
+SOFT = 0.05  # relative error from which the loss grows linearly
+TINY = 1e-12
+MOST_DAMPING = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A constant the fit may move, within what its meaning allows."""
+
+    name: str
+    start: float
+    low: float
+    high: float
+
+
+def fit(
+    free: Sequence[Free],
+    fixed: Values,
+    predict: Predict,
+    measured: F64,
+    *,
+    weights: F64 | None = None,
+    rounds: int = 60,
+) -> dict[str, float]:
+    """Values of `free` that bring `predict(values)` nearest to `measured` (same unit, `[n]`), beside the `fixed` ones.
+
+    The error of a measurement is ln(predicted / measured); its loss is quadratic up to `SOFT` and linear beyond.
+    `weights`: `[n]`, how often a measurement counts (families of unequal size). Deterministic. Returns only the free
+    names.
+    """
+    names = [f.name for f in free]
+    low, high = np.log([f.low for f in free]), np.log([f.high for f in free])
+    x = np.clip(np.log([f.start for f in free]), low, high)
+    share = np.ones_like(measured) if weights is None else weights
+
+    def errors(logs: F64) -> F64:
+        values = dict(fixed) | dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return np.log(np.maximum(predict(values), TINY) / measured)
+
+    e, damping = errors(x), 1e-2
+    loss = _loss(e, share)
+    for _ in range(rounds):
+        slopes = _jacobian(errors, x, e, high)
+        w = share / np.sqrt(1 + (e / SOFT) ** 2)
+        normal, pull = slopes.T @ (w[:, None] * slopes), slopes.T @ (w * e)
+        moved = False
+        while damping < MOST_DAMPING:
+            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + TINY), -pull)
+            candidate = np.clip(x + np.clip(step, -1, 1), low, high)
+            e_new = errors(candidate)
+            loss_new = _loss(e_new, share)
+            if loss_new < loss:
+                moved = loss - loss_new > 1e-7 * loss
+                x, e, loss, damping = candidate, e_new, loss_new, damping / 5
+                break
+            damping *= 4
+        if not moved:
+            break
+    return dict(zip(names, np.exp(x).tolist(), strict=True))
+
+
+def _jacobian(errors: Callable[[F64], F64], x: F64, e: F64, high: F64) -> F64:
+    """`[n, constants]`; steps away from the upper bound."""
+    columns = []
+    for i in range(len(x)):
+        step = -STEP if x[i] + STEP > high[i] else STEP
+        moved = x.copy()
+        moved[i] += step
+        columns.append((errors(moved) - e) / step)
+    return np.stack(columns, axis=1)
+
+
+def _loss(e: F64, share: F64) -> float:
+    return float(np.sum(share * (np.sqrt(1 + (e / SOFT) ** 2) - 1)))

@@ -1,0 +1,93 @@
+"""Errors of measurements whose shape or GPU was held out of the fit, beside their errors in the fit to all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.measured.accuracy import errors_of
+from dysharp.measured.classify import Parsed
+from dysharp.measured.family import families_in_bars
+from dysharp.measured.predictions import measured_values, predict_folds
+from dysharp.measured.program_times import OnProgress
+from dysharp.measured.refit import ratios, refit
+from dysharp.specs.fitted import Fitted
+
+F64 = NDArray[np.float64]
+MOST_FOLDS = 8
+HOLD_OUTS = ("shape", "gpu")
+
+
+def hold_out(
+    parsed: Sequence[Parsed],
+    constants: Mapping[str, Fitted],
+    by: str,
+    predicted: F64,
+    jobs: int = 1,
+    on_progress: OnProgress | None = None,
+) -> list[dict[str, Any]]:
+    """Median errors per family and their mean ("macro"): with all measurements, and with the shape or GPU held out."""
+    return hold_out_table(parsed, predicted, held_out(parsed, constants, by, predicted, jobs, on_progress), by)
+
+
+def held_out(
+    parsed: Sequence[Parsed],
+    constants: Mapping[str, Fitted],
+    by: str,
+    predicted: F64,
+    jobs: int = 1,
+    on_progress: OnProgress | None = None,
+) -> F64:
+    """`[parsed]` predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
+
+    Whole groups are held out, never random measurements; a GPU is a fold, shapes are dealt into folds (`folds`).
+    `predicted`: `[parsed]` predictions by `constants`, the fit to all. Programs run with the constants of each fold.
+    """
+    ratio = ratios(parsed, constants, predicted)
+    labels = [label_of(entry, by) for entry in parsed]
+    masks = [np.array([label in fold for label in labels]) for fold in folds(labels, by)]
+    fitted = [{name: c.value for name, c in refit(parsed, constants, ~mask, ratio).items()} for mask in masks]
+    return predict_folds(parsed, list(zip(masks, fitted, strict=True)), jobs, on_progress)
+
+
+def label_of(entry: Parsed, by: str) -> str:
+    """The group that is held out together."""
+    return entry.case.gpu if by == "gpu" else f"{entry.family.name}: {entry.case.shape}"
+
+
+def folds(labels: Sequence[str], by: str) -> list[set[str]]:
+    """Groups that are held out at once; the k-th shape of every family goes into fold k modulo `MOST_FOLDS`."""
+    names = sorted(set(labels))
+    if by == "gpu":
+        return [{name} for name in names]
+    shapes: list[set[str]] = [set() for _ in range(MOST_FOLDS)]
+    dealt: dict[str, int] = {}
+    for name in names:
+        family = name.split(":", maxsplit=1)[0]
+        shapes[dealt.get(family, 0) % MOST_FOLDS].add(name)
+        dealt[family] = dealt.get(family, 0) + 1
+    return [fold for fold in shapes if fold]
+
+
+def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str) -> list[dict[str, Any]]:
+    """Median errors per family of `predicted` and of `held`, both `[parsed]`, and their mean."""
+    rows, measured = list[dict[str, Any]](), measured_values(parsed)
+    for family in families_in_bars():
+        members = np.array([i for i, entry in enumerate(parsed) if entry.family.name == family], np.int64)
+        if len(members) == 0:
+            continue
+        inside, outside = (errors_of(values[members], measured[members]).median_ape for values in (predicted, held))
+        n_groups = len({label_of(parsed[i], by) for i in members})
+        row: dict[str, Any] = {"by": by, "family": family, "n": len(members), "groups": n_groups, "fit": inside}
+        # With a single group nothing is left to fit on: the question has no answer.
+        without = {"held_out": None, "ratio": None} if n_groups == 1 else {"held_out": outside, "ratio": outside / inside}
+        rows.append(row | without)
+    judged = [row for row in rows if row["held_out"] is not None]
+    if judged:
+        fit, out = (float(np.mean([row[key] for row in judged])) for key in ("fit", "held_out"))
+        sums = {key: sum(row[key] for row in judged) for key in ("n", "groups")}
+        rows.append({"by": by, "family": "macro", **sums, "fit": fit, "held_out": out, "ratio": out / fit})
+    return rows

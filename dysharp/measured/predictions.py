@@ -1,0 +1,74 @@
+"""What `validate` judges: the Program's answer where the family has one, else the closed form's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import SimulationError
+from dysharp.measured.classify import Classified, Missing, Parsed
+from dysharp.measured.closed_forms import ClosedForms
+from dysharp.measured.family import Constants
+from dysharp.measured.program_times import OnProgress, ProgramRequest, frozen, program_times
+
+F64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+def measured_values(parsed: Sequence[Parsed]) -> F64:
+    """`[parsed]` measured values, each in the unit of its measurement."""
+    return np.array([entry.measurement.value for entry in parsed], np.float64)
+
+
+def predict(
+    classified: Classified, constants: Constants, jobs: int = 1, on_progress: OnProgress | None = None
+) -> tuple[Classified, F64]:
+    """The measurements that are predicted and `[parsed]` their predictions, each in the unit of its measurement.
+
+    A measurement that its Program refuses becomes missing, with the Program's reason.
+    """
+    parsed = classified.parsed
+    everything = np.ones(len(parsed), bool)
+    values, refused = _predict(parsed, [(everything, constants)], jobs, on_progress)
+    kept = tuple(entry for i, entry in enumerate(parsed) if i not in refused)
+    missing = tuple(
+        Missing(parsed[i].measurement, parsed[i].family, why, parsed[i].family.in_bars) for i, why in refused.items()
+    )
+    return Classified(kept, classified.missing + missing), np.delete(values, list(refused))
+
+
+def predict_folds(
+    parsed: Sequence[Parsed], folds: Sequence[tuple[Bools, Constants]], jobs: int = 1, on_progress: OnProgress | None = None
+) -> F64:
+    """`[parsed]` predictions, each with the constants of the fold that its mask is in; NaN outside all folds.
+
+    One pool of processes answers all folds. Raises `SimulationError` for a measurement that its Program refuses.
+    """
+    values, refused = _predict(parsed, folds, jobs, on_progress)
+    for i, why in refused.items():
+        raise SimulationError(f"row {parsed[i].measurement.id}: no prediction: {why}")
+    return values
+
+
+def _predict(
+    parsed: Sequence[Parsed], folds: Sequence[tuple[Bools, Constants]], jobs: int, on_progress: OnProgress | None
+) -> tuple[F64, dict[int, str]]:
+    """(`[parsed]` predictions, index -> why there is none)."""
+    values = np.full(len(parsed), np.nan)
+    index, requests = list[int](), list[ProgramRequest]()
+    for mask, constants in folds:
+        members, key = np.flatnonzero(mask).tolist(), frozen(constants)
+        values[members] = ClosedForms([parsed[i] for i in members]).values(constants)
+        for i in members:
+            program_us = parsed[i].family.program_us
+            if program_us is not None:
+                index.append(i)
+                requests.append(ProgramRequest(program_us, parsed[i].case, key))
+    refused = dict[int, str]()
+    for i, us in zip(index, program_times(requests, jobs, on_progress), strict=True):
+        if isinstance(us, str):
+            refused[i] = us
+        values[i] = np.nan if isinstance(us, str) else parsed[i].in_unit(us)
+    return values, refused

@@ -1,0 +1,68 @@
+"""Which machine a measurement is of, and whether measurements of that machine are predicted at all."""
+
+from __future__ import annotations
+
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.specs import load_cluster
+from dysharp.specs.gpu import list_gpus
+
+GPUS = (
+    ("GB200", "gb200"),
+    ("B200", "b200"),
+    ("SM100", "b200"),
+    ("H100", "h100-sxm"),
+    ("H200", "h200-sxm"),
+    ("H800", "h800"),
+)
+"""Text in the column `hardware` -> packaged GPU; the first match counts."""
+NOT_PACKAGED = ("GH200", "L20")
+"""Texts that contain the name of a packaged GPU, or stand beside one, and mean another GPU."""
+OTHER_GPUS = ("MI300X", "MI355X", "Ascend", "L20")
+SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
+"""Texts in `hardware` of machines that are more than one NVLink domain, or none."""
+NO_GPU = "no packaged GPU of this kind"
+NO_DOMAIN = "more than one NVLink domain"
+GPUS_PER_NODE = 8  # of H800 nodes
+CLUSTERS = {
+    "h100-sxm": "hw-dgx-h100",
+    "h200-sxm": "hw-dgx-h200",
+    "h800": "hw-dgx-h800",
+    "b200": "hw-dgx-b200",
+    "gb200": "hw-gb200-tray",
+}
+"""Packaged GPU -> the packaged cluster that its Programs are built for."""
+
+
+def out_of_scope(m: Measurement) -> str:
+    """Why measurements of this machine are not predicted, "" where they are: an NVIDIA machine, one NVLink domain.
+
+    Reads the columns `hardware` and `system` and four keys of `config_json`, and nothing else of the measurement.
+    """
+    if any(text in m.hardware for text in OTHER_GPUS):
+        return NO_GPU
+    gpus = m.config.get("ep", GPUS_PER_NODE)
+    domains = (
+        any(text in m.hardware for text in SEVERAL_DOMAINS),
+        m.config.get("nodes", 1) != 1,
+        m.config.get("link", "NVLink") != "NVLink",
+        m.config.get("bottleneck", "NVLink") != "NVLink",
+        "H800/node" in m.hardware and isinstance(gpus, (int, float)) and gpus > GPUS_PER_NODE,
+        "pure RDMA" in m.system,
+    )
+    return NO_DOMAIN if any(domains) else ""
+
+
+def gpu_of(m: Measurement) -> str:
+    """The packaged GPU of a measurement. Raises `Unsupported` where there is none."""
+    if m.hardware in list_gpus():  # the owner of a cluster said which
+        return m.hardware
+    name = next((gpu for text, gpu in GPUS if text in m.hardware), "")
+    if not name or any(text in m.hardware for text in NOT_PACKAGED):
+        raise Unsupported(NO_GPU)
+    return name
+
+
+def check_cluster(gpu: str, gpus: int) -> None:
+    """Raise `Unsupported` where no packaged cluster has `gpus` GPUs of this kind."""
+    if gpu not in CLUSTERS or gpus > (load_cluster(CLUSTERS[gpu]).max_gpus or 1):
+        raise Unsupported(f"no packaged cluster of {gpus} {gpu}")

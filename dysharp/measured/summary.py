@@ -1,0 +1,76 @@
+"""The table of validated errors that travels with the package (`specs/data/validated.toml`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.measured.accuracy import errors_of
+from dysharp.measured.classify import Parsed
+from dysharp.measured.family import families_in_bars
+from dysharp.measured.measurements import Measurement
+from dysharp.measured.predictions import measured_values
+from dysharp.measured.trust import OTHER
+
+F64 = NDArray[np.float64]
+HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the rows behind them. GPU "other": rows of all
+GPUs, each while its GPU was held out of the fit; a family with rows of one GPU has none. `by`: what predicted the rows. Written by
+dysharp validate --data measured.csv --hold-out shape --hold-out gpu --summary validated.toml"""
+RANGES: Mapping[str, tuple[str, ...]] = {
+    "tokens": ("tokens_per_rank",),
+    "hidden": ("hidden",),
+    "gpus": ("ep", "gpus"),
+    "topk": ("topk",),
+    "experts": ("experts",),
+    "sms": ("sms",),
+    "rows_per_expert": ("m_per_group", "rows_per_expert"),
+    "bytes": ("bytes",),
+}
+"""Name of a range -> keys of `config_json` that give it."""
+
+
+def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
+    """The text of `validated.toml`.
+
+    `predicted`: `[parsed]`, in the unit of each measurement. `held`: the same by `hold_out.held_out` "gpu", for GPUs
+    without measurements.
+    """
+    by_family: dict[str, dict[str, list[int]]] = {name: {} for name in families_in_bars()}
+    for i, entry in enumerate(parsed):
+        by_family[entry.family.name].setdefault(entry.case.gpu, []).append(i)
+    lines = [f"# {line}" for line in HEAD.splitlines()]
+    for name, gpus in by_family.items():
+        for gpu in sorted(gpus):
+            members = gpus[gpu]
+            lines += _entry(name, gpu, [parsed[i] for i in members], predicted[members])
+        if held is not None and len(gpus) > 1:
+            members = sorted(i for group in gpus.values() for i in group)
+            lines += _entry(name, OTHER, [parsed[i] for i in members], held[members])
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, gpu: str, parsed: Sequence[Parsed], predicted: F64) -> list[str]:
+    errors = errors_of(predicted, measured_values(parsed))
+    measurements = [] if gpu == OTHER else [entry.measurement for entry in parsed]
+    ranges = {key: pair for key, keys in RANGES.items() if (pair := _range(measurements, keys)) is not None}
+    shown = ", ".join(f"{key} = [{low:.10g}, {high:.10g}]" for key, (low, high) in ranges.items())
+    dtypes = sorted({dtype for entry in parsed for dtype in entry.case.dtypes}) if gpu != OTHER else []
+    return [
+        "",
+        f"[{name}.{gpu}]",
+        f'by = "{parsed[0].family.predictor}"',
+        f"n = {len(parsed)}",
+        f"median = {errors.median_ape:.3g}",
+        f"p90 = {errors.p90_ape:.3g}",
+        f"bias = {errors.bias:.3g}",
+        f"ranges = {{ {shown} }}",
+        *([f"dtypes = {json.dumps(dtypes)}"] if dtypes else []),
+    ]
+
+
+def _range(measurements: Sequence[Measurement], keys: Sequence[str]) -> tuple[float, float] | None:
+    values = [m.config[key] for m in measurements for key in keys if isinstance(m.config.get(key), (int, float))]
+    return (min(values), max(values)) if values else None

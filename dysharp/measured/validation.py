@@ -1,0 +1,273 @@
+"""Predictions against measurements: errors by group, family and size, what is not predicted and why, and the bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.measured.accuracy import errors_of
+from dysharp.measured.classify import Classified, Missing, Parsed
+from dysharp.measured.closed_forms import ClosedForms
+from dysharp.measured.family import families_in_bars
+from dysharp.measured.predictions import measured_values, predict
+from dysharp.specs.fitted import Fitted
+
+F64 = NDArray[np.float64]
+N_WORST = 20
+N_IDS = 3
+"""Measurements of one group that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """What the product promises (percent, ratios): checked by `validate --check`."""
+
+    macro_median: float = 6.0
+    """Mean over families of their median absolute errors."""
+    macro_p90: float = 18.0
+    """Mean over families of their 90th percentiles."""
+    family_median: float = 12.0
+    """Largest median of a family."""
+    hold_out_ratio: float = 1.5
+    """Median error with the group held out, over the fitted one."""
+    constants: int = 39
+    """Most fitted numbers."""
+    coverage: float = 90.0
+    """Of the measurements of families in the bars on NVIDIA machines in one NVLink domain."""
+
+
+BARS = Bars()
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What `dysharp validate` reports; `to_dict` is its `--json`."""
+
+    groups: list[dict[str, Any]]
+    families: list[dict[str, Any]]
+    sizes: list[dict[str, Any]]
+    worst: list[dict[str, Any]]
+    overall: dict[str, Any]
+    unsupported: list[dict[str, Any]]
+    fitted_constants: list[dict[str, Any]]
+    bars: list[dict[str, Any]]
+    forms: list[dict[str, Any]] = field(default_factory=list)
+    """Per family that Programs predict: the closed form against the Program and against the measurements."""
+    hold_out: list[dict[str, Any]] = field(default_factory=list)
+    beyond: list[dict[str, Any]] = field(default_factory=list)
+    """Families beyond the bars, by system and hardware (`beyond.judge`)."""
+    points: tuple[tuple[str, float, float], ...] = ()
+    """(family, measured us, predicted us) of every prediction, for a plot."""
+    summary: str = ""
+    """The text of `validated.toml` (`summary.summarise`)."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every bar holds."""
+        return all(bar["holds"] for bar in self.bars)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields of `--json`, plain values."""
+        names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
+        return {name: getattr(self, name) for name in (*names, "hold_out", "beyond")}
+
+
+def validate_measurements(
+    classified: Classified,
+    constants: Mapping[str, Fitted],
+    predicted: F64 | None = None,
+    hold_out: Sequence[dict[str, Any]] = (),
+) -> Validation:
+    """Errors of `[parsed]` predictions (`predictions.predict`, made here if absent), families of the bars alone.
+
+    `hold_out`: the table of `hold_out.hold_out_table`, which the bars judge, too.
+    """
+    values = {name: constant.value for name, constant in constants.items()}
+    if predicted is None:
+        classified, predicted = predict(classified.in_bars(), values)
+    measured, closed_forms = measured_values(classified.parsed), ClosedForms(classified.parsed)
+    tables = _Tables(classified, predicted, measured)
+    families = tables.families()
+    overall = _overall(classified, families, predicted, measured, constants)
+    measured_us, predicted_us = closed_forms.times(measured), closed_forms.times(predicted)
+    names = [entry.family.name for entry in classified.parsed]
+    return Validation(
+        groups=tables.groups(),
+        families=families,
+        forms=tables.forms(closed_forms.values(values)),
+        sizes=tables.sizes(measured_us),
+        worst=tables.worst(),
+        overall=overall,
+        unsupported=_unsupported(classified.missing),
+        fitted_constants=[_shown(constant) for constant in constants.values()],
+        bars=check_bars(overall, families, hold_out),
+        hold_out=list(hold_out),
+        points=tuple(zip(names, measured_us.tolist(), predicted_us.tolist(), strict=True)),
+    )
+
+
+def _shown(constant: Fitted) -> dict[str, Any]:
+    return {key: value for key, value in asdict(constant).items() if key not in ("low", "high")}
+
+
+class _Tables:
+    """Groups of one set of predictions."""
+
+    def __init__(self, classified: Classified, predicted: F64, measured: F64) -> None:
+        self.parsed, self.missing = classified.parsed, classified.missing
+        self.predicted, self.measured = predicted, measured
+        self.order = families_in_bars()
+
+    def _by(self, key: Callable[[int, Parsed], Hashable]) -> dict[Any, list[int]]:
+        groups: dict[Any, list[int]] = {}
+        for i, entry in enumerate(self.parsed):
+            groups.setdefault(key(i, entry), []).append(i)
+        return groups
+
+    def _errors(self, members: Sequence[int]) -> dict[str, Any]:
+        index = np.array(members)
+        return asdict(errors_of(self.predicted[index], self.measured[index]))
+
+    def groups(self) -> list[dict[str, Any]]:
+        """By family, kind, system and hardware."""
+
+        def key(_: int, entry: Parsed) -> tuple[int | str, ...]:
+            m, name = entry.measurement, entry.family.name
+            return self.order.index(name), name, m.kind, m.system, m.hardware
+
+        names = ("family", "kind", "system", "hardware")
+        groups = sorted(self._by(key).items())
+        return [dict(zip(names, values[1:], strict=True)) | self._errors(members) for values, members in groups]
+
+    def families(self) -> list[dict[str, Any]]:
+        """By family, with the coverage of its measurements."""
+        by = self._by(lambda _, entry: entry.family.name)
+        absent = [entry.family.name for entry in self.missing if entry.counted and entry.family is not None]
+        rows = []
+        for name in self.order:
+            if name in by:
+                members = by[name]
+                n_rows = len(members) + absent.count(name)
+                counts = {"n_rows": n_rows, "coverage": 100 * len(members) / n_rows}
+                predictor = self.parsed[members[0]].family.predictor
+                rows.append({"family": name, "by": predictor} | counts | self._errors(members))
+        return rows
+
+    def forms(self, closed: F64) -> list[dict[str, Any]]:
+        """The closed form of each family that Programs predict.
+
+        | field | percent |
+        |---|---|
+        | `closed_over_program` | median signed distance of the closed form from the Program |
+        | `p90_apart` | 90th percentile of the distance |
+        | `closed_median_ape`, `closed_p90_ape` | errors of the closed form against the measurements |
+        """
+        rows = []
+        for name, members in self._by(lambda _, entry: entry.family.name).items():
+            if self.parsed[members[0]].family.program_us is None:
+                continue
+            index = np.array(members)
+            apart = errors_of(closed[index], self.predicted[index])
+            own = errors_of(closed[index], self.measured[index])
+            rows.append({"family": name, "n": len(members), "closed_over_program": apart.bias, "p90_apart": apart.p90_ape,
+                         "closed_median_ape": own.median_ape, "closed_p90_ape": own.p90_ape})
+        return sorted(rows, key=lambda row: self.order.index(str(row["family"])))
+
+    def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
+        """By family and decade of the measured time."""
+
+        def key(i: int, entry: Parsed) -> tuple[int, str, int]:
+            decade = math.floor(math.log10(measured_us[i]))
+            return self.order.index(entry.family.name), entry.family.name, decade
+
+        return [
+            {"family": name, "from_us": 10.0**decade, "to_us": 10.0 ** (decade + 1)} | self._errors(members)
+            for (_, name, decade), members in sorted(self._by(key).items())
+        ]
+
+    def worst(self) -> list[dict[str, Any]]:
+        """The `N_WORST` measurements with the largest errors."""
+        signed = self.predicted / self.measured - 1
+        rows = []
+        for i in np.argsort(-np.abs(signed), kind="stable")[:N_WORST]:
+            m = self.parsed[i].measurement
+            rows.append({"id": m.id, "family": self.parsed[i].family.name, "hardware": m.hardware, "config": dict(m.config),
+                         "measured": float(self.measured[i]), "predicted": float(self.predicted[i]), "unit": m.unit,
+                         "error": 100 * float(signed[i])})
+        return rows
+
+
+def _overall(
+    classified: Classified,
+    families: Sequence[Mapping[str, Any]],
+    predicted: F64,
+    measured: F64,
+    constants: Mapping[str, Fitted],
+) -> dict[str, Any]:
+    n = len(classified.parsed)
+    counted = n + sum(entry.counted for entry in classified.missing)
+    overall: dict[str, Any] = {"n": n, "n_rows": counted, "n_constants": len(constants)}
+    if not n:
+        names = ("median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape", "bias", "coverage")
+        return overall | dict.fromkeys(names)
+    micro = errors_of(predicted, measured)
+    return overall | {
+        "median_ape": micro.median_ape,
+        "p90_ape": micro.p90_ape,
+        "bias": micro.bias,
+        "macro_median_ape": float(np.mean([row["median_ape"] for row in families])),
+        "macro_p90_ape": float(np.mean([row["p90_ape"] for row in families])),
+        "coverage": 100 * n / counted,
+    }
+
+
+def _unsupported(missing: Sequence[Missing]) -> list[dict[str, Any]]:
+    """One entry per family, kind, system, hardware and reason: how many measurements, and the ids of the first."""
+    by: dict[tuple[str, str, str, str, str, bool], list[str]] = {}
+    for entry in missing:
+        m, name = entry.measurement, entry.family.name if entry.family is not None else ""
+        by.setdefault((name, m.kind, m.system, m.hardware, entry.reason, entry.counted), []).append(m.id)
+    keys = ("family", "kind", "system", "hardware", "reason", "counts_for_coverage")
+    return [dict(zip(keys, key, strict=True)) | {"n": len(ids), "ids": ids[:N_IDS]} for key, ids in sorted(by.items())]
+
+
+def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`Validation.unsupported` with one entry per reason, the most frequent first: its kinds and the first ids."""
+    by: dict[str, dict[str, Any]] = {}
+    for entry in unsupported:
+        empty = {"reason": entry["reason"], "n": 0, "counted": 0, "kinds": [], "ids": []}
+        row = by.setdefault(entry["reason"], empty)
+        row["n"] += entry["n"]
+        row["counted"] += entry["n"] if entry["counts_for_coverage"] else 0
+        row["kinds"] += [entry["kind"]] if entry["kind"] not in row["kinds"] else []
+        row["ids"] = [*row["ids"], *entry["ids"]][:N_IDS]
+    return sorted(by.values(), key=lambda row: -row["n"])
+
+
+def check_bars(
+    overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Each promise with its value here; a promise about nothing does not hold."""
+    worst = max((row["median_ape"] for row in families), default=None)
+    at_most: list[tuple[str, float | None, float]] = [
+        ("macro median error, %", overall["macro_median_ape"], BARS.macro_median),
+        ("macro 90th percentile, %", overall["macro_p90_ape"], BARS.macro_p90),
+        ("largest family median, %", worst, BARS.family_median),
+    ]
+    macro = [row for row in hold_out if row["family"] == "macro"]
+    return [
+        *(_bar(name, value, bar) for name, value, bar in at_most),
+        _bar("coverage, %", overall["coverage"], BARS.coverage, at_most=False),
+        _bar("fitted constants", overall["n_constants"], BARS.constants),
+        *(_bar(f"hold-out over fit, by {row['by']}", row["ratio"], BARS.hold_out_ratio) for row in macro),
+    ]
+
+
+def _bar(name: str, value: float | None, bar: float, *, at_most: bool = True) -> dict[str, Any]:
+    holds = value is not None and (value <= bar if at_most else value >= bar)
+    return {"name": name, "value": value, "bar": bar, "at_most": at_most, "holds": holds}

@@ -1,0 +1,25 @@
+"""Predictions of all shared measurements, made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dysharp.measured.classify import Classified, classify
+from dysharp.measured.measurements import Measurement, read_measurements
+from dysharp.measured.predictions import predict
+from dysharp.specs.fitted import fitted_values
+
+
+@pytest.fixture(scope="session")
+def shared_measurements(shared: Path) -> list[Measurement]:
+    """The measurements beside the repository."""
+    return read_measurements(shared / "data" / "measured.csv")
+
+
+@pytest.fixture(scope="session")
+def shared_predictions(shared_measurements: list[Measurement]) -> tuple[Classified, np.ndarray]:
+    """All of families in the bars, with their predictions (minutes)."""
+    return predict(classify(shared_measurements).in_bars(), fitted_values(), jobs=2)

@@ -1,0 +1,17 @@
+"""Sizes of collectives."""
+
+from __future__ import annotations
+
+import pytest
+
+from dysharp.measured.families.nccl import message_bytes
+from tests.measured.csv_lines import line, read
+
+
+@pytest.mark.parametrize(
+    ("config", "n_bytes"),
+    [({"bytes": 2097152}, 2 << 20), ({"size": "16MiB"}, 16 << 20), ({"bytes_label": "33M"}, 32 << 20), ({"bytes_label": "8G"}, 8 << 30)],
+)
+def test_message_sizes(config, n_bytes):
+    (row,) = read(line(kind="nccl_all_reduce", config=config))
+    assert message_bytes(row) == n_bytes

@@ -1,0 +1,70 @@
+"""Families beyond the bars: they stay out of the means, and the errors on the shared measurements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dysharp.cli.app import cli
+from dysharp.measured.beyond import judge
+from dysharp.measured.classify import classify
+from dysharp.measured.families.allreduce import BY_NCCL, MIB
+from dysharp.measured.family import all_families
+from dysharp.specs.fitted import fitted_values
+from tests.measured.csv_lines import GEMM, VLLM, allreduce_line, line, write
+
+IN, OWN, HYBRID_EP = (name for name, family in all_families().items() if not family.in_bars)
+
+
+def test_they_are_in_no_mean(tmp_path: Path) -> None:
+    gemm = line("g-1", hardware="B200", config=GEMM)
+    path = write(tmp_path, gemm, allreduce_line(VLLM, bytes=64), allreduce_line(VLLM, id_="a-2", bytes=128 * MIB))
+    page = tmp_path / "a.md"
+    shown = CliRunner().invoke(cli, ["validate", "--data", str(path), "--json", "--page", str(page), "-j", "1"])
+    fields = json.loads(shown.stdout)
+    assert [row["family"] for row in fields["families"]] == ["dense-gemm"]
+    assert (fields["overall"]["n_rows"], fields["unsupported"]) == (1, [])
+    assert [(row["family"], row["by"], row["system"], row["n"], row["n_rows"]) for row in fields["beyond"]] == [
+        ("custom-allreduce", "program", "all", 1, 2), ("custom-allreduce", "program", VLLM, 1, 2),
+    ]
+    assert fields["beyond"][0]["unpredicted"] == f"1 {BY_NCCL}"
+    assert "## Beyond the bars" in page.read_text()
+    write(tmp_path, allreduce_line(VLLM, bytes=64))
+    assert "custom-allreduce" in CliRunner().invoke(cli, ["validate", "--data", str(path), "-j", "1"]).stdout
+
+
+@pytest.mark.slow
+def test_the_errors_on_the_shared_measurements(shared_measurements) -> None:
+    """Medians as found (percent) with nothing fitted to these measurements; a change by more than a tenth wants a look."""
+    entries = judge(classify(shared_measurements), fitted_values())
+    known = {(row["family"], row["system"], row["hardware"][:7]): row for row in entries if row["n"]}
+    assert {key: row["median_ape"] for key, row in known.items()} == pytest.approx(MEDIANS, rel=0.1)
+    counts = {key[0]: (row["n"], row["n_rows"]) for key, row in known.items() if key[1] == "all"}
+    assert counts == {"inswitch-allreduce": (138, 189), "custom-allreduce": (137, 184), "hybrid-ep": (15, 120)}
+
+
+MEDIANS = {
+    (IN, "all", ""): 13.2,
+    (IN, "custom 1-stage", "SM90 (H"): 7.8,
+    (IN, "custom 2-stage", "SM90 (H"): 19.2,
+    (IN, "multimem (torch symm mem)", "8x SM90"): 15.6,
+    (IN, "multimem (torch symm mem)", "SM90 (H"): 5.3,
+    (IN, "one-shot multimem.ld_reduce, no barrier", "4xGB200"): 11.0,
+    (IN, "one-shot multimem.ld_reduce, no barrier", "8xGB200"): 10.6,
+    (IN, "two-shot P2P (torch symm mem)", "8x SM90"): 5.9,
+    (IN, "two-shot P2P (torch symm mem)", "SM90 (H"): 14.3,
+    (IN, "two-shot ld_reduce+multimem.st, LSA exit barrier", "4xGB200"): 5.8,
+    (IN, "two-shot ld_reduce+multimem.st, LSA exit barrier", "8xGB200"): 20.1,
+    (IN, "two-shot ld_reduce+multimem.st, poison (no barrier)", "4xGB200"): 25.5,
+    (IN, "two-shot ld_reduce+multimem.st, poison (no barrier)", "8xGB200"): 25.9,
+    (OWN, "all", ""): 10.1,
+    (OWN, "TRTLLM one/two-shot allreduce", "4xGB200"): 29.8,
+    (OWN, "TRTLLM one/two-shot allreduce", "8xH100-"): 7.5,
+    (OWN, "vLLM custom allreduce (CUDA graph)", "8xH100-"): 6.6,
+    (HYBRID_EP, "all", ""): 4.7,
+    (HYBRID_EP, "Hybrid-EP", "GB200 N"): 4.0,
+    (HYBRID_EP, "HybridEP", "8xB200"): 7.5,
+}
