@@ -415,4 +415,4 @@ class Layer:
         out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
         sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
-        return self.b.build(Declared(len(self.p.slot), sums))
+        return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))

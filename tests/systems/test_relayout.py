@@ -127,6 +127,22 @@ def test_slots_that_do_not_fit(change, text):
         relayout(backward, change(run_burst(forward)[0].row_slot))
 
 
+def test_a_forward_with_rows_in_reverse_order_is_refused():
+    """`relayout` would put nearly all rows of its backward in wrong places."""
+    forward, _ = passes("deepep", "uniform")
+    r, n = forward.regions, len(expert_rows(forward)[0])
+    region, first = expert_rows(forward)
+    reverse = first + r.row_ptr[region + 1] - 1 - np.arange(n)
+    new = np.concatenate((reverse, np.arange(n, forward.n_rows))).astype(np.int32)
+    backwards = replace(
+        forward,
+        regions=replace(r, row_key=r.row_key[new], row_notify=r.row_notify[new]),
+        members=replace(forward.members, fill_row=new[forward.members.fill_row]),
+    )
+    with pytest.raises(ProgramError, match=r'row 1 of region 0 \(node 0\), "expert": found key \d+ behind key \d+, expected rising keys'):
+        verify(backwards)
+
+
 def test_a_forward_program_binds_its_own_rows():
     forward, _ = passes("deepep", "uniform")
     with pytest.raises(ProgramError, match="relayout: found region 0 bound by arrival, expected PREFIX"):
