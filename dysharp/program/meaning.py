@@ -86,7 +86,8 @@ def check_reads(p: Program, waits: Array | None) -> None:
         before = _behind(waits, i)
         if not before[writers].any():
             names = ", ".join(sorted({p.templates[j].name for j in writers}))
-            raise ProgramError(f'template {i} ({t.name}): found ops that read "{t.src}" and wait for no op that writes it, expected a wait for {names}')
+            unfounded = f'found ops that read "{t.src}" and wait for no op that writes it'
+            raise ProgramError(f"template {i} ({t.name}): {unfounded}, expected a wait for {names}")
 
 
 def _behind(waits: Array, start: int) -> Array:

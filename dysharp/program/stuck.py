@@ -19,6 +19,7 @@ from dysharp.program.tables import Alloc, Discipline, Head, Program, Tail
 
 Array = NDArray[Any]
 OP, TILE, ROW, NOTIFICATION = range(4)
+EMPTY: Array = np.zeros(0, np.int64)
 Thing = tuple[int, int]
 """(OP, TILE, ROW or NOTIFICATION, id)."""
 ENDS = 3
@@ -113,11 +114,12 @@ class _Waits:
         r, region = self.p.regions, region_of_tile(self.p, tile)
         first, end = int(r.row_ptr[region]), int(r.row_ptr[region + 1])
         n, index = int(r.tile_rows[region]), tile - int(r.tile_ptr[region])
-        late = first + np.flatnonzero(self.late[first:end] >= 0)
+        late: Array = first + np.flatnonzero(self.late[first:end] >= 0)
         if r.alloc[region] == Alloc.FIRST_TOUCH:
             enough = min((index + 1) * n, end - first)
-            return late if end - first - len(late) < enough else late[:0]
-        return late[(late - first) // n == index]
+            return late if end - first - len(late) < enough else EMPTY
+        own: Array = late[(late - first) // n == index]
+        return own
 
     def _tells(self, row: int) -> Iterator[Thing]:
         """The notification that a row's op waits for; of a first-touch region any tile may have the row."""
@@ -152,4 +154,5 @@ def _grouped(owner: Array, chosen: Array, n: int) -> tuple[Array, Array]:
 
 def _of(grouped: tuple[Array, Array], i: int) -> Array:
     ptr, ids = grouped
-    return ids[ptr[i] : ptr[i + 1]]
+    group_of_i: Array = ids[ptr[i] : ptr[i + 1]]
+    return group_of_i

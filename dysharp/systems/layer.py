@@ -18,7 +18,7 @@ from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, Pr
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.machine import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of, sessions_that_fit
 from dysharp.units import ns_to_ps
-from dysharp.workload import Pairs, Routing, pairs, traffic
+from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -409,10 +409,10 @@ class Layer:
 
     # ---- build -------------------------------------------------------------------------------------------------------------
 
-    def build(self, scheme: str) -> Program:
-        """The Program, declaring its useful rows and the closed-form traffic of this Routing under `scheme`."""
-        back = traffic(self.routing, scheme, self.back_bytes)
-        out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes)
+    def build(self, scheme: Scheme, options: object = None) -> Program:
+        """The Program, declaring its useful rows and the closed-form traffic of this Routing under `scheme` (and the system's `options`)."""
+        back = traffic(self.routing, scheme, self.back_bytes, options)
+        out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes, options)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
         sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))

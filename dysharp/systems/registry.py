@@ -15,7 +15,7 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model
 from dysharp.specs.gpu import load_gpu
-from dysharp.workload import Routing
+from dysharp.workload import Routing, Scheme
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
 GATED_MATRICES = 3
@@ -55,13 +55,17 @@ class Ships:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system under its public name. `traffic`: the closed-form scheme of `workload.traffic`; `drops`: what its paper form leaves out."""
+    """A system under its public name.
+
+    `traffic`: a closed-form scheme of `workload.traffic` by name, or a function (routing, options) -> token rows up and down per GPU;
+    `drops`: what its paper form leaves out.
+    """
 
     name: str
     source: str
     summary: str
     options: type
-    traffic: str
+    traffic: Scheme
     plan: Plan
     drops: str
     today: bool = False
@@ -83,7 +87,7 @@ _REGISTRY: dict[str, System] = {}
 
 
 def system(
-    name: str, *, source: str, options: type, traffic: str, drops: str = "", today: bool | None = None, ships: Ships | None = None
+    name: str, *, source: str, options: type, traffic: Scheme, drops: str = "", today: bool | None = None, ships: Ships | None = None
 ) -> Callable[[Plan], Plan]:
     """Register a plan function. Its module's docstring is the one-line summary. `today` None: whether it has a real form."""
 

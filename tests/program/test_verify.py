@@ -387,7 +387,8 @@ def test_a_long_circle_is_shortened():
     with pytest.raises(ProgramError) as caught:
         verify(b.build())
     text = str(caught.value).replace(" (step, node 0)", "").replace(" which waits for", ",")
-    assert text == "op 3 can never start: found it waiting for op 49, op 48, op 47, (41 more), op 5, op 4, op 3, expected no circle; 47 of 50 ops are stuck"
+    circle = "op 49, op 48, op 47, (41 more), op 5, op 4, op 3"
+    assert text == f"op 3 can never start: found it waiting for {circle}, expected no circle; 47 of 50 ops are stuck"
 
 
 def test_edges_of_two_sizes():
@@ -398,7 +399,7 @@ def test_edges_of_two_sizes():
 
 def test_the_engine_names_the_edge_that_it_does_not_run():
     for edge, text in (
-        ((Tail.MEMBER_DELIVERED, 1, Head.OP_ISSUE, LAST), r"found edge 6 from MEMBER_DELIVERED 1, op 0 \(send, node 0\), to OP_ISSUE, op 6 \(end, node 0\)"),
+        ((Tail.MEMBER_DELIVERED, 1, Head.OP_ISSUE, LAST), r"edge 6 from MEMBER_DELIVERED 1, op 0 \(send, node 0\), to OP_ISSUE, op 6 \("),
         ((Tail.ROW_COMPLETE, 3, Head.OP_ISSUE, LAST), r"found edge 6 from ROW_COMPLETE, row 3 of region 1 \(node 1\), to OP_ISSUE"),
         ((Tail.OP_DONE, SENT, Head.MEMBER_RESPOND, 4), r"to MEMBER_RESPOND 4, op 4 \(pull, node 0\), expected one to OP_ISSUE or TILE_NOTIFY"),
     ):
