@@ -146,7 +146,7 @@ class _Out:
         return head[kind == Head.OP_ISSUE], head[kind == Head.TILE_NOTIFY]
 
 
-class _Peel:
+class Peel:
     """Counters of what is left, and the steps that take them down."""
 
     def __init__(self, p: Program) -> None:
@@ -359,7 +359,7 @@ def first_that_never_starts(program: Program, waits: Array | None) -> str | None
     """
     if program.n_ops == 0 or _glance(program, waits):
         return None
-    peel = _Peel(program)
+    peel = Peel(program)
     peel.run()
     if not peel.reached.all():
         return stuck_text(program, peel.reached, peel.notified)

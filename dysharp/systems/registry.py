@@ -72,6 +72,8 @@ class System:
     """Software that runs on machines one can buy; else it needs switches or GPUs that do not exist, or is a bound."""
     ships: Ships | None = None
     """None: not known."""
+    peels: str = ""
+    """Why ops of one template wait for each other, so that the verifier has to go op by op. "": they do not."""
 
     @property
     def has_real_form(self) -> bool:
@@ -87,7 +89,15 @@ _REGISTRY: dict[str, System] = {}
 
 
 def system(
-    name: str, *, source: str, options: type, traffic: Scheme, drops: str = "", today: bool | None = None, ships: Ships | None = None
+    name: str,
+    *,
+    source: str,
+    options: type,
+    traffic: Scheme,
+    drops: str = "",
+    today: bool | None = None,
+    ships: Ships | None = None,
+    peels: str = "",
 ) -> Callable[[Plan], Plan]:
     """Register a plan function. Its module's docstring is the one-line summary. `today` None: whether it has a real form."""
 
@@ -95,7 +105,7 @@ def system(
         module = importlib.import_module(plan.__module__)
         summary = (module.__doc__ or "").strip().splitlines()[0]
         now = _has_form(options) if today is None else today
-        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops, now, ships)
+        _REGISTRY[name] = System(name, source, summary, options, traffic, plan, drops, now, ships, peels)
         return plan
 
     return register
