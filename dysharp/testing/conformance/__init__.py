@@ -27,7 +27,7 @@ def conformance(
 
     `model`, `cluster`, `routing`: one layer; None: the small layers of `conformance.layers` (even, skewed, dropped choices, one GPU, and a
     real machine where the system has a real form). `direction`: "fwd", "bwd" or "both"; rules about both passes run with "both".
-    `options`: as for `dysharp.run`, without the system's name. `rules`: names of `rule.RULES`; None: all but the slow ones.
+    `options`: as for `dysharp.run`, without the system's name. `rules`: names of `suite.RULES`; None: all but the slow ones.
 
     An exception that a rule or the system raises is one failed line. Raises ConfigError for an unknown system, option, rule or direction.
     """

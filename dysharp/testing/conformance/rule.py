@@ -36,6 +36,7 @@ class Rule:
 
 
 RULES: list[Rule] = []
+"""All rules, once `suite` has been imported: it imports the files that hold them."""
 
 
 def rule(scope: str, over: Iterable[Any] = (), *, slow: bool = False) -> Callable[[Check], Check]:
