@@ -154,5 +154,5 @@ def _grouped(owner: Array, chosen: Array, n: int) -> tuple[Array, Array]:
 
 def _of(grouped: tuple[Array, Array], i: int) -> Array:
     ptr, ids = grouped
-    group_of_i: Array = ids[ptr[i] : ptr[i + 1]]
-    return group_of_i
+    ids_of_i: Array = ids[ptr[i] : ptr[i + 1]]
+    return ids_of_i

@@ -268,6 +268,16 @@ def test_a_traffic_scheme_follows_the_options(outsider):
     ]
 
 
+def test_what_options_rule_out_is_not_run():
+    rules = ["payload_by_gpu", "gemm_tiles", "packets_equal_rows_in_floats"]
+    narrow = conformance("deepep", *LAYERS["uniform"], options={"dispatch": "fp8"}, rules=rules)
+    bare = conformance("deepep", *LAYERS["uniform"], options={"compute": False}, rules=rules)
+    assert (narrow.failed, bare.failed) == ((), ())
+    assert set(narrow.ran) == {"legal", "payload_by_gpu", "gemm_tiles"}
+    assert "not run: gemm_tiles (the options leave the GEMMs out): fwd; bwd" in str(bare).splitlines()
+    assert "not run: packets_equal_rows_in_floats (the packet path carries rows in the model's format only): float32; bfloat16" in str(narrow)
+
+
 def test_whatever_a_system_raises_is_one_line(outsider):
     def plan(*args: Any) -> Program:
         raise KeyError(51)

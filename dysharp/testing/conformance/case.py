@@ -15,7 +15,14 @@ from dysharp.program import Program, Trace
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
 from dysharp.systems import System
+from dysharp.systems.formats import ROW_BYTES
 from dysharp.testing.conformance.layers import SmallLayer
+
+
+def row_format(options: Any, operator: str) -> str:
+    """Format of the rows of Dispatch or Combine: what an option with the operator's name says, else the model's own rows."""
+    value = getattr(options, operator, "rows")
+    return value if value in ROW_BYTES else "rows"
 
 
 class Pass:

@@ -24,7 +24,7 @@ from dysharp.functional.progress import Progress
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
 from dysharp.program import Program
-from dysharp.testing.conformance.case import Pass, SystemCase
+from dysharp.testing.conformance.case import Pass, SystemCase, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.tensors import NAMES, LayerCase, layer_case, run_case
 
@@ -61,6 +61,8 @@ def machine_of(case: SystemCase, path: str, **settings: Any) -> Machine:
     """The machine of a rule: four GPUs of the paper's cluster, unless `settings` say otherwise."""
     if not case.computes:
         raise NotRun("the options leave the GEMMs out")
+    if path == "packet" and any(row_format(case.options, operator) != "rows" for operator in ("dispatch", "combine")):
+        raise NotRun("the packet path carries rows in the model's format only")
     return _Asked(case.system.name, path=path, options=case.given, tracer=lambda program: run_burst(program)[0], **settings)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+SHOWN = 3
+"""Places named per rule and reason."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -49,8 +52,15 @@ class Report:
 
 
 def _merged(findings: Iterable[Finding]) -> list[str]:
-    """One line per rule and reason, with all its places."""
-    places: dict[tuple[str, str], list[str]] = {}
+    """One line per rule and reason, with its places, of many the first."""
+    places: dict[tuple[str, str], dict[str, None]] = {}
     for finding in findings:
-        places.setdefault((finding.rule, finding.text), []).append(finding.place)
-    return [f"{rule} ({reason})" + (f": {'; '.join(where)}" if any(where) else "") for (rule, reason), where in places.items()]
+        places.setdefault((finding.rule, finding.text), {})[finding.place] = None
+    return [f"{rule} ({reason}){_listed([*where])}" for (rule, reason), where in places.items()]
+
+
+def _listed(places: list[str]) -> str:
+    if not any(places):
+        return ""
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return f": {'; '.join(places[:SHOWN])}{more}"

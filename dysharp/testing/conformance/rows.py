@@ -11,7 +11,7 @@ from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.meaning import expert_regions
 from dysharp.systems.formats import ROW_BYTES
-from dysharp.testing.conformance.case import Pass
+from dysharp.testing.conformance.case import Pass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.workload import traffic
 
@@ -59,8 +59,7 @@ def payload_by_gpu(case: Pass) -> Lines:
 
 def _row_bytes(case: Pass, operator: str) -> int:
     """Bytes of a row: the model's, or of the format that an option with the operator's name asks for."""
-    value = getattr(case.options, operator, "rows")
-    return ROW_BYTES[value if value in ROW_BYTES else "rows"](case.layer.model)
+    return ROW_BYTES[row_format(case.options, operator)](case.layer.model)
 
 
 @rule("pass")
