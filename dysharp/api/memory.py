@@ -9,6 +9,7 @@ from dysharp.api.request import Request
 from dysharp.errors import ConfigError
 from dysharp.systems import System
 from dysharp.units import GiB, MiB
+from dysharp.workload import scheme_name
 
 # Peak resident memory of planning, verifying, running and analysing, fitted to runs of six systems on L-8 with 1024 to 8192 tokens per GPU;
 # a first estimate, meant to refuse runs that certainly do not fit.
@@ -32,7 +33,7 @@ def estimate_bytes(system: System, r: Request) -> int:
         "allgather": (2 * n_tokens, 2 * n_tokens * gpus),
         "ring": (2 * n_tokens * gpus, 2 * n_tokens * gpus),
         "none": (0, 0),
-    }.get(system.traffic, (2 * n_rows, 2 * n_rows))
+    }.get(scheme_name(system.traffic), (2 * n_rows, 2 * n_rows))
     return BASE_BYTES + BYTES_PER_OP * ops + BYTES_PER_MEMBER * members + BYTES_PER_ROW * n_rows
 
 

@@ -32,12 +32,13 @@ def names(what: str) -> list[str]:
 
 def _systems() -> Rows:
     from dysharp.systems import all_systems
+    from dysharp.workload import scheme_name
 
     return [
         {
             "name": s.name,
             "summary": s.summary,
-            "traffic": s.traffic,
+            "traffic": scheme_name(s.traffic),
             "options": [f.name for f in dataclasses.fields(s.options)],
             "paper_form_drops": s.drops,
             "source": s.source,

@@ -285,8 +285,12 @@ class ProgramBuilder:
     # ---- what holds ops back -----------------------------------------------------------------------------------------------
 
     def edges(self, tail_kind: Tail, tail: ArrayLike, head_kind: Head, head: ArrayLike) -> None:
-        """Edges tail[i] -> head[i]; either side may be a scalar."""
-        tail, head = np.broadcast_arrays(np.atleast_1d(np.asarray(tail)), np.atleast_1d(np.asarray(head)))
+        """Edges tail[i] -> head[i]; either side may be a scalar. Raises ProgramError for sides of two sizes."""
+        tail, head = np.atleast_1d(np.asarray(tail)), np.atleast_1d(np.asarray(head))
+        if tail.shape != head.shape and 1 not in (tail.size, head.size):
+            sides = f"{tail.size} tails ({Tail(tail_kind).name}) and {head.size} heads ({Head(head_kind).name})"
+            raise ProgramError(f"edges: found {sides}, expected as many tails as heads, or one on either side")
+        tail, head = np.broadcast_arrays(tail, head)
         n = len(tail)
         kinds = np.full(n, int(tail_kind), np.int32), np.full(n, int(head_kind), np.int32)
         self._edges.append((kinds[0], tail.astype(np.int32), kinds[1], head.astype(np.int32)))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, PUSHES, WIRED
+from dysharp.program.names import op_name, row_name
 from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Kind, Program
 
@@ -49,7 +50,7 @@ class Columns:
         return self._is_kind[kinds]
 
     def name(self, op: int) -> str:
-        return f"op {op} ({self.p.templates[self.p.ops.template[op]].name}, node {self.p.ops.node[op]})"
+        return op_name(self.p, op)
 
     @cached_property
     def owner(self) -> Array:
@@ -88,7 +89,7 @@ def check_rows(c: Columns) -> None:
     expected = np.repeat(r.row_bytes, np.diff(r.row_ptr))
     fail_where(
         found != expected,
-        lambda i: f"row {i} of {_region_text(p, i)}: found {int(found[i])} B filled, expected exactly {expected[i]} B",
+        lambda i: f"{row_name(p, i)}: found {int(found[i])} B filled, expected exactly {expected[i]} B",
     )
     expert = np.array([name == "expert" for name in r.name], bool)
     if p.n_regions != len(expert) or not (expert.any() or p.declared.useful_rows):
@@ -101,13 +102,8 @@ def check_rows(c: Columns) -> None:
         reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows)
         fail_where(
             useful & (reads != reads[useful].any()),
-            lambda i: f"row {i} of {_region_text(p, i)}: found {int(reads[i])} reads by the Combine, expected exactly 1",
+            lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by the Combine, expected exactly 1",
         )
-
-
-def _region_text(p: Program, row: int) -> str:
-    region = int(np.searchsorted(p.regions.row_ptr, row, side="right")) - 1
-    return f"region {region} (node {p.regions.node[region]})"
 
 
 def moved_bytes(program: Program) -> dict[str, dict[str, int]]:

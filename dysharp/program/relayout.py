@@ -17,9 +17,9 @@ I32 = NDArray[np.int32]
 def relayout(program: Program, row_slot: I32) -> Program:
     """The same Program with the rows of its regions "expert" in the slots that a forward run gave them.
 
-    `row_slot`: `Trace.row_slot` of a Program of the same Routing whose regions "expert" come first, in the same order, each with its rows in
-    the order of their keys (as every forward Program has them); rows of other regions behind them are not looked at. `program` has regions
-    "expert" first, with `Alloc.PREFIX`. Raises ProgramError where the two do not fit.
+    `row_slot`: `[rows]` `Trace.row_slot` of a forward Program of the same Routing. Its regions "expert" come first, in the same order,
+    each with its rows by rising keys: `verify` refuses a forward Program with another order. Rows of regions behind them are not read.
+    `program` has regions "expert" first, with `Alloc.PREFIX`. Raises ProgramError where `row_slot` does not fit `program`.
     """
     new = _new_ids(program, np.asarray(row_slot))
     n = len(new)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import group
+from dysharp.program.stuck import stuck_text
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
 
 Array = NDArray[Any]
@@ -34,28 +35,25 @@ def ragged(ptr: Array, ids: Array) -> Array:
     return np.repeat(first - (ends - counts), counts) + np.arange(total)
 
 
-def starts_by_kind(p: Program) -> bool:
-    """Whether a glance suffices: templates and kinds of region wait for each other without a circle.
+def waits_by_kind(p: Program) -> Array | None:
+    """`[n, n]` bool, who waits for whom: templates, then per name of region the readiness of its tiles, then their notification.
 
-    False says nothing: ops of one template that wait for each other, issuers with a fixed order over several
-    templates, chains, cancelling, and edges of members and rows are left to the peel.
+    A pair of kinds has an entry as soon as one pair of their ops, rows or tiles waits. None: chains, announced thresholds, cancelling,
+    and edges of members and rows are left to the peel.
     """
     e, r = p.edges, p.regions
     if p.ops.chain is not None or p.ops.threshold is not None or len(r.name) != p.n_regions:
-        return False
+        return None
     from_tile = e.tail_kind == Tail.TILE_READY
-    if (e.tail_kind > Tail.OP_ISSUED).sum() > from_tile.sum() or (e.head_kind == Head.JOIN_CANCEL).any():
-        return False
-    if not _one_template_in_order(p):
-        return False
+    if (e.tail_kind > Tail.OP_ISSUED).sum() > from_tile.sum() or np.isin(e.head_kind, (Head.MEMBER_RESPOND, Head.JOIN_CANCEL)).any():
+        return None
     names = sorted(set(r.name))
     if len(names) > 255:
-        return False
+        return None
     kind = np.array([names.index(name) for name in r.name], np.int64)
     n_t, n_k = len(p.templates), len(names)
     kind_of_tile = np.repeat(kind, np.diff(r.tile_ptr))
     kind_of_row = np.repeat(kind.astype(np.uint8), np.diff(r.row_ptr))
-    # Nodes: templates, then per kind of region its readiness, then its notification.
     waits = np.zeros((n_t + 2 * n_k,) * 2, bool)
     to_op, to_tile = e.head_kind == Head.OP_ISSUE, e.head_kind == Head.TILE_NOTIFY
     tail, head = np.zeros((2, len(e.tail)), np.int64)
@@ -63,7 +61,7 @@ def starts_by_kind(p: Program) -> bool:
     tail[~from_tile] = p.ops.template[e.tail[~from_tile]]
     head[to_op] = p.ops.template[e.head[to_op]]
     head[to_tile] = n_t + n_k + kind_of_tile[e.head[to_tile]]
-    waits[head[to_op | to_tile], tail[to_op | to_tile]] = True
+    waits[head, tail] = True
     told = np.flatnonzero(r.row_notify >= 0)
     waits[p.ops.template[r.row_notify[told]], n_t + n_k + kind_of_row[told]] = True
     op_fill_ptr = p.members.fill_ptr[p.members.ptr]
@@ -72,15 +70,32 @@ def starts_by_kind(p: Program) -> bool:
     used = np.bincount(filling * np.int64(n_k) + kind_of_row[p.members.fill_row], minlength=(n_t + 1) * n_k)
     by, into = np.nonzero(used.reshape(n_t + 1, n_k)[:n_t])
     waits[n_t + into, by] = True
-    return _no_circle(waits) and _told_after_ready(p)
+    _add_issue_order(p, waits)
+    return waits
 
 
-def _one_template_in_order(p: Program) -> bool:
-    """Every program-order issuer has ops of one template only."""
+def _add_issue_order(p: Program, waits: Array) -> None:
+    """Templates that share a program-order issuer wait for each other, whichever op comes first."""
     one = np.full(len(p.issuers.node) + 1, -1, np.int32)
     one[p.ops.issuer] = p.ops.template
-    several = np.unique(p.ops.issuer[one[p.ops.issuer] != p.ops.template])
-    return not (p.issuers.discipline[several[several >= 0]] == Discipline.PROGRAM_ORDER).any()
+    other = np.flatnonzero(one[p.ops.issuer] != p.ops.template)
+    other = other[p.issuers.discipline[p.ops.issuer[other]] == Discipline.PROGRAM_ORDER] if len(other) else other
+    other = other[p.ops.issuer[other] >= 0]
+    a, b = p.ops.template[other], one[p.ops.issuer[other]]
+    waits[a, b] = waits[b, a] = True
+
+
+def starts_by_kind(p: Program) -> bool:
+    """Whether a glance suffices: templates and kinds of region wait for each other without a circle.
+
+    False says nothing: ops of one template that wait for each other, issuers with a fixed order over several templates, and what
+    `waits_by_kind` does not know are left to the peel.
+    """
+    return _glance(p, waits_by_kind(p))
+
+
+def _glance(p: Program, waits: Array | None) -> bool:
+    return waits is not None and _no_circle(waits) and _told_after_ready(p)
 
 
 def _no_circle(waits: Array) -> bool:
@@ -131,7 +146,7 @@ class _Out:
         return head[kind == Head.OP_ISSUE], head[kind == Head.TILE_NOTIFY]
 
 
-class _Peel:
+class Peel:
     """Counters of what is left, and the steps that take them down."""
 
     def __init__(self, p: Program) -> None:
@@ -337,17 +352,17 @@ def _take(left: Array, ids: Array) -> Array:
     return zero[np.append(True, zero[1:] > zero[:-1])] if len(zero) else zero
 
 
-def first_that_never_starts(program: Program) -> str | None:
+def first_that_never_starts(program: Program, waits: Array | None) -> str | None:
     """One line about the first op that can never start or tile that can never notify, None if all can.
 
-    `program`: ids in range. Semaphores are not looked at: whether they come back is a matter of time.
+    `program`: ids in range; `waits`: its `waits_by_kind`. Semaphores are not looked at: whether they come back is a matter of time.
     """
-    if program.n_ops == 0 or starts_by_kind(program):
+    if program.n_ops == 0 or _glance(program, waits):
         return None
-    peel = _Peel(program)
+    peel = Peel(program)
     peel.run()
     if not peel.reached.all():
-        return _stuck_text(program, peel)
+        return stuck_text(program, peel.reached, peel.notified)
     if peel.too_early.any():
         tile = int(peel.too_early.argmax())
         found = "found a notification that waits for none of its rows"
@@ -358,12 +373,3 @@ def first_that_never_starts(program: Program) -> str | None:
         left = peel.notify_left[tile]
         return f"tile {tile}: found {left} edges to its notification that never fall, expected none"
     return None
-
-
-def _stuck_text(p: Program, peel: _Peel) -> str:
-    stuck = np.flatnonzero(~peel.reached)
-    waiting = stuck[peel.waits[stuck] > 0]
-    op = int(waiting[0] if len(waiting) else stuck[0])
-    where = f"op {op} ({p.templates[p.ops.template[op]].name}, node {p.ops.node[op]})"
-    why = f"found {peel.waits[op]} dependencies that never fall"
-    return f"{where} can never start: {why}, expected none; {len(stuck)} of {p.n_ops} ops are stuck in all"

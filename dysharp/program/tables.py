@@ -21,8 +21,8 @@ I64 = NDArray[np.int64]
 class Kind(IntEnum):
     """What an op does. No kind belongs to one system."""
 
-    COMPUTE = 0  # a gang of `tasks` thread-block tasks on SM slots
-    DELAY = 1  # a named software cost on a serial host or stream (a pool of one slot)
+    COMPUTE = 0  # a GEMM: a gang of `tasks` thread-block tasks on SM slots
+    DELAY = 1  # a named cost: `tasks` tasks on any pool; a host, stream or copy engine is a pool of one slot, padding work runs on the SM pool
     JOIN = 2  # counts events, fires at zero delay
     PUT = 3  # data to one node, acknowledged
     SIGNAL = 4  # a small PUT that may carry a value
@@ -133,7 +133,7 @@ class Template:
     cls: int = 0  # traffic class of the train (request of a pull)
     response_cls: int = 0  # traffic class of responses and result
     framing: int = 0  # index into Program.framings
-    tasks: int = 0  # tasks per gang of a COMPUTE
+    tasks: int = 0  # tasks per COMPUTE or DELAY
     duration: int = -1  # row of Program.durations
     src: str = ""  # buffer read
     dst: str = ""  # buffer written
@@ -270,10 +270,11 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the plan promises: useful rows and payload bytes per operator and direction, from the closed form of the Routing."""
+    """What the plan promises: useful rows, payload bytes per operator and direction (from the closed form of the Routing), expert slots."""
 
     useful_rows: int
     traffic: dict[str, dict[str, int]] = field(default_factory=dict)  # {"up": {"dispatch": ..}, "down": {..}}
+    expert_slots: int = 0  # expert slots of all GPUs, each with one region "expert"; 0 = no layer
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
+from dysharp.program.meaning import check_computes, check_experts, check_reads
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
-from dysharp.program.startable import first_that_never_starts
+from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
 Array = NDArray[Any]
@@ -35,7 +36,9 @@ def verify(program: Program) -> None:
     Checked: ids and ranges of every table; who issues what; members, rows and bytes of every op; every row of
     every region filled with exactly its bytes; in regions named "expert", as many rows as declared useful
     ones, all of them read once by the Combine or none; payload bytes per operator and direction as declared
-    (operator "other" and Programs that declare no traffic excepted); no op that can never start.
+    (operator "other" and Programs that declare no traffic excepted); as many regions "expert" as declared slots, in
+    their order, with rising keys where arrival binds the rows; COMPUTEs with a function are GEMMs of a tile of such a
+    region; no op that can never start; no template that reads a buffer and waits for none of its writers.
     """
     _check_shapes(program)
     _check_machine(program)
@@ -49,11 +52,15 @@ def verify(program: Program) -> None:
     _check_sessions(table)
     _check_edges(table)
     _check_holds(program)
+    check_experts(program)
+    check_computes(table)
     check_rows(table)
     check_traffic(table)
-    stuck = first_that_never_starts(program)
+    waits = waits_by_kind(program)
+    stuck = first_that_never_starts(program, waits)
     if stuck:
         raise ProgramError(stuck)
+    check_reads(program, waits)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------

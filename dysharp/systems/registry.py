@@ -19,7 +19,7 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model
 from dysharp.specs.gpu import load_gpu
-from dysharp.workload import Routing
+from dysharp.workload import Routing, Scheme
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
 FORMS = ("auto", "paper", "real")
@@ -87,8 +87,8 @@ class System:
     summary: str
     """One line: of the module, or of the plan where a module holds several systems."""
     options: type
-    traffic: str
-    """Closed-form scheme of `workload.traffic`."""
+    traffic: Scheme
+    """A closed-form scheme of `workload.traffic` by name, or a function (routing, options) -> token rows up and down per GPU."""
     paper: Plan
     """The Program as papers assume it: no software cost."""
     real: Plan | None
@@ -117,6 +117,8 @@ class System:
     change: Change | None
     ships: Ships | None
     """None: not known."""
+    peels: str = ""
+    """Why ops of one template wait for each other, so that the verifier has to go op by op. "": they do not."""
 
     @property
     def has_real_form(self) -> bool:
@@ -157,7 +159,7 @@ def system(
     *,
     source: str,
     options: type,
-    traffic: str,
+    traffic: Scheme,
     permutes: int,
     fused: bool,
     real: Plan | None = None,
@@ -169,6 +171,7 @@ def system(
     colour: str = OTHER_COLOUR,
     change: Change | None = None,
     ships: Ships | None = None,
+    peels: str = "",
 ) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
 
@@ -202,6 +205,7 @@ def system(
             colour=colour,
             change=change,
             ships=ships,
+            peels=peels,
         )
         return plan
 

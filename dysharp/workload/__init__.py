@@ -20,7 +20,7 @@ from dysharp.workload.routing import (
 )
 from dysharp.workload.save import check_writable, save_trace
 from dysharp.workload.traces import Trace, load_trace, packaged_traces
-from dysharp.workload.traffic import SCHEMES, Direction, Traffic, traffic
+from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme_name, traffic
 
 __all__ = [
     "SCHEMES",
@@ -32,6 +32,7 @@ __all__ = [
     "Pairs",
     "Placement",
     "Routing",
+    "Scheme",
     "Trace",
     "Traffic",
     "UniformTraffic",
@@ -51,6 +52,7 @@ __all__ = [
     "rows_per_expert",
     "rows_per_slot",
     "save_trace",
+    "scheme_name",
     "traffic",
     "uniform_R",
     "uniform_p",

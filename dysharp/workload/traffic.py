@@ -6,7 +6,7 @@ Nothing here uses `pairs`: a Program built from pairs is checked against these c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +31,20 @@ class Traffic(TypedDict):
     combine: Direction
 
 
-_Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # vectors up and down per GPU, Dispatch
+Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Token rows that Dispatch sends up and down, each `[n_gpus]` int64."""
+
+Scheme = str | Callable[[Routing, Any], Rows]
+"""A name of `SCHEMES`, or a function of the Routing and a system's Options (for capacities, chunks, degrees)."""
 
 
-def one_copy_per_gpu(routing: Routing) -> _Rows:
+def one_copy_per_gpu(routing: Routing) -> Rows:
     """A token goes once to every distinct remote GPU (DeepEP)."""
     sent = _remote_pairs(routing)
     return sent.sum(axis=1), sent.sum(axis=0)
 
 
-def one_copy_per_expert(routing: Routing) -> _Rows:
+def one_copy_per_expert(routing: Routing) -> Rows:
     """A token goes once to every remote (token, expert)."""
     n_gpus = routing.n_gpus
     source = np.repeat(np.arange(n_gpus), routing.tokens_per_gpu)
@@ -54,31 +58,31 @@ def one_copy_per_expert(routing: Routing) -> _Rows:
     return remote.sum(axis=1), remote.sum(axis=0)
 
 
-def multicast(routing: Routing) -> _Rows:
+def multicast(routing: Routing) -> Rows:
     """A token with any remote GPU goes up once; the switch copies it to every remote GPU (DySHARP)."""
     needs = _remote_needs(routing)
     up = needs.any(axis=2).sum(axis=1, dtype=np.int64)
     return up, needs.sum(axis=(0, 1), dtype=np.int64)
 
 
-def allgather(routing: Routing) -> _Rows:
+def allgather(routing: Routing) -> Rows:
     """Every token goes up once and down to every other GPU, needed or not (NVLS)."""
     up = np.full(routing.n_gpus, routing.tokens_per_gpu, dtype=np.int64)
     return up * (routing.n_gpus > 1), up * (routing.n_gpus - 1)
 
 
-def ring(routing: Routing) -> _Rows:
+def ring(routing: Routing) -> Rows:
     """Every token reaches every other GPU without help of the switch: a GPU sends and receives a row per token and other GPU (ring AllGather)."""
     rows = np.full(routing.n_gpus, routing.tokens_per_gpu * (routing.n_gpus - 1), dtype=np.int64)
     return rows, rows
 
 
-def none(routing: Routing) -> _Rows:
+def none(routing: Routing) -> Rows:
     """Nothing touches the links (ideal)."""
     return np.zeros(routing.n_gpus, dtype=np.int64), np.zeros(routing.n_gpus, dtype=np.int64)
 
 
-SCHEMES: dict[str, Callable[[Routing], _Rows]] = {
+SCHEMES: dict[str, Callable[[Routing], Rows]] = {
     "one_copy_per_gpu": one_copy_per_gpu,
     "one_copy_per_expert": one_copy_per_expert,
     "multicast": multicast,
@@ -88,15 +92,27 @@ SCHEMES: dict[str, Callable[[Routing], _Rows]] = {
 }
 
 
-def traffic(routing: Routing, scheme: str, row_bytes: int) -> Traffic:
+def scheme_name(scheme: Scheme) -> str:
+    """What listings print: the name of `SCHEMES`, or that of the function."""
+    return scheme if isinstance(scheme, str) else scheme.__name__
+
+
+def scheme_rows(routing: Routing, scheme: Scheme, options: Any = None) -> Rows:
+    """Token rows of Dispatch under one scheme. `options` reach a scheme that is a function. Raises ConfigError on an unknown name."""
+    if not isinstance(scheme, str):
+        return scheme(routing, options)
+    if scheme not in SCHEMES:
+        raise ConfigError(f"unknown traffic scheme {scheme!r}{nearest(scheme, SCHEMES)}")
+    return SCHEMES[scheme](routing)
+
+
+def traffic(routing: Routing, scheme: Scheme, row_bytes: int, options: Any = None) -> Traffic:
     """Payload bytes of Dispatch and Combine under one scheme; `row_bytes` is one token vector.
 
     Combine mirrors Dispatch: what a GPU received it sends back up, what it sent it receives. A target on the
     source GPU never touches a link. Raises ConfigError on an unknown scheme.
     """
-    if scheme not in SCHEMES:
-        raise ConfigError(f"unknown traffic scheme {scheme!r}{nearest(scheme, SCHEMES)}")
-    sent, received = SCHEMES[scheme](routing)
+    sent, received = scheme_rows(routing, scheme, options)
     sent_bytes, received_bytes = sent * row_bytes, received * row_bytes
     return Traffic(
         dispatch=_direction(sent_bytes, received_bytes),

@@ -7,43 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.analysis import traffic_bytes, wire_table
-from dysharp.analysis.count import TERMS, group_transfers
+from dysharp.analysis import traffic_bytes
+from dysharp.analysis.count import group_transfers
 from dysharp.systems import all_systems
+from dysharp.testing.conformance.runs import payload_is_declared, wire_bytes_are_explained
 
 CASES = [(s, r) for s in all_systems() for r in ("uniform", "lognormal:0.8", "dropped", "one GPU")]
 
 
 @pytest.mark.parametrize(("system", "routing"), CASES)
 def test_wire_bytes_equal_what_the_links_sent(finished: Callable[..., Any], system: str, routing: str) -> None:
-    run = finished(system, routing)
-    table = wire_table(run.program)
-    np.testing.assert_array_equal(table.up.sum(axis=1), run.trace.up_busy)
-    np.testing.assert_array_equal(table.down.sum(axis=1), run.trace.down_busy)
-    assert (table.up >= 0).all()
-    assert (table.down >= 0).all()
-    flits = table.flits(16)
-    assert flits["up"] * 16 == run.trace.up_busy.sum()
-    assert flits["down"] * 16 == run.trace.down_busy.sum()
+    assert list(wire_bytes_are_explained(finished(system, routing))) == []
 
 
 @pytest.mark.parametrize(("system", "routing"), CASES)
-def test_payload_equals_the_closed_form(finished: Callable[..., Any], system: str, routing: str) -> None:
-    run = finished(system, routing)
-    counted = traffic_bytes(run.program, run.trace)
-    assert sorted(counted) == ["down", "up"]
-    for side, declared in run.program.declared.traffic.items():
-        assert sorted(counted[side]) == ["combine", "dispatch", "other"]
-        assert {name: counted[side][name] for name in declared} == declared
-
-
-@pytest.mark.parametrize("system", all_systems())
-def test_payload_on_the_wire_is_the_counted_payload(finished: Callable[..., Any], system: str) -> None:
-    run = finished(system)
-    table, counted = wire_table(run.program), traffic_bytes(run.program, run.trace)
-    payload = TERMS.index("payload")
-    assert table.up[:, payload].sum() == sum(counted["up"].values())
-    assert table.down[:, payload].sum() == sum(counted["down"].values())
+def test_payload_equals_the_closed_form_and_is_on_the_wire(finished: Callable[..., Any], system: str, routing: str) -> None:
+    assert list(payload_is_declared(finished(system, routing))) == []
 
 
 def test_gate_weights_and_control_are_other(finished: Callable[..., Any]) -> None:

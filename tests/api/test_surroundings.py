@@ -13,7 +13,9 @@ from dysharp.analysis.surroundings import Surroundings, around
 from dysharp.measured.families.layer import LayerCase, program_us
 from dysharp.specs import list_clusters, load_cluster, load_model
 from dysharp.specs.gpu import load_gpu
-from dysharp.systems import all_systems
+from dysharp.systems import all_systems, get_system
+from dysharp.testing.conformance import surroundings
+from dysharp.testing.conformance.case import SystemCase
 from dysharp.workload import make_routing, needed_gpus, rows_per_slot
 
 MODEL, CLUSTER, TOKENS = "deepseek-v2-lite", "hw-dgx-h100", 32
@@ -89,10 +91,7 @@ def test_what_a_system_has_in_its_program_is_not_charged_again() -> None:
 
 @pytest.mark.parametrize("system", sorted(name for name, s in all_systems().items() if s.has_real_form))
 def test_pure_communication_has_no_surroundings(system: str) -> None:
-    row = ds.run(system, options={"compute": False}, **SMALL)
-    assert row.surroundings_us == {}
-    assert row.eager_us == row.time_us == row.simulated_us
-    assert "surroundings_us" not in row.to_dict()
+    assert list(surroundings.pure_communication_has_no_surroundings(SystemCase(get_system(system)))) == []
 
 
 def test_paper_clusters_have_none() -> None:

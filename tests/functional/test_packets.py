@@ -8,32 +8,27 @@ import numpy as np
 import pytest
 
 from dysharp.errors import ConfigError, EmulationMismatch
-from dysharp.functional.faults import KINDS, MACHINE, ROUTING, machine_faults, routing_cases
+from dysharp.functional.faults import KINDS, MACHINE, ROUTING, machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.functional.packets import run_packets
 from dysharp.functional.reference import dense_forward, recorded_reference
 from dysharp.systems import all_systems
+from dysharp.testing.conformance import emulation
+from dysharp.testing.conformance.case import SystemCase
 from tests.functional.layers import layer_case, run_case
 
-SYSTEMS = sorted(all_systems())
-FAULTS = [(), *((kind,) for kind in MACHINE), tuple(MACHINE)]
+SYSTEMS = all_systems()
+FAULTS = emulation.FAULTS
 
 
 def _packets(system: str, kinds: tuple[str, ...] = (), **settings) -> Machine:
     return Machine(system, 4, path="packet", faults=machine_faults(kinds), **settings)
 
 
-def _rows(system: str) -> Machine:
-    return Machine(system, 4, path="row")
-
-
 @pytest.mark.parametrize("kinds", FAULTS, ids="+".join)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_integers_equal_the_row_path_whatever_goes_wrong(system, kinds):
-    expected = run_case(layer_case("int32"), _rows(system), backward=True)
-    found = run_case(layer_case("int32"), _packets(system, kinds), backward=True)
-    for a, b in zip(found, expected, strict=True):
-        assert np.array_equal(a, b)
+    assert list(emulation.packets_equal_rows(SystemCase(SYSTEMS[system]), kinds)) == []
 
 
 @pytest.mark.parametrize("kinds", FAULTS, ids="+".join)
@@ -49,36 +44,17 @@ def test_floats_equal_the_recorded_sums_bit_for_bit(dtype, kinds):
         assert again.gate_grad[: len(gate)].tobytes() == gate.tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", emulation.FLOATS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
-    """Two experts per token: every sum has two operands at most, and the layout is one row per tile row in any order."""
-    paths = []
-    for machine in (_packets(system), _rows(system)):
-        case = layer_case(dtype, topk=2, experts=40)  # few tokens per expert: GEMMs of one or two rows
-        run_case(case, machine)
-        paths.append(machine.passes["forward"])
-    sums = [{t: {str(e) for e in s} for t, s in p.outcome.record.sums.items()} for p in paths]
-    assert sums[0].keys() == sums[1].keys()
-    bound = 1e-6 if dtype == "float32" else 2.0**-7
-    a, b = (p.outcome.out.astype(np.float64) for p in paths)
-    assert np.abs(a - b).max() <= bound * np.abs(b).max()  # GEMMs of other tile mates may differ in the last bit
+    assert list(emulation.packets_equal_rows_in_floats(SystemCase(SYSTEMS[system]), dtype)) == []
 
 
-@pytest.mark.parametrize("local_experts", [4, 20, 40])  # replicas as bitmap, as three ids, with extension flits
+@pytest.mark.parametrize("local_experts", emulation.SLOTS)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_bytes_on_every_link_are_those_of_the_timed_engine(system, direction, local_experts):
-    from dysharp.engine.burst.run import run_burst
-
-    machine = _packets(system)
-    case = layer_case("bfloat16", tokens=24, experts=4 * local_experts, topk=min(8, local_experts), hidden=160, expert_hidden=4)
-    run_case(case, machine, backward=True)
-    done = machine.passes[direction]
-    trace = run_burst(done.program)[0]
-    gpus = range(4)
-    assert [done.statistics.up_bytes[g] for g in gpus] == trace.up_busy.tolist()
-    assert [done.statistics.down_bytes[g] for g in gpus] == trace.down_busy.tolist()
+    assert list(emulation.packets_have_the_engine_bytes(SystemCase(SYSTEMS[system]), (direction, local_experts))) == []
 
 
 @pytest.mark.parametrize("kind", sorted(MACHINE))
@@ -101,12 +77,7 @@ def test_evictions_send_partial_sums_and_later_responses_pass_by():
 @pytest.mark.parametrize("kind", sorted(ROUTING))
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_hard_routings(system, kind):
-    base = layer_case("int32", tokens=24)
-    expert = routing_cases(np.argsort(np.random.default_rng(1).random((24, 16)), axis=1)[:, :4], [kind], 4, 16)
-    for machine in (_packets(system), _rows(system)):
-        case = replace(base, expert=expert)
-        (y,) = run_case(case, machine)
-        assert np.array_equal(y, dense_forward(machine.passes["forward"].tensors))
+    assert list(emulation.hard_routings_are_served(SystemCase(SYSTEMS[system]), kind)) == []
 
 
 def test_last_partial_tile():

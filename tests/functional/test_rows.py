@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dysharp.errors import ConfigError, DysharpError, EmulationMismatch
-from dysharp.functional.layer import Tensors
 from dysharp.functional.machine import Machine
-from dysharp.functional.orders import ORDERS
-from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
+from dysharp.functional.reference import dense_forward
 from dysharp.functional.rows import run_rows
 from dysharp.systems import all_systems
+from dysharp.testing.conformance import emulation
+from dysharp.testing.conformance.case import SystemCase
 from tests.functional.layers import layer_case, run_case
 
-SYSTEMS = sorted(all_systems())
-UNTIMED = sorted(set(ORDERS) - {"trace"})
+SYSTEMS = all_systems()
 
 
 def _engine(program):
@@ -31,49 +29,21 @@ def _machine(system: str, order: str = "random", gpus: int = 4, seed: int = 0) -
     return Machine(system, gpus, order=order, seed=seed, path="row", tracer=_engine)
 
 
-@pytest.mark.parametrize("order", UNTIMED)
+@pytest.mark.parametrize("order", emulation.UNTIMED)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_integers_equal_the_dense_layer(system, order):
-    case = layer_case("int32")
-    machine = _machine(system, order)
-    y, dx, gate, *grads = run_case(case, machine, backward=True)
-    forward, backward = machine.passes["forward"].tensors, machine.passes["backward"].tensors
-    assert np.array_equal(y, dense_forward(forward)[: len(y)])
-    experts = copy.deepcopy(case.experts)
-    expected_dx, expected_gate = dense_backward(_on(backward, experts), forward.tokens)
-    assert np.array_equal(dx, expected_dx[: len(dx)])
-    assert np.array_equal(gate, expected_gate[: len(gate)])
-    for found, expected in zip(grads, experts.take_grads().values(), strict=True):
-        assert np.array_equal(found, expected)
+    assert list(emulation.integers_equal_the_dense_layer(SystemCase(SYSTEMS[system]), order)) == []
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", emulation.FLOATS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_floats_equal_the_recorded_sums_bit_for_bit(system, dtype):
-    case = layer_case(dtype)
-    machine = _machine(system)
-    y, dx, gate, *grads = run_case(case, machine, backward=True)
-    forward, backward = machine.passes["forward"], machine.passes["backward"]
-    assert recorded_reference(forward.tensors, forward.outcome.record).out[: len(y)].tobytes() == y.tobytes()
-    experts = copy.deepcopy(case.experts)
-    again = recorded_reference(_on(backward.tensors, experts), backward.outcome.record, forward=forward.outcome.record)
-    assert again.out[: len(dx)].tobytes() == dx.tobytes()
-    assert again.gate_grad[: len(gate)].tobytes() == gate.tobytes()
-    for found, expected in zip(grads, experts.take_grads().values(), strict=True):
-        assert found.tobytes() == expected.tobytes()
-    bound = 1e-5 if dtype == "float32" else 2.0**-5
-    dense = dense_forward(forward.tensors)[: len(y)]
-    assert np.abs(y.astype(np.float64) - dense).max() <= bound * np.abs(dense).max()
+    assert list(emulation.floats_equal_the_recorded_sums(SystemCase(SYSTEMS[system]), dtype)) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_order_of_the_engine_binds_the_rows_of_its_trace(system):
-    machine = _machine(system, "trace")
-    case = layer_case("float32")
-    (y,) = run_case(case, machine)
-    done = machine.passes["forward"]
-    assert np.array_equal(done.outcome.saved.row_slot, _engine(done.program).row_slot)
-    assert recorded_reference(done.tensors, done.outcome.record).out[: len(y)].tobytes() == y.tobytes()
+    assert list(emulation.engine_order_binds_the_trace_rows(SystemCase(SYSTEMS[system]))) == []
 
 
 def test_orders_change_the_layout_and_not_the_result():
@@ -134,7 +104,3 @@ def test_unknown_names():
         run_case(layer_case(), _machine("dysharp", "randum"))
     with pytest.raises(ConfigError, match="path: found 'rows', expected one of auto, row, packet"):
         Machine(path="rows")
-
-
-def _on(t: Tensors, experts) -> Tensors:
-    return Tensors(t.routing, t.number, experts, t.tokens, t.weight, t.saved)

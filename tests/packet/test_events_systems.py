@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.engine.burst.run import run_burst
-from dysharp.engine.packet.fabric import FabricConfig, fabric_of
+from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.registry import all_systems
+from dysharp.testing.conformance.case import Pass, SystemCase
+from dysharp.testing.conformance.runs import full_layer, packet_differences, packet_time_agrees, packets_carry_the_same_bytes
 from dysharp.workload import make_routing
 
 FAR = {"dysharp": 0.08, "megatron-ag": 0.04}
@@ -19,15 +20,9 @@ rows that are bound at first touch complete late, and so do the first tiles; an 
 
 def differences(name: str, tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> tuple[float, float]:
     """Packet over burst level, minus one, and how far apart the mean use of the up links is; bytes on every link are equal."""
-    model, cluster = load_model(model_name), load_cluster("paper-gh200-nvl32").with_gpus(n_gpus)
-    routing = make_routing(model.routing, model, n_gpus, tokens, seed=0, layer=None, placement="auto")
-    system = get_system(name)
-    program = system.plan(model, cluster, routing, "fwd", system.options())
-    burst, packet = run_burst(program)[0], run_packet(program, FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)).trace
-    assert packet.up_busy.tolist() == burst.up_busy.tolist()
-    assert packet.down_busy.tolist() == burst.down_busy.tolist()
-    wire_ps = burst.up_busy.mean() * 1e6 / cluster.link_bytes_per_us
-    return packet.time_ps / burst.time_ps - 1, abs(wire_ps / packet.time_ps - wire_ps / burst.time_ps)
+    case = Pass(get_system(name), full_layer(tokens, model_name, n_gpus), "fwd")
+    assert list(packets_carry_the_same_bytes(case)) == []
+    return packet_differences(case)
 
 
 @pytest.mark.parametrize("name", ["dysharp", "deepep", "comet", "fusion-only", "ideal"])
@@ -49,10 +44,8 @@ def test_recorded_routing_agrees(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(all_systems()))
 def test_s8_agrees_within_three_percent(name: str) -> None:
-    time, used = differences(name, 256)
-    print(name, f"{time:+.2%}")
-    assert abs(time) < FAR.get(name, 0.03)
-    assert used < (0.05 if name in FAR else 0.02)
+    bars = (FAR[name], 0.05) if name in FAR else (0.03, 0.02)
+    assert list(packet_time_agrees(SystemCase(get_system(name)), *bars)) == []
 
 
 def test_finite_tables_are_used_and_counted() -> None:

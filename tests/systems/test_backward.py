@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from layers import TINY, WIDE, cluster, layers
+from layers import TINY, cluster, layers
 
-from dysharp.analysis import traffic_bytes
 from dysharp.compute import mean_share, weight_grad_gang, weight_grad_task
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing, pull_train
-from dysharp.program import Alloc, Head, Kind, Program, Tail, Trace
-from dysharp.program.payload import moved_bytes
+from dysharp.program import Alloc, Program
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, Model
 from dysharp.systems import all_systems, get_system
+from dysharp.testing.conformance import backward as rules
+from dysharp.testing.conformance.case import Passes, SystemCase
+from dysharp.testing.conformance.layers import SmallLayer
 from dysharp.workload import Routing
 
 Layer = tuple[Model, Cluster, Routing]
 LAYERS = layers()
 SYSTEMS = list(all_systems())
-WGRAD = ("gemm2_wgrad", "gemm1_wgrad")
 
 
 def plan(system: str, layer: Layer, direction: str) -> Program:
@@ -34,82 +31,35 @@ def plan(system: str, layer: Layer, direction: str) -> Program:
     return program
 
 
-def ops_of(program: Program, matches: Callable[[str], bool]) -> np.ndarray:
-    """Ops of the templates whose `fn` matches."""
-    mine = [i for i, t in enumerate(program.templates) if matches(t.fn)]
-    return np.flatnonzero(np.isin(program.ops.template, mine))
+def both(system: str, layer: str) -> Passes:
+    return Passes(get_system(system), SmallLayer(layer, *LAYERS[layer]))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_payload_is_that_of_the_forward_pass(system: str, layer: str) -> None:
-    """Gate gradients come back behind Combine as gate weights went out behind Dispatch: what rode up rides down.
-
-    Pushes are exact mirrors. A pull's aux comes up from every GPU and goes down once, a multicast's goes up once and down to every GPU.
-    """
-    forward, backward = (plan(system, LAYERS[layer], direction) for direction in ("fwd", "bwd"))
-    moved = [moved_bytes(p) for p in (forward, backward)]
-    for side in ("up", "down"):
-        assert {op: moved[0][side].get(op, 0) for op in ("dispatch", "combine")} == {op: moved[1][side].get(op, 0) for op in ("dispatch", "combine")}
-    out, back = (riding(p, run_burst(p)[0]) for p in (forward, backward))
-    assert (out["up"], out["down"]) == (back["down"], back["up"])
-    assert (out["up"] > 0) == (system != "ideal" and layer != "one GPU")
+    passes = both(system, layer)
+    assert list(rules.backward_mirrors_bytes(passes)) == []
+    assert (rules.riding_bytes(passes.forward)["up"] > 0) == (system != "ideal" and layer != "one GPU")
 
 
-def riding(program: Program, trace: Trace) -> dict[str, int]:
-    """Bytes up and down of operator "other" without the control words."""
-    control = moved_bytes(program)
-    counted = traffic_bytes(program, trace)
-    return {side: counted[side]["other"] - control[side].get("other", 0) for side in ("up", "down")}
-
-
-@pytest.mark.parametrize("model", [TINY, replace(WIDE, hidden=1024)], ids=["plain", "gated"])
+@pytest.mark.parametrize("experts", ["plain", "gated"])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_gradients_are_twice_the_work(system: str, model: Model) -> None:
-    """With a memory that never limits, SM time is floating-point work: gradients of data as much as forward, of weights as much again."""
-    _, machine, routing = LAYERS["uniform" if model is TINY else "lognormal"]
-    fast = replace(machine, hbm_bytes_per_us=1 << 50)
-    forward, backward = (plan(system, (model, fast, routing), d) for d in ("fwd", "bwd"))
-    once = slot_ps(forward, lambda fn: fn in ("gemm1", "gemm2"))
-    assert slot_ps(backward, lambda fn: fn in WGRAD) == pytest.approx(once, rel=1e-5)  # tasks are rounded up to a ps
-    assert slot_ps(backward, lambda fn: fn in ("gemm2_dgrad", "gemm1_dgrad")) == pytest.approx(once, rel=1e-5)
-
-
-def slot_ps(program: Program, matches: Callable[[str], bool]) -> int:
-    """Tasks times their duration."""
-    ops = ops_of(program, matches)
-    template = program.ops.template[ops]
-    tasks, duration = (np.array([getattr(t, name) for t in program.templates]) for name in ("tasks", "duration"))
-    return int((tasks[template] * program.durations[duration[template], program.ops.rows[ops]]).sum())
+def test_gradients_are_twice_the_work(system: str, experts: str) -> None:
+    assert list(rules.gradients_are_twice_the_work(SystemCase(get_system(system)), experts)) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_nothing_waits_for_weight_gradients(system: str) -> None:
-    program = plan(system, LAYERS["lognormal"], "bwd")
-    fillers = ops_of(program, lambda fn: fn in WGRAD)
-    others = ops_of(program, lambda fn: fn in ("gemm2_dgrad", "gemm1_dgrad"))
-    tails = program.edges.tail[program.edges.tail_kind <= Tail.OP_ISSUED]
-    assert not np.isin(tails, fillers).any()
-    assert program.ops.prio[fillers].min() > program.ops.prio[others].max()
-    assert (run_burst(program)[0].done[fillers] > 0).all()
-
-
-def waits(program: Program, fn: str) -> set[str]:
-    """What the ops of a function wait for: names of templates, or "tile"."""
-    ops = ops_of(program, lambda name: name == fn)
-    e = program.edges
-    mine = (e.head_kind == Head.OP_ISSUE) & np.isin(e.head, ops)
-    tiles = {"tile"} if (e.tail_kind[mine] == Tail.TILE_READY).any() else set()
-    return tiles | {program.templates[t].fn for t in np.unique(program.ops.template[e.tail[mine & (e.tail_kind <= Tail.OP_ISSUED)]])}
+    assert list(rules.nothing_waits_for_weight_gradients(both(system, "lognormal"))) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_stages_wait_as_in_the_forward_pass(system: str) -> None:
-    forward, backward = (plan(system, LAYERS["uniform"], d) for d in ("fwd", "bwd"))
-    other = {"gemm1": "gemm2_dgrad", "tile": "tile", "join": "join"}
-    first, second = ({other[name] for name in waits(forward, fn)} for fn in ("gemm1", "gemm2"))
-    assert waits(backward, "gemm2_dgrad") == waits(backward, "gemm2_wgrad") == first
-    assert waits(backward, "gemm1_dgrad") == waits(backward, "gemm1_wgrad") == second
+    passes = both(system, "uniform")
+    assert list(rules.backward_waits_as_forward(passes)) == []
+    for fn in ("gemm1", "gemm2"):
+        assert rules.waits_of(passes.forward.program, fn) <= {"gemm1", "tile", "join"}
 
 
 @pytest.mark.parametrize("system", ["dysharp", "explicit", "dysharp-basic", "dysharp-comet"])
@@ -121,18 +71,8 @@ def test_backward_knows_the_layout(system: str) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_buffers_follow_each_other(system: str) -> None:
-    """What one function writes the next one reads, and only rows of a layer are read or written."""
-    for direction, sent, summed in (("fwd", "x", "y"), ("bwd", "dy", "dx")):
-        templates = plan(system, LAYERS["uniform"], direction).templates
-        by_fn = {t.fn: t for t in templates if t.src or t.dst}
-        assert (by_fn["copy"].src, by_fn["copy"].dst) == (sent, f"expert.{sent}")
-        back = by_fn.get("row") or by_fn["sum"]
-        assert back.src == f"expert.{summed}"
-        assert back.dst == ("partial" if back.kind is Kind.PUT else summed)
-        chain = ("gemm1", "gemm2") if direction == "fwd" else ("gemm2_dgrad", "gemm1_dgrad")
-        read, written = zip(*((by_fn[fn].src, by_fn[fn].dst) for fn in chain), strict=True)
-        assert (f"expert.{sent}", *written) == (*read, f"expert.{summed}")
-        assert {t.fn for t in templates if not t.src and not t.dst} <= {"control", "join", "delay"}
+    passes = both(system, "uniform")
+    assert [list(rules.buffers_follow_each_other(one)) for one in (passes.forward, passes.backward)] == [[], []]
 
 
 def test_rows_lie_as_an_even_forward_fills_them() -> None:

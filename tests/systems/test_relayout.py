@@ -10,12 +10,13 @@ from layers import layers
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ProgramError
-from dysharp.oracle import run_oracle
 from dysharp.program import Point, Program, Tail
-from dysharp.program.payload import moved_bytes
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
 from dysharp.systems import all_systems, get_system
+from dysharp.testing.conformance import backward as rules
+from dysharp.testing.conformance.case import Passes
+from dysharp.testing.conformance.layers import SmallLayer
 
 LAYERS = layers()
 SYSTEMS = list(all_systems())
@@ -25,6 +26,10 @@ def passes(system: str, layer: str) -> tuple[Program, Program]:
     known = get_system(system)
     forward, backward = (known.plan(*LAYERS[layer], direction, known.options()) for direction in ("fwd", "bwd"))
     return forward, backward
+
+
+def both(system: str, layer: str) -> Passes:
+    return Passes(get_system(system), SmallLayer(layer, *LAYERS[layer]))
 
 
 def expert_rows(program: Program) -> tuple[np.ndarray, np.ndarray]:
@@ -52,32 +57,12 @@ def columns(program: Program) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_slots_are_those_of_the_forward_run(system, layer):
-    forward, backward = passes(system, layer)
-    trace, _ = run_burst(forward)
-    moved = relayout(backward, trace.row_slot)
-    verify(moved)
-    region, first = expert_rows(forward)
-    at_slot = np.empty(len(region), np.int64)
-    at_slot[first + trace.row_slot[: len(region)]] = forward.regions.row_key[: len(region)]
-    assert (moved.regions.row_key[: len(region)] == at_slot).all()
-    assert moved_bytes(moved) == moved_bytes(backward)
-    assert (run_burst(moved)[0].row_slot[: len(region)] == np.arange(len(region)) - first).all()
+    assert list(rules.backward_takes_the_forward_rows(both(system, layer))) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_rows_keep_what_they_are_for(system):
-    """Every row is filled, read and told about by the same ops as before, found by its region and key."""
-    forward, backward = passes(system, "lognormal")
-    moved = relayout(backward, run_burst(forward)[0].row_slot)
-
-    def meaning(program: Program) -> list[tuple[int, ...]]:
-        m, r = program.members, program.regions
-        member = np.repeat(np.arange(program.n_members), np.diff(m.fill_ptr))
-        region = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr))
-        filled = zip(member, region[m.fill_row], r.row_key[m.fill_row], r.row_notify[m.fill_row], strict=True)
-        return sorted(tuple(map(int, row)) for row in filled)
-
-    assert meaning(moved) == meaning(backward)
+    assert list(rules.rows_keep_what_they_are_for(both(system, "lognormal"))) == []
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -91,9 +76,7 @@ def test_the_even_layout_changes_nothing(layer):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_engine_and_oracle_agree_on_it(system):
-    forward, backward = passes(system, "lognormal")
-    moved = relayout(backward, run_burst(forward)[0].row_slot)
-    assert run_burst(moved)[0].digest() == run_oracle(moved).digest()
+    assert list(rules.oracle_agrees_on_the_forward_rows(both(system, "lognormal"))) == []
 
 
 def test_points_of_rows_move_along():
@@ -125,6 +108,22 @@ def test_slots_that_do_not_fit(change, text):
     forward, backward = passes("deepep", "uniform")
     with pytest.raises(ProgramError, match=text):
         relayout(backward, change(run_burst(forward)[0].row_slot))
+
+
+def test_a_forward_with_rows_in_reverse_order_is_refused():
+    """`relayout` would put nearly all rows of its backward in wrong places."""
+    forward, _ = passes("deepep", "uniform")
+    r, n = forward.regions, len(expert_rows(forward)[0])
+    region, first = expert_rows(forward)
+    reverse = first + r.row_ptr[region + 1] - 1 - np.arange(n)
+    new = np.concatenate((reverse, np.arange(n, forward.n_rows))).astype(np.int32)
+    backwards = replace(
+        forward,
+        regions=replace(r, row_key=r.row_key[new], row_notify=r.row_notify[new]),
+        members=replace(forward.members, fill_row=new[forward.members.fill_row]),
+    )
+    with pytest.raises(ProgramError, match=r'row 1 of region 0 \(node 0\), "expert": found key \d+ behind key \d+, expected rising keys'):
+        verify(backwards)
 
 
 def test_a_forward_program_binds_its_own_rows():

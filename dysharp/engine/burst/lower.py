@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.csr import group
+from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
 
@@ -84,10 +85,12 @@ def unsupported(program: Program) -> str | None:
         return "chains, sessions and announced thresholds are run by the oracle only"
     if (program.issuers.interval_ps > 0).any() or (program.issuers.discipline == Discipline.ROUND_ROBIN).any():
         return "paced and round-robin issuers are run by the oracle only"
-    if not np.isin(program.edges.tail_kind, (Tail.OP_DONE, Tail.TILE_READY)).all():
-        return "edges from other points than op done and tile ready are run by the oracle only"
-    if not np.isin(program.edges.head_kind, (Head.OP_ISSUE, Head.TILE_NOTIFY)).all():
-        return "edges to other points than op issue and tile notify are run by the oracle only"
+    tails = np.isin(program.edges.tail_kind, (Tail.OP_DONE, Tail.TILE_READY))
+    if not tails.all():
+        return f"found {edge_name(program, int(tails.argmin()))}, expected one from OP_DONE or TILE_READY (the oracle alone runs other tails)"
+    heads = np.isin(program.edges.head_kind, (Head.OP_ISSUE, Head.TILE_NOTIFY))
+    if not heads.all():
+        return f"found {edge_name(program, int(heads.argmin()))}, expected one to OP_ISSUE or TILE_NOTIFY (the oracle alone runs other heads)"
     if (program.holds.acquire_kind != Point.OP_ISSUED).any() or (program.holds.release_kind != Point.OP_DONE).any():
         return "semaphores taken or given back elsewhere than at issue and done are run by the oracle only"
     return None

@@ -23,7 +23,7 @@ from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
 from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.units import ns_to_ps
-from dysharp.workload import Pairs, Routing, pairs, traffic
+from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -477,13 +477,14 @@ class LayerBuilder:
 
     # ---- build -------------------------------------------------------------------------------------------------------
 
-    def build(self, scheme: str) -> Program:
+    def build(self, scheme: Scheme, options: object = None) -> Program:
         """The Program.
 
-        It declares its useful rows and the closed-form traffic of this Routing under `scheme` (`workload.traffic`).
+        It declares its useful rows and the closed-form traffic of this Routing under `scheme` (`workload.traffic`),
+        which may depend on the system's `options`.
         """
-        back = traffic(self.routing, scheme, self.back_bytes)
-        out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes)
+        back = traffic(self.routing, scheme, self.back_bytes, options)
+        out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes, options)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
         sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
-        return self.b.build(Declared(len(self.p.slot), sums))
+        return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))

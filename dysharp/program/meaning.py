@@ -1,0 +1,100 @@
+"""Checks on what ops do to data: functions of COMPUTEs, regions "expert", and reads that wait for a write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.program.names import region_name, region_of_row, region_of_tile
+from dysharp.program.payload import Columns
+from dysharp.program.refuse import fail_where
+from dysharp.program.tables import Alloc, Kind, Program
+
+Array = NDArray[Any]
+GEMMS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
+"""Functions of a COMPUTE; "" computes nothing that the functional machine knows."""
+
+
+def expert_regions(p: Program) -> Array:
+    """`[n_regions]` bool: the row stores of expert slots."""
+    return np.array([name == "expert" for name in p.regions.name], bool) if p.regions.name else np.zeros(p.n_regions, bool)
+
+
+def check_experts(p: Program) -> None:
+    """One region "expert" per declared slot, in the order of the slots; where arrival binds its rows, they come by rising keys."""
+    r, ids = p.regions, np.flatnonzero(expert_regions(p))
+    slots = p.declared.expert_slots
+    if slots:
+        if len(ids) != slots:
+            raise ProgramError(f'regions "expert": found {len(ids)}, expected one for each of the {slots} declared expert slots')
+        gpu = np.arange(slots) // max(1, slots // p.n_nodes)
+        wrong = r.node[ids] != gpu
+        fail_where(wrong, lambda i: f'{region_name(p, int(ids[i]))}: found it as region "expert" of slot {i}, expected a region of node {gpu[i]}')
+    if not len(ids) or p.n_rows < 2:
+        return
+    by_arrival = np.zeros(p.n_regions, bool)
+    by_arrival[ids] = r.alloc[ids] == Alloc.FIRST_TOUCH
+    falling = r.row_key[1:] <= r.row_key[:-1]
+    falling[r.row_ptr[(r.row_ptr > 0) & (r.row_ptr < p.n_rows)] - 1] = False  # the next row belongs to another region
+    falling &= np.repeat(by_arrival, np.diff(r.row_ptr))[1:]
+
+    def text(i: int) -> str:
+        where = region_name(p, region_of_row(p, i + 1))
+        return f'row {i + 1} of {where}, "expert": found key {r.row_key[i + 1]} behind key {r.row_key[i]}, expected rising keys (relayout needs them)'
+
+    fail_where(falling, text)
+
+
+def check_computes(c: Columns) -> None:
+    """A COMPUTE with a function is a GEMM on a tile of a region "expert" of its node."""
+    p = c.p
+    for i, t in enumerate(p.templates):
+        if t.kind is Kind.COMPUTE and t.fn and t.fn not in GEMMS:
+            expected = f"expected one of {', '.join(GEMMS)} (other work is a DELAY with tasks on the SM pool)"
+            raise ProgramError(f'template {i} ({t.name}): found a COMPUTE with fn "{t.fn}", {expected}')
+    gemm = np.array([t.kind is Kind.COMPUTE and bool(t.fn) for t in p.templates], bool)
+    if not gemm.any():
+        return
+    ops = np.flatnonzero(c.by_template(gemm))
+    holder = np.repeat(np.where(expert_regions(p), p.regions.node, -1), np.diff(p.regions.tile_ptr))
+    holder = np.append(holder, -1)  # key -1, and keys beyond all tiles
+    key = np.minimum(p.ops.key[ops], p.n_tiles)
+
+    def text(i: int) -> str:
+        op, tile = int(ops[i]), int(p.ops.key[ops[i]])
+        where = region_name(p, region_of_tile(p, tile)) if 0 <= tile < p.n_tiles else "no region"
+        return f'{c.name(op)}: found tile {tile} of {where} as key, expected a tile of a region "expert" of its node'
+
+    fail_where(holder[key] != p.ops.node[ops], text)
+
+
+def check_reads(p: Program, waits: Array | None) -> None:
+    """Of the ops that read a buffer which others write, one at least waits for one of those, directly or over other ops.
+
+    `waits`: of `startable.waits_by_kind`; None: not known, nothing is checked. An op that waits for the wrong write passes.
+    """
+    if waits is None:
+        return
+    in_use = np.bincount(p.ops.template, minlength=len(p.templates)) > 0
+    for i, t in enumerate(p.templates):
+        writers = [j for j, other in enumerate(p.templates) if in_use[j] and other.dst == t.src and j != i]
+        if not t.src or not in_use[i] or not writers:
+            continue
+        before = _behind(waits, i)
+        if not before[writers].any():
+            names = ", ".join(sorted({p.templates[j].name for j in writers}))
+            unfounded = f'found ops that read "{t.src}" and wait for no op that writes it'
+            raise ProgramError(f"template {i} ({t.name}): {unfounded}, expected a wait for {names}")
+
+
+def _behind(waits: Array, start: int) -> Array:
+    """`[n]` bool: everything that `start` waits for, directly or not."""
+    behind: Array = waits[start]
+    while True:
+        more = behind | waits[behind].any(axis=0)
+        if (more == behind).all():
+            return behind
+        behind = more

@@ -1,0 +1,67 @@
+"""How messages name the rows of a Program's tables, so that a reader finds them in the plan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dysharp.program.tables import Head, Program, Tail
+
+
+def op_name(p: Program, op: int) -> str:
+    """An op with its template and node, as in "op 3 (dispatch.put, node 1)"."""
+    return f"op {op} ({p.templates[p.ops.template[op]].name}, node {p.ops.node[op]})"
+
+
+def member_owner(p: Program, member: int) -> int:
+    """The op that a member belongs to."""
+    return int(np.searchsorted(p.members.ptr, member, side="right")) - 1
+
+
+def region_of_row(p: Program, row: int) -> int:
+    """The region that holds a row."""
+    return int(np.searchsorted(p.regions.row_ptr, row, side="right")) - 1
+
+
+def region_of_tile(p: Program, tile: int) -> int:
+    """The region that holds a tile."""
+    return int(np.searchsorted(p.regions.tile_ptr, tile, side="right")) - 1
+
+
+def region_name(p: Program, region: int) -> str:
+    """A region with its node, as in "region 2 (node 0)"."""
+    return f"region {region} (node {p.regions.node[region]})"
+
+
+def row_name(p: Program, row: int) -> str:
+    """A row with its region."""
+    return f"row {row} of {region_name(p, region_of_row(p, row))}"
+
+
+def tile_name(p: Program, tile: int) -> str:
+    """A tile with its region."""
+    return f"tile {tile} of {region_name(p, region_of_tile(p, tile))}"
+
+
+def edge_name(p: Program, edge: int) -> str:
+    """An edge with both ends, as in "edge 4 from MEMBER_DELIVERED 7, op 3 (put, node 1), to OP_ISSUE, op 5 (gemm1, node 0)"."""
+    e = p.edges
+    tail, head = Tail(int(e.tail_kind[edge])), Head(int(e.head_kind[edge]))
+    return f"edge {edge} from {_tail_name(p, tail, int(e.tail[edge]))} to {_head_name(p, head, int(e.head[edge]))}"
+
+
+def _tail_name(p: Program, kind: Tail, tail: int) -> str:
+    if kind is Tail.TILE_READY:
+        return f"{kind.name}, {tile_name(p, tail)},"
+    if kind is Tail.ROW_COMPLETE:
+        return f"{kind.name}, {row_name(p, tail)},"
+    if kind is Tail.MEMBER_DELIVERED:
+        return f"{kind.name} {tail}, {op_name(p, member_owner(p, tail))},"
+    return f"{kind.name}, {op_name(p, tail)},"
+
+
+def _head_name(p: Program, kind: Head, head: int) -> str:
+    if kind is Head.TILE_NOTIFY:
+        return f"{kind.name}, {tile_name(p, head)}"
+    if kind is Head.MEMBER_RESPOND:
+        return f"{kind.name} {head}, {op_name(p, member_owner(p, head))}"
+    return f"{kind.name}, {op_name(p, head)}"

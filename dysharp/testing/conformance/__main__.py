@@ -1,0 +1,34 @@
+"""`python -m dysharp.testing.conformance NAME`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from dysharp.api.options import parse_set
+from dysharp.errors import DysharpError
+from dysharp.testing.conformance import conformance
+
+
+@click.command()
+@click.argument("name")
+@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module first, so that it registers the system.")
+@click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of the system.")
+@click.option("--rule", "rules", multiple=True, metavar="RULE", help="Run this rule only. May be repeated; slow rules run when named.")
+def main(name: str, modules: tuple[str, ...], options: tuple[str, ...], rules: tuple[str, ...]) -> None:
+    """Try the system NAME on small layers and print what it does wrong. Exit code 1: a rule failed; 2: wrong input."""
+    try:
+        for module in modules:
+            importlib.import_module(module)
+        report = conformance(name, options=parse_set(options), rules=rules or None)
+    except DysharpError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    click.echo(report)
+    sys.exit(0 if report else 1)
+
+
+if __name__ == "__main__":
+    main()

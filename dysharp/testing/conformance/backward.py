@@ -1,0 +1,210 @@
+"""Rules about both passes of a layer: the backward pass mirrors the forward one, and runs on the rows that it bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.analysis import traffic_bytes
+from dysharp.engine.burst.run import run_burst
+from dysharp.program import Head, Kind, Program, Tail
+from dysharp.program.meaning import expert_regions
+from dysharp.program.payload import moved_bytes
+from dysharp.testing.conformance.case import Pass, Passes, SystemCase
+from dysharp.testing.conformance.layers import WIDE, small_layers
+from dysharp.testing.conformance.rule import Lines, NotRun, rule
+from dysharp.testing.conformance.runs import ORACLE_OPS, differing_columns
+
+Array = NDArray[Any]
+WEIGHTS = ("gemm2_wgrad", "gemm1_wgrad")
+DATA = ("gemm2_dgrad", "gemm1_dgrad")
+STAGES = {"gemm1": ("gemm2_dgrad", "gemm2_wgrad"), "gemm2": ("gemm1_dgrad", "gemm1_wgrad")}
+"""Forward GEMM -> the GEMMs of the backward pass that stand in its place."""
+WITHOUT_DATA = {"control", "join", "delay"}
+
+
+def ops_of(program: Program, *fns: str) -> Array:
+    """Ops of the templates with one of these functions."""
+    templates = [i for i, t in enumerate(program.templates) if t.fn in fns]
+    ops: Array = np.flatnonzero(np.isin(program.ops.template, templates))
+    return ops
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------
+
+
+@rule("layer")
+def backward_mirrors_bytes(case: Passes) -> Lines:
+    """Backward moves the payload of the forward pass, and what rides along up in one pass rides down in the other.
+
+    Gate gradients come back behind Combine as gate weights went out behind Dispatch. Pushes are exact mirrors. A pull's aux comes up
+    from every GPU and goes down once, a multicast's goes up once and down to every GPU.
+    """
+    moved = [moved_bytes(one.program) for one in (case.forward, case.backward)]
+    for side in ("up", "down"):
+        for operator in ("dispatch", "combine"):
+            forward, backward = (one[side].get(operator, 0) for one in moved)
+            if forward != backward:
+                yield f"{operator} {side}: found {backward} B backward, expected the forward pass's {forward} B"
+    out, back = riding_bytes(case.forward), riding_bytes(case.backward)
+    if (out["up"], out["down"]) != (back["down"], back["up"]):
+        yield f"riding along: found {back} B backward, expected the mirror of {out} B forward"
+    if (out["up"] > 0) != (moved[0]["up"].get("dispatch", 0) > 0):
+        yield f"riding along: found {out['up']} B up, expected gate weights exactly where Dispatch uses links"
+
+
+def riding_bytes(case: Pass) -> dict[str, int]:
+    """Bytes up and down of operator "other" without the control words."""
+    control = moved_bytes(case.program)
+    counted = traffic_bytes(case.program, case.trace)
+    return {side: counted[side]["other"] - control[side].get("other", 0) for side in ("up", "down")}
+
+
+# ---- work ------------------------------------------------------------------------------------------------
+
+
+@rule("system", over=("plain", "gated"))
+def gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
+    """With a memory that never limits, gradients of data take the forward pass's SM time, and gradients of weights as much again."""
+    if not case.computes:
+        raise NotRun("the options leave the GEMMs out")
+    layer = small_layers()["uniform" if experts == "plain" else "lognormal"]
+    model = layer.model if experts == "plain" else replace(WIDE, hidden=1024)
+    layer = replace(layer, model=model, cluster=replace(layer.cluster, hbm_bytes_per_us=1 << 50))
+    passes = Passes(case.system, layer, case.given)
+    once = _slot_ps(passes.forward.program, *STAGES)
+    for what, fns in (("weights", WEIGHTS), ("data", DATA)):
+        took = _slot_ps(passes.backward.program, *fns)
+        if not np.isclose(took, once, rtol=1e-5, atol=0):  # tasks are rounded up to a ps
+            yield f"gradients of {what}: found {took} ps of SM time, expected the forward pass's {once} ps"
+
+
+def _slot_ps(program: Program, *fns: str) -> int:
+    """Tasks times their duration."""
+    ops = ops_of(program, *fns)
+    template = program.ops.template[ops]
+    tasks, duration = (np.array([getattr(t, name) for t in program.templates]) for name in ("tasks", "duration"))
+    return int((tasks[template] * program.durations[duration[template], program.ops.rows[ops]]).sum())
+
+
+@rule("layer")
+def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
+    """Weight gradients fill SM slots that no other GEMM wants: nothing waits for them, they come last, and they all finish."""
+    if not case.backward.computes:
+        raise NotRun("the options leave the GEMMs out")
+    program = case.backward.program
+    fillers, others = ops_of(program, *WEIGHTS), ops_of(program, *DATA)
+    tails = program.edges.tail[program.edges.tail_kind <= Tail.OP_ISSUED]
+    waited = np.isin(tails, fillers)
+    if waited.any():
+        yield f"op {tails[waited][0]}: found something that waits for this weight gradient, expected nothing"
+    prio, least = program.ops.prio[fillers].min(), program.ops.prio[others].max()
+    if prio <= least:
+        yield f"prio: found {prio} for weight gradients, expected more than {least}, the other GEMMs'"
+    if (case.backward.trace.done[fillers] <= 0).any():
+        yield "weight gradients: found some never done, expected all done"
+
+
+# ---- waits and buffers -----------------------------------------------------------------------------------
+
+
+def waits_of(program: Program, fn: str) -> set[str]:
+    """What the ops of a function wait for: functions of ops, or "tile"."""
+    ops = ops_of(program, fn)
+    e = program.edges
+    into = (e.head_kind == Head.OP_ISSUE) & np.isin(e.head, ops)
+    tiles = {"tile"} if (e.tail_kind[into] == Tail.TILE_READY).any() else set()
+    return tiles | {program.templates[t].fn for t in np.unique(program.ops.template[e.tail[into & (e.tail_kind <= Tail.OP_ISSUED)]])}
+
+
+@rule("layer")
+def backward_waits_as_forward(case: Passes) -> Lines:
+    """Both GEMMs of a backward stage, the weight gradient included, wait for what the forward GEMM in their place waits for."""
+    if not case.forward.computes:
+        raise NotRun("the options leave the GEMMs out")
+    for fn, gradients in STAGES.items():
+        expected = {STAGES[name][0] if name in STAGES else name for name in waits_of(case.forward.program, fn)}
+        for gradient in gradients:
+            waits = waits_of(case.backward.program, gradient)
+            if waits != expected:
+                yield f"{gradient}: found it waiting for {_listed(waits)}, expected {_listed(expected)}, as {fn} does"
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+@rule("pass")
+def buffers_follow_each_other(case: Pass) -> Lines:
+    """What one function writes the next one reads, and only rows of a layer are read or written."""
+    if not case.computes:
+        raise NotRun("the options leave the GEMMs out")
+    sent, summed = ("x", "y") if case.direction == "fwd" else ("dy", "dx")
+    templates = case.program.templates
+    by_fn = {t.fn: t for t in templates if t.src or t.dst}
+    results = by_fn.get("row") or by_fn.get("sum")
+    if "copy" not in by_fn or results is None:
+        yield f"functions: found {_listed(set(by_fn))}, expected copy, and row or sum"
+        return
+    first, second = ("gemm1", "gemm2") if case.direction == "fwd" else DATA
+    between = by_fn[first].dst
+    ways = {
+        "copy": (sent, f"expert.{sent}"),
+        first: (f"expert.{sent}", between),
+        second: (between, f"expert.{summed}"),
+        results.fn: (f"expert.{summed}", "partial" if results.kind is Kind.PUT else summed),
+    }
+    for fn, way in ways.items():
+        if (by_fn[fn].src, by_fn[fn].dst) != way:
+            yield f"{fn}: found it from {by_fn[fn].src} to {by_fn[fn].dst}, expected from {way[0]} to {way[1]}"
+    odd = {t.fn for t in templates if not t.src and not t.dst} - WITHOUT_DATA
+    if odd:
+        yield f"functions without buffers: found {_listed(odd)}, expected {_listed(WITHOUT_DATA)} only"
+
+
+# ---- the layout that the forward pass left ---------------------------------------------------------------
+
+
+@rule("layer")
+def backward_takes_the_forward_rows(case: Passes) -> Lines:
+    """On the layout of the forward run, every slot of the backward pass holds the token that the forward run put there."""
+    forward, moved = case.forward.program, case.relayed
+    n = int(np.diff(forward.regions.row_ptr)[expert_regions(forward)].sum())
+    region = np.repeat(np.arange(forward.n_regions), np.diff(forward.regions.row_ptr))[:n]
+    first = forward.regions.row_ptr[region]
+    token = np.empty(n, np.int64)
+    token[first + case.forward.trace.row_slot[:n]] = forward.regions.row_key[:n]
+    wrong = moved.regions.row_key[:n] != token
+    if wrong.any():
+        i = int(wrong.argmax())
+        yield f"row {i}: found token {moved.regions.row_key[i]} backward, expected token {token[i]} as forward; {int(wrong.sum())} of {n} rows differ"
+    if moved_bytes(moved) != moved_bytes(case.backward.program):
+        yield f"bytes: found {moved_bytes(moved)} on the forward rows, expected {moved_bytes(case.backward.program)} as without"
+    if (run_burst(moved)[0].row_slot[:n] != np.arange(n) - first).any():
+        yield "slots: found rows moved by the backward run, expected them where the forward run left them"
+
+
+@rule("layer")
+def rows_keep_what_they_are_for(case: Passes) -> Lines:
+    """On the layout of the forward run, the same ops fill, read and are told about every row, found by its region and key."""
+    if _meaning(case.relayed) != _meaning(case.backward.program):
+        yield "rows: found other ops at some rows on the forward layout, expected the same by region and key"
+
+
+def _meaning(program: Program) -> list[tuple[int, ...]]:
+    m, r = program.members, program.regions
+    member = np.repeat(np.arange(program.n_members), np.diff(m.fill_ptr))
+    region = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr))
+    filled = zip(member, region[m.fill_row], r.row_key[m.fill_row], r.row_notify[m.fill_row], strict=True)
+    return sorted(tuple(map(int, row)) for row in filled)
+
+
+@rule("layer")
+def oracle_agrees_on_the_forward_rows(case: Passes) -> Lines:
+    """The oracle returns the engine's Trace of the backward pass on the layout of the forward run."""
+    if case.relayed.n_ops > ORACLE_OPS:
+        raise NotRun(f"the oracle takes minutes above {ORACLE_OPS} ops")
+    yield from differing_columns(case.relayed, run_burst(case.relayed)[0])

@@ -1,0 +1,100 @@
+"""What rules are asked about: one pass of a layer, both passes, or a system. Everything is planned and run once, when first used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from dysharp.analysis import Measured, RunInputs, measure
+from dysharp.api.options import options_of
+from dysharp.engine.burst.run import run_burst
+from dysharp.engine.packet.fabric import FabricConfig
+from dysharp.engine.packet.program import run_packet
+from dysharp.program import Program, Trace
+from dysharp.program.relayout import relayout
+from dysharp.program.verify import verify
+from dysharp.systems import System
+from dysharp.systems.building.formats import ROW_BYTES
+from dysharp.testing.conformance.layers import SmallLayer
+
+
+def row_format(options: Any, operator: str) -> str:
+    """Format of the rows of Dispatch or Combine: what an option with the operator's name says, else the model's own rows."""
+    value = getattr(options, operator, "rows")
+    return value if value in ROW_BYTES else "rows"
+
+
+class Pass:
+    """One direction of a layer. `program` is verified, `trace` is the burst level's, `packets` the packet level's."""
+
+    def __init__(self, system: System, layer: SmallLayer, direction: str, options: Mapping[str, Any] | None = None) -> None:
+        self.system, self.layer, self.direction = system, layer, direction
+        self.given = dict(options or {})
+        self.options: Any = options_of(system, self.given)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the options leave the GEMMs in."""
+        return bool(getattr(self.options, "compute", True))
+
+    @cached_property
+    def program(self) -> Program:
+        layer = self.layer
+        program = self.system.plan(layer.model, layer.cluster, layer.routing, self.direction, self.options)
+        verify(program)
+        return program
+
+    @cached_property
+    def trace(self) -> Trace:
+        return run_burst(self.program)[0]
+
+    @cached_property
+    def packets(self) -> Trace:
+        cluster = self.layer.cluster
+        return run_packet(self.program, FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)).trace
+
+    @cached_property
+    def measured(self) -> Measured:
+        layer, system = self.layer, self.system
+        inputs = RunInputs(
+            system=system.name,
+            model=layer.model,
+            cluster=layer.cluster,
+            routing=layer.routing,
+            layer=None,
+            direction=self.direction,
+            fidelity="burst",
+            seed=0,
+            options=self.given,
+            free_links=system.traffic == "none",
+        )
+        return measure(inputs, self.program, self.trace)
+
+
+class Passes:
+    """Both directions of a layer."""
+
+    def __init__(self, system: System, layer: SmallLayer, options: Mapping[str, Any] | None = None) -> None:
+        self.system, self.layer = system, layer
+        self.forward, self.backward = (Pass(system, layer, direction, options) for direction in ("fwd", "bwd"))
+
+    @cached_property
+    def relayed(self) -> Program:
+        """The backward Program on the rows of the forward run."""
+        program = relayout(self.backward.program, self.forward.trace.row_slot)
+        verify(program)
+        return program
+
+
+class SystemCase:
+    """A system with its options; rules bring tensors and layers of their own."""
+
+    def __init__(self, system: System, options: Mapping[str, Any] | None = None) -> None:
+        self.system, self.given = system, dict(options or {})
+        self.options: Any = options_of(system, self.given)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the options leave the GEMMs in."""
+        return bool(getattr(self.options, "compute", True))

@@ -1,0 +1,222 @@
+"""Rules about tensors: the Program, row by row and packet by packet, computes what a dense layer computes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.errors import ConfigError
+from dysharp.functional.experts import Experts, IntegerExperts
+from dysharp.functional.faults import MACHINE, ROUTING, machine_faults, routing_cases
+from dysharp.functional.layer import Tensors
+from dysharp.functional.machine import Machine
+from dysharp.functional.machine import Pass as EmulatedPass
+from dysharp.functional.numbers import number
+from dysharp.functional.orders import ORDERS
+from dysharp.functional.packets.instructions import check_program
+from dysharp.functional.progress import Progress
+from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
+from dysharp.functional.rows import run_rows
+from dysharp.program import Program
+from dysharp.testing.conformance.case import Pass, SystemCase, row_format
+from dysharp.testing.conformance.rule import Lines, NotRun, rule
+from dysharp.testing.conformance.tensors import NAMES, LayerCase, layer_case, run_case
+
+Array = NDArray[Any]
+EMULATED_OPS = 20_000
+"""Above this the row path takes minutes."""
+UNTIMED = tuple(sorted(set(ORDERS) - {"trace"}))
+FAULTS: tuple[tuple[str, ...], ...] = ((), *((kind,) for kind in MACHINE), tuple(MACHINE))
+FLOATS = ("float32", "bfloat16")
+HALF_ULP = {"float32": 1e-6, "bfloat16": 2.0**-7}
+"""GEMMs of other tile mates may differ in the last bit."""
+DENSE = {"float32": 1e-5, "bfloat16": 2.0**-5}
+
+
+class _Nobody:
+    """Listens to nothing."""
+
+    def may_issue(self, op: int) -> None: ...
+    def may_respond(self, member: int) -> None: ...
+    def tile_notifies(self, tile: int) -> None: ...
+
+
+def _check_interpreted(program: Program, packets: bool = False) -> None:
+    """Raise NotRun for parts of a Program that the functional machine does not interpret."""
+    try:
+        Progress(program, _Nobody())
+        if packets:
+            check_program(program)
+    except ConfigError as error:
+        raise NotRun(str(error)) from None
+
+
+def machine_of(case: SystemCase, path: str, **settings: Any) -> Machine:
+    """The machine of a rule: four GPUs of the paper's cluster, unless `settings` say otherwise."""
+    if not case.computes:
+        raise NotRun("the options leave the GEMMs out")
+    if path == "packet" and any(row_format(case.options, operator) != "rows" for operator in ("dispatch", "combine")):
+        raise NotRun("the packet path carries rows in the model's format only")
+    return _Asked(case.system.name, path=path, options=case.given, tracer=lambda program: run_burst(program)[0], **settings)
+
+
+class _Asked(Machine):
+    """A machine that says so when it cannot interpret a Program."""
+
+    def plan(self, tensors: Tensors) -> Program:
+        program = super().plan(tensors)
+        _check_interpreted(program, packets=self.path == "packet")
+        return program
+
+
+def _differing(names: Iterable[str], results: Iterable[Array], expected: Iterable[Array], whose: str) -> Iterator[str]:
+    """One line per result that is not `expected`, which may have rows of padding behind it."""
+    for name, a, b in zip(names, results, expected, strict=True):
+        wrong = a != b[: len(a)]
+        if wrong.any():
+            yield f"{name}: found row {int(np.argwhere(wrong)[0][0])} wrong, expected {whose}"
+
+
+def _with(t: Tensors, experts: Experts) -> Tensors:
+    return replace(t, experts=experts)
+
+
+# ---- one layer -------------------------------------------------------------------------------------------
+
+
+@rule("pass")
+def tensor_of_the_layer(case: Pass) -> Lines:
+    """A forward pass on integers, a few columns wide and in a random order, gives the dense layer's tensor."""
+    if case.direction != "fwd":
+        return
+    if not case.computes:
+        raise NotRun("the options leave the GEMMs out")
+    if case.program.n_ops > EMULATED_OPS:
+        raise NotRun(f"the row path takes minutes above {EMULATED_OPS} ops")
+    _check_interpreted(case.program)
+    routing = case.layer.routing
+    experts = IntegerExperts(routing.n_experts, 8, 4)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(-3, 4, (routing.n_tokens, experts.hidden)).astype(np.int32)
+    weight = np.where(routing.slot >= 0, rng.integers(1, 4, routing.slot.shape), 0)
+    tensors = Tensors(routing, number("int32"), experts, tokens, weight)
+    yield from _differing(["y"], [run_rows(case.program, tensors, "random").out], [dense_forward(tensors)], "the dense layer's")
+
+
+# ---- row by row ------------------------------------------------------------------------------------------
+
+
+@rule("system", over=UNTIMED)
+def integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
+    """Row by row and in any order, integers of both passes equal the dense layer's, weight gradients included."""
+    inputs, machine = layer_case("int32"), machine_of(case, "row", order=order)
+    results = run_case(inputs, machine, backward=True)
+    forward, backward = machine.passes["forward"].tensors, machine.passes["backward"].tensors
+    experts = copy.deepcopy(inputs.experts)
+    expected = (dense_forward(forward), *dense_backward(_with(backward, experts), forward.tokens), *experts.take_grads().values())
+    yield from _differing(NAMES, results, expected, "the dense layer's")
+
+
+@rule("system", over=FLOATS)
+def floats_equal_the_recorded_sums(case: SystemCase, dtype: str) -> Lines:
+    """Row by row, floats equal bit for bit a reference that adds in the recorded order, and are close to the dense layer's."""
+    inputs, machine = layer_case(dtype), machine_of(case, "row", order="random")
+    results = run_case(inputs, machine, backward=True)
+    experts = copy.deepcopy(inputs.experts)
+    out, *gradients = _recorded(machine, experts)
+    yield from _differing(NAMES, _bits(*results), _bits(out, *gradients, *experts.take_grads().values()), "the recorded sums, bit for bit")
+    yield from _far(results[0], dense_forward(machine.passes["forward"].tensors)[: len(results[0])], DENSE[dtype])
+
+
+def _recorded(machine: Machine, experts: Experts) -> tuple[Array, ...]:
+    """(y, dx, gate gradients) of references that add in the recorded order; weight gradients add up in `experts`."""
+    forward, backward = machine.passes["forward"], machine.passes["backward"]
+    y = recorded_reference(forward.tensors, forward.outcome.record).out
+    again = recorded_reference(_with(backward.tensors, experts), backward.outcome.record, forward=forward.outcome.record)
+    assert again.gate_grad is not None
+    return y, again.out, again.gate_grad
+
+
+def _bits(*arrays: Array) -> list[Array]:
+    """Arrays as unsigned integers, so that equal means equal bit for bit."""
+    return [np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in arrays]
+
+
+def _far(found: Array, expected: Array, bound: float) -> Iterator[str]:
+    a, b = (array.astype(np.float64) for array in (found, expected))
+    error = np.abs(a - b).max()
+    if not error <= bound * np.abs(b).max():
+        yield f"y: found an error of {error:.3g}, expected at most {bound:.3g} of the largest value, {np.abs(b).max():.3g}"
+
+
+@rule("system")
+def engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
+    """In the order of the engine's run, rows take the slots of its Trace, and the tensor is that of the recorded sums."""
+    machine = machine_of(case, "row", order="trace")
+    (y,) = run_case(layer_case("float32"), machine)
+    done = machine.passes["forward"]
+    assert done.outcome.saved is not None
+    if not np.array_equal(done.outcome.saved.row_slot, run_burst(done.program)[0].row_slot):
+        yield "slots: found others than in the Trace, expected those of the Trace"
+    yield from _differing(["y"], _bits(y), _bits(recorded_reference(done.tensors, done.outcome.record).out), "the recorded sums, bit for bit")
+
+
+# ---- packet by packet ------------------------------------------------------------------------------------
+
+
+@rule("system", over=FAULTS)
+def packets_equal_rows(case: SystemCase, faults: tuple[str, ...]) -> Lines:
+    """Packet by packet and whatever goes wrong, integers of both passes equal those of the row path."""
+    expected = run_case(layer_case("int32"), machine_of(case, "row"), backward=True)
+    results = run_case(layer_case("int32"), machine_of(case, "packet", faults=machine_faults(faults)), backward=True)
+    yield from _differing(NAMES, results, expected, "the row path's")
+
+
+@rule("system", over=FLOATS)
+def packets_equal_rows_in_floats(case: SystemCase, dtype: str) -> Lines:
+    """Two experts per token, so every sum has two operands at most: floats of packet path and row path agree."""
+    passes: list[EmulatedPass] = []
+    for path in ("packet", "row"):
+        machine = machine_of(case, path)
+        run_case(layer_case(dtype, topk=2, experts=40), machine)  # few tokens per expert: GEMMs of one or two rows
+        passes.append(machine.passes["forward"])
+    sums = [{token: {str(e) for e in s} for token, s in p.outcome.record.sums.items()} for p in passes]
+    if sums[0].keys() != sums[1].keys():
+        yield f"tokens: found sums of {len(sums[0])} tokens in packets, expected the {len(sums[1])} of the row path"
+    yield from _far(passes[0].outcome.out, passes[1].outcome.out, HALF_ULP[dtype])
+
+
+SLOTS = (4, 20, 40)  # replicas as bitmap, as three ids, with extension flits
+
+
+@rule("system", over=[(direction, slots) for direction in ("forward", "backward") for slots in SLOTS])
+def packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> Lines:
+    """Packed packets put on every link the bytes that the engine times, gate weights' packets and extension flits included."""
+    direction, slots = point
+    machine = machine_of(case, "packet")
+    inputs = layer_case("bfloat16", tokens=24, experts=4 * slots, topk=min(8, slots), hidden=160, expert_hidden=4)
+    run_case(inputs, machine, backward=True)
+    done = machine.passes[direction]
+    assert done.statistics is not None
+    trace = run_burst(done.program)[0]
+    for side, sent, timed in (("up", done.statistics.up_bytes, trace.up_busy), ("down", done.statistics.down_bytes, trace.down_busy)):
+        for gpu, n_bytes in enumerate(timed.tolist()):
+            if sent[gpu] != n_bytes:
+                yield f"link {side} of GPU {gpu}: found {sent[gpu]} B in packets, expected {n_bytes} B (one packet of gate weights rides along a row)"
+
+
+@rule("system", over=sorted(ROUTING))
+def hard_routings_are_served(case: SystemCase, kind: str) -> Lines:
+    """Empty, local, lopsided and dropped choices give the dense layer's tensor, packet by packet and row by row."""
+    drawn = np.argsort(np.random.default_rng(1).random((24, 16)), axis=1)[:, :4]
+    inputs: LayerCase = replace(layer_case("int32", tokens=24), expert=routing_cases(drawn, [kind], 4, 16))
+    for path in ("packet", "row"):
+        machine = machine_of(case, path)
+        results = run_case(inputs, machine)
+        yield from _differing([f"y, path {path}"], results, [dense_forward(machine.passes["forward"].tensors)], "the dense layer's")

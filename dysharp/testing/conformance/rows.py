@@ -1,0 +1,121 @@
+"""Rules about what a pass moves and computes: bytes by the closed form, every useful row once, every GEMM tile once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Kind, Program, Trace
+from dysharp.program.builder import PULLS, PUSHES
+from dysharp.program.meaning import expert_regions
+from dysharp.systems.building.formats import ROW_BYTES
+from dysharp.testing.conformance.case import Pass, row_format
+from dysharp.testing.conformance.rule import Lines, NotRun, rule
+from dysharp.workload import traffic
+
+Array = NDArray[Any]
+OPERATORS = ("dispatch", "combine")
+GEMMS = {"fwd": ("gemm1", "gemm2"), "bwd": ("gemm2_dgrad", "gemm2_wgrad", "gemm1_dgrad", "gemm1_wgrad")}
+
+
+def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array]]:
+    """Payload bytes that crossed links: {operator: {"up": `[n_nodes]`, "down": `[n_nodes]`}} int64."""
+    p, n = program, program.n_nodes
+    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    crossed = (p.members.node != p.ops.node[owner]) & (trace.member >= 0)
+    sent = np.bincount(owner[crossed], minlength=p.n_ops) > 0
+    out: dict[str, dict[str, Array]] = {}
+    for i, t in enumerate(p.templates):
+        if t.kind not in PUSHES + PULLS:
+            continue
+        ops = np.flatnonzero((p.ops.template == i) & sent & (trace.done >= 0))
+        members = np.flatnonzero(crossed & (p.ops.template[owner] == i))
+        at_source = np.bincount(p.ops.node[ops], weights=p.ops.bytes[ops], minlength=n).astype(np.int64)
+        far = p.members.node[members], p.ops.bytes[owner[members]]
+        at_members = np.bincount(far[0], weights=far[1], minlength=n).astype(np.int64)
+        up, down = (at_members, at_source) if t.kind in PULLS else (at_source, at_members)
+        total = out.setdefault(t.operator, {"up": np.zeros(n, np.int64), "down": np.zeros(n, np.int64)})
+        total["up"] += up
+        total["down"] += down
+    return out
+
+
+@rule("pass")
+def payload_by_gpu(case: Pass) -> Lines:
+    """Payload bytes of Dispatch and Combine on every link are those of the system's traffic scheme."""
+    counted = counted_traffic(case.program, case.trace)
+    zero = np.zeros(case.program.n_nodes, np.int64)
+    for operator in OPERATORS:
+        closed = traffic(case.layer.routing, case.system.traffic, _row_bytes(case, operator), case.options)
+        expected = closed["dispatch"] if operator == "dispatch" else closed["combine"]
+        for side, per_gpu in (("up", expected["up_per_gpu"]), ("down", expected["down_per_gpu"])):
+            crossed = counted.get(operator, {}).get(side, zero)
+            if (crossed != per_gpu).any():
+                g = int((crossed != per_gpu).argmax())
+                yield f"traffic {side} of {operator} at GPU {g}: found {crossed[g]} B, expected {per_gpu[g]} B"
+
+
+def _row_bytes(case: Pass, operator: str) -> int:
+    """Bytes of a row: the model's, or of the format that an option with the operator's name asks for."""
+    return ROW_BYTES[row_format(case.options, operator)](case.layer.model)
+
+
+@rule("pass")
+def only_operators_move_rows(case: Pass) -> Lines:
+    """Nothing but Dispatch, Combine and control words moves bytes."""
+    counted = counted_traffic(case.program, case.trace)
+    for operator in sorted(counted.keys() - {*OPERATORS, "other"}):
+        for side, crossed in counted[operator].items():
+            if crossed.any():
+                yield f"traffic {side} of {operator}: found {crossed.sum()} B, expected none (dispatch, combine and other move bytes)"
+    for t in case.program.templates:
+        if t.operator == "other" and t.kind in PUSHES + PULLS and t.fn != "control":
+            yield f'template {t.name}: found fn "{t.fn}" moved as operator "other", expected "control"'
+
+
+@rule("pass")
+def useful_rows(case: Pass) -> Lines:
+    """Every (token, expert) row of the Routing exists once, has a slot of its own, and its tile becomes ready."""
+    r, routing, trace = case.program.regions, case.layer.routing, case.trace
+    region = np.repeat(np.arange(case.program.n_regions), np.diff(r.row_ptr))
+    expert = expert_regions(case.program)[region]
+    kept = routing.slot >= 0
+    token = np.broadcast_to(np.arange(routing.n_tokens)[:, None], routing.slot.shape)[kept]
+    gpu = routing.slot[kept] // routing.placement.slots_per_gpu
+    pairs = [np.stack((r.node[region[expert]], r.row_key[expert])), np.stack((gpu, token))]
+    planned, expected = (a[:, np.lexsort(a)] for a in pairs)
+    if planned.shape != expected.shape or (planned != expected).any():
+        yield f"useful rows: found {planned.shape[1]}, expected the Routing's {expected.shape[1]} (GPU, token) rows"
+    slots = np.sort(trace.row_slot + r.row_ptr[region])
+    if (slots != np.arange(case.program.n_rows)).any():
+        yield "slots: found a slot taken twice or never, expected one per row"
+    if (trace.tile_ready < 0).any():
+        yield f"tiles: found {int((trace.tile_ready < 0).sum())} never ready, expected none"
+
+
+@rule("pass", over=sorted({fn for fns in GEMMS.values() for fn in fns}))
+def gemm_tiles(case: Pass, fn: str) -> Lines:
+    """Every GEMM of the pass computes every tile of the experts once, with all its rows, on the GPU that holds it."""
+    if fn not in GEMMS[case.direction]:
+        return
+    if not case.computes:
+        raise NotRun("the options leave the GEMMs out")
+    p, r, routing = case.program, case.program.regions, case.layer.routing
+    region = np.repeat(np.arange(p.n_regions), np.diff(r.tile_ptr))
+    tiles = np.flatnonzero(expert_regions(p)[region])
+    first = (tiles - r.tile_ptr[region[tiles]]) * r.tile_rows[region[tiles]]
+    size = np.minimum(r.tile_rows[region[tiles]], np.diff(r.row_ptr)[region[tiles]] - first)
+    expected = np.stack((tiles, r.node[region[tiles]], size))
+    per_gpu = np.bincount(routing.slot[routing.slot >= 0] // routing.placement.slots_per_gpu, minlength=p.n_nodes)
+    templates = [i for i, t in enumerate(p.templates) if t.fn == fn and t.kind is Kind.COMPUTE]
+    ops = np.flatnonzero(np.isin(p.ops.template, templates) & (case.trace.done >= 0))
+    rows = np.bincount(p.ops.node[ops], weights=p.ops.rows[ops], minlength=p.n_nodes)
+    computed = np.stack((p.ops.key[ops], p.ops.node[ops], p.ops.rows[ops]))
+    computed = computed[:, np.argsort(computed[0], kind="stable")]
+    if (rows != per_gpu).any():
+        g = int((rows != per_gpu).argmax())
+        yield f"{fn} on GPU {g}: found {int(rows[g])} rows computed, expected {per_gpu[g]}"
+    elif computed.shape != expected.shape or (computed != expected).any():
+        yield f"{fn}: found tiles left out, repeated or moved, expected each once on its GPU with its rows"

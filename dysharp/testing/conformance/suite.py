@@ -1,0 +1,140 @@
+"""Asks all rules about a system and collects what they say. Importing this file fills the list of rules, in the order of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dysharp.errors import ConfigError, DysharpError, nearest
+from dysharp.specs import Cluster, Model
+from dysharp.systems import System, get_system
+from dysharp.testing.conformance import backward, broken, emulation, rows, runs, surroundings
+from dysharp.testing.conformance.case import Pass, Passes, SystemCase
+from dysharp.testing.conformance.layers import SmallLayer, layers_of
+from dysharp.testing.conformance.report import Finding, Report
+from dysharp.testing.conformance.rule import RULES, NotRun, Rule
+from dysharp.workload import Routing
+
+FILES = (rows, runs, backward, emulation, broken, surroundings)
+DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+LEGAL = "legal"
+"""The rule before all rules: the Program verifies, and its run comes to an end."""
+
+
+def run_suite(
+    name: str,
+    model: Model | None,
+    cluster: Cluster | None,
+    routing: Routing | None,
+    direction: str,
+    options: Mapping[str, Any] | None,
+    rules: Sequence[str] | None,
+) -> Report:
+    """See `dysharp.testing.conformance`."""
+    system = get_system(name)
+    if direction not in DIRECTIONS:
+        raise ConfigError(f"direction {direction!r}: unknown{nearest(direction, DIRECTIONS)}")
+    suite = _Suite(system, options, _chosen(rules))
+    for layer in _layers(system, model, cluster, routing):
+        suite.try_layer(layer, DIRECTIONS[direction])
+    suite.try_system()
+    return Report(name, suite.ran, tuple(suite.failed), tuple(suite.not_run))
+
+
+def _chosen(names: Sequence[str] | None) -> dict[Rule, str]:
+    """Rules to ask, and why a rule among them is left out ("" = it is not)."""
+    if names is None:
+        return {r: "slow, runs when asked for by name" if r.slow else "" for r in RULES}
+    known = {r.name: r for r in RULES}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"rule {name!r}: unknown{nearest(name, known)}")
+    return {r: "" for r in RULES if r.name in names}
+
+
+def _layers(system: System, model: Model | None, cluster: Cluster | None, routing: Routing | None) -> list[SmallLayer]:
+    if model is None and cluster is None and routing is None:
+        return layers_of(system)
+    if model is None or cluster is None or routing is None:
+        raise ConfigError("conformance: found a part of a layer, expected model, cluster and routing, or none of them")
+    return [SmallLayer("", model, cluster, routing)]
+
+
+class _Suite:
+    """What has been found so far."""
+
+    def __init__(self, system: System, options: Mapping[str, Any] | None, rules: dict[Rule, str]) -> None:
+        self.system, self.options, self.rules = system, options, rules
+        self.ran: dict[str, int] = {}
+        self.failed: list[Finding] = []
+        self.not_run: list[Finding] = []
+        self.legal = True
+
+    def try_layer(self, layer: SmallLayer, directions: tuple[str, ...]) -> None:
+        passes = Passes(self.system, layer, self.options)
+        legal = [self._try_pass(one) for one in (passes.forward, passes.backward) if one.direction in directions]
+        if len(directions) == 2:
+            self._ask_all("layer", passes, layer.name, "" if all(legal) else "a pass of the layer is not legal")
+
+    def _try_pass(self, case: Pass) -> bool:
+        place = ", ".join(part for part in (case.layer.name, case.direction) if part)
+        try:
+            legal = self._ask(LEGAL, place, _legal(case))
+        except NotRun as reason:
+            self.not_run.append(Finding(LEGAL, place, str(reason)))
+            return False
+        self.legal &= legal
+        self._ask_all("pass", case, place, "" if legal else "the Program is not legal")
+        return legal
+
+    def try_system(self) -> None:
+        self._ask_all("system", SystemCase(self.system, self.options), "", "" if self.legal else "a Program of the system is not legal")
+
+    def _ask_all(self, scope: str, case: Any, place: str, why_not: str) -> None:
+        for r, left_out in self.rules.items():
+            if r.scope != scope:
+                continue
+            if left_out or why_not:
+                self.not_run.append(Finding(r.name, place, left_out or why_not))
+                continue
+            for value in r.over or (None,):
+                lines = r.check(case) if value is None else r.check(case, value)
+                where = place if value is None or r.scope == "pass" else ", ".join(part for part in (place, _text(value)) if part)
+                try:
+                    self._ask(r.name, where, lines)
+                except NotRun as reason:
+                    self.not_run.append(Finding(r.name, where, str(reason)))
+
+    def _ask(self, name: str, place: str, lines: Iterable[str]) -> bool:
+        """Whether no line came; an exception is one."""
+        faults = list(_guarded(lines))
+        self.ran[name] = self.ran.get(name, 0) + 1
+        self.failed += [Finding(name, place, text) for text in faults]
+        return not faults
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _guarded(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, and whatever a rule raises as one more. NotRun passes through."""
+    try:
+        yield from lines
+    except NotRun:
+        raise
+    except DysharpError as error:
+        yield str(error)
+    except Exception as error:  # a system from outside may raise anything
+        yield f"found {type(error).__name__}: {str(error) or 'without a text'}, expected no exception"
+
+
+def _legal(case: Pass) -> Iterator[str]:
+    try:
+        layer = case.layer
+        case.system.plan(layer.model, layer.cluster, layer.routing, case.direction, case.options)
+    except ConfigError as error:
+        raise NotRun(str(error)) from None
+    assert case.program.n_ops >= 0
+    assert case.trace.time_ps >= 0
+    yield from ()

@@ -1,0 +1,352 @@
+"""Every registered system passes the conformance suite on every small layer, and the suite can fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dysharp.testing
+from dysharp.engine.burst.run import run_burst
+from dysharp.errors import ConfigError
+from dysharp.program import Head, Program, Tail
+from dysharp.specs import Cluster, Model
+from dysharp.systems import all_systems, get_system, system
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_expert as plan_one_copy_per_expert
+from dysharp.systems.registry import _REGISTRY
+from dysharp.testing.conformance import Report, broken, conformance
+from dysharp.testing.conformance.__main__ import main
+from dysharp.testing.conformance.case import Pass
+from dysharp.testing.conformance.layers import small_layers
+from dysharp.testing.conformance.runs import busy_floor_ps, starts_at_a_glance
+from dysharp.testing.conformance.suite import RULES
+from dysharp.workload import Routing
+from dysharp.workload.traffic import Rows, one_copy_per_expert
+from tests.systems.layers import layers
+
+LAYERS = layers()
+ELSEWHERE = ("packets_carry_the_same_bytes",)
+"""Asked of one layer only: the packet level takes long on 32 GPUs."""
+OF_A_PASS = [r.name for r in RULES if r.scope == "pass" and r.name not in ELSEWHERE]
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("system", all_systems())
+def test_system_conforms(system, layer, direction):
+    report = conformance(system, *LAYERS[layer], direction, rules=OF_A_PASS)
+    assert report.failed == ()
+    assert report.ran["legal"] == 1
+    assert {f.rule for f in report.not_run} <= {"engine_equals_oracle", "tensor_of_the_layer"}
+
+
+@pytest.mark.parametrize("system", all_systems())
+def test_packets_carry_the_same_bytes(system):
+    report = conformance(system, *LAYERS["lognormal"], rules=ELSEWHERE)
+    assert report.failed == report.not_run == ()
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("system", all_systems())
+def test_the_verifier_takes_the_short_way(system, direction):
+    """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees."""
+    assert list(starts_at_a_glance(Pass(get_system(system), small_layers()["lognormal"], direction))) == []
+
+
+def forgetful(program: Program) -> Program:
+    """GEMM-2 computes one row less of its first tile."""
+    gemm2 = next(i for i, t in enumerate(program.templates) if t.operator == "gemm2")
+    rows = program.ops.rows.copy()
+    rows[int((program.ops.template == gemm2).argmax())] -= 1
+    return replace(program, ops=replace(program.ops, rows=rows))
+
+
+def silent_about_bytes(program: Program) -> Program:
+    """Sends half rows and declares nothing."""
+    put = next(i for i, t in enumerate(program.templates) if t.operator == "combine")
+    of_put = program.ops.template == put
+    bytes_ = np.where(of_put, program.ops.bytes // 2, program.ops.bytes)
+    row_bytes = program.regions.row_bytes.copy()
+    row_bytes[[name == "partial" for name in program.regions.name]] //= 2
+    return replace(
+        program,
+        ops=replace(program.ops, bytes=bytes_, wire=_own_wire(program, of_put)),
+        wires=_with_copy(program, int(program.ops.wire[of_put][0])),
+        regions=replace(program.regions, row_bytes=row_bytes),
+        declared=replace(program.declared, traffic={}),
+    )
+
+
+def stowaway(program: Program) -> Program:
+    """Dispatch calls itself control and declares nothing."""
+    templates = tuple(replace(t, operator="other") if t.operator == "dispatch" else t for t in program.templates)
+    return replace(program, templates=templates, declared=replace(program.declared, traffic={}))
+
+
+def under_another_name(program: Program) -> Program:
+    """Dispatch counts as an operator nobody looks at."""
+    templates = tuple(replace(t, operator="gemm1") if t.operator == "dispatch" else t for t in program.templates)
+    return replace(program, templates=templates, declared=replace(program.declared, traffic={}))
+
+
+def twice(program: Program) -> Program:
+    """GEMM-2 computes its second tile twice and its first one never; the rows on each GPU are as many as before."""
+    gemm2 = next(i for i, t in enumerate(program.templates) if t.operator == "gemm2")
+    key = program.ops.key.copy()
+    first = int((program.ops.template == gemm2).argmax())
+    key[first] = key[first + 1]
+    return replace(program, ops=replace(program.ops, key=key))
+
+
+def _with_copy(program, row):
+    w = program.wires
+    return type(w)(*(np.append(getattr(w, c), getattr(w, c)[row]) for c in w.__slots__))
+
+
+def _own_wire(program, ops):
+    return np.where(ops, np.int32(len(program.wires.up)), program.ops.wire)
+
+
+def hasty(program: Program) -> Program:
+    """Combine of GPU 0 waits for nothing; only tensors show it, since other GPUs' Combine waits."""
+    combine = [i for i, t in enumerate(program.templates) if t.operator == "combine"]
+    ops = np.flatnonzero(np.isin(program.ops.template, combine) & (program.ops.node == 0))
+    e = program.edges
+    kept = ~((e.head_kind == Head.OP_ISSUE) & np.isin(e.head, ops))
+    return replace(program, edges=type(e)(*(getattr(e, c)[kept] for c in e.__slots__)))
+
+
+def unfounded(program: Program) -> Program:
+    """Combine of every GPU waits for nothing."""
+    combine = [i for i, t in enumerate(program.templates) if t.operator == "combine"]
+    e = program.edges
+    kept = ~((e.head_kind == Head.OP_ISSUE) & np.isin(program.ops.template[e.head], combine))
+    return replace(program, edges=type(e)(*(getattr(e, c)[kept] for c in e.__slots__)))
+
+
+@pytest.fixture
+def cheat(monkeypatch) -> Callable[..., Report]:
+    """`cheat(change, direction, system, rules)`: the report about a system whose Programs `change` has changed."""
+
+    def report(change: Callable[[Program], Program], direction: str = "fwd", name: str = "deepep", rules: Any = None) -> Report:
+        honest = all_systems()[name]
+        plan = honest.paper
+        monkeypatch.setitem(_REGISTRY, name, replace(honest, paper=lambda *a: change(plan(*a)) if a[3] == direction else plan(*a)))
+        layer = LAYERS["uniform"]
+        return conformance(name, *layer, direction if rules is None else "both", rules=OF_A_PASS if rules is None else rules)
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (forgetful, r"gemm_tiles \(fwd\): gemm2 on GPU 0: found \d+ rows computed, expected \d+"),
+        (silent_about_bytes, r"payload_by_gpu \(fwd\): traffic up of combine at GPU 0: found \d+ B, expected \d+ B"),
+        (stowaway, r'only_operators_move_rows \(fwd\): template dispatch.put: found fn "copy" moved as operator "other", expected "control"'),
+        (under_another_name, r"only_operators_move_rows \(fwd\): traffic up of gemm1: found \d+ B, expected none \(dispatch, combine and other"),
+        (twice, r"gemm_tiles \(fwd\): gemm2: found tiles left out, repeated or moved, expected each once on its GPU with its rows"),
+        (hasty, r"tensor_of_the_layer \(fwd\): "),
+        (unfounded, r'legal \(fwd\): template \d+ \(combine.put\): found ops that read "expert.y" and wait for no op that writes it, expected'),
+    ],
+)
+def test_a_cheating_system_fails(change, text, cheat):
+    report = cheat(change)
+    assert not report
+    assert any(re.match(text, str(finding)) for finding in report.failed)
+
+
+def test_an_illegal_program_is_one_line(cheat):
+    report = cheat(lambda program: broken.delete_member(program, 3), name="nvls")
+    assert len(report.failed) == 1
+    assert report.failed[0].rule == "legal"
+    assert {f.text for f in report.not_run} == {"the Program is not legal"}
+
+
+# ---- rules about both passes -----------------------------------------------------------------------------
+
+
+def gradients_at_once(program: Program) -> Program:
+    """Weight gradients of the first stage wait for nothing."""
+    fillers = [i for i, t in enumerate(program.templates) if t.fn == "gemm2_wgrad"]
+    e = program.edges
+    kept = ~((e.head_kind == Head.OP_ISSUE) & np.isin(program.ops.template[e.head], fillers))
+    templates = tuple(replace(t, src="") if t.fn == "gemm2_wgrad" else t for t in program.templates)
+    return replace(program, templates=templates, edges=type(e)(*(getattr(e, c)[kept] for c in e.__slots__)))
+
+
+def waited_for(program: Program) -> Program:
+    """The last Combine waits for a weight gradient."""
+    filler = next(i for i, t in enumerate(program.templates) if t.fn == "gemm2_wgrad")
+    e, op, last = program.edges, int((program.ops.template == filler).argmax()), program.n_ops - 1
+    new = zip((e.tail_kind, e.tail, e.head_kind, e.head), (Tail.OP_DONE, op, Head.OP_ISSUE, last), strict=True)
+    return replace(program, edges=type(e)(*(np.append(c, np.int32(v)) for c, v in new)))
+
+
+def without_gate_gradients(program: Program) -> Program:
+    """Nothing rides along."""
+    return replace(program, wires=replace(program.wires, aux=np.zeros_like(program.wires.aux)))
+
+
+def other_rows(program: Program) -> Program:
+    """Backward believes that two tokens of an expert are each other."""
+    key = program.regions.row_key.copy()
+    key[[0, 1]] = key[[1, 0]]
+    return replace(program, regions=replace(program.regions, row_key=key))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "text"),
+    [
+        (gradients_at_once, "backward_waits_as_forward", "gemm2_wgrad: found it waiting for nothing, expected join, as gemm1 does"),
+        (waited_for, "nothing_waits_for_weight_gradients", r"op \d+: found something that waits for this weight gradient"),
+        (without_gate_gradients, "backward_mirrors_bytes", r"riding along: found \{'up': 0, 'down': 0\} B backward, expected the mirror of"),
+    ],
+)
+def test_a_backward_pass_that_is_no_mirror_fails(change, rule, text, cheat):
+    report = cheat(change, "bwd", rules=[rule])
+    assert [f.rule for f in report.failed] == [rule]
+    assert re.match(text, report.failed[0].text)
+
+
+# ---- systems from outside --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedOptions:
+    """`surplus`: copies of every row that are sent for nothing."""
+
+    surplus: int = 1
+
+
+def padded(routing: Routing, options: PaddedOptions) -> Rows:
+    """A row per (token, expert), and surplus copies."""
+    sent, received = one_copy_per_expert(routing)
+    return sent * options.surplus, received * options.surplus
+
+
+@pytest.fixture
+def outsider() -> Iterator[Callable[..., str]]:
+    """`outsider(plan)` registers a system called "outsider" until the test ends."""
+    all_systems()
+
+    def register(plan: Any, traffic: Any = "one_copy_per_expert", **fields: Any) -> str:
+        system("outsider", source="a test", options=PaddedOptions, traffic=traffic, permutes=0, fused=False, **fields)(plan)
+        return "outsider"
+
+    yield register
+    _REGISTRY.pop("outsider", None)
+
+
+def plan_rows(model: Model, cluster: Cluster, routing: Routing, direction: str, options: PaddedOptions) -> Program:
+    return plan_one_copy_per_expert(LayerBuilder(model, cluster, routing, direction))
+
+
+def test_a_system_from_outside_conforms_in_one_call(outsider):
+    report = dysharp.testing.conformance(outsider(plan_rows))
+    assert str(report).splitlines() == [
+        f"outsider conforms: {sum(report.ran.values())} checks of {len(RULES) - 1} rules, 0 faults",
+        "not run: packet_time_agrees (slow, runs when asked for by name)",
+        'not run: pure_communication_has_no_surroundings (a real form with the option "compute" is needed)',
+    ]
+    assert set(report.ran) == {"legal", *(r.name for r in RULES)} - {f.rule for f in report.not_run}
+
+
+def test_a_traffic_scheme_follows_the_options(outsider):
+    name = outsider(plan_rows, padded)
+    layer = LAYERS["uniform"]
+    assert conformance(name, *layer, rules=["payload_by_gpu"])
+    report = conformance(name, *layer, "fwd", {"surplus": 2}, ["payload_by_gpu"])
+    assert [f.text.partition(":")[0] for f in report.failed] == [
+        f"traffic {side} of {operator} at GPU 0" for operator in ("dispatch", "combine") for side in ("up", "down")
+    ]
+
+
+def test_what_options_rule_out_is_not_run():
+    rules = ["payload_by_gpu", "gemm_tiles", "packets_equal_rows_in_floats"]
+    narrow = conformance("deepep", *LAYERS["uniform"], options={"dispatch": "fp8"}, rules=rules)
+    bare = conformance("deepep", *LAYERS["uniform"], options={"compute": False}, rules=rules)
+    assert (narrow.failed, bare.failed) == ((), ())
+    assert set(narrow.ran) == {"legal", "payload_by_gpu", "gemm_tiles"}
+    assert "not run: gemm_tiles (the options leave the GEMMs out): fwd; bwd" in str(bare).splitlines()
+    assert "not run: packets_equal_rows_in_floats (the packet path carries rows in the model's format only): float32; bfloat16" in str(narrow)
+
+
+def test_whatever_a_system_raises_is_one_line(outsider):
+    def plan(*args: Any) -> Program:
+        raise KeyError(51)
+
+    report = conformance(outsider(plan), *LAYERS["uniform"], "fwd")
+    assert [str(f) for f in report.failed] == ["legal (fwd): found KeyError: 51, expected no exception"]
+
+
+def test_a_layer_that_a_system_refuses_is_not_run(outsider):
+    def plan(*args: Any) -> Program:
+        raise ConfigError("no kernel for this layer")
+
+    report = conformance(outsider(plan), *LAYERS["uniform"], "fwd", rules=["useful_rows"])
+    assert not report
+    assert report.failed == ()
+    assert [str(f) for f in report.not_run] == ["legal (fwd): no kernel for this layer"]
+
+
+def test_a_pipelined_system_says_that_it_takes_the_long_way(outsider):
+    """Op 1 of a template waits for op 0 of it: no circle, but a glance at templates cannot tell."""
+
+    def plan(*args: Any) -> Program:
+        program = plan_rows(*args)
+        e, ops = program.edges, np.flatnonzero(program.ops.template == 0)[:2]
+        new = zip((e.tail_kind, e.tail, e.head_kind, e.head), (Tail.OP_DONE, ops[0], Head.OP_ISSUE, ops[1]), strict=True)
+        return replace(program, edges=type(e)(*(np.append(c, np.int32(v)) for c, v in new)))
+
+    name, rule = outsider(plan), ["starts_at_a_glance"]
+    report = conformance(name, *LAYERS["uniform"], "fwd", rules=rule)
+    assert [f.text.partition(",")[0] for f in report.failed] == ["waits: found a circle of templates"]
+    outsider(plan, peels="chunks wait for chunks")
+    report = conformance(name, *LAYERS["uniform"], "fwd", rules=rule)
+    assert [f.text for f in report.not_run] == ["the verifier peels the Program: chunks wait for chunks"]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: conformance("deepeep"), 'system \'deepeep\': unknown; did you mean "deepep"'),
+        (lambda: conformance("deepep", rules=["useful_row"]), "rule 'useful_row': unknown; did you mean \"useful_rows\""),
+        (lambda: conformance("deepep", options={"n_smm": 3}), "option deepep.n_smm: unknown"),
+        (lambda: conformance("deepep", direction="up"), "direction 'up': unknown"),
+        (lambda: conformance("deepep", LAYERS["uniform"][0]), "found a part of a layer, expected model, cluster and routing"),
+    ],
+)
+def test_wrong_input_is_refused(call, text):
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        call()
+
+
+def test_every_rule_says_what_it_asks():
+    names = [r.name for r in RULES]
+    assert len(set(names)) == len(names)
+    assert all(r.summary.endswith((".", ":")) for r in RULES)
+
+
+def test_the_command(monkeypatch):
+    done = CliRunner().invoke(main, ["ideal", "--rule", "useful_rows"])
+    assert done.exit_code == 0
+    assert done.output == "ideal conforms: 16 checks of 2 rules, 0 faults\n"
+    done = CliRunner().invoke(main, ["ideel"])
+    assert done.exit_code == 2
+    assert "did you mean" in done.output
+
+
+def test_floor_is_the_busiest_link():
+    model, cluster, routing = LAYERS["uniform"]
+    system = all_systems()["nvls"]
+    program = system.plan(model, cluster, routing, "fwd", system.options())
+    fast = replace(program, machine=replace(program.machine, rate=10**9))
+    assert busy_floor_ps(program) > busy_floor_ps(fast) > 0
+    assert run_burst(program)[0].time_ps > busy_floor_ps(program)
