@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, EmulationMismatch, IsaError
+from dysharp.functional.network.values import Format
 from dysharp.functional.numbers import number
 from dysharp.functional.orders import RandomPool
 from dysharp.functional.packets.instructions import MAX_TAGS
-from dysharp.functional.packets.payload import Format
 from dysharp.isa.commands import RULES, Command, Dtype, Stage, virtual_channel
 from dysharp.isa.packets import EXPERT_LIMIT, Packet, decode, encode, partial_sums
 from dysharp.protocol import al_table, collect, reduction, tracker

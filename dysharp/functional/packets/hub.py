@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dysharp.errors import EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout
+from dysharp.functional.network.statistics import Statistics
+from dysharp.functional.network.values import Format, Value
 from dysharp.functional.numbers import Number
-from dysharp.functional.packets.payload import Format, Value
-from dysharp.functional.packets.statistics import Statistics
 from dysharp.functional.sums import add_in_order
 from dysharp.protocol import al_table, tracker
 

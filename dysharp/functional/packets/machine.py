@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Tensors
+from dysharp.functional.network.queues import Channels, Flight, Wire
+from dysharp.functional.network.statistics import Statistics
+from dysharp.functional.network.switch import Switch
+from dysharp.functional.network.values import Format, Value
 from dysharp.functional.orders import make_pool
-from dysharp.functional.packets.channels import Channels, Flight, Wire
 from dysharp.functional.packets.hub import Hub, Key
 from dysharp.functional.packets.instructions import DYNAMIC, EXPLICIT, MAX_TAGS, STRIDE, Decoder, Instruction, check_program
-from dysharp.functional.packets.payload import Format, Value
-from dysharp.functional.packets.statistics import Statistics
-from dysharp.functional.packets.switch import Switch
 from dysharp.functional.progress import Progress
 from dysharp.functional.rows import Outcome
 from dysharp.functional.sums import Expression

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dysharp.functional.packets.statistics import Statistics
+from dysharp.functional.network.statistics import Statistics
 from dysharp.isa.commands import FLIT_BYTES, RULES
 from dysharp.isa.dump import dump
 from dysharp.isa.packets import Packet, encode

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from dysharp.functional.packets.channels import Channels
+from dysharp.functional.network.queues import Channels
+from dysharp.functional.network.statistics import Statistics
+from dysharp.functional.network.values import Format, Value
 from dysharp.functional.packets.instructions import DYNAMIC, EXPLICIT, Instruction
-from dysharp.functional.packets.payload import Format, Value
-from dysharp.functional.packets.statistics import Statistics
 from dysharp.isa.commands import Command, Stage, virtual_channel
 from dysharp.isa.packets import Packet, partial_sums
 from dysharp.protocol import reduction
