@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dysharp.errors import ConfigError, nearest
 
-Event = tuple[int, int]  # (kind, id)
+Event = tuple[int, Any]  # (kind, what it happens to)
 
 
 class Pool(Protocol):

@@ -1,30 +1,16 @@
-"""The wires: one queue of packed packets per link, direction and virtual channel. What shares a queue stays in order, nothing else does."""
+"""Packets in flight: one first-in first-out queue per link, direction and virtual channel. Packets of different queues overtake each other."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from dysharp.functional.network.statistics import Statistics
-from dysharp.isa.commands import FLIT_BYTES, RULES
-from dysharp.isa.dump import dump
-from dysharp.isa.packets import Packet, encode
+from dysharp.functional.orders import Event, Pool
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A packet on a wire: its bytes, and how its payload was added up (for the record only; receivers see the bytes)."""
-
-    data: bytes
-    ghost: Any
-    tag: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """`up`: GPU to switch plane, else plane to GPU."""
+class Wire(NamedTuple):
+    """A virtual channel of the link between a GPU and a switch plane. `up`: GPU to plane, else plane to GPU."""
 
     up: bool
     gpu: int
@@ -32,43 +18,40 @@ class Wire:
     channel: int
 
 
-class Channels:
-    """All queues. `moved(id, tag)` is told about every queue that has a new head."""
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A packet on a wire. `history`: how its payload was added up, for the record only; receivers see `data`.
 
-    def __init__(self, statistics: Statistics, moved: Callable[[int, int], None], follow: Callable[[Packet], bool]) -> None:
-        self._queues: list[deque[Flight]] = []
-        self.wires: list[Wire] = []
-        self._ids: dict[Wire, int] = {}
-        self._statistics, self._moved, self._follow = statistics, moved, follow
+    `home`: the GPU that a notification is for, which its fields do not name.
+    """
 
-    def send(self, up: bool, gpu: int, plane: int, packet: Packet, ghost: Any = None) -> None:
-        """Put a packet on the wire between `gpu` and `plane`."""
-        data = encode(packet)
-        wire = Wire(up, gpu, plane, int(packet.channel))
-        ident = self._ids.setdefault(wire, len(self._queues))
-        if ident == len(self._queues):
-            self._queues.append(deque())
-            self.wires.append(wire)
-        self._count(wire, packet, len(data))
-        queue = self._queues[ident]
-        queue.append(Flight(data, ghost, packet.tag))
-        if len(queue) == 1:
-            self._moved(ident, packet.tag)
+    data: bytes
+    history: Any = ()
+    home: int = -1
 
-    def take(self, ident: int) -> tuple[Wire, Flight]:
-        """The head of a queue arrives."""
-        queue = self._queues[ident]
-        flight = queue.popleft()
+
+class PacketQueues:
+    """Queues between the parts of the network. The head of every queue is an event of `pool`, and the event names the queue."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._queues: dict[Event, deque[tuple[Any, int]]] = {}
+
+    def put(self, event: Event, item: Any, time: int = 0) -> None:
+        """Append `item`, which may be taken at `time` (orders without times ignore it)."""
+        queue = self._queues.get(event)
+        if queue is None:
+            self._queues[event] = deque(((item, time),))
+            self._pool.add(event, time)
+        else:
+            queue.append((item, time))
+
+    def take(self, event: Event) -> Any:
+        """Remove the head of the queue of `event`; the next item's event is added to the pool."""
+        queue = self._queues[event]
+        item, _ = queue.popleft()
         if queue:
-            self._moved(ident, queue[0].tag)
-        return self.wires[ident], flight
-
-    def _count(self, wire: Wire, packet: Packet, n_bytes: int) -> None:
-        s = self._statistics
-        s.packets[RULES[packet.op].name] += 1
-        s.flits["up" if wire.up else "down"] += n_bytes // FLIT_BYTES
-        (s.up_bytes if wire.up else s.down_bytes)[wire.gpu] += n_bytes
-        if self._follow(packet):
-            ends = (f"GPU {wire.gpu}", f"switch port {wire.plane}")
-            begin, end = ends if wire.up else ends[::-1]
-            s.dump.append(f"--- {begin} to {end}\n{dump(packet)}")
+            self._pool.add(event, queue[0][1])
+        else:
+            del self._queues[event]
+        return item

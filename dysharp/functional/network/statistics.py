@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from dysharp.isa.commands import FLIT_BYTES, RULES, Command
+
 
 @dataclass(slots=True)
 class Statistics:
-    """`packets` by kind, once per link they cross; `flits` per direction; `tables` by block; `injected`: faults that really happened.
+    """What a run of the network counted.
 
-    `up_bytes`, `down_bytes`: by GPU, as `Trace.up_busy` and `Trace.down_busy`; `dump`: the followed token's packets as text.
+    | field | counts |
+    |---|---|
+    | `packets` | packets by kind, once per link they cross |
+    | `flits` | flits by direction, `up` and `down` |
+    | `up_bytes`, `down_bytes` | bytes by GPU, as `Trace.up_busy` and `Trace.down_busy` |
+    | `tables` | per block: its size, and how often something happened in it |
+    | `injected` | faults that really happened, by kind |
+    | `dump` | packets of the followed token, as text |
     """
 
     packets: Counter[str] = field(default_factory=Counter)
@@ -26,3 +35,9 @@ class Statistics:
         counts = self.tables.setdefault(name, Counter())
         counts.update({key: value - counts[key] for key, value in sizes.items()})
         return counts
+
+    def count(self, op: Command, up: bool, gpu: int, n_bytes: int) -> None:
+        """A packet of `n_bytes` enters the link of `gpu`, towards the switch (`up`) or away from it."""
+        self.packets[RULES[op].name] += 1
+        self.flits["up" if up else "down"] += n_bytes // FLIT_BYTES
+        (self.up_bytes if up else self.down_bytes)[gpu] += n_bytes

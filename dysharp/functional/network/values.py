@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.functional.numbers import Number
-from dysharp.functional.sums import Expression
+from dysharp.functional.numbers import Number, number
+from dysharp.functional.sums import Expression, add_in_order
 from dysharp.isa.commands import Dtype
 
 Array = NDArray[Any]
-DTYPES = {"int32": Dtype.INT32, "float32": Dtype.FLOAT32, "bfloat16": Dtype.BFLOAT16}
+STORED = {dtype: number(dtype.name.lower()).stored for dtype in (Dtype.INT32, Dtype.FLOAT32, Dtype.BFLOAT16)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +27,35 @@ class Value:
         return Value(self.array + other.array, self.parts + other.parts)
 
 
+NOTHING = Value(np.zeros(0), ())  # what an acknowledgement adds
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a chunk looks on the wire: its number format and, for gate weights and their gradients, their own 4-byte format."""
+    """How values of a run look on the wire. Every packet names its dtype; sums are computed in the work dtype of `number`."""
 
     number: Number
 
     @property
-    def scalar(self) -> np.dtype[Any]:
-        """dtype of a gate weight or gate gradient on the wire."""
-        return np.dtype(np.int32 if self.number.is_integer else np.float32)
+    def payload(self) -> Dtype:
+        """Element type of token rows."""
+        return Dtype[self.number.name.upper()]
 
-    def dtype(self, weights: bool) -> Dtype:
-        """The packet's dtype field."""
-        return (Dtype.INT32 if self.number.is_integer else Dtype.FLOAT32) if weights else DTYPES[self.number.name]
+    @property
+    def weight(self) -> Dtype:
+        """Element type of gate weights and gate gradients: four bytes."""
+        return self.payload.sum_dtype
 
-    def stored(self, weights: bool) -> np.dtype[Any]:
-        """The dtype of elements in a payload."""
-        return self.scalar if weights else self.number.stored
-
-    def read(self, data: bytes, weights: bool = False) -> Array:
-        """A payload in the work dtype."""
-        array: Array = np.frombuffer(data, self.stored(weights)).astype(self.number.work)
+    def read(self, data: bytes, dtype: Dtype) -> Array:
+        """A payload of `dtype` elements as a vector in the work dtype."""
+        array: Array = np.frombuffer(data, STORED[dtype]).astype(self.number.work)
         return array
 
-    def write(self, array: Array, weights: bool = False) -> bytes:
-        """Work-dtype values rounded into a payload."""
-        return array.astype(self.stored(weights)).tobytes()
+    def write(self, array: Array, dtype: Dtype) -> bytes:
+        """Values of the work dtype rounded into a payload of `dtype` elements."""
+        return array.astype(STORED[dtype]).tobytes()
 
-    def read_sum(self, data: bytes) -> Array:
-        """A partial sum in the work dtype (FP32, or integers)."""
-        array: Array = np.frombuffer(data, self.scalar).astype(self.number.work)
-        return array
 
-    def write_sum(self, array: Array) -> bytes:
-        """An unrounded sum as it travels after an eviction."""
-        return array.astype(self.scalar).tobytes()
+def hub_sum(rows: list[Array], width: int, number: Number) -> Array:
+    """`[width]` sum of stored rows from left to right, rounded once, in the work dtype; zeros for no rows."""
+    return number.load(number.store(add_in_order(rows, width, number)))
