@@ -119,6 +119,10 @@ class Network(Generic[T]):
         del self._transactions[t.source, t.tag]
         self._switch.forget((t.source, t.tag, 0))
 
+    def is_open(self, source: int, tag: int) -> bool:
+        """Whether a tag is taken."""
+        return (source, tag) in self._transactions
+
     def under_way(self) -> Iterator[T]:
         """Transactions that are open, oldest first."""
         yield from self._transactions.values()
