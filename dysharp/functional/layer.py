@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -121,6 +122,11 @@ class Layout:
             raise EmulationMismatch(f"row {row}: found token {self.key[row]} in expert slot {slot[row]}, expected a choice of the routing")
         out: list[int] = column[order][at].tolist()
         return out
+
+    @cached_property
+    def column_of(self) -> dict[tuple[int, int], int]:
+        """By (token, expert slot): the column of the token's top-k that chose the slot."""
+        return {(self.key[row], self.slot_of_region[self.region[row]]): self.column[row] for row in range(self.n_useful)}
 
     def pushed(self, row: int, token: int) -> int:
         """The expert row of `token` that belongs into partial row `row` when experts' rows are pushed one by one (fn "row")."""

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, IsaError
-from dysharp.functional.network.tables import HubTables
 from dysharp.functional.network.transaction import Transaction
 from dysharp.isa.commands import RULES, Command
 from dysharp.protocol import al_table, tracker
@@ -114,7 +112,7 @@ class BoundMemory:
         self.ready: set[tracker.Tile] = set()
         al = al_table.empty(len(nactive), TLB_ENTRIES)
         ts = tracker.empty(tracker.Shape(TILE_ROWS, obj.prop.bsize, nactive), TRACKER_ENTRIES)
-        self.tables = HubTables(gpu, al, ts, self, d.network.miss, d.network.statistics)
+        self.tables = d.network.tables(gpu, al, ts, self)
 
     def store(self, stage: int, offset: int, payload: Array, places: list[tuple[int, int]]) -> None:
         """Write `payload` from byte `offset` of each place's block on: (local expert, layout block)."""

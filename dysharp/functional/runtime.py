@@ -20,13 +20,12 @@ from dysharp.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp
 from dysharp.functional.network.network import Network
-from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.tables import HubTables, Place
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
 from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.numbers import number
 from dysharp.functional.orders import RandomPool
-from dysharp.isa.commands import Command, Stage, virtual_channel
+from dysharp.isa.commands import Command, Stage
 from dysharp.isa.packets import EXPERT_LIMIT, Packet
 from dysharp.protocol import tracker
 
@@ -66,7 +65,6 @@ class Part(Transaction):
 
     handle: Handle
     obj: DyMulticastObject
-    stage: Stage
     data: bytes
     columns: slice
 
@@ -110,7 +108,6 @@ class Device:
             self,
             RandomPool(seed),
             Format(self.number),
-            Statistics(),
             n_gpus=n_gpus,
             experts_per_gpu=experts_per_gpu,
             reduction_entries=reduction_entries,
@@ -225,41 +222,25 @@ class Device:
                 tag=self._tag(gpu),
                 plane=self._plane(address + start),
                 address=address + start,
-                pull=data is None,
-                dynamic=True,
+                command=Command.DYLD if data is None else Command.DYST,
+                dtype=Format(self.number).payload,
+                n_bytes=size,
+                stage=Stage.DISPATCH if data is not None else Stage(obj.prop.stage - 1),
+                targets=listed,
                 near=near,
                 n_far=len(listed),
                 n_near=len(near),
-                elements=0 if data is not None else size // self.number.bytes,
                 handle=handle,
                 obj=obj,
-                stage=Stage.DISPATCH if data is not None else Stage(obj.prop.stage - 1),
                 data=b"" if data is None else data[start : start + size],
                 columns=slice(first, first + size // self.number.bytes),
             )
             handle.waiting += 1
             self.network.open(part)
             if listed:
-                self.network.request(part, self._request(part, listed))
+                self.network.request(part, part.data)
             if near:
                 self.network.local(part, 0, lane=0)
-
-    def _request(self, part: Part, listed: tuple[int, ...]) -> Packet:
-        op = Command.DYLD if part.pull else Command.DYST
-        dtype = Format(self.number).payload
-        return Packet(
-            op,
-            virtual_channel(op),
-            part.source,
-            part.tag,
-            0,
-            dtype,
-            part.address,
-            part.stage,
-            listed,
-            wanted_bytes=part.elements * self.number.bytes,
-            payload=part.data,
-        )
 
     def _tag(self, gpu: int) -> int:
         tag = self._next_tag[gpu]

@@ -52,7 +52,7 @@ class LoadStoreUnits(Generic[T]):
         if t.listed and self._refused[t.source]:
             self.enter(self._refused[t.source].popleft())
         self._n_lists += 1
-        if self._duplicate_every and t.far and self._n_lists % self._duplicate_every == 0:
+        if self._duplicate_every and t.n_far and self._n_lists % self._duplicate_every == 0:
             self._network.pool.add((RETRY, t))
 
     def _retry(self, t: T) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from dysharp.functional.network.transaction import Transaction
 from dysharp.isa.commands import Command, Dtype, Stage, virtual_channel
 from dysharp.isa.packets import Packet
 
@@ -21,10 +22,28 @@ PLAIN_LOADS: Final = frozenset({Command.LD, Command.EXPLICIT_LD, Command.MULTIME
 WITHOUT_COUNT: Final = frozenset({Command.EXPLICIT_ACK, Command.EXPLICIT_RESULT})
 
 
-def dynamic_copies(request: Packet, experts_per_gpu: int, indexed: bool) -> Iterator[tuple[int, Packet]]:
+def request(t: Transaction, attempt: int, lane: int, payload: bytes) -> Packet:
+    """The request of a transaction. `payload`: b"" for a pull."""
+    return Packet(
+        t.command,
+        virtual_channel(t.command, lane),
+        t.source,
+        t.tag,
+        attempt,
+        t.dtype,
+        t.address,
+        t.stage,
+        t.targets,
+        further=t.further,
+        wanted_bytes=t.n_bytes if t.pull else 0,
+        payload=payload,
+    )
+
+
+def dynamic_copies(request: Packet, experts_per_gpu: int, weights: bool) -> Iterator[tuple[int, Packet]]:
     """(GPU, replica) for every GPU that holds a target of a `dymultimem` request, ascending.
 
-    A replica names its targets as local experts. `indexed`: its address is that of the request plus the position of the GPU's first
+    A replica names its targets as local experts. `weights`: its address is that of the request plus the position of the GPU's first
     target in the list (the list must ascend).
     """
     by_gpu: dict[int, list[int]] = defaultdict(list)
@@ -35,7 +54,7 @@ def dynamic_copies(request: Packet, experts_per_gpu: int, indexed: bool) -> Iter
         by_gpu[gpu].append(local)
     op = COPY[request.op]
     for gpu, targets in by_gpu.items():
-        address = request.address + (first[gpu] if indexed else 0)
+        address = request.address + (first[gpu] if weights else 0)
         yield gpu, replace(request, op=op, address=address, targets=tuple(targets), local_experts=experts_per_gpu)
 
 

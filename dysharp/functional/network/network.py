@@ -10,19 +10,20 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from dysharp.functional.faults import Faults
-from dysharp.functional.network.messages import answer
+from dysharp.functional.network.messages import answer, request
 from dysharp.functional.network.queues import Flight, PacketQueues, Wire
 from dysharp.functional.network.source import Sources
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.switch import Port, Switch
-from dysharp.functional.network.tables import HubTables, Place
+from dysharp.functional.network.tables import HubTables, Place, TablesOwner
 from dysharp.functional.network.transaction import Session, T, Transaction
 from dysharp.functional.network.values import NOTHING, Format, Value
 from dysharp.functional.orders import Pool
 from dysharp.isa.commands import RULES, Command, virtual_channel
 from dysharp.isa.dump import dump
 from dysharp.isa.packets import Packet, decode, encode
-from dysharp.protocol.al_table import Key
+from dysharp.protocol.al_table import AlState, Key
+from dysharp.protocol.tracker import TrackerState
 
 # Kinds of events in the pool: a packet or a local copy moves, memory answers a miss, a session expires, a target list arrives, a retry.
 MOVE, LOCAL, MEMORY, EXPIRE, LIST, RETRY, N_KINDS = range(7)
@@ -60,7 +61,6 @@ class Network(Generic[T]):
         driver: Driver[T],
         pool: Pool,
         fmt: Format,
-        statistics: Statistics,
         *,
         n_gpus: int,
         experts_per_gpu: int,
@@ -68,12 +68,12 @@ class Network(Generic[T]):
         faults: Faults,
         follows: Callable[[Packet], bool] | None = None,
     ) -> None:
-        self.pool, self.n_gpus, self.statistics = pool, n_gpus, statistics
+        self.pool, self.n_gpus, self.statistics = pool, n_gpus, Statistics()
         self._driver, self._fmt, self._faults, self._follows = driver, fmt, faults, follows
         self._experts_per_gpu, self._n_experts = experts_per_gpu, n_gpus * experts_per_gpu
         self._queues = PacketQueues(pool)
-        self._switch: Switch[T] = Switch(reduction_entries, experts_per_gpu, fmt, statistics, self._send_down, self._session_opened)
-        self._sources: Sources[T] = Sources(n_gpus, fmt, statistics)
+        self._switch: Switch[T] = Switch(reduction_entries, experts_per_gpu, fmt, self.statistics, self._send_down, self._session_opened)
+        self._sources: Sources[T] = Sources(n_gpus, fmt, self.statistics)
         self._transactions: dict[tuple[int, int], T] = {}
         self._acts: list[Callable[[Any], None]] = [self._move, self._local, self._memory, self._expire]
 
@@ -89,8 +89,12 @@ class Network(Generic[T]):
         kind, what = self.pool.pop()
         self._acts[kind](what)
 
-    def miss(self, tables: HubTables, key: Key) -> None:
-        """A lookup missed the TLB of `tables`: memory will answer."""
+    def tables(self, gpu: int, al: AlState, ts: TrackerState, owner: TablesOwner) -> HubTables:
+        """Tables of `gpu` in front of the memory of `owner`."""
+        return HubTables(gpu, al, ts, owner, self._miss, self.statistics)
+
+    def _miss(self, tables: HubTables, key: Key) -> None:
+        """A lookup missed the TLB: memory will answer."""
         self._queues.put((MEMORY, (tables.gpu, *key)), tables)
 
     def _local(self, what: tuple[int, Any]) -> None:
@@ -127,8 +131,9 @@ class Network(Generic[T]):
         """Transactions that are open, oldest first."""
         yield from self._transactions.values()
 
-    def request(self, t: T, packet: Packet) -> None:
-        """The request of `t` leaves for its switch plane."""
+    def request(self, t: T, payload: bytes, attempt: int = 0, lane: int = 0) -> None:
+        """The request of `t` leaves for its switch plane, on virtual channel `lane`. `payload`: b"" for a pull."""
+        packet = request(t, attempt, lane, payload)
         self._send(Wire(True, t.source, t.plane, int(packet.channel)), packet, due=t.due)
 
     def local(self, t: T, attempt: int, lane: Any) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from dysharp.isa.commands import FLIT_BYTES, RULES, Command
 
+TABLES = ("al_tlb", "ts", "reduction", "or", "multimemq")  # in the order in which they are printed
+
 
 @dataclass(slots=True)
 class Statistics:
@@ -24,7 +26,7 @@ class Statistics:
 
     packets: Counter[str] = field(default_factory=Counter)
     flits: Counter[str] = field(default_factory=Counter)
-    tables: dict[str, Counter[str]] = field(default_factory=dict)
+    tables: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in TABLES})
     injected: Counter[str] = field(default_factory=Counter)
     up_bytes: Counter[int] = field(default_factory=Counter)
     down_bytes: Counter[int] = field(default_factory=Counter)

@@ -76,7 +76,7 @@ class Switch(Generic[T]):
             self._opened(port, session)
         else:
             self._acks[port], _ = reduction.step(self._acks[port], reduction.Request(session, t.n_far))
-        copies = dynamic_copies(packet, self._experts_per_gpu, t.indexed) if t.dynamic else plain_copies(packet, t.far)
+        copies = dynamic_copies(packet, self._experts_per_gpu, t.weights) if t.dynamic else plain_copies(packet, t.far)
         for gpu, copy in copies:
             self._send(gpu, port[0], copy, (), t)
 

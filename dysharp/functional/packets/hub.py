@@ -1,53 +1,51 @@
-"""Destination side of a Program: rows of the expert slots of one GPU, and what its tables say about them."""
+"""One GPU of a Program: rows of its expert slots, what its tables say about them, and what packets bring and fetch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from dysharp.errors import EmulationMismatch
-from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Tensors
-from dysharp.functional.network.statistics import Statistics
-from dysharp.functional.network.tables import HubTables, Place
-from dysharp.functional.network.transaction import Transaction
-from dysharp.functional.network.values import Value, hub_sum
+from dysharp.functional.layer import UNBOUND, ExpertMemory
+from dysharp.functional.network.network import Network
+from dysharp.functional.network.tables import Place
+from dysharp.functional.network.transaction import PACKET_BYTES, Transaction
+from dysharp.functional.network.values import Format, Value, hub_sum
+from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.protocol import al_table, tracker
 from dysharp.protocol.al_table import Key
 
-Columns = dict[tuple[int, int], int]  # (token, expert slot): the column of the token's top-k that chose the slot
-
 
 class Hub:
-    """Rows of one GPU. A `Place` is (local expert, place), a place as in `Layout`. `tile_ready(tile)` is called once per tile."""
+    """A `Place` here is (local expert, place as in `Layout`). `tile_ready(tile)` is called once per tile of the Program.
+
+    `entries`: of the TLB and of the TS table; `row_bytes`: what makes a row of a tile complete.
+    """
 
     def __init__(
         self,
         gpu: int,
-        tensors: Tensors,
-        layout: Layout,
+        network: Network[Instruction],
         memory: ExpertMemory,
-        columns: Columns,
-        statistics: Statistics,
-        *,
-        tlb_entries: int,
-        ts_entries: int,
+        decoder: Decoder,
+        entries: tuple[int, int],
         row_bytes: int,
-        miss: Callable[[HubTables, Key], None],
         tile_ready: Callable[[int], None],
     ) -> None:
-        self.gpu, self.layout, self.memory = gpu, layout, memory
-        self._t, self._columns, self._tile_ready = tensors, columns, tile_ready
-        per_gpu = tensors.routing.placement.slots_per_gpu
-        regions = sorted((slot, region) for region, slot in layout.slot_of_region.items() if slot // per_gpu == gpu)
+        self.gpu, self.memory, self.layout, self._t = gpu, memory, memory.layout, memory.t
+        self._decoder, self._tile_ready = decoder, tile_ready
+        self._fmt, per_gpu = Format(memory.t.number), memory.t.routing.placement.slots_per_gpu
+        regions = sorted((slot, region) for region, slot in self.layout.slot_of_region.items() if slot // per_gpu == gpu)
         self.regions = [region for _, region in regions]
         self.row_of: dict[Key, int] = {
-            (e, layout.key[row]): row for e, region in enumerate(self.regions) for row in range(*layout.row_ptr[region : region + 2])
+            (e, self.layout.key[row]): row for e, region in enumerate(self.regions) for row in range(*self.layout.row_ptr[region : region + 2])
         }
-        self.tables = HubTables(gpu, *self._start(tlb_entries, ts_entries, row_bytes), self, miss, statistics)
+        self.tables = network.tables(gpu, *self._start(entries, row_bytes), self)
         self.notices: dict[int, list[int]] = {}  # rows by tile whose output is visible
 
-    def _start(self, tlb_entries: int, ts_entries: int, row_bytes: int) -> tuple[al_table.AlState, tracker.TrackerState]:
+    def _start(self, entries: tuple[int, int], row_bytes: int) -> tuple[al_table.AlState, tracker.TrackerState]:
         """Empty tables; tables that hold the layout when it is given (backward, PREFIX)."""
         layout, regions = self.layout, self.regions
         spans = [range(*layout.row_ptr[region : region + 2]) for region in regions]
@@ -55,9 +53,9 @@ class Hub:
         shape = tracker.Shape(tile_rows, row_bytes, tuple(len(span) for span in spans))
         order = tuple(tuple(layout.key[layout.row_at[place]] for place in span if layout.row_at[place] != UNBOUND) for span in spans)
         if not any(order):
-            return al_table.empty(len(regions), tlb_entries), tracker.empty(shape, ts_entries)
+            return al_table.empty(len(regions), entries[0]), tracker.empty(shape, entries[1])
         known = [((e, token), i) for e, tokens in enumerate(order) for i, token in enumerate(tokens)]
-        return al_table.bound(len(regions), tlb_entries, known), tracker.bound(shape, ts_entries, order)
+        return al_table.bound(len(regions), entries[0], known), tracker.bound(shape, entries[1], order)
 
     # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------------------
 
@@ -94,14 +92,6 @@ class Hub:
         """Layout blocks of local experts as places."""
         return [(e, self.layout.row_ptr[self.regions[e]] + block) for e, block in blocks]
 
-    def slot(self, expert: int) -> int:
-        """The expert slot of a local expert."""
-        return self.layout.slot_of_region[self.regions[expert]]
-
-    def column(self, token: int, expert: int) -> int:
-        """The column of `token`'s top-k that chose a local expert."""
-        return self._columns[token, self.slot(expert)]
-
     def places(self, token: int) -> list[Place]:
         """All rows of a token on this GPU: what software here knows. Raises EmulationMismatch for a row that is not written yet."""
         rows = [(e, self.row_of.get((e, token))) for e in range(len(self.regions))]
@@ -110,11 +100,28 @@ class Hub:
             raise EmulationMismatch(f"GPU {self.gpu}: found a read of token {token}, expected one after all its rows were written")
         return places
 
-    # ---- tracker -----------------------------------------------------------------------------------------------------------------
+    def slots(self, places: list[Place]) -> tuple[int, ...]:
+        """The expert slots of places."""
+        return tuple(self.layout.slot_of_region[self.regions[e]] for e, _ in places)
 
-    def visible(self, expert: int, place: int, chunk: int, n_bytes: int) -> None:
+    def columns(self, token: int, places: list[Place]) -> list[int]:
+        """The columns of a token's top-k that chose the experts of `places`."""
+        return [self.layout.column_of[token, slot] for slot in self.slots(places)]
+
+    def write(self, name: str, place: Place, chunk: int, payload: bytes) -> None:
+        """A chunk becomes visible in a row of buffer `name`."""
+        number, begin = self._t.number, chunk * PACKET_BYTES // self._t.number.bytes
+        self.memory.rows(name)[place[1], begin : begin + len(payload) // number.bytes] = np.frombuffer(payload, number.stored)
+        self.visible(place, chunk, len(payload))
+
+    def write_weight(self, place: Place, chunk: int, weight: Any) -> None:
+        """The gate weight of a row becomes visible."""
+        self.memory.weight[place[1]] = weight
+        self.visible(place, chunk, 4)
+
+    def visible(self, place: Place, chunk: int, n_bytes: int) -> None:
         """`n_bytes` of a row, its chunk number `chunk`, can be read by all SMs."""
-        self.tables.track(tracker.Store(expert, self._block(expert, place), chunk, n_bytes))
+        self.tables.track(tracker.Store(place[0], self._block(*place), chunk, n_bytes))
 
     def computed(self, tile: int, *, last: bool) -> None:
         """The first or the last GEMM of a Program tile has run."""
@@ -122,21 +129,66 @@ class Hub:
         local = (self.regions.index(region), tile - self.layout.tile_ptr[region])
         self.tables.track(tracker.Gemm2Block(local) if last else tracker.Gemm1Block(local))
 
-    # ---- sums --------------------------------------------------------------------------------------------------------------------
+    # ---- what packets fetch ------------------------------------------------------------------------------------------------------
+
+    def load(self, one: Instruction, places: list[Place], address: int) -> Value:
+        """The answer to a copy of a pull: the rounded sum of the rows at `places`, or their gate gradients.
+
+        `address`: of the copy; for gate gradients its low bits say where those of this GPU begin in the target list.
+        """
+        if not one.weights:
+            return self.results(places, one.columns)
+        first = address % STRIDE
+        return self._gate_grads(places, list(range(first, first + len(places))) if one.dynamic else self.columns(one.token, places))
 
     def results(self, places: list[Place], columns: slice) -> Value:
         """The rounded sum of a chunk over local experts' results."""
         buffer = self.memory.rows("dx" if self._t.saved is not None else "y")
         width = len(range(*columns.indices(buffer.shape[1])))
         total = hub_sum([buffer[place, columns] for _, place in places], width, self._t.number)
-        return Value(total, (("hub", self.gpu, tuple(self.slot(e) for e, _ in places)),))
+        return Value(total, (("hub", self.gpu, self.slots(places)),))
 
-    def gate_grads(self, places: list[Place], indices: list[int]) -> Value:
+    def _gate_grads(self, places: list[Place], indices: list[int]) -> Value:
         """`[topk]` with the gate gradient of each place at its index, zeros elsewhere."""
         out = np.zeros(self._t.routing.topk, self.memory.gate_grad.dtype)
         out[indices] = [self.memory.gate_grad[place] for _, place in places]
         return Value(out, ())
 
-    def columns(self, token: int, places: list[Place]) -> list[int]:
-        """The top-k columns of a token's rows here."""
-        return [self.column(token, e) for e, _ in places]
+    # ---- what packets bring ------------------------------------------------------------------------------------------------------
+
+    def payload(self, one: Instruction) -> bytes:
+        """What a store of this GPU brings: a piece of a token, its gate weights, a sum, gate gradients, or a control word."""
+        if one.template.fn == "control":
+            return bytes(one.n_bytes)
+        if one.template.fn != "copy":
+            places = self.pushed(one, one.token)
+            value = self._gate_grads(places, self.columns(one.token, places)) if one.weights else self.results(places, one.columns)
+            return self._fmt.write(value.array, one.dtype)
+        if one.weights:
+            return self._weights(one)
+        if one.token < 0 or one.token // self._t.routing.tokens_per_gpu != self.gpu:
+            raise EmulationMismatch(f"op {one.op}: found token {one.token} read on GPU {self.gpu}, expected one of its own")
+        first = one.chunk * PACKET_BYTES
+        row: bytes = self._t.tokens[one.token].tobytes()
+        return row[first : first + one.n_bytes]
+
+    def _weights(self, one: Instruction) -> bytes:
+        """Gate weights in the order of the target list (dynamic), else in the order of the router's columns."""
+        weights = self._t.weight[max(one.token, 0)]
+        if one.dynamic:
+            columns = [self.layout.column_of[one.token, slot] for slot in one.targets]
+            weights = np.concatenate((weights[columns], np.zeros(len(weights) - len(columns), weights.dtype)))
+        return self._fmt.write(weights, one.dtype)
+
+    def pushed(self, one: Instruction, token: int) -> list[Place]:
+        """Places of what a push adds up: all rows of `token` here, or the one row that belongs into its partial row (fn "row")."""
+        if one.template.fn != "row":
+            return self.places(token)
+        (partial,) = self._decoder.rows(one.members[0])
+        row = self.layout.pushed(partial, token)
+        region, place = self.layout.region[row], self.layout.place[row]
+        if region not in self.regions:
+            raise EmulationMismatch(f"row {row}: found a push from GPU {self.gpu}, expected one from GPU {self.layout.node[region]} that holds it")
+        if place == UNBOUND:
+            raise EmulationMismatch(f"row {row}: found a push from GPU {self.gpu} before the row was written, expected it after")
+        return [(self.regions.index(region), place)]

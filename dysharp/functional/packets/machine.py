@@ -14,11 +14,10 @@ from dysharp.functional.network.lsu import LoadStoreUnits
 from dysharp.functional.network.network import LOCAL, MEMORY, MOVE, N_KINDS, Network
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.tables import HubTables, Place
-from dysharp.functional.network.transaction import MAX_TAGS
+from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES
 from dysharp.functional.network.values import Format, Value
 from dysharp.functional.orders import Pool, make_pool
-from dysharp.functional.packets.contents import Contents
-from dysharp.functional.packets.hub import Columns, Hub
+from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction, check_program
 from dysharp.functional.packets.output import Output
 from dysharp.functional.packets.stores import Stores
@@ -29,7 +28,6 @@ from dysharp.isa.packets import Packet
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.protocol import readiness
-from dysharp.protocol.al_table import Key
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.machine import sessions_of_table
 
@@ -75,64 +73,46 @@ def _pool(order: str, seed: int, faults: Faults) -> Pool:
 class _PacketDriver:
     def __init__(self, p: Program, t: Tensors, pool: Pool, trace: Trace | None, faults: Faults, cluster: Cluster, dump_token: int | None) -> None:
         self.p, self.t, self.trace, self.faults, self.dump_token = p, t, trace, faults, dump_token
-        self.statistics = Statistics()
         self.kind, self.node, self.key = p.kinds().tolist(), p.ops.node.tolist(), p.ops.key.tolist()
-        self.record = Record(chunk=128 // t.number.bytes)
         self.layout = Layout(p, t.routing)
-        self.memory = ExpertMemory(t, self.layout, self.record)
+        self.memory = ExpertMemory(t, self.layout, Record(chunk=PACKET_BYTES // t.number.bytes))
         self.decoder = Decoder(p, t, self.layout, cluster.links_per_gpu, trace)
         self.missing: Counter[int] = Counter()  # instructions by op
-        column_of = _columns(t)
-        self._make_hubs(cluster, column_of)
-        self.output = Output(t, self.layout, self.record, self.hubs, column_of)
-        self.contents = Contents(t, self.decoder, self.hubs, column_of)
-        self.stores = Stores(p, t, self.layout, self.decoder, self.hubs, self.contents, self.output, self._tile_ready)
         self._make_network(cluster, pool)
+        self.statistics = self.network.statistics
+        row_bytes = t.experts.hidden * t.number.bytes + (4 if t.saved is None and _carries_weights(p) else 0)
+        entries = (faults.tlb_entries or cluster.al_tlb_entries, faults.tracker_entries or cluster.ts_entries)
+        self.hubs = [Hub(g, self.network, self.memory, self.decoder, entries, row_bytes, self._tile_ready) for g in range(p.n_nodes)]
+        self.output = Output(self.memory, self.hubs)
+        self.stores = Stores(p, self.memory, self.decoder, self.hubs, self.output, self._tile_ready)
+        self._make_readiness(faults.tracker_entries or cluster.or_entries)
         self.progress = Progress(p, self)
-
-    def _make_hubs(self, c: Cluster, column_of: Columns) -> None:
-        f, weight_bytes = self.faults, 4 if self.t.saved is None and _carries_weights(self.p) else 0
-        self.hubs = [
-            Hub(
-                gpu,
-                self.t,
-                self.layout,
-                self.memory,
-                column_of,
-                self.statistics,
-                tlb_entries=f.tlb_entries or c.al_tlb_entries,
-                ts_entries=f.tracker_entries or c.ts_entries,
-                row_bytes=self.t.experts.hidden * self.t.number.bytes + weight_bytes,
-                miss=self._miss,
-                tile_ready=self._tile_ready,
-            )
-            for gpu in range(self.p.n_nodes)
-        ]
 
     def _make_network(self, c: Cluster, pool: Pool) -> None:
         self.network: Network[Instruction] = Network(
             self,
             pool,
             Format(self.t.number),
-            self.statistics,
             n_gpus=self.p.n_nodes,
             experts_per_gpu=self.t.routing.placement.slots_per_gpu,
             reduction_entries=self.faults.reduction_entries or sessions_of_table(c),
             faults=self.faults,
             follows=None if self.dump_token is None else self._follows,
         )
+        self.lsus = LoadStoreUnits(self.network, c.multimemq_entries, self.faults.duplicate_every, self._send, self._instruction_done)
+        self.network.on(ISSUE, self._issue)
+        self.network.on(DONE, self._done)
+
+    def _make_readiness(self, entries: int) -> None:
+        """OR tables: notifications that ops wait for, by GPU."""
         told = self.p.regions.row_notify
         self._expected = Counter(told[told >= 0].tolist())  # notifications by op
         self._or_ops: dict[int, list[int]] = defaultdict(list)  # by GPU, in the order of the OR table
         for op in self._expected:
             self._or_ops[self.node[op]].append(op)
         self._or_index = {op: i for ops in self._or_ops.values() for i, op in enumerate(ops)}
-        size = self.faults.tracker_entries or c.or_entries
-        self.ors = [readiness.empty(tuple(self._expected[op] for op in self._or_ops[gpu]), size) for gpu in range(self.p.n_nodes)]
-        self.statistics.table("or", entries=size)
-        self.lsus = LoadStoreUnits(self.network, c.multimemq_entries, self.faults.duplicate_every, self._send, self._instruction_done)
-        self.network.on(ISSUE, self._issue)
-        self.network.on(DONE, self._done)
+        self.ors = [readiness.empty(tuple(self._expected[op] for op in self._or_ops[gpu]), entries) for gpu in range(self.p.n_nodes)]
+        self.statistics.table("or", entries=entries)
 
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
         """Step until nothing can happen. Raises EmulationMismatch (the watchdog) if ops are left then."""
@@ -151,7 +131,7 @@ class _PacketDriver:
         self._count_overflows()
         backward = self.t.saved is not None
         gate_grad = self.output.gate_grad if backward else None
-        return Outcome(self.output.out, gate_grad, self.record, None if backward else self.memory.saved(), events)
+        return Outcome(self.output.out, gate_grad, self.memory.record, None if backward else self.memory.saved(), events)
 
     def _waiting(self) -> Iterator[str]:
         """Table entries that still wait, for the watchdog."""
@@ -223,9 +203,6 @@ class _PacketDriver:
             self.output.sum_for_free(node)
         self.progress.finish(op)
 
-    def _miss(self, tables: HubTables, key: Key) -> None:
-        self.network.miss(tables, key)
-
     def _tile_ready(self, tile: int) -> None:
         self.progress.fire(Tail.TILE_READY, tile)
 
@@ -236,7 +213,7 @@ class _PacketDriver:
         if one.far:
             lane = one.tag % self.faults.lanes
             self.statistics.injected["reorder"] += lane > 0
-            self.network.request(one, one.request(attempt, lane, b"" if one.pull else self.contents.payload(one)))
+            self.network.request(one, b"" if one.pull else self.hubs[one.source].payload(one), attempt, lane)
 
     # ---- what the network asks (network.Driver) ------------------------------------------------------------------------------------
 
@@ -250,7 +227,7 @@ class _PacketDriver:
         hub = self.hubs[gpu]
         rows = hub.places(t.token) if places is None else hub.in_memory(places)
         if packet is not None or not t.weights:
-            return self.contents.load(t, gpu, rows, t.address if packet is None else packet.address)
+            return hub.load(t, rows, t.address if packet is None else packet.address)
         self.output.own_gate_grads(t.token, gpu, rows)
         return Value(np.zeros(t.elements, self.t.number.work), ())
 
@@ -275,10 +252,6 @@ class _PacketDriver:
                 table["ready"] += 1
                 ready = self._or_ops[gpu][out.token]
                 self.progress.told(ready, self._expected[ready])
-
-
-def _columns(t: Tensors) -> Columns:
-    return {(token, int(t.routing.slot[token, column])): column for token, column in np.argwhere(t.routing.slot >= 0).tolist()}
 
 
 def _carries_weights(p: Program) -> bool:

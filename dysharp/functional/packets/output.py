@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.functional.layer import Layout, Record, Tensors
+from dysharp.functional.layer import ExpertMemory
 from dysharp.functional.network.tables import Place
 from dysharp.functional.network.values import Value
-from dysharp.functional.packets.hub import Columns, Hub
+from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import Instruction
 from dysharp.functional.sums import Expression
 
@@ -22,12 +22,12 @@ Array = NDArray[Any]
 class Output:
     """`out`: `[tokens, hidden]` stored dtype, poison where nothing was written; `gate_grad`: `[tokens, topk]` work dtype (backward only)."""
 
-    def __init__(self, tensors: Tensors, layout: Layout, record: Record, hubs: Sequence[Hub], column_of: Columns) -> None:
-        self._t, self._layout, self._record, self._hubs, self._column_of = tensors, layout, record, hubs, column_of
-        r, n = tensors.routing, tensors.number
-        self.out = n.poison((r.n_tokens, tensors.experts.hidden))
+    def __init__(self, memory: ExpertMemory, hubs: Sequence[Hub]) -> None:
+        self._t, self._layout, self._record, self._hubs = memory.t, memory.layout, memory.record, hubs
+        r, n = self._t.routing, self._t.number
+        self.out = n.poison((r.n_tokens, self._t.experts.hidden))
         self.out[(r.slot < 0).all(axis=1)] = 0
-        self.gate_grad: Array = np.zeros((r.n_tokens if tensors.saved is not None else 0, r.topk), n.work)
+        self.gate_grad: Array = np.zeros((r.n_tokens if self._t.saved is not None else 0, r.topk), n.work)
         self._history: dict[int, dict[int, Expression]] = defaultdict(dict)  # by token, by chunk
         self._partial: dict[int, dict[int, Value]] = defaultdict(dict)  # by row, by chunk
 
@@ -36,8 +36,8 @@ class Output:
         if not one.weights:
             self._store(one.token, one.chunk, one.columns, value)
         elif one.dynamic:
-            for i, slot in enumerate(one.targets):
-                self.gate_grad[one.token, self._column_of[one.token, slot]] = value.array[i]
+            columns = [self._layout.column_of[one.token, slot] for slot in one.targets]
+            self.gate_grad[one.token, columns] = value.array[: len(columns)]
         else:
             for gpu in set(one.far):
                 columns = self._hubs[gpu].columns(one.token, self._hubs[gpu].places(one.token))
@@ -55,7 +55,7 @@ class Output:
             columns = hub.columns(token, places)
             self.gate_grad[token, columns] = values[columns]
         else:
-            self._partial[row][one.chunk] = Value(values, (("hub", one.source, tuple(hub.slot(e) for e, _ in places)),))
+            self._partial[row][one.chunk] = Value(values, (("hub", one.source, hub.slots(places)),))
 
     def _store(self, token: int, chunk: int, columns: slice, value: Value) -> None:
         self.out[token, columns] = self._t.number.store(value.array)

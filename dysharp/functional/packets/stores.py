@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dysharp.functional.layer import Layout, Tensors
+from dysharp.functional.layer import ExpertMemory
 from dysharp.functional.network.tables import Place
 from dysharp.functional.network.values import Format
-from dysharp.functional.packets.contents import Contents
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.functional.packets.output import Output
@@ -24,81 +23,59 @@ class Stores:
     """
 
     def __init__(
-        self,
-        program: Program,
-        tensors: Tensors,
-        layout: Layout,
-        decoder: Decoder,
-        hubs: Sequence[Hub],
-        contents: Contents,
-        output: Output,
-        tile_ready: Callable[[int], None],
+        self, program: Program, memory: ExpertMemory, decoder: Decoder, hubs: Sequence[Hub], output: Output, tile_ready: Callable[[int], None]
     ) -> None:
-        self._t, self._layout, self._decoder, self._hubs = tensors, layout, decoder, hubs
-        self._contents, self._output, self._tile_ready = contents, output, tile_ready
-        self._fmt = Format(tensors.number)
+        self._t, self._layout = memory.t, memory.layout
+        self._decoder, self._hubs, self._output, self._tile_ready = decoder, hubs, output, tile_ready
+        self._fmt, self._op_bytes = Format(memory.t.number), program.ops.bytes
         self.row_missing: list[int] = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr)).tolist()
-        self._tile_missing = [end - first for _, first, end in map(layout.tile, range(program.n_tiles))]
+        self._tile_missing = [end - first for _, first, end in map(self._layout.tile, range(program.n_tiles))]
         self._seen: set[tuple[int, int]] = set()  # (row, chunk)
-        self._op_bytes = program.ops.bytes
 
     def store(self, one: Instruction, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
         """Write a copy on `gpu`: at `places`, or in the rows that the op's member there names. `packet` None: the source's own copy."""
         if one.template.fn == "copy" and one.token < 0 and packet is None:
             self._copy_free(one)
-        elif places is None:
-            payload = self._contents.payload(one) if packet is None else packet.payload
-            for row in self._decoder.rows(self._decoder.member_at(one, gpu)):
-                self._plain(one, gpu, row, payload)
-        elif one.weights:
-            self._weights(one, gpu, places, packet)
-        else:
-            payload = self._contents.payload(one) if packet is None else packet.payload
-            for e, place in places:
-                self._write_row(one, gpu, e, place, payload)
-
-    def _weights(self, one: Instruction, gpu: int, places: list[Place], packet: Packet | None) -> None:
-        """Gate weights of a dynamic request: a copy says in its low address bits where this GPU's begin."""
+            return
         hub = self._hubs[gpu]
+        if places is not None and one.weights:
+            self._weights(one, hub, places, packet)
+            return
+        payload = self._hubs[one.source].payload(one) if packet is None else packet.payload
+        if places is None:
+            for row in self._decoder.rows(self._decoder.member_at(one, gpu)):
+                self._plain(one, hub, row, payload)
+        else:
+            for place in places:
+                hub.write(_buffer(one), place, one.chunk, payload)
+
+    def _weights(self, one: Instruction, hub: Hub, places: list[Place], packet: Packet | None) -> None:
+        """Gate weights of a dynamic request: a copy says in its low address bits where this GPU's begin."""
         if packet is None:
             weights = self._t.weight[one.token, hub.columns(one.token, places)]
         else:
             weights = self._fmt.read(packet.payload, one.dtype)[packet.address % STRIDE :]
-        for (e, place), weight in zip(places, weights, strict=False):
-            hub.memory.weight[place] = weight
-            hub.visible(e, place, one.chunk, one.dtype.item_bytes)
+        for place, weight in zip(places, weights, strict=False):
+            hub.write_weight(place, one.chunk, weight)
 
-    def _write_row(self, one: Instruction, gpu: int, expert: int, place: int, payload: bytes) -> None:
-        """A chunk becomes visible in a row of a local expert."""
-        hub, number = self._hubs[gpu], self._t.number
-        begin = one.columns.start
-        hub.memory.rows(_buffer(one))[place, begin : begin + len(payload) // number.bytes] = np.frombuffer(payload, number.stored)
-        hub.visible(expert, place, one.chunk, len(payload))
-
-    def _plain(self, one: Instruction, gpu: int, row: int, payload: bytes) -> None:
+    def _plain(self, one: Instruction, hub: Hub, row: int, payload: bytes) -> None:
         """A store whose receiver's software knows the row."""
-        fn, region = one.template.fn, self._layout.region[row]
-        if fn == "copy" and region in self._layout.slot_of_region:
-            self._plain_copy(one, gpu, row, payload)
+        token, region = self._layout.key[row], self._layout.region[row]
+        if one.template.fn == "copy" and region in self._layout.slot_of_region:
+            expert = hub.regions.index(region)
+            place = (expert, hub.bind(expert, token))
+            if one.weights:
+                hub.write_weight(place, one.chunk, self._fmt.read(payload, one.dtype)[self._layout.column[row]])
+            else:
+                hub.write(_buffer(one), place, one.chunk, payload)
             return
-        if fn in ("sum", "row"):
-            values = self._fmt.read(payload, one.dtype)
-            token = self._layout.key[row]
-            self._output.pushed(one, token, row, self._contents.pushed_places(one, token), values)
+        if one.template.fn in ("sum", "row"):
+            places = self._hubs[one.source].pushed(one, token)
+            self._output.pushed(one, token, row, places, self._fmt.read(payload, one.dtype))
         if not one.weights and (row, one.chunk) not in self._seen:
             self._seen.add((row, one.chunk))
             self._layout.bind(row)
             self._arrived(row, one.n_bytes)
-
-    def _plain_copy(self, one: Instruction, gpu: int, row: int, payload: bytes) -> None:
-        hub, token = self._hubs[gpu], self._layout.key[row]
-        expert = hub.regions.index(self._layout.region[row])
-        place = hub.bind(expert, token)
-        if one.weights:
-            hub.memory.weight[place] = self._fmt.read(payload, one.dtype)[hub.column(token, expert)]
-            hub.visible(expert, place, one.chunk, one.dtype.item_bytes)
-        else:
-            self._write_row(one, gpu, expert, place, payload)
 
     def _arrived(self, row: int, n_bytes: int) -> None:
         self.row_missing[row] -= n_bytes
@@ -110,16 +87,14 @@ class Stores:
 
     def _copy_free(self, one: Instruction) -> None:
         """Free communication (`ideal`): every row is there at once, with the op's first packet."""
-        if one.chunk:
-            return
         hub, layout = self._hubs[one.source], self._layout
-        for row in self._decoder.rows(one.local):
+        for row in self._decoder.rows(one.local) if one.chunk == 0 else ():
             token, expert = layout.key[row], hub.regions.index(layout.region[row])
             place = hub.bind(expert, token)
             hub.memory.rows(_buffer(one))[place] = self._t.tokens[token]
             if self._t.saved is None:
                 hub.memory.weight[place] = self._t.weight[token, layout.column[row]]
-            hub.visible(expert, place, 0, int(self._op_bytes[one.op]))
+            hub.visible((expert, place), 0, int(self._op_bytes[one.op]))
 
 
 def _buffer(one: Instruction) -> str:
