@@ -6,19 +6,19 @@ where the paper is silent: docs/design/0004.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, IsaError
+from dysharp.functional.network.network import Network
 from dysharp.functional.network.transaction import Transaction
+from dysharp.functional.numbers import Number
 from dysharp.isa.commands import RULES, Command
 from dysharp.protocol import al_table, tracker
-
-if TYPE_CHECKING:
-    from dysharp.functional.runtime import Device
 
 Array = NDArray[Any]
 ALIGN: Final = 16  # bytes; one flit, and the grain in which the tracker counts a row
@@ -38,6 +38,18 @@ class DyMulticastObjectProp:
     stage: int = 2
 
 
+class OwnDevice(Protocol):
+    """What objects need of their `Device`."""
+
+    n_gpus: int
+    experts_per_gpu: int
+    number: Number
+    network: Network[Any]
+    newly_ready: deque[tuple[DyMulticastObject, int, tracker.Tile]]
+
+    def notify(self, gpu: int, home: int, token: int, expert: int) -> None: ...
+
+
 class DyMulticastObject:
     """`n_tokens` blocks of `prop.bsize` bytes, block `i` from `address(i)` on. Made by `Device.create`.
 
@@ -45,7 +57,7 @@ class DyMulticastObject:
     which their first packets arrived. A tile is (local expert, row of tiles): 128 such blocks, the last tile of an expert may have fewer.
     """
 
-    def __init__(self, device: Device, prop: DyMulticastObjectProp, n_tokens: int, base: int, stride: int) -> None:
+    def __init__(self, device: OwnDevice, prop: DyMulticastObjectProp, n_tokens: int, base: int, stride: int) -> None:
         self.device, self.prop, self.n_tokens, self.base, self.stride = device, prop, n_tokens, base, stride
         self.bound: dict[int, BoundMemory] = {}
 

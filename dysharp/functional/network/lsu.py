@@ -21,9 +21,7 @@ class LoadStoreUnits(Generic[T]):
     another GPU is sent again with the next attempt number.
     """
 
-    def __init__(
-        self, network: Network[T], entries: int, duplicate_every: int, send: Callable[[T, int], None], done: Callable[[T], None]
-    ) -> None:
+    def __init__(self, network: Network[T], entries: int, duplicate_every: int, send: Callable[[T, int], None], done: Callable[[T], None]) -> None:
         self._network, self._duplicate_every, self._send, self._done = network, duplicate_every, send, done
         self._states = [{True: lsu.empty(entries), False: lsu.empty(NO_QUEUE)} for _ in range(network.n_gpus)]
         self._refused: dict[int, deque[T]] = defaultdict(deque)
