@@ -13,7 +13,7 @@ from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression
-from dysharp.program import Alloc, Program
+from dysharp.program import Alloc, Kind, Program
 from dysharp.workload import Routing
 
 Array = NDArray[Any]
@@ -78,9 +78,13 @@ class Tensors:
 
 
 class Layout:
-    """Rows of a Program's regions and the slots they take. A *place* is a slot counted over all regions, like a row."""
+    """Rows of a Program's regions and the slots they take. A *place* is a slot counted over all regions, like a row.
+
+    Raises ConfigError for a Program with other COMPUTEs than GEMMs of tiles, or without a region "expert" per expert slot.
+    """
 
     def __init__(self, program: Program, routing: Routing) -> None:
+        check_computes(program)
         r = program.regions
         self.region: list[int] = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr)).tolist()
         self.row_ptr: list[int] = r.row_ptr.tolist()
@@ -202,7 +206,7 @@ class ExpertMemory:
         return self._rows[name]
 
     def compute(self, fn: str, tile: int, node: int) -> None:
-        """Run one function on one tile. Raises EmulationMismatch for a tile of another GPU."""
+        """Run one function of `TILE_FUNCTIONS` on one tile. Raises EmulationMismatch for a tile of another GPU."""
         region, first, end = self.layout.tile(tile)
         if self.layout.node[region] != node:
             raise EmulationMismatch(f"{fn} of tile {tile}: found on GPU {node}, expected on GPU {self.layout.node[region]} that holds it")
@@ -216,6 +220,28 @@ class ExpertMemory:
         """What the backward pass needs."""
         key = np.array([self.layout.key[row] if row != UNBOUND else UNBOUND for row in self.layout.row_at[: self.n]], np.int64)
         return Saved(self.rows("x"), self.rows("h"), self.rows("a"), self.weight, key, self.layout.row_slot())
+
+
+TILE_FUNCTIONS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
+
+
+def check_computes(program: Program) -> None:
+    """Refuse a COMPUTE that is no GEMM of an expert's tile. Raises ConfigError naming the op."""
+    p, r = program, program.regions
+    experts = [region for region, name in enumerate(r.name) if name == "expert"]
+    tiles = np.concatenate([np.arange(r.tile_ptr[i], r.tile_ptr[i + 1]) for i in experts] or [np.zeros(0, np.int64)])
+    computes = np.flatnonzero(p.kinds() == Kind.COMPUTE)
+    functions = np.array([t.fn in TILE_FUNCTIONS for t in p.templates], bool)[p.ops.template[computes]]
+    wrong = computes[~(functions & np.isin(p.ops.key[computes], tiles))]
+    if not len(wrong):
+        return
+    op = int(wrong[0])
+    template = p.templates[p.ops.template[op]]
+    where = f"op {op} ({template.name}, GPU {p.ops.node[op]})"
+    if template.fn not in TILE_FUNCTIONS:
+        expected = f"one of {', '.join(TILE_FUNCTIONS)} (work on no tile is a DELAY)"
+        raise ConfigError(f'functional machine: {where}: found a COMPUTE with fn "{template.fn}", expected {expected}')
+    raise ConfigError(f'functional machine: {where}: found a COMPUTE of tile {p.ops.key[op]}, expected a tile of a region "expert"')
 
 
 class TileMemory(Protocol):
@@ -248,4 +274,4 @@ def run_tile(fn: str, e: int, tile: slice, memory: TileMemory, t: Tensors) -> No
     elif fn == "gemm1_wgrad":
         experts.gemm1_wgrad(e, n.load(rows("x")[tile]), n.load(rows("dh")[tile]))
     else:
-        raise ConfigError(f"COMPUTE function {fn!r}: found no such function, expected gemm1, gemm2 or one of their gradients")
+        raise ConfigError(f"COMPUTE function {fn!r}: found no such function, expected one of {', '.join(TILE_FUNCTIONS)}")

@@ -221,8 +221,11 @@ class _RowMachine:
         t, layout = self.t, self.layout
         buffer = self.memory.rows("dx" if self.backward else "y")
         for row in rows:
-            if layout.node[layout.region[row]] != node or layout.place[row] == UNBOUND:
-                raise EmulationMismatch(f"row {row}: found a read on GPU {node}, expected one on GPU {layout.node[layout.region[row]]} once bound")
+            holder, where = layout.node[layout.region[row]], f"row {row} (token {layout.key[row]})"
+            if holder != node:
+                raise EmulationMismatch(f"{where}: found a read on GPU {node}, expected one on GPU {holder} that holds it")
+            if layout.place[row] == UNBOUND:
+                raise EmulationMismatch(f"{where}: found a read on GPU {node} before the row was written, expected it after")
         value = t.number.store(add_in_order([buffer[layout.place[row]] for row in rows], t.experts.hidden, t.number))
         return value, ("hub", node, tuple(layout.slot_of_region[layout.region[row]] for row in rows))
 
