@@ -43,7 +43,9 @@ class Handle:
 
     @property
     def value(self) -> Array:
-        """`[n_elements]` of the device's dtype: the reduced vector; `[0]` for a store. Raises EmulationMismatch before it is complete."""
+        """`[n_elements]` of the device's dtype: the reduced vector; `[0]` for a store. Raises EmulationMismatch
+        before it is complete.
+        """
         if self.waiting:
             raise EmulationMismatch(f"{self.name} on GPU {self.gpu}: found {self.waiting} packets under way, expected none (call run first)")
         return self.result
@@ -51,7 +53,9 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part(Transaction):
-    """One packet's worth of an instruction. `data`: what a store brings; `columns`: elements of the result that a load fills."""
+    """One packet's worth of an instruction. `data`: what a store brings; `columns`: elements of the result that a
+    load fills.
+    """
 
     handle: Handle
     obj: DyMulticastObject
@@ -60,7 +64,9 @@ class Part(Transaction):
 
 
 class IssueUnit:
-    """The driver of a device's network: instructions without a Program. `told`: where notifications go, as (GPU, token, expert)."""
+    """The driver of a device's network: instructions without a Program. `told`: where notifications go, as (GPU,
+    token, expert).
+    """
 
     def __init__(
         self, n_gpus: int, experts_per_gpu: int, planes: int, seed: int, number: Number, reduction_entries: int, told: deque[tuple[int, int, int]]
@@ -104,7 +110,9 @@ class IssueUnit:
                 raise IsaError(f"{name} targets on GPU {gpu}: found expert {target} on GPU {holder}, expected a GPU where the object is bound")
 
     def issue(self, handle: Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
-        """One transaction per 128 B; the targets on the own GPU are served in its hub. `data` None: a load. An empty list is complete."""
+        """One transaction per 128 B; the targets on the own GPU are served in its hub. `data` None: a load. An empty
+        list is complete.
+        """
         gpu = handle.gpu
         listed = tuple(int(t) for t in targets if t // self.experts_per_gpu != gpu)
         near = tuple(sorted(int(t) % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
@@ -151,7 +159,7 @@ class IssueUnit:
         obj = self.objects[bisect_right(self.objects, address, key=lambda o: o.base) - 1]
         return obj, *divmod(address - obj.base, obj.stride)
 
-    # ---- what the network asks (network.Driver) --------------------------------------------------------------------------------
+    # ---- what the network asks (network.Driver) ----------------------------------------------------------------------
 
     def locate(self, gpu: int, address: int) -> tuple[HubTables, int]:
         obj, block, _ = self._locate(address)

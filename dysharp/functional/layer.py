@@ -1,4 +1,6 @@
-"""What both paths of the machine work on: the tensors of a layer, where rows lie, what experts compute on a tile, what was recorded."""
+"""What both paths of the machine work on: the tensors of a layer, where rows lie, what experts compute on a tile,
+what was recorded.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ UNBOUND = -1
 class Record:
     """What the machine did, for a reference that does it again on its own data.
 
-    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token an expression per
-    chunk of `chunk` columns (0 = one for the whole row).
+    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token an
+    expression per chunk of `chunk` columns (0 = one for the whole row).
     """
 
     chunk: int = 0
@@ -37,8 +39,8 @@ class Record:
 class Saved:
     """What a forward pass leaves for its backward: rows of all expert slots in layout order, and the layout.
 
-    `x` `[rows, hidden]`, `h` `[rows, inner]`, `a` `[rows, mid]` as stored; `weight` `[rows]` work dtype; `key` `[rows]` token of each row;
-    `row_slot` `[program rows]` as `Trace.row_slot`.
+    `x` `[rows, hidden]`, `h` `[rows, inner]`, `a` `[rows, mid]` as stored; `weight` `[rows]` work dtype; `key` `[rows]`
+    token of each row; `row_slot` `[program rows]` as `Trace.row_slot`.
     """
 
     x: Array
@@ -51,8 +53,8 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Inputs of one pass. `tokens`: `[tokens, hidden]` stored dtype, what Dispatch sends; `weight`: `[tokens, topk]` gate weights in the
-    work dtype; `saved`: of the forward pass (backward only).
+    """Inputs of one pass. `tokens`: `[tokens, hidden]` stored dtype, what Dispatch sends; `weight`: `[tokens, topk]`
+    gate weights in the work dtype; `saved`: of the forward pass (backward only).
     """
 
     routing: Routing
@@ -80,7 +82,8 @@ class Tensors:
 class Layout:
     """Rows of a Program's regions and the slots they take. A *place* is a slot counted over all regions, like a row.
 
-    Raises ConfigError for a Program with other COMPUTEs than GEMMs of tiles, or without a region "expert" per expert slot.
+    Raises ConfigError for a Program with other COMPUTEs than GEMMs of tiles, or without a region "expert" per expert
+    slot.
     """
 
     def __init__(self, program: Program, routing: Routing) -> None:
@@ -133,7 +136,9 @@ class Layout:
         return {(self.key[row], self.slot_of_region[self.region[row]]): self.column[row] for row in range(self.n_useful)}
 
     def pushed(self, row: int, token: int) -> int:
-        """The expert row of `token` that belongs into partial row `row` when experts' rows are pushed one by one (fn "row")."""
+        """The expert row of `token` that belongs into partial row `row` when experts' rows are pushed one by one (fn
+        "row").
+        """
         if not self._rank:
             self._rank_rows()
         mine, rank = self._rows_of_token.get(token, []), self._rank.get(row, UNBOUND)
@@ -142,7 +147,9 @@ class Layout:
         return mine[rank]
 
     def _rank_rows(self) -> None:
-        """Rows of a token by slot (rows are grouped by slot), and the rank of each partial row among those of its token."""
+        """Rows of a token by slot (rows are grouped by slot), and the rank of each partial row among those of its
+        token.
+        """
         for row in range(self.n_useful):
             self._rows_of_token.setdefault(self.key[row], []).append(row)
         seen: dict[int, int] = {}
@@ -184,7 +191,9 @@ class Layout:
 
 
 class ExpertMemory:
-    """Rows of all expert slots in memory, and what the tensor cores do to a tile of them. Nothing is written before it is computed."""
+    """Rows of all expert slots in memory, and what the tensor cores do to a tile of them. Nothing is written before
+    it is computed.
+    """
 
     def __init__(self, tensors: Tensors, layout: Layout, record: Record) -> None:
         self.t, self.layout, self.record = tensors, layout, record

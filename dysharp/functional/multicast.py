@@ -1,7 +1,7 @@
 """Dynamic multicast objects of the runtime API: blocks in multimem space, and the memory that each GPU binds to them.
 
-Source: DySHARP (arXiv 2605.05607), section III: create and bind (Fig. 11), algebraic layout (Fig. 9), token tracker (Fig. 13). Decisions
-where the paper is silent: docs/design/0004.
+Source: DySHARP (arXiv 2605.05607), section III: create and bind (Fig. 11), algebraic layout (Fig. 9), token tracker
+(Fig. 13). Decisions where the paper is silent: docs/design/0004.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ ST, LD = RULES[Command.DYST].name, RULES[Command.DYLD].name
 class DyMulticastObjectProp:
     """Properties of an object, after the paper's `CUDymulticastObjectProp`.
 
-    `bsize`: bytes of one block (a token vector), a positive multiple of 16. `stage`: 2 = two regions, one that `dymultimem_st` writes
-    (Dispatch) and one that `dymultimem_ld_reduce` reads (Combine), under one mapping of blocks; 1 = both use the same region.
+    `bsize`: bytes of one block (a token vector), a positive multiple of 16. `stage`: 2 = two regions, one that
+    `dymultimem_st` writes (Dispatch) and one that `dymultimem_ld_reduce` reads (Combine), under one mapping of blocks;
+    1 = both use the same region.
     """
 
     bsize: int
@@ -53,8 +54,9 @@ class OwnDevice(Protocol):
 class DyMulticastObject:
     """`n_tokens` blocks of `prop.bsize` bytes, block `i` from `address(i)` on. Made by `Device.create`.
 
-    Blocks lie at a power-of-two stride from `base` on. An expert's memory holds only the blocks that were stored to it, in the order in
-    which their first packets arrived. A tile is (local expert, row of tiles): 128 such blocks, the last tile of an expert may have fewer.
+    Blocks lie at a power-of-two stride from `base` on. An expert's memory holds only the blocks that were stored to it,
+    in the order in which their first packets arrived. A tile is (local expert, row of tiles): 128 such blocks, the last
+    tile of an expert may have fewer.
     """
 
     def __init__(self, device: OwnDevice, prop: DyMulticastObjectProp, n_tokens: int, base: int, stride: int) -> None:
@@ -62,15 +64,17 @@ class DyMulticastObject:
         self.bound: dict[int, BoundMemory] = {}
 
     def address(self, token: int, offset: int = 0) -> int:
-        """Multimem address of byte `offset` of block `token`. It is not checked here; the instruction that uses it refuses a wrong one."""
+        """Multimem address of byte `offset` of block `token`. It is not checked here; the instruction that uses it
+        refuses a wrong one.
+        """
         return self.base + token * self.stride + offset
 
     def bind(self, gpu: int, nactive: Sequence[int]) -> None:
         """Give `gpu` memory, after the paper's `cuDyMulticastBindAddr`.
 
-        `nactive`: blocks that will be stored to each local expert, `experts_per_gpu` counts of at least 0, known from the router. A store
-        of one block more raises IsaError when it arrives. Raises ConfigError for a GPU outside the device, a second bind of a GPU, and
-        other counts.
+        `nactive`: blocks that will be stored to each local expert, `experts_per_gpu` counts of at least 0, known from
+        the router. A store of one block more raises IsaError when it arrives. Raises ConfigError for a GPU outside the
+        device, a second bind of a GPU, and other counts.
         """
         d = self.device
         if not 0 <= gpu < d.n_gpus:
@@ -82,10 +86,12 @@ class DyMulticastObject:
         self.bound[gpu] = BoundMemory(self, gpu, tuple(int(n) for n in nactive))
 
     def memory(self, gpu: int, stage: int, local_expert: int) -> Array:
-        """`[nactive, bsize / element bytes]` of the device's dtype: the memory itself, one row per block in layout order.
+        """`[nactive, bsize / element bytes]` of the device's dtype: the memory itself, one row per block in layout
+        order.
 
-        `stage`: 0 = the region that stores write, 1 = the one that loads read (objects of two stages). Rows nobody has written hold NaN,
-        integers -1234567891. Raises ConfigError for a GPU that is not bound and for a stage or local expert that it does not have.
+        `stage`: 0 = the region that stores write, 1 = the one that loads read (objects of two stages). Rows nobody has
+        written hold NaN, integers -1234567891. Raises ConfigError for a GPU that is not bound and for a stage or local
+        expert that it does not have.
         """
         bound = self.bound.get(gpu)
         if bound is None or not 0 <= stage < self.prop.stage or not 0 <= local_expert < self.device.experts_per_gpu:
@@ -109,12 +115,16 @@ class DyMulticastObject:
         self.bound[gpu].tables.track(tracker.Gemm1Block(tile))
 
     def gemm2_done(self, gpu: int, tile: tracker.Tile) -> None:
-        """Tell the tracker that GEMM-2 of `tile` is visible on `gpu`: it notifies the homes of the tile's tokens (`Device.told`)."""
+        """Tell the tracker that GEMM-2 of `tile` is visible on `gpu`: it notifies the homes of the tile's tokens
+        (`Device.told`).
+        """
         self.bound[gpu].tables.track(tracker.Gemm2Block(tile))
 
 
 class BoundMemory:
-    """An object on one GPU: memory by stage and local expert, the tables in front of it, and the tiles that are ready."""
+    """An object on one GPU: memory by stage and local expert, the tables in front of it, and the tiles that are
+    ready.
+    """
 
     def __init__(self, obj: DyMulticastObject, gpu: int, nactive: tuple[int, ...]) -> None:
         d = obj.device
@@ -134,7 +144,7 @@ class BoundMemory:
             for start in range(offset, offset + n_bytes, ALIGN):
                 self.tables.track(tracker.Store(e, block, start // ALIGN, ALIGN))
 
-    # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------------------
+    # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------
 
     def _expert(self, local: int) -> int:
         return self._gpu * len(self._nactive) + local

@@ -1,4 +1,6 @@
-"""Who goes next: pools of enabled events with a policy. Any policy is a legal machine; only the tensors must not care."""
+"""Who goes next: pools of enabled events with a policy. Any policy is a legal machine; only the tensors must not
+care.
+"""
 
 from __future__ import annotations
 

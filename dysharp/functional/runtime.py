@@ -1,8 +1,9 @@
-"""The runtime API for kernel developers: create a dynamic multicast object, bind it, issue the two instructions, run the network.
+"""The runtime API for kernel developers: create and bind multicast objects, issue the two instructions, run.
 
-No Program is needed: a `Device` drives the network of the functional machine directly. Source: DySHARP (arXiv 2605.05607), section III
-(instructions, hub, API of Fig. 11, tracker). Decisions where the paper is silent: docs/design/0004. Integer results do not depend on the
-order of packets; float sums are rounded in the order in which the seed lets packets arrive.
+No Program is needed: a `Device` drives the network of the functional machine directly. Source: DySHARP (arXiv
+2605.05607), section III (instructions, hub, API of Fig. 11, tracker). Decisions where the paper is silent:
+docs/design/0004. Integer results do not depend on the order of packets; float sums are rounded in the order in which
+the seed lets packets arrive.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Device:
     | `newly_ready` | tiles whose rows have all arrived: (object, GPU, tile); the caller takes them out |
     | `packets` | packets by kind, once per link that they cross |
 
-    Raises ConfigError for sizes outside the fields of a packet: 1 .. 4096 GPUs, 1 .. 65536 experts in all, and for an unknown dtype.
+    Raises ConfigError for sizes outside the fields of a packet: 1 .. 4096 GPUs, 1 .. 65536 experts in all, and for an
+    unknown dtype.
     """
 
     def __init__(
@@ -72,10 +74,11 @@ class Device:
         return self.network.statistics.packets
 
     def create(self, prop: DyMulticastObjectProp, n_tokens: int) -> DyMulticastObject:
-        """A new object of `n_tokens` blocks over all GPUs, after the paper's `cuDyMulticastCreate`; bind it on every GPU that is a target.
+        """A new object of `n_tokens` blocks over all GPUs, after the paper's `cuDyMulticastCreate`.
 
-        Raises ConfigError for a `bsize` that is no positive multiple of 16, a `stage` other than 1 or 2, no block, and more blocks than
-        2^47 bytes of multimem space hold.
+        Every GPU that is a target must bind it before an instruction names the object.
+        Raises ConfigError for a `bsize` that is no positive multiple of 16, a `stage` other than 1 or 2, no block, and
+        more blocks than 2^47 bytes of multimem space hold.
         """
         if prop.bsize < ALIGN or prop.bsize % ALIGN:
             raise ConfigError(f"create bsize: found {prop.bsize}, expected a positive multiple of {ALIGN}")
@@ -89,7 +92,7 @@ class Device:
         self._unit.objects.append(DyMulticastObject(self, prop, n_tokens, base, stride))
         return self._unit.objects[-1]
 
-    # ---- instructions ----------------------------------------------------------------------------------------------------------
+    # ---- instructions ------------------------------------------------------------------------------------------------
 
     def dymultimem_st(self, gpu: int, obj: DyMulticastObject, address: int, data: Array, targets: Sequence[int]) -> Handle:
         """GPU `gpu` stores `data` at every target's own place of a block. Packets arrive when the device runs.
@@ -115,11 +118,17 @@ class Device:
     def dymultimem_ld_reduce(self, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> Handle:
         """GPU `gpu` reads `n_elements` of every target's place of a block and adds them up, without weights.
 
-        `address`, `targets`: as for `dymultimem_st`; an empty list gives zeros. `n_elements`: whole 16 B vectors, not past the end of the
-        block. The region that is read is that of the object's last stage. `Handle.value`: `[n_elements]` of the device's dtype; floats are
-        added in float32 and rounded at each GPU, at the switch and at `gpu`.
+        | operand | contents |
+        |---|---|
+        | `address` | where to begin in the block: `obj.address(token, offset)`, a multiple of 16 |
+        | `n_elements` | elements to read, whole 16 B vectors, not past the end of the block |
+        | `targets` | as for `dymultimem_st`; [] gives zeros |
 
-        Raises IsaError naming instruction, operand and GPU for any other operand, and while running for a target that was never stored.
+        The load reads the region of the object's last stage. `Handle.value` is `[n_elements]` of the device's dtype.
+        Floats are added in float32 and rounded at each GPU, at the switch and at `gpu`.
+
+        Raises IsaError naming instruction, operand and GPU for any other operand, and while running for a target that
+        was never stored.
         """
         self._check_gpu(LD, gpu)
         self._unit.check(LD, gpu, obj, address, n_elements, targets)
@@ -135,7 +144,7 @@ class Device:
         if not 0 <= gpu < self.n_gpus:
             raise IsaError(f"{name} gpu: found GPU {gpu}, expected 0 .. {self.n_gpus - 1}")
 
-    # ---- running ---------------------------------------------------------------------------------------------------------------
+    # ---- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Deliver until nothing is left. Raises EmulationMismatch naming instructions that are not complete then."""

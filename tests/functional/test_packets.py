@@ -173,7 +173,7 @@ def test_only_gate_weights_and_their_gradients_ride_along():
         run_packets(_with_aux(forward.program, 16, 32), forward.tensors)
     with pytest.raises(ConfigError, match=r"op \d+ \(combine.*\): found 32 B riding along, expected 16 B \(gate gradients of top-4\) or none"):
         run_packets(_with_aux(backward.program, 16, 32), backward.tensors)
-    with pytest.raises(ConfigError, match=r"op \d+ \(combine.*\): found 16 B riding along, expected none"):
+    with pytest.raises(ConfigError, match=r"op \d+ \(nactive\): found 16 B riding along, expected none"):
         run_packets(_with_aux(forward.program, 0, 16), forward.tensors)
 
 

@@ -1,4 +1,6 @@
-"""Load/store units: instructions wait for their target lists, leave, and are outstanding until done; requests are sent again."""
+"""Load/store units: instructions wait for their target lists, leave, and are outstanding until done; requests are
+sent again.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ NO_QUEUE = 1 << 30  # plain stores and loads do not pass the MultimemQ
 class LoadStoreUnits(Generic[T]):
     """The units of all GPUs. `send(t, attempt)`: the request of `t` leaves; `done(t)`: `t` is complete.
 
-    `entries` of the MultimemQ bound the instructions that wait for a target list. `duplicate_every` > 0: every so many-th request to
-    another GPU is sent again with the next attempt number.
+    `entries` of the MultimemQ bound the instructions that wait for a target list. `duplicate_every` > 0: every so
+    many-th request to another GPU is sent again with the next attempt number.
     """
 
     def __init__(self, network: Network[T], entries: int, duplicate_every: int, send: Callable[[T, int], None], done: Callable[[T], None]) -> None:

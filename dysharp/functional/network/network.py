@@ -1,6 +1,7 @@
 """The network: everything between the issue of a transaction and its last answer. Its drivers own the GPUs' memory.
 
-Every packet is encoded and decoded (`isa`), and every table is a block of `protocol`. Blocks and decisions: docs/design/0004.
+Every packet is encoded and decoded (`isa`), and every table is a block of `protocol`. Blocks and decisions:
+docs/design/0004.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dysharp.isa.packets import Packet, decode, encode
 from dysharp.protocol.al_table import AlState, Key
 from dysharp.protocol.tracker import TrackerState
 
-# Kinds of events in the pool: a packet or a local copy moves, memory answers a miss, a session expires, a target list arrives, a retry.
+# Kinds of events in the pool. MOVE, LOCAL: a packet or a local copy arrives; MEMORY: a miss is answered; EXPIRE: a
+# session times out; LIST: a target list arrives; RETRY: a request is sent again.
 MOVE, LOCAL, MEMORY, EXPIRE, LIST, RETRY, N_KINDS = range(7)
 ANSWERS = frozenset(op for op, rule in RULES.items() if rule.answer)
 T_contra = TypeVar("T_contra", bound=Transaction, contravariant=True)
@@ -38,7 +40,9 @@ class Driver(Protocol[T_contra]):
         """The tables on `gpu` that translate a multimem address, and the block it lies in."""
 
     def store(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
-        """Write a copy on `gpu`. `places`: None when software there knows the rows. `packet`: None for the source's own copy."""
+        """Write a copy on `gpu`. `places`: None when software there knows the rows. `packet`: None for the source's
+        own copy.
+        """
 
     def load(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         """The rounded sum that `gpu` answers. Arguments as of `store`."""
@@ -77,10 +81,12 @@ class Network(Generic[T]):
         self._transactions: dict[tuple[int, int], T] = {}
         self._acts: list[Callable[[Any], None]] = [self._move, self._local, self._memory, self._expire]
 
-    # ---- events ----------------------------------------------------------------------------------------------------------------
+    # ---- events ------------------------------------------------------------------------------------------------------
 
     def on(self, kind: int, act: Callable[[Any], None]) -> None:
-        """`act(what)` is called when an event `(kind, what)` of the pool happens; kinds are registered in ascending order."""
+        """`act(what)` is called when an event `(kind, what)` of the pool happens; kinds are registered in ascending
+        order.
+        """
         assert kind == len(self._acts), f"kind {kind} is registered out of order"
         self._acts.append(act)
 
@@ -111,7 +117,7 @@ class Network(Generic[T]):
         if self._faults.timeouts:
             self.pool.add((EXPIRE, (port, session)))
 
-    # ---- what drivers send -----------------------------------------------------------------------------------------------------
+    # ---- what drivers send -------------------------------------------------------------------------------------------
 
     def open(self, t: T) -> None:
         """`t` is under way from now on; its tag is taken."""
@@ -148,7 +154,7 @@ class Network(Generic[T]):
         packet = Packet(Command.NOTIFY, virtual_channel(Command.NOTIFY), gpu, tag, token=token, expert=expert)
         self._send(Wire(True, gpu, plane, int(packet.channel)), packet, home=home)
 
-    # ---- wires -----------------------------------------------------------------------------------------------------------------
+    # ---- wires -------------------------------------------------------------------------------------------------------
 
     def _send(self, wire: Wire, packet: Packet, *, history: Any = (), home: int = -1, due: int = 0) -> None:
         data = encode(packet, experts=self._n_experts)
@@ -180,7 +186,7 @@ class Network(Generic[T]):
         else:
             self._at_hub(t, wire.gpu, packet)
 
-    # ---- hubs ------------------------------------------------------------------------------------------------------------------
+    # ---- hubs --------------------------------------------------------------------------------------------------------
 
     def _at_hub(self, t: T, gpu: int, packet: Packet) -> None:
         """A copy of a request is served, and answered when all its targets are."""

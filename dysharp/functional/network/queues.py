@@ -1,4 +1,6 @@
-"""Packets in flight: one first-in first-out queue per link, direction and virtual channel. Packets of different queues overtake each other."""
+"""Packets in flight: one first-in first-out queue per link, direction and virtual channel. Packets of different
+queues overtake each other.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Flight:
 
 
 class PacketQueues:
-    """Queues between the parts of the network. The head of every queue is an event of `pool`, and the event names the queue."""
+    """Queues between the parts of the network. The head of every queue is an event of `pool`, and the event names
+    the queue.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -37,7 +37,9 @@ class Sources(Generic[T]):
         return None
 
     def arrive(self, t: T, packet: Packet, history: Any) -> Value | None:
-        """A merged acknowledgement, a result, a partial sum, or a response that passed the switch by. Returns as `add`."""
+        """A merged acknowledgement, a result, a partial sum, or a response that passed the switch by. Returns as
+        `add`.
+        """
         if packet.op in MERGED:
             return self.add(t, packet.attempt, t.n_far, NOTHING)
         data = self._whole(t, packet) if packet.op == Command.PARTIAL else packet.payload
@@ -47,7 +49,9 @@ class Sources(Generic[T]):
         return self.add(t, packet.attempt, count, Value(self._fmt.read(data, packet.dtype), history))
 
     def _whole(self, t: T, packet: Packet) -> bytes:
-        """The payload of a partial sum once all its packets are there (one can be longer than a packet), else b""; they come in order."""
+        """The payload of a partial sum once all its packets are there (one can be longer than a packet), else b"";
+        they come in order.
+        """
         session = session_of(packet)
         data = self._parts.pop(session, b"") + packet.payload
         if len(data) == t.elements * packet.dtype.item_bytes:

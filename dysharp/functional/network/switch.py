@@ -26,8 +26,8 @@ def session_of(packet: Packet) -> Session:
 
 
 class Switch(Generic[T]):
-    """All planes. `send(gpu, plane, packet, history, transaction)` puts a packet on a link down; `opened(port, session)` hears of every
-    reduction session. A packet that comes up is handled at once, completely.
+    """All planes. `send(gpu, plane, packet, history, transaction)` puts a packet on a link down; `opened(port,
+    session)` hears of every reduction session. A packet that comes up is handled at once, completely.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class Switch(Generic[T]):
             self._leave(port[0], out)
 
     def _leave(self, plane: int, out: reduction.Output[Value]) -> None:
-        """What the table lets out goes down to the source: a rounded sum, an unrounded part of one, or a response as it came."""
+        """What the table lets out goes down to the source: a rounded sum, an unrounded part of one, or a response as
+        it came.
+        """
         request, t = self._requests[cast(Session, out.session)]
         value = out.value
         if isinstance(out, reduction.Partial):

@@ -42,7 +42,9 @@ class Lookups:
 
 
 class HubTables:
-    """AL Table, TLB and tracker of `gpu`. `miss(tables, key)`: read the AL Table in memory; `memory_answers` must follow."""
+    """AL Table, TLB and tracker of `gpu`. `miss(tables, key)`: read the AL Table in memory; `memory_answers` must
+    follow.
+    """
 
     def __init__(
         self,
@@ -59,7 +61,9 @@ class HubTables:
         self._ts_counts = statistics.table("ts", entries=ts.entries)
 
     def look_up(self, t: Transaction, experts: tuple[int, ...], block: int, served: Served) -> None:
-        """Translate `block` for each local expert; stores allocate. `served` gets the places, ascending, once all are translated."""
+        """Translate `block` for each local expert; stores allocate. `served` gets the places, ascending, once all
+        are translated.
+        """
         lookups = Lookups(t, len(experts), served)
         for e in experts:
             self._al_counts["lookups"] += 1

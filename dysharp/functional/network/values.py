@@ -32,7 +32,9 @@ NOTHING = Value(np.zeros(0), ())  # what an acknowledgement adds
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How values of a run look on the wire. Every packet names its dtype; sums are computed in the work dtype of `number`."""
+    """How values of a run look on the wire. Every packet names its dtype; sums are computed in the work dtype of
+    `number`.
+    """
 
     number: Number
 

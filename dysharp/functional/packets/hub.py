@@ -19,7 +19,8 @@ from dysharp.protocol.al_table import Key
 
 
 class Hub:
-    """A `Place` here is (local expert, place as in `Layout`). `tile_ready(tile)` is called once per tile of the Program.
+    """A `Place` here is (local expert, place as in `Layout`). `tile_ready(tile)` is called once per tile of the
+    Program.
 
     `entries`: of the TLB and of the TS table; `row_bytes`: what makes a row of a tile complete.
     """
@@ -57,7 +58,7 @@ class Hub:
         known = [((e, token), i) for e, tokens in enumerate(order) for i, token in enumerate(tokens)]
         return al_table.bound(len(regions), entries[0], known), tracker.bound(shape, entries[1], order)
 
-    # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------------------
+    # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------
 
     def allocated(self, key: Key, layout: int) -> None:
         self.bind(*key, layout)
@@ -72,10 +73,12 @@ class Hub:
         row = self.row_of[expert, block]
         self.notices.setdefault(self.layout.tile_of(row), []).append(row)
 
-    # ---- rows --------------------------------------------------------------------------------------------------------------------
+    # ---- rows --------------------------------------------------------------------------------------------------------
 
     def bind(self, expert: int, token: int, slot: int = UNBOUND) -> int:
-        """Bind a token's row of a local expert (to `slot`, or the next free one) unless it is bound; returns its place."""
+        """Bind a token's row of a local expert (to `slot`, or the next free one) unless it is bound; returns its
+        place.
+        """
         row = self.row_of.get((expert, token))
         if row is None:
             raise EmulationMismatch(f"GPU {self.gpu}: found a store of token {token} for expert {expert}, expected tokens that chose it")
@@ -93,7 +96,9 @@ class Hub:
         return [(e, self.layout.row_ptr[self.regions[e]] + block) for e, block in blocks]
 
     def places(self, token: int) -> list[Place]:
-        """All rows of a token on this GPU: what software here knows. Raises EmulationMismatch for a row that is not written yet."""
+        """All rows of a token on this GPU: what software here knows. Raises EmulationMismatch for a row that is not
+        written yet.
+        """
         rows = [(e, self.row_of.get((e, token))) for e in range(len(self.regions))]
         places = [(e, self.layout.place[row]) for e, row in rows if row is not None]
         if any(place == UNBOUND for _, place in places):
@@ -129,7 +134,7 @@ class Hub:
         local = (self.regions.index(region), tile - self.layout.tile_ptr[region])
         self.tables.track(tracker.Gemm2Block(local) if last else tracker.Gemm1Block(local))
 
-    # ---- what packets fetch ------------------------------------------------------------------------------------------------------
+    # ---- what packets fetch ------------------------------------------------------------------------------------------
 
     def load(self, one: Instruction, places: list[Place], address: int) -> Value:
         """The answer to a copy of a pull: the rounded sum of the rows at `places`, or their gate gradients.
@@ -154,10 +159,12 @@ class Hub:
         out[indices] = [self.memory.gate_grad[place] for _, place in places]
         return Value(out, ())
 
-    # ---- what packets bring ------------------------------------------------------------------------------------------------------
+    # ---- what packets bring ------------------------------------------------------------------------------------------
 
     def payload(self, one: Instruction) -> bytes:
-        """What a store of this GPU brings: a piece of a token, its gate weights, a sum, gate gradients, or a control word."""
+        """What a store of this GPU brings: a piece of a token, its gate weights, a sum, gate gradients, or a control
+        word.
+        """
         if one.template.fn == "control":
             return bytes(one.n_bytes)
         if one.template.fn != "copy":
@@ -181,7 +188,9 @@ class Hub:
         return self._fmt.write(weights, one.dtype)
 
     def pushed(self, one: Instruction, token: int) -> list[Place]:
-        """Places of what a push adds up: all rows of `token` here, or the one row that belongs into its partial row (fn "row")."""
+        """Places of what a push adds up: all rows of `token` here, or the one row that belongs into its partial row
+        (fn "row").
+        """
         if one.template.fn != "row":
             return self.places(token)
         (partial,) = self._decoder.rows(one.members[0])

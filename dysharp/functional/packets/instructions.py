@@ -42,7 +42,9 @@ class Instruction(Transaction):
 
 
 def command_of(framing: Framing, kind: Kind) -> Command:
-    """What a request of an op is: a listed one where the framing has target lists, an explicit one where it repeats addresses."""
+    """What a request of an op is: a listed one where the framing has target lists, an explicit one where it repeats
+    addresses.
+    """
     if framing.targets_per_ext:
         return Command.DYLD if kind in PULLS else Command.DYST
     if framing.address_per_target:

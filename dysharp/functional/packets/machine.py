@@ -48,10 +48,11 @@ def run_packets(
     dump_token: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Statistics]:
-    """Interpret `program` on `tensors`, packet by packet. Arguments as `run_rows`; table sizes are the cluster's unless `faults` shrinks them.
+    """Interpret `program` on `tensors`, packet by packet. Arguments as `run_rows`; table sizes are the cluster's unless
+    `faults` shrinks them.
 
-    `dump_token`: list the packets of this token in `Statistics.dump`. Raises EmulationMismatch when nothing can happen and ops are left,
-    ConfigError for parts of a Program that packets do not carry.
+    `dump_token`: list the packets of this token in `Statistics.dump`. Raises EmulationMismatch when nothing can happen
+    and ops are left, ConfigError for parts of a Program that packets do not carry.
     """
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
@@ -153,7 +154,7 @@ class _PacketDriver:
         one = self.decoder.all[packet.tag]
         return one.token == self.dump_token and one.template.fn in ("copy", "sum", "row")
 
-    # ---- what the Program lets happen (progress.Listener) --------------------------------------------------------------------------
+    # ---- what the Program lets happen (progress.Listener) ------------------------------------------------------------
 
     def may_issue(self, op: int) -> None:
         self.network.pool.add((ISSUE, op), 0 if self.trace is None else int(self.trace.issue[op]))
@@ -173,7 +174,7 @@ class _PacketDriver:
                 home = token // self.t.routing.tokens_per_gpu
                 self.network.notify(gpu, home, token, slot, plane=token % self.decoder.planes, tag=MAX_TAGS - 1)
 
-    # ---- ops -----------------------------------------------------------------------------------------------------------------------
+    # ---- ops ---------------------------------------------------------------------------------------------------------
 
     def _issue(self, op: int) -> None:
         if not self.progress.try_issue(op):
@@ -207,7 +208,9 @@ class _PacketDriver:
         self.progress.fire(Tail.TILE_READY, tile)
 
     def _send(self, one: Instruction, attempt: int) -> None:
-        """An instruction leaves: its own copy to the hub next door, the request to the switch unless all its targets are local."""
+        """An instruction leaves: its own copy to the hub next door, the request to the switch unless all its targets
+        are local.
+        """
         if one.local >= 0:
             self.network.local(one, attempt, lane=(one.tag, attempt))
         if one.far:
@@ -215,7 +218,7 @@ class _PacketDriver:
             self.statistics.injected["reorder"] += lane > 0
             self.network.request(one, b"" if one.pull else self.hubs[one.source].payload(one), attempt, lane)
 
-    # ---- what the network asks (network.Driver) ------------------------------------------------------------------------------------
+    # ---- what the network asks (network.Driver) ----------------------------------------------------------------------
 
     def locate(self, gpu: int, address: int) -> tuple[HubTables, int]:
         return self.hubs[gpu].tables, address // STRIDE

@@ -20,7 +20,9 @@ Array = NDArray[Any]
 
 
 class Output:
-    """`out`: `[tokens, hidden]` stored dtype, poison where nothing was written; `gate_grad`: `[tokens, topk]` work dtype (backward only)."""
+    """`out`: `[tokens, hidden]` stored dtype, poison where nothing was written; `gate_grad`: `[tokens, topk]` work
+    dtype (backward only).
+    """
 
     def __init__(self, memory: ExpertMemory, hubs: Sequence[Hub]) -> None:
         self._t, self._layout, self._record, self._hubs = memory.t, memory.layout, memory.record, hubs
@@ -62,7 +64,9 @@ class Output:
         self._history[token][chunk] = ("source", value.parts)
 
     def add_partial_rows(self, row_missing: Sequence[int]) -> None:
-        """What pushed Combines leave: partial rows of every token (per GPU or per expert), added in the order of the rows."""
+        """What pushed Combines leave: partial rows of every token (per GPU or per expert), added in the order of the
+        rows.
+        """
         by_token: dict[int, list[int]] = defaultdict(list)
         for region in self._layout.partial:
             for row in range(*self._layout.row_ptr[region : region + 2]):

@@ -33,7 +33,9 @@ class Stores:
         self._seen: set[tuple[int, int]] = set()  # (row, chunk)
 
     def store(self, one: Instruction, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
-        """Write a copy on `gpu`: at `places`, or in the rows that the op's member there names. `packet` None: the source's own copy."""
+        """Write a copy on `gpu`: at `places`, or in the rows that the op's member there names. `packet` None: the
+        source's own copy.
+        """
         if one.template.fn == "copy" and one.token < 0 and packet is None:
             self._copy_free(one)
             return

@@ -15,8 +15,8 @@ Array = NDArray[Any]
 class MoeMachine(Protocol):
     """What computes and moves the expert part of a layer.
 
-    `x`, `y`, `dy`, `dx`: `[tokens, hidden]`, float32 or `ml_dtypes.bfloat16`; `expert`: `[tokens, topk]` int64, -1 = dropped;
-    `weight`, `dweight`: `[tokens, topk]` float32. The arrays handed in are read only.
+    `x`, `y`, `dy`, `dx`: `[tokens, hidden]`, float32 or `ml_dtypes.bfloat16`; `expert`: `[tokens, topk]` int64, -1 =
+    dropped; `weight`, `dweight`: `[tokens, topk]` float32. The arrays handed in are read only.
     """
 
     def forward(self, x: Array, expert: Array, weight: Array, experts: ModuleExperts) -> tuple[Array, Any]:

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
     """A module like `block` whose routed experts run on `machine`; everything else stays the block's own code.
 
-    Every submodule named `experts` is replaced, so `block` may be a MoE block, a layer or a model. The result shares all parameters and
-    buffers with `block` under the same names; `block` itself is not changed, nor does `.train()` or a hook on the result reach it.
-    Inputs and outputs are those of `block`, float32 or bfloat16 on the CPU; gradients reach the inputs, the router (through the gate
-    weights) and the expert weights and biases.
+    Every submodule named `experts` is replaced, so `block` may be a MoE block, a layer or a model. The result shares
+    all parameters and buffers with `block` under the same names; `block` itself is not changed, nor does `.train()` or
+    a hook on the result reach it. Inputs and outputs are those of `block`, float32 or bfloat16 on the CPU; gradients
+    reach the inputs, the router (through the gate weights) and the expert weights and biases.
 
-    Raises ConfigError when torch is missing, for a transformers block of a release before 5, when there is no `experts`, when an `experts`
-    is no layout the machine knows, or is called with other arguments than hidden states, expert ids and gate weights.
+    Raises ConfigError when torch is missing, for a transformers block of a release before 5, when there is no
+    `experts`, when an `experts` is no layout the machine knows, or is called with other arguments than hidden states,
+    expert ids and gate weights.
     """
     require_torch()
     if type(block).__module__.startswith("transformers."):
@@ -38,7 +39,9 @@ def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
 
 
 def _twin(module: torch.nn.Module, twins: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """A copy of the tree of modules around the same parameters and buffers, with the modules in `twins` (by id) replaced."""
+    """A copy of the tree of modules around the same parameters and buffers, with the modules in `twins` (by id)
+    replaced.
+    """
     if id(module) not in twins:
         twin = copy.copy(module)
         twins[id(module)] = twin
