@@ -1,8 +1,11 @@
-"""What both paths of the machine work on: the tensors of a layer, where rows lie, what experts compute on a tile, what was recorded."""
+"""What both paths of the machine work on: the tensors of a layer, where rows lie, what experts compute on a tile,
+what was recorded.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +15,7 @@ from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression
-from dysharp.program import Alloc, Program
+from dysharp.program import Alloc, Kind, Program
 from dysharp.workload import Routing
 
 Array = NDArray[Any]
@@ -23,8 +26,8 @@ UNBOUND = -1
 class Record:
     """What the machine did, for a reference that does it again on its own data.
 
-    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token an expression per
-    chunk of `chunk` columns (0 = one for the whole row).
+    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token an
+    expression per chunk of `chunk` columns (0 = one for the whole row).
     """
 
     chunk: int = 0
@@ -36,8 +39,8 @@ class Record:
 class Saved:
     """What a forward pass leaves for its backward: rows of all expert slots in layout order, and the layout.
 
-    `x` `[rows, hidden]`, `h` `[rows, inner]`, `a` `[rows, mid]` as stored; `weight` `[rows]` work dtype; `key` `[rows]` token of each row;
-    `row_slot` `[program rows]` as `Trace.row_slot`.
+    `x` `[rows, hidden]`, `h` `[rows, inner]`, `a` `[rows, mid]` as stored; `weight` `[rows]` work dtype; `key` `[rows]`
+    token of each row; `row_slot` `[program rows]` as `Trace.row_slot`.
     """
 
     x: Array
@@ -50,8 +53,8 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Inputs of one pass. `tokens`: `[tokens, hidden]` stored dtype, what Dispatch sends; `weight`: `[tokens, topk]` gate weights in the
-    work dtype; `saved`: of the forward pass (backward only).
+    """Inputs of one pass. `tokens`: `[tokens, hidden]` stored dtype, what Dispatch sends; `weight`: `[tokens, topk]`
+    gate weights in the work dtype; `saved`: of the forward pass (backward only).
     """
 
     routing: Routing
@@ -77,9 +80,14 @@ class Tensors:
 
 
 class Layout:
-    """Rows of a Program's regions and the slots they take. A *place* is a slot counted over all regions, like a row."""
+    """Rows of a Program's regions and the slots they take. A *place* is a slot counted over all regions, like a row.
+
+    Raises ConfigError for a Program with other COMPUTEs than GEMMs of tiles, or without a region "expert" per expert
+    slot.
+    """
 
     def __init__(self, program: Program, routing: Routing) -> None:
+        check_computes(program)
         r = program.regions
         self.region: list[int] = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr)).tolist()
         self.row_ptr: list[int] = r.row_ptr.tolist()
@@ -122,8 +130,15 @@ class Layout:
         out: list[int] = column[order][at].tolist()
         return out
 
+    @cached_property
+    def column_of(self) -> dict[tuple[int, int], int]:
+        """By (token, expert slot): the column of the token's top-k that chose the slot."""
+        return {(self.key[row], self.slot_of_region[self.region[row]]): self.column[row] for row in range(self.n_useful)}
+
     def pushed(self, row: int, token: int) -> int:
-        """The expert row of `token` that belongs into partial row `row` when experts' rows are pushed one by one (fn "row")."""
+        """The expert row of `token` that belongs into partial row `row` when experts' rows are pushed one by one (fn
+        "row").
+        """
         if not self._rank:
             self._rank_rows()
         mine, rank = self._rows_of_token.get(token, []), self._rank.get(row, UNBOUND)
@@ -132,7 +147,9 @@ class Layout:
         return mine[rank]
 
     def _rank_rows(self) -> None:
-        """Rows of a token by slot (rows are grouped by slot), and the rank of each partial row among those of its token."""
+        """Rows of a token by slot (rows are grouped by slot), and the rank of each partial row among those of its
+        token.
+        """
         for row in range(self.n_useful):
             self._rows_of_token.setdefault(self.key[row], []).append(row)
         seen: dict[int, int] = {}
@@ -174,7 +191,9 @@ class Layout:
 
 
 class ExpertMemory:
-    """Rows of all expert slots in memory, and what the tensor cores do to a tile of them. Nothing is written before it is computed."""
+    """Rows of all expert slots in memory, and what the tensor cores do to a tile of them. Nothing is written before
+    it is computed.
+    """
 
     def __init__(self, tensors: Tensors, layout: Layout, record: Record) -> None:
         self.t, self.layout, self.record = tensors, layout, record
@@ -196,7 +215,7 @@ class ExpertMemory:
         return self._rows[name]
 
     def compute(self, fn: str, tile: int, node: int) -> None:
-        """Run one function on one tile. Raises EmulationMismatch for a tile of another GPU."""
+        """Run one function of `TILE_FUNCTIONS` on one tile. Raises EmulationMismatch for a tile of another GPU."""
         region, first, end = self.layout.tile(tile)
         if self.layout.node[region] != node:
             raise EmulationMismatch(f"{fn} of tile {tile}: found on GPU {node}, expected on GPU {self.layout.node[region]} that holds it")
@@ -210,6 +229,28 @@ class ExpertMemory:
         """What the backward pass needs."""
         key = np.array([self.layout.key[row] if row != UNBOUND else UNBOUND for row in self.layout.row_at[: self.n]], np.int64)
         return Saved(self.rows("x"), self.rows("h"), self.rows("a"), self.weight, key, self.layout.row_slot())
+
+
+TILE_FUNCTIONS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
+
+
+def check_computes(program: Program) -> None:
+    """Refuse a COMPUTE that is no GEMM of an expert's tile. Raises ConfigError naming the op."""
+    p, r = program, program.regions
+    experts = [region for region, name in enumerate(r.name) if name == "expert"]
+    tiles = np.concatenate([np.arange(r.tile_ptr[i], r.tile_ptr[i + 1]) for i in experts] or [np.zeros(0, np.int64)])
+    computes = np.flatnonzero(p.kinds() == Kind.COMPUTE)
+    functions = np.array([t.fn in TILE_FUNCTIONS for t in p.templates], bool)[p.ops.template[computes]]
+    wrong = computes[~(functions & np.isin(p.ops.key[computes], tiles))]
+    if not len(wrong):
+        return
+    op = int(wrong[0])
+    template = p.templates[p.ops.template[op]]
+    where = f"op {op} ({template.name}, GPU {p.ops.node[op]})"
+    if template.fn not in TILE_FUNCTIONS:
+        expected = f"one of {', '.join(TILE_FUNCTIONS)} (work on no tile is a DELAY)"
+        raise ConfigError(f'functional machine: {where}: found a COMPUTE with fn "{template.fn}", expected {expected}')
+    raise ConfigError(f'functional machine: {where}: found a COMPUTE of tile {p.ops.key[op]}, expected a tile of a region "expert"')
 
 
 class TileMemory(Protocol):
@@ -242,4 +283,4 @@ def run_tile(fn: str, e: int, tile: slice, memory: TileMemory, t: Tensors) -> No
     elif fn == "gemm1_wgrad":
         experts.gemm1_wgrad(e, n.load(rows("x")[tile]), n.load(rows("dh")[tile]))
     else:
-        raise ConfigError(f"COMPUTE function {fn!r}: found no such function, expected gemm1, gemm2 or one of their gradients")
+        raise ConfigError(f"COMPUTE function {fn!r}: found no such function, expected one of {', '.join(TILE_FUNCTIONS)}")

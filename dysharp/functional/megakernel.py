@@ -1,7 +1,8 @@
-"""A layer on the runtime API, as the paper's megakernel runs it: Dispatch, tile gates, both GEMMs, notices, Combine, all under way together.
+"""A layer on the runtime API, as the paper's megakernel runs it: Dispatch, GEMMs and Combine are under way together.
 
-Source: spec/dysharp.md sections 7 to 9. Gate weights ride behind the token as (expert, weight) records (section 14, decision 18), since a multicast
-brings every target the same bytes; the second GEMM's epilogue applies the one of its own expert.
+Source: DySHARP (arXiv 2605.05607), section III (runtime API, token tracker, scheduler). A multicast brings every target
+the same bytes. So the gate weights of all experts of a token follow its row as (expert, weight) records
+(docs/design/0004, decision 11). The epilogue of the second GEMM applies the weight of its own expert.
 """
 
 from __future__ import annotations
@@ -23,11 +24,19 @@ RECORD_BYTES: Final = 8  # expert and weight, four bytes each
 
 
 def megakernel(device: Device, tokens: Array, expert: Array, weight: Array, experts: Experts, *, or_entries: int = OR_ENTRIES) -> Array:
-    """One forward MoE layer; returns `[tokens, hidden]` in the device's dtype.
+    """One forward MoE layer. Returns `[tokens, hidden]` in the device's dtype; zeros for a token without experts.
 
-    `tokens`: `[tokens, hidden]` in the device's dtype, dealt out to the GPUs in equal runs. `expert`: `[tokens, topk]` distinct experts per
-    token, -1 = dropped. `weight`: `[tokens, topk]` gate weights. Raises ConfigError for shapes, dtypes and experts that do not fit,
-    IsaError for what an instruction refuses, EmulationMismatch if something never completes.
+    | argument | contents |
+    |---|---|
+    | `device` | where the layer runs; it may have run other layers before |
+    | `tokens` | `[tokens, hidden]` in the device's dtype, rows of whole 16 B vectors; dealt out to the GPUs in runs of equal length |
+    | `expert` | `[tokens, topk]` integers, distinct experts of each token, -1 = dropped |
+    | `weight` | `[tokens, topk]` gate weights, rounded to int32 (integer devices) or float32 |
+    | `experts` | as many experts as the device has, for vectors of `hidden` |
+    | `or_entries` | tokens in the OR table of a GPU; further tokens are counted in memory |
+
+    Raises ConfigError for other shapes, dtypes and experts, IsaError for an operand that an instruction refuses (such
+    as an expert listed twice), EmulationMismatch naming a token whose experts never notify it.
     """
     layer = _Layer(device, tokens, expert, weight, experts, or_entries)
     layer.dispatch()
@@ -89,7 +98,7 @@ class _Layer:
         records[:, :topk, 1] = weight.astype(self.scalar).view(np.int32)
         return records
 
-    # ---- the four groups of SMs ------------------------------------------------------------------------------------------------
+    # ---- the four groups of SMs --------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
         """Every GPU stores its tokens, each followed by its records."""

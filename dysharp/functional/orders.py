@@ -1,16 +1,18 @@
-"""Who goes next: pools of enabled events with a policy. Any policy is a legal machine; only the tensors must not care."""
+"""Who goes next: pools of enabled events with a policy. Any policy is a legal machine; only the tensors must not
+care.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dysharp.errors import ConfigError, nearest
 
-Event = tuple[int, int]  # (kind, id)
+Event = tuple[int, Any]  # (kind, what it happens to)
 
 
 class Pool(Protocol):

@@ -27,7 +27,9 @@ DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one pass. `out`: `[tokens, hidden]` stored dtype, y or dx; `gate_grad`: `[tokens, topk]` (backward); `events`: steps taken."""
+    """Result of one pass. `out`: `[tokens, hidden]` stored dtype, y or dx; `gate_grad`: `[tokens, topk]` (backward);
+    `events`: steps taken.
+    """
 
     out: Array
     gate_grad: Array | None
@@ -47,8 +49,8 @@ def run_rows(
 ) -> Outcome:
     """Interpret `program` on `tensors`. `order`: one of `orders.ORDERS`; "trace" needs the Trace of this very Program.
 
-    `progress(done, total)` is called now and then. Raises EmulationMismatch when nothing can happen and ops are left (the watchdog),
-    ConfigError for parts of a Program that the machine does not interpret.
+    `progress(done, total)` is called now and then. Raises EmulationMismatch when nothing can happen and ops are left
+    (the watchdog), ConfigError for parts of a Program that the machine does not interpret.
     """
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
@@ -114,7 +116,7 @@ class _RowMachine:
         saved = None if self.backward else self.memory.saved()
         return Outcome(self.out, self.gate_grad, self.record, saved, events)
 
-    # ---- what may happen (Listener) ------------------------------------------------------------------------------------------
+    # ---- what may happen (Listener) ----------------------------------------------------------------------------------
 
     def _add(self, kind: int, ident: int, time: int = 0, tie: int = 0) -> None:
         self.pool.add((kind, ident), (time << 32) + tie)
@@ -133,7 +135,7 @@ class _RowMachine:
             if row != UNBOUND and told[row] >= 0:
                 self._add(NOTIFY, int(told[row]))
 
-    # ---- steps -----------------------------------------------------------------------------------------------------------------
+    # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _issue(self, op: int) -> None:
         if not self.progress.try_issue(op):
@@ -152,7 +154,9 @@ class _RowMachine:
             self._finish_later(op)
 
     def _delivery(self, member: int) -> tuple[int, int]:
-        """Time of a delivery, and the slot of its first row: deliveries of one instant fill a region in the order of its slots."""
+        """Time of a delivery, and the slot of its first row: deliveries of one instant fill a region in the order of
+        its slots.
+        """
         if self.trace is None:
             return 0, 0
         first = self.fill_ptr[member]
@@ -221,10 +225,11 @@ class _RowMachine:
         t, layout = self.t, self.layout
         buffer = self.memory.rows("dx" if self.backward else "y")
         for row in rows:
-            if layout.node[layout.region[row]] != node:
-                raise EmulationMismatch(f"row {row}: found a read on GPU {node}, expected one on GPU {layout.node[layout.region[row]]}")
+            holder, where = layout.node[layout.region[row]], f"row {row} (token {layout.key[row]})"
+            if holder != node:
+                raise EmulationMismatch(f"{where}: found a read on GPU {node}, expected one on GPU {holder} that holds it")
             if layout.place[row] == UNBOUND:
-                raise EmulationMismatch(f"row {row}: found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival")
+                raise EmulationMismatch(f"{where}: found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival")
         value = t.number.store(add_in_order([buffer[layout.place[row]] for row in rows], t.experts.hidden, t.number))
         return value, ("hub", node, tuple(layout.slot_of_region[layout.region[row]] for row in rows))
 
@@ -297,7 +302,9 @@ class _RowMachine:
                     self._return_gate_grads(token, rows)
 
     def _copy_out(self) -> None:
-        """What pushed Combines leave at the source: partial rows of every token (per GPU or per expert), added in the order of the rows."""
+        """What pushed Combines leave at the source: partial rows of every token (per GPU or per expert), added in
+        the order of the rows.
+        """
         by_token: dict[int, list[int]] = defaultdict(list)
         for region in self.layout.partial:
             for row in range(self.layout.row_ptr[region], self.layout.row_ptr[region + 1]):

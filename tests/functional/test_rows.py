@@ -9,8 +9,9 @@ import pytest
 
 from dysharp.errors import ConfigError, DysharpError, EmulationMismatch
 from dysharp.functional.machine import Machine
+from dysharp.functional.orders import OldestPool
 from dysharp.functional.reference import dense_forward
-from dysharp.functional.rows import run_rows
+from dysharp.functional.rows import _RowMachine, run_rows
 from dysharp.systems import all_systems
 from dysharp.testing.conformance import emulation
 from dysharp.testing.conformance.case import SystemCase
@@ -97,6 +98,43 @@ def test_bad_input_is_one_line(change, text):
     with pytest.raises(DysharpError, match=text) as error:
         run_case(case, _machine("dysharp"))
     assert "\n" not in str(error.value)
+
+
+def _passed(system: str = "deepep"):
+    machine = _machine(system)
+    run_case(layer_case(), machine)
+    return machine.passes["forward"]
+
+
+def test_a_read_before_the_write_says_so():
+    done = _passed()
+    machine = _RowMachine(done.program, done.tensors, OldestPool(), None)
+    node = machine.layout.node[machine.layout.region[0]]
+    early = rf"row 0 \(token \d+\): found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival"
+    with pytest.raises(EmulationMismatch, match=early):
+        machine._hub_sum(node, [0])
+    with pytest.raises(EmulationMismatch, match=rf"row 0 \(token \d+\): found a read on GPU 9, expected one on GPU {node} that holds it"):
+        machine._hub_sum(9, [0])
+
+
+@pytest.mark.parametrize(
+    ("fn", "key", "text"),
+    [
+        ("delay", None, r'op \d+ \(gemm1.*, GPU \d\): found a COMPUTE with fn "delay", expected one of gemm1, .* \(work on no tile is a DELAY\)'),
+        ("gemm1", -1, r'op \d+ \(gemm1.*, GPU \d\): found a COMPUTE of tile -1, expected a tile of a region "expert"'),
+        ("gemm1", 10**6, r'op \d+ \(gemm1.*, GPU \d\): found a COMPUTE of tile 1000000, expected a tile of a region "expert"'),
+    ],
+)
+def test_a_compute_is_a_gemm_of_an_expert_tile(fn, key, text):
+    done = _passed()
+    p = done.program
+    i = next(i for i, t in enumerate(p.templates) if t.fn == "gemm1")
+    templates = tuple(replace(t, fn=fn) if j == i else t for j, t in enumerate(p.templates))
+    keys = p.ops.key.copy()
+    if key is not None:
+        keys[np.flatnonzero(p.ops.template == i)[0]] = key
+    with pytest.raises(ConfigError, match=text):
+        run_rows(replace(p, templates=templates, ops=replace(p.ops, key=keys)), done.tensors)
 
 
 def test_unknown_names():

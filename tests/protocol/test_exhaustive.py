@@ -14,7 +14,7 @@ from dysharp.protocol.checker.canon import canonical
 from dysharp.protocol.checker.check import search
 from dysharp.protocol.checker.config import dense_output, with_retries
 from dysharp.protocol.checker.explore import explore
-from dysharp.protocol.checker.machine import Machine
+from dysharp.protocol.checker.machine import CheckedMachine
 
 # Explored without any reduction as well, so small.
 PLAIN = {
@@ -37,7 +37,7 @@ def test_every_order_ends_right(name):
     assert report.ok, str(report)
 
 
-def _ends(machine: Machine, **how) -> set:
+def _ends(machine: CheckedMachine, **how) -> set:
     """What the actors look like at the ends, up to history that nothing reads."""
     found = search(machine, **how)
     assert found.complete
@@ -47,19 +47,19 @@ def _ends(machine: Machine, **how) -> set:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_reduction_reaches_the_same_ends(name):
-    machine = Machine(PLAIN[name])
+    machine = CheckedMachine(PLAIN[name])
     assert _ends(machine, reduce=True) == _ends(machine, reduce=False)
 
 
 @pytest.mark.parametrize("name", ["pair", "pair-retries", "shared", "one-row-tiles"])
 def test_merging_states_that_behave_alike_loses_no_end(name):
-    plain, merged = Machine(PLAIN[name], merge=False), Machine(PLAIN[name])
+    plain, merged = CheckedMachine(PLAIN[name], merge=False), CheckedMachine(PLAIN[name])
     assert _ends(plain, reduce=False) == _ends(merged, reduce=False)
     assert _ends(plain, reduce=True) == _ends(merged, reduce=True)
 
 
 def test_exact_ends_are_the_same_with_and_without_reduction():
-    machine = Machine(PLAIN["shared"], merge=False)
+    machine = CheckedMachine(PLAIN["shared"], merge=False)
     assert search(machine, reduce=True).terminals == search(machine, reduce=False).terminals
 
 
@@ -79,7 +79,7 @@ def _random_config(seed: int) -> Config:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_reduction_reaches_the_same_ends_of_random_machines(seed):
-    machine = Machine(_random_config(seed), merge=seed % 2 == 0)
+    machine = CheckedMachine(_random_config(seed), merge=seed % 2 == 0)
     plain = search(machine, reduce=False, max_states=40_000)
     assert plain.reason is None
     found = search(machine)
@@ -92,7 +92,7 @@ def test_reduction_reaches_the_same_ends_of_random_machines(seed):
 
 def test_tables_do_overflow_in_the_required_machines():
     """Otherwise the check would prove little."""
-    machine = Machine(CONFIGS["two-gpus"])
+    machine = CheckedMachine(CONFIGS["two-gpus"])
     search(machine, max_states=60_000)
     hubs = [hub for states in machine.states[: machine.port0] for hub in states]
     tables = [table for states in machine.states[machine.or0 : machine.dispatch0] for table in states]
@@ -107,7 +107,7 @@ def test_tables_do_overflow_in_the_required_machines():
 def test_a_failing_end_is_reported_with_its_path():
     config = CONFIGS["shared"]
     wrong = replace(config, tokens=(replace(config.tokens[0], value=102), config.tokens[1]))
-    machine = Machine(config)
+    machine = CheckedMachine(config)
     machine.config = wrong  # judged against another layer
     found = explore(machine.initial(), lambda state: [], machine.verdict, machine.name)
     assert found.reason

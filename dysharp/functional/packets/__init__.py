@@ -1,6 +1,6 @@
-"""The packet path: LSUs, switches, hubs and trackers that exchange packed packets."""
+"""The packet path: a Program drives the network of LSUs, switches, hubs and trackers."""
 
+from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.packets.machine import run_packets
-from dysharp.functional.packets.statistics import Statistics
 
 __all__ = ["Statistics", "run_packets"]

@@ -1,164 +1,203 @@
-"""Destination side: AL Table and TLB, memory, token tracker, responses. One hub per GPU (docs/design/0004, Blocks)."""
+"""One GPU of a Program: rows of its expert slots, what its tables say about them, and what packets bring and fetch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.errors import EmulationMismatch
-from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout
-from dysharp.functional.numbers import Number
-from dysharp.functional.packets.payload import Format, Value
-from dysharp.functional.packets.statistics import Statistics
-from dysharp.functional.sums import add_in_order
+from dysharp.functional.layer import UNBOUND, ExpertMemory
+from dysharp.functional.network.network import Network
+from dysharp.functional.network.tables import Place
+from dysharp.functional.network.transaction import PACKET_BYTES, Transaction
+from dysharp.functional.network.values import Format, Value, hub_sum
+from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.protocol import al_table, tracker
-
-Array = NDArray[Any]
-Key = tuple[int, int]  # (local expert, token)
-
-
-@dataclass(slots=True)
-class Arrival:
-    """A packet in the hub until all its local targets are served. `places`: (local expert, row place), as they are found."""
-
-    missing: int
-    done: Callable[[list[tuple[int, int]]], None]
-    places: list[tuple[int, int]] = field(default_factory=list)
+from dysharp.protocol.al_table import Key
 
 
 class Hub:
-    """The memory manager of one GPU. `miss(gpu, key)` asks memory; `tile_ready(tile)` is told once per tile of the Program."""
+    """A `Place` here is (local expert, place as in `Layout`). `tile_ready(tile)` is called once per tile of the
+    Program.
+
+    `entries`: of the TLB and of the TS table; `row_bytes`: what makes a row of a tile complete.
+    """
 
     def __init__(
         self,
         gpu: int,
-        slots_per_gpu: int,
-        layout: Layout,
+        network: Network[Instruction],
         memory: ExpertMemory,
-        statistics: Statistics,
-        *,
-        tlb_entries: int,
-        ts_entries: int,
+        decoder: Decoder,
+        entries: tuple[int, int],
         row_bytes: int,
-        miss: Callable[[int, Key], None],
         tile_ready: Callable[[int], None],
     ) -> None:
-        self.gpu, self.layout, self.memory = gpu, layout, memory
-        self._miss, self._tile_ready = miss, tile_ready
-        regions = sorted((slot, region) for region, slot in layout.slot_of_region.items() if slot // slots_per_gpu == gpu)
+        self.gpu, self.memory, self.layout, self._t = gpu, memory, memory.layout, memory.t
+        self._decoder, self._tile_ready = decoder, tile_ready
+        self._fmt, per_gpu = Format(memory.t.number), memory.t.routing.placement.slots_per_gpu
+        regions = sorted((slot, region) for region, slot in self.layout.slot_of_region.items() if slot // per_gpu == gpu)
         self.regions = [region for _, region in regions]
         self.row_of: dict[Key, int] = {
-            (e, layout.key[row]): row for e, region in enumerate(self.regions) for row in range(*layout.row_ptr[region : region + 2])
+            (e, self.layout.key[row]): row for e, region in enumerate(self.regions) for row in range(*self.layout.row_ptr[region : region + 2])
         }
-        self._start_tables(tlb_entries, ts_entries, row_bytes)
-        self._al_counts = statistics.table("al_tlb", entries=tlb_entries)
-        self._ts_counts = statistics.table("ts", entries=ts_entries)
-        self.notices: dict[int, list[int]] = {}
+        self.tables = network.tables(gpu, *self._start(entries, row_bytes), self)
+        self.notices: dict[int, list[int]] = {}  # rows by tile whose output is visible
 
-    def _start_tables(self, tlb_entries: int, ts_entries: int, row_bytes: int) -> None:
-        """Empty tables; with a layout given before (backward, PREFIX), tables that hold it."""
+    def _start(self, entries: tuple[int, int], row_bytes: int) -> tuple[al_table.AlState, tracker.TrackerState]:
+        """Empty tables; tables that hold the layout when it is given (backward, PREFIX)."""
         layout, regions = self.layout, self.regions
         spans = [range(*layout.row_ptr[region : region + 2]) for region in regions]
         tile_rows = max((layout.tile_rows[region] for region in regions), default=1)
         shape = tracker.Shape(tile_rows, row_bytes, tuple(len(span) for span in spans))
         order = tuple(tuple(layout.key[layout.row_at[place]] for place in span if layout.row_at[place] != UNBOUND) for span in spans)
-        if any(order):
-            known = [((e, token), i) for e, tokens in enumerate(order) for i, token in enumerate(tokens)]
-            self.al, self.ts = al_table.bound(len(regions), tlb_entries, known), tracker.bound(shape, ts_entries, order)
-        else:
-            self.al, self.ts = al_table.empty(len(regions), tlb_entries), tracker.empty(shape, ts_entries)
+        if not any(order):
+            return al_table.empty(len(regions), entries[0]), tracker.empty(shape, entries[1])
+        known = [((e, token), i) for e, tokens in enumerate(order) for i, token in enumerate(tokens)]
+        return al_table.bound(len(regions), entries[0], known), tracker.bound(shape, entries[1], order)
 
-    # ---- addresses -------------------------------------------------------------------------------------------------------------
+    # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------
 
-    def look_up(self, experts: tuple[int, ...], token: int, allocate: bool, done: Callable[[list[tuple[int, int]]], None]) -> None:
-        """Translate a block for each local expert; `done` gets (local expert, place) of all, ascending, once every one is found."""
-        arrival = Arrival(len(experts), done)
-        for e in experts:
-            self._al_counts["lookups"] += 1
-            self._al_counts["hits"] += al_table.is_hit(self.al, (e, token))
-            self._al_step(al_table.Lookup((e, token), _Waiting(arrival), allocate))
+    def allocated(self, key: Key, layout: int) -> None:
+        self.bind(*key, layout)
 
-    def memory_answers(self, key: Key) -> None:
-        """The AL Table entry of a miss is there."""
-        self._al_step(al_table.MemoryAnswer(key))
+    def unbound(self, t: Transaction, key: Key) -> None:
+        raise EmulationMismatch(f"GPU {self.gpu}: found a read of expert {key[0]}, token {key[1]}, expected one that Dispatch wrote")
 
-    def _al_step(self, event: al_table.Event) -> None:
-        self.al, outputs = al_table.step(self.al, event)
-        for out in outputs:
-            if isinstance(out, al_table.ReadTable):
-                self._al_counts["misses"] += 1
-                self._miss(self.gpu, out.key)
-            elif isinstance(out, al_table.Allocated):
-                self.bind(*out.key, out.layout)
-            elif isinstance(out, al_table.Found):
-                self._found(out.packet.arrival, out.key, out.layout)  # type: ignore[attr-defined]
-            elif isinstance(out, al_table.Unbound):
-                raise EmulationMismatch(f"GPU {self.gpu}: found a read of expert {out.key[0]}, token {out.key[1]}, expected one that Dispatch wrote")
+    def tile_ready(self, tile: tracker.Tile) -> None:
+        self._tile_ready(self.layout.tile_ptr[self.regions[tile[0]]] + tile[1])
 
-    def _found(self, arrival: Arrival, key: Key, layout: int) -> None:
-        arrival.places.append((key[0], self.layout.row_ptr[self.regions[key[0]]] + layout))
-        arrival.missing -= 1
-        if arrival.missing == 0:
-            arrival.done(sorted(arrival.places))
+    def output_visible(self, expert: int, block: int) -> None:
+        row = self.row_of[expert, block]
+        self.notices.setdefault(self.layout.tile_of(row), []).append(row)
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
 
     def bind(self, expert: int, token: int, slot: int = UNBOUND) -> int:
-        """Bind a token's row of a local expert (to `slot`, or the next free one) unless it is bound; returns its place."""
+        """Bind a token's row of a local expert (to `slot`, or the next free one) unless it is bound; returns its
+        place.
+        """
         row = self.row_of.get((expert, token))
         if row is None:
             raise EmulationMismatch(f"GPU {self.gpu}: found a store of token {token} for expert {expert}, expected tokens that chose it")
         fresh = self.layout.place[row] == UNBOUND
         place = self.layout.bind(row, slot)
         if fresh:
-            self._ts_step(tracker.Bind(expert, place - self.layout.row_ptr[self.regions[expert]], token))
+            self.tables.track(tracker.Bind(expert, self._block(expert, place), token))
         return place
 
-    # ---- tracker ---------------------------------------------------------------------------------------------------------------
+    def _block(self, expert: int, place: int) -> int:
+        return place - self.layout.row_ptr[self.regions[expert]]
 
-    def visible(self, expert: int, place: int, chunk: int, n_bytes: int) -> None:
+    def in_memory(self, blocks: list[Place]) -> list[Place]:
+        """Layout blocks of local experts as places."""
+        return [(e, self.layout.row_ptr[self.regions[e]] + block) for e, block in blocks]
+
+    def places(self, token: int) -> list[Place]:
+        """All rows of a token on this GPU: what software here knows. Raises EmulationMismatch for a row that is not
+        written yet.
+        """
+        rows = [(e, self.row_of.get((e, token))) for e in range(len(self.regions))]
+        places = [(e, self.layout.place[row]) for e, row in rows if row is not None]
+        if any(place == UNBOUND for _, place in places):
+            raise EmulationMismatch(f"GPU {self.gpu}: found a read of token {token}, expected one after all its rows were written")
+        return places
+
+    def slots(self, places: list[Place]) -> tuple[int, ...]:
+        """The expert slots of places."""
+        return tuple(self.layout.slot_of_region[self.regions[e]] for e, _ in places)
+
+    def columns(self, token: int, places: list[Place]) -> list[int]:
+        """The columns of a token's top-k that chose the experts of `places`."""
+        return [self.layout.column_of[token, slot] for slot in self.slots(places)]
+
+    def write(self, name: str, place: Place, chunk: int, payload: bytes) -> None:
+        """A chunk becomes visible in a row of buffer `name`."""
+        number, begin = self._t.number, chunk * PACKET_BYTES // self._t.number.bytes
+        self.memory.rows(name)[place[1], begin : begin + len(payload) // number.bytes] = np.frombuffer(payload, number.stored)
+        self.visible(place, chunk, len(payload))
+
+    def write_weight(self, place: Place, chunk: int, weight: Any) -> None:
+        """The gate weight of a row becomes visible."""
+        self.memory.weight[place[1]] = weight
+        self.visible(place, chunk, 4)
+
+    def visible(self, place: Place, chunk: int, n_bytes: int) -> None:
         """`n_bytes` of a row, its chunk number `chunk`, can be read by all SMs."""
-        self._ts_step(tracker.Store(expert, place - self.layout.row_ptr[self.regions[expert]], chunk, n_bytes))
+        self.tables.track(tracker.Store(place[0], self._block(*place), chunk, n_bytes))
 
     def computed(self, tile: int, *, last: bool) -> None:
         """The first or the last GEMM of a Program tile has run."""
         region = self.layout.region_of_tile[tile]
-        mine = (self.regions.index(region), tile - self.layout.tile_ptr[region])
-        self._ts_step(tracker.Gemm2Block(mine) if last else tracker.Gemm1Block(mine))
+        local = (self.regions.index(region), tile - self.layout.tile_ptr[region])
+        self.tables.track(tracker.Gemm2Block(local) if last else tracker.Gemm1Block(local))
 
-    def _ts_step(self, event: tracker.Event) -> None:
-        self.ts, outputs = tracker.step(self.ts, event)
-        for out in outputs:
-            if isinstance(out, tracker.Spilled):
-                self._ts_counts["spills"] += 1
-            elif isinstance(out, tracker.TileReady):
-                self._ts_counts["tiles"] += 1
-                self._tile_ready(self.layout.tile_ptr[self.regions[out.tile[0]]] + out.tile[1])
-            elif isinstance(out, tracker.Notify):
-                row = self.row_of[out.expert, out.token]
-                self.notices.setdefault(self.layout.tile_of(row), []).append(row)
+    # ---- what packets fetch ------------------------------------------------------------------------------------------
 
-    # ---- sums ------------------------------------------------------------------------------------------------------------------
+    def load(self, one: Instruction, places: list[Place], address: int) -> Value:
+        """The answer to a copy of a pull: the rounded sum of the rows at `places`, or their gate gradients.
 
-    def add_up(self, buffer: Array, places: list[tuple[int, int]], columns: slice, number: Number) -> Value:
-        """The rounded sum of a chunk over local experts' rows."""
-        parts = [buffer[place, columns] for _, place in places]
+        `address`: of the copy; for gate gradients its low bits say where those of this GPU begin in the target list.
+        """
+        if not one.weights:
+            return self.results(places, one.columns)
+        first = address % STRIDE
+        return self._gate_grads(places, list(range(first, first + len(places))) if one.dynamic else self.columns(one.token, places))
+
+    def results(self, places: list[Place], columns: slice) -> Value:
+        """The rounded sum of a chunk over local experts' results."""
+        buffer = self.memory.rows("dx" if self._t.saved is not None else "y")
         width = len(range(*columns.indices(buffer.shape[1])))
-        rounded = number.load(number.store(add_in_order(parts, width, number)))
-        slots = tuple(self.layout.slot_of_region[self.regions[e]] for e, _ in places)
-        return Value(rounded, (("hub", self.gpu, slots),))
+        total = hub_sum([buffer[place, columns] for _, place in places], width, self._t.number)
+        return Value(total, (("hub", self.gpu, self.slots(places)),))
 
-    def gate_grads(self, places: list[tuple[int, int]], at: list[int], n: int, fmt: Format) -> Value:
-        """`[n]` with the gate gradient of each place at its index of `at`, zeros elsewhere."""
-        out = np.zeros(n, self.memory.gate_grad.dtype)
-        out[at] = [self.memory.gate_grad[place] for _, place in places]
-        return Value(fmt.read(fmt.write(out, weights=True), weights=True), ())
+    def _gate_grads(self, places: list[Place], indices: list[int]) -> Value:
+        """`[topk]` with the gate gradient of each place at its index, zeros elsewhere."""
+        out = np.zeros(self._t.routing.topk, self.memory.gate_grad.dtype)
+        out[indices] = [self.memory.gate_grad[place] for _, place in places]
+        return Value(out, ())
 
+    # ---- what packets bring ------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
-    """An arrival as the opaque, hashable packet id of the AL block."""
+    def payload(self, one: Instruction) -> bytes:
+        """What a store of this GPU brings: a piece of a token, its gate weights, a sum, gate gradients, or a control
+        word.
+        """
+        if one.template.fn == "control":
+            return bytes(one.n_bytes)
+        if one.template.fn != "copy":
+            places = self.pushed(one, one.token)
+            value = self._gate_grads(places, self.columns(one.token, places)) if one.weights else self.results(places, one.columns)
+            return self._fmt.write(value.array, one.dtype)
+        if one.weights:
+            return self._weights(one)
+        if one.token < 0 or one.token // self._t.routing.tokens_per_gpu != self.gpu:
+            raise EmulationMismatch(f"op {one.op}: found token {one.token} read on GPU {self.gpu}, expected one of its own")
+        first = one.chunk * PACKET_BYTES
+        row: bytes = self._t.tokens[one.token].tobytes()
+        return row[first : first + one.n_bytes]
 
-    arrival: Arrival
+    def _weights(self, one: Instruction) -> bytes:
+        """Gate weights in the order of the target list (dynamic), else in the order of the router's columns."""
+        weights = self._t.weight[max(one.token, 0)]
+        if one.dynamic:
+            columns = [self.layout.column_of[one.token, slot] for slot in one.targets]
+            weights = np.concatenate((weights[columns], np.zeros(len(weights) - len(columns), weights.dtype)))
+        return self._fmt.write(weights, one.dtype)
+
+    def pushed(self, one: Instruction, token: int) -> list[Place]:
+        """Places of what a push adds up: all rows of `token` here, or the one row that belongs into its partial row
+        (fn "row").
+        """
+        if one.template.fn != "row":
+            return self.places(token)
+        (partial,) = self._decoder.rows(one.members[0])
+        row = self.layout.pushed(partial, token)
+        region, place = self.layout.region[row], self.layout.place[row]
+        if region not in self.regions:
+            raise EmulationMismatch(f"row {row}: found a push from GPU {self.gpu}, expected one from GPU {self.layout.node[region]} that holds it")
+        if place == UNBOUND:
+            raise EmulationMismatch(f"row {row}: found a push from GPU {self.gpu} before any transfer wrote the row, expected a wait for its arrival")
+        return [(self.regions.index(region), place)]

@@ -1,4 +1,4 @@
-"""From ops of a Program to instructions, one per packet of payload."""
+"""From ops of a Program to transactions, one per packet of payload."""
 
 from __future__ import annotations
 
@@ -7,103 +7,163 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.errors import ConfigError
-from dysharp.functional.layer import Layout
+from dysharp.functional.layer import Layout, Tensors
+from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
+from dysharp.functional.network.values import Format
+from dysharp.isa.commands import Command, Stage
 from dysharp.isa.framing import Framing
-from dysharp.program import Kind, Program
+from dysharp.program import Kind, Program, Template, Trace
 from dysharp.program.builder import PULLS
 
-MAX_TAGS = 1 << 20  # the tag field of a packet
 STRIDE = 1 << 15  # bytes of one block in multimem space: a power of two above the largest row (16 KiB)
-DYNAMIC, EXPLICIT, PLAIN = "dynamic", "explicit", "plain"
+EXPLICIT_SPACE = 1 << 34  # bytes of address space of one expert slot, for explicit addressing
 MAX_WEIGHTS = 32  # gate weights in one packet of 128 B
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One packet's worth of an op. `tag` names it; `members` are the op's; `local` is the one on the source GPU (-1 = none).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction(Transaction):
+    """One packet's worth of an op. `token`: the op's key, -1 = none; `chunk`: number of the packet in the op.
 
-    `targets`: expert slots listed in the request, ascending; `counts`: contributions by member (pulls).
+    `members`: the op's members, `local`: the one on the source GPU, -1 = none.
     """
 
-    tag: int
     op: int
-    source: int
+    template: Template
+    token: int
     chunk: int
-    weights: bool
-    mode: str
-    pull: bool
-    plane: int
-    remote: tuple[int, ...]
+    members: range
     local: int
-    targets: tuple[int, ...]
 
-    def address(self, token: int, first_byte: int) -> int:
-        """Multimem address of the chunk (of gate weights: of the block)."""
-        return token * STRIDE + (0 if self.weights else first_byte)
+    @property
+    def columns(self) -> slice:
+        """Elements of the row that the packet carries."""
+        first = self.chunk * PACKET_BYTES // self.dtype.item_bytes
+        return slice(first, first + self.elements)
 
 
-def mode_of(framing: Framing) -> str:
-    """Which instructions a framing stands for."""
+def command_of(framing: Framing, kind: Kind) -> Command:
+    """What a request of an op is: a listed one where the framing has target lists, an explicit one where it repeats
+    addresses.
+    """
     if framing.targets_per_ext:
-        return DYNAMIC
-    return EXPLICIT if framing.address_per_target else PLAIN
+        return Command.DYLD if kind in PULLS else Command.DYST
+    if framing.address_per_target:
+        return Command.EXPLICIT_LD if kind in PULLS else Command.EXPLICIT_ST
+    if kind in PULLS:
+        return Command.MULTIMEM_LD
+    return Command.ST if kind == Kind.PUT else Command.MULTIMEM_ST
 
 
 class Decoder:
-    """The instructions of every op, made when the op issues."""
+    """The instructions of every op, made when the op issues. `all`: by tag."""
 
-    def __init__(self, program: Program, layout: Layout, planes: int) -> None:
+    def __init__(self, program: Program, tensors: Tensors, layout: Layout, planes: int, trace: Trace | None) -> None:
         self.p, self.layout, self.planes = program, layout, planes
         self.ptr, self.node = program.members.ptr.tolist(), program.members.node.tolist()
         self.fill_ptr, self.fill_row = program.members.fill_ptr.tolist(), program.members.fill_row.tolist()
         self.all: list[Instruction] = []
+        self._fmt, self._topk, self._slots_per_gpu = Format(tensors.number), tensors.routing.topk, tensors.routing.placement.slots_per_gpu
+        self._done = None if trace is None else trace.done
 
     def rows(self, member: int) -> list[int]:
         """Rows a member fills or reads."""
         rows: list[int] = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         return rows
 
+    def member_at(self, one: Instruction, gpu: int) -> int:
+        """The member of an instruction's op on `gpu`: what software at the receiver knows of plain stores and loads."""
+        return next(m for m in one.members if self.node[m] == gpu)
+
     def of_op(self, op: int) -> list[Instruction]:
         """New instructions for `op`: its data packets, then that of its gate weights or gate gradients."""
         p = self.p
-        template = p.templates[p.ops.template[op]]
-        framing = p.framings[template.framing]
-        source, key = int(p.ops.node[op]), int(p.ops.key[op])
-        members = range(self.ptr[op], self.ptr[op + 1])
-        remote = tuple(m for m in members if self.node[m] != source)
-        local = next((m for m in members if self.node[m] == source), -1)
-        mode, pull = mode_of(framing), template.kind in PULLS
-        targets = self._targets(remote) if mode != PLAIN else ()
-        n_data = framing.packets(int(p.ops.bytes[op]))
-        n_aux = framing.packets(int(p.wires.aux[p.ops.wire[op]]))
+        framing, n_bytes = p.framings[p.templates[p.ops.template[op]].framing], int(p.ops.bytes[op])
+        n_data, n_aux = framing.packets(n_bytes), framing.packets(int(p.wires.aux[p.ops.wire[op]]))
         if n_aux > 1:
             raise ConfigError(f"packet path: found gate weights of {n_aux} packets, expected top-{MAX_WEIGHTS} at most (path row has no limit)")
+        if len(self.all) + n_data + n_aux > MAX_TAGS:
+            raise ConfigError(f"packet path: found more than {MAX_TAGS} instructions, expected fewer (path row has no limit)")
+        sizes = [min(PACKET_BYTES, n_bytes - chunk * PACKET_BYTES) for chunk in range(n_data)] + [-1] * n_aux
+        made = self._instructions(op, framing, sizes)
+        self.all += made
+        return made
+
+    def _instructions(self, op: int, framing: Framing, sizes: list[int]) -> list[Instruction]:
+        """One instruction per size in bytes; -1 = gate weights or gate gradients."""
+        p, fmt = self.p, self._fmt
+        template, source, token = p.templates[p.ops.template[op]], int(p.ops.node[op]), int(p.ops.key[op])
+        command = command_of(framing, template.kind)
+        dynamic = command in (Command.DYST, Command.DYLD)
+        members = range(self.ptr[op], self.ptr[op + 1])
+        remote = [m for m in members if self.node[m] != source]
+        local = next((m for m in members if self.node[m] == source), -1)
+        listed = self._slots(op, remote) if framing.targets_per_ext or framing.address_per_target else ()
+        near = tuple(slot - source * self._slots_per_gpu for slot in self._slots(op, [local])) if dynamic and local >= 0 else ()
         made = []
-        for chunk in range(n_data + n_aux):
-            tag = len(self.all)
-            if tag >= MAX_TAGS:
-                raise ConfigError(f"packet path: found more than {MAX_TAGS} instructions, expected fewer (path row has no limit)")
-            plane = (max(key, 0) + chunk) % self.planes
-            one = Instruction(tag, op, source, chunk, chunk >= n_data, mode, pull, plane, remote, local, targets)
-            self.all.append(one)
+        for chunk, size in enumerate(sizes):
+            weights = size < 0
+            block = max(token, 0) * STRIDE
+            address = block if weights else block + chunk * PACKET_BYTES
+            addresses = [address] if dynamic or not listed else [(slot + 1) * EXPLICIT_SPACE + address for slot in listed]
+            one = Instruction(
+                source=source,
+                tag=len(self.all) + chunk,
+                command=command,
+                plane=(max(token, 0) + chunk) % self.planes,
+                address=addresses[0],
+                further=tuple(addresses[1:]),
+                block=block,
+                dtype=fmt.weight if weights else fmt.payload,
+                n_bytes=4 * self._topk if weights else size,
+                stage=Stage.COMBINE if command == Command.DYLD else Stage.DISPATCH,
+                targets=listed if dynamic else (),
+                far=tuple(self.node[m] for m in remote),
+                near=near,
+                n_far=len(listed) if dynamic else len(remote),
+                n_near=0 if local < 0 else len(near) if dynamic else 1,
+                weights=weights,
+                due=0 if self._done is None else int(self._done[op]),
+                op=op,
+                template=template,
+                token=token,
+                chunk=chunk,
+                members=members,
+                local=local,
+            )
             made.append(one)
         return made
 
-    def _targets(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        layout = self.layout
-        return tuple(sorted(layout.slot_of_region[layout.region[row]] for m in members for row in self.rows(m)))
+    def _slots(self, op: int, members: list[int]) -> tuple[int, ...]:
+        """Expert slots of the rows of `members`, ascending. Raises ConfigError for a row of another region."""
+        rows = [row for m in members for row in self.rows(m)]
+        slots = [self.layout.slot_of_region.get(self.layout.region[row], -1) for row in rows]
+        if -1 in slots:
+            name, row = self.p.templates[self.p.ops.template[op]].name, rows[slots.index(-1)]
+            raise ConfigError(f'packet path: op {op} ({name}): found row {row} in its target list, expected rows of regions "expert"')
+        return tuple(sorted(slots))
 
-    def member_at(self, instruction: Instruction, gpu: int) -> int:
-        """The member of an instruction's op on `gpu`: what software at the receiver knows of plain stores and loads."""
-        op = instruction.op
-        return next(m for m in range(self.ptr[op], self.ptr[op + 1]) if self.node[m] == gpu)
 
-
-def check_program(p: Program) -> None:
-    """Refuse what packets do not carry yet."""
-    kinds = {t.kind for t in p.templates} - {Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.MULTICAST, Kind.PULL_REDUCE}
+def check_program(p: Program, t: Tensors) -> None:
+    """Refuse what packets do not carry. Raises ConfigError."""
+    kinds = {template.kind for template in p.templates} - {Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.MULTICAST, Kind.PULL_REDUCE}
     if kinds:
         names = ", ".join(sorted(Kind(k).name for k in kinds))
         raise ConfigError(f"packet path: found ops of kind {names}, expected COMPUTE, DELAY, JOIN, PUT, MULTICAST or PULL_REDUCE (use path row)")
     if np.isin(p.edges.tail_kind, (2, 4)).any() or (p.edges.head_kind == 1).any():
         raise ConfigError("packet path: found edges of members or rows, expected edges of ops and tiles only (use path row)")
+    _check_riding(p, t)
+
+
+def _check_riding(p: Program, t: Tensors) -> None:
+    """What rides along can only be gate weights (forward Dispatch) or gate gradients (backward Combine)."""
+    moves = np.flatnonzero(p.ops.wire >= 0)
+    _, first = np.unique(np.stack((p.ops.template[moves], p.ops.wire[moves])), axis=1, return_index=True)
+    for op in moves[np.sort(first)].tolist():
+        template, aux_bytes = p.templates[p.ops.template[op]], int(p.wires.aux[p.ops.wire[op]])
+        rides = template.fn == "copy" if t.saved is None else template.fn in ("sum", "row")
+        size = 16 * -(-4 * t.routing.topk // 16) if rides else 0
+        if aux_bytes not in (0, size):
+            what = "gate weights" if t.saved is None else "gate gradients"
+            expected = f"{size} B ({what} of top-{t.routing.topk}) or none" if rides else "none"
+            where = f"op {op} ({template.name})"
+            raise ConfigError(f"packet path: {where}: found {aux_bytes} B riding along, expected {expected} (path row has no limit)")

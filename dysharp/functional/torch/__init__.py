@@ -2,7 +2,8 @@
 
 from dysharp.functional.torch.blocks import BLOCKS, make_block
 from dysharp.functional.torch.experts import ModuleExperts
+from dysharp.functional.torch.machine import MoeMachine
 from dysharp.functional.torch.routers import capture
-from dysharp.functional.torch.wrap import MoeMachine, wrap
+from dysharp.functional.torch.wrap import wrap
 
 __all__ = ["BLOCKS", "ModuleExperts", "MoeMachine", "capture", "make_block", "wrap"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,7 @@ from torch.autograd.function import once_differentiable
 from dysharp.errors import ConfigError
 from dysharp.functional.torch.arrays import check_tensor, dtype_name, to_array, to_tensor
 from dysharp.functional.torch.experts import ModuleExperts, layout_of
-
-if TYPE_CHECKING:
-    from dysharp.functional.torch.wrap import MoeMachine
+from dysharp.functional.torch.machine import MoeMachine
 
 Array = NDArray[Any]
 ARGUMENTS = 3  # hidden states, expert ids, gate weights

@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Protocol
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from dysharp.errors import ConfigError
-from dysharp.functional.torch.experts import ModuleExperts
 from dysharp.functional.torch.extra import require_torch, require_transformers
+from dysharp.functional.torch.machine import MoeMachine
 
 if TYPE_CHECKING:
     import torch
-
-Array = NDArray[Any]
-
-
-class MoeMachine(Protocol):
-    """What computes and moves the expert part of a layer.
-
-    `x`, `y`, `dy`, `dx`: `[tokens, hidden]`, float32 or `ml_dtypes.bfloat16`; `expert`: `[tokens, topk]` int64, -1 = dropped;
-    `weight`, `dweight`: `[tokens, topk]` float32. The arrays handed in are read only.
-    """
-
-    def forward(self, x: Array, expert: Array, weight: Array, experts: ModuleExperts) -> tuple[Array, Any]:
-        """`y` (the dtype of `x`) and whatever `backward` needs."""
-
-    def backward(self, saved: Any, dy: Array, experts: ModuleExperts) -> tuple[Array, Array]:
-        """`dx` and `dweight`; weight gradients are added up in `experts`."""
 
 
 def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
     """A module like `block` whose routed experts run on `machine`; everything else stays the block's own code.
 
-    Every submodule named `experts` is replaced, so `block` may be a MoE block, a layer or a model. The result shares all parameters and
-    buffers with `block` under the same names; `block` itself is not changed, nor does `.train()` or a hook on the result reach it.
-    Inputs and outputs are those of `block`, float32 or bfloat16 on the CPU; gradients reach the inputs, the router (through the gate
-    weights) and the expert weights and biases.
+    Every submodule named `experts` is replaced, so `block` may be a MoE block, a layer or a model. The result shares
+    all parameters and buffers with `block` under the same names; `block` itself is not changed, nor does `.train()` or
+    a hook on the result reach it. Inputs and outputs are those of `block`, float32 or bfloat16 on the CPU; gradients
+    reach the inputs, the router (through the gate weights) and the expert weights and biases.
 
-    Raises ConfigError when torch is missing, for a transformers block of a release before 5, when there is no `experts`, when an `experts`
-    is no layout the machine knows, or is called with other arguments than hidden states, expert ids and gate weights.
+    Raises ConfigError when torch is missing, for a transformers block of a release before 5, when there is no
+    `experts`, when an `experts` is no layout the machine knows, or is called with other arguments than hidden states,
+    expert ids and gate weights.
     """
     require_torch()
     if type(block).__module__.startswith("transformers."):
@@ -56,7 +39,9 @@ def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
 
 
 def _twin(module: torch.nn.Module, twins: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """A copy of the tree of modules around the same parameters and buffers, with the modules in `twins` (by id) replaced."""
+    """A copy of the tree of modules around the same parameters and buffers, with the modules in `twins` (by id)
+    replaced.
+    """
     if id(module) not in twins:
         twin = copy.copy(module)
         twins[id(module)] = twin

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dysharp.protocol.checker.config import Config
 from dysharp.protocol.checker.explore import Found, explore
-from dysharp.protocol.checker.machine import Machine, State
+from dysharp.protocol.checker.machine import CheckedMachine, State
 from dysharp.protocol.checker.reduction import Steps, enabled, reduced
 
 
@@ -42,13 +42,13 @@ def check(config: Config, *, reduce: bool = True, merge: bool = True, max_states
 
     `reduce`: take only the steps of `reduction`; `merge`: count states that behave alike as one (`canon`). Both off is the plain search.
     """
-    found = search(Machine(config, merge=merge), reduce=reduce, max_states=max_states)
+    found = search(CheckedMachine(config, merge=merge), reduce=reduce, max_states=max_states)
     return Report(found.states, found.transitions, len(found.terminals), found.complete, found.reason, found.path)
 
 
-def search(machine: Machine, *, reduce: bool = True, max_states: int = 10_000_000) -> Found[State]:
+def search(machine: CheckedMachine, *, reduce: bool = True, max_states: int = 10_000_000) -> Found[State]:
     """The search behind `check`, with the terminal states themselves."""
-    steps: Callable[[Machine, State], Steps] = reduced if reduce else enabled
+    steps: Callable[[CheckedMachine, State], Steps] = reduced if reduce else enabled
 
     def successors(state: State) -> list[tuple[int, State]]:
         return [(event, machine.after(state, event, effect)) for event, effect in steps(machine, state)]

@@ -46,7 +46,7 @@ class Map:
         self.tokens_of_port = [[t for t in tokens if config.port_of(t) == q and config.remote(t)] for q in ports]
 
 
-class Machine:
+class CheckedMachine:
     """Numbers for the states of the actors and for events, and every step's effect, computed once."""
 
     def __init__(self, config: Config, merge: bool = True) -> None:

@@ -30,12 +30,12 @@ Steps taken alone, at once:
 
 from __future__ import annotations
 
-from dysharp.protocol.checker.machine import Effect, Machine, State
+from dysharp.protocol.checker.machine import CheckedMachine, Effect, State
 
 Steps = list[tuple[int, Effect]]
 
 
-def enabled(machine: Machine, state: State) -> Steps:
+def enabled(machine: CheckedMachine, state: State) -> Steps:
     """Every step of a state: a message is delivered, or an actor acts on its own."""
     events = list(dict.fromkeys(state[machine.n_actors :]))
     for info, number in zip(machine.info, state, strict=False):
@@ -48,7 +48,7 @@ def enabled(machine: Machine, state: State) -> Steps:
     return steps
 
 
-def reduced(machine: Machine, state: State) -> Steps:
+def reduced(machine: CheckedMachine, state: State) -> Steps:
     """Enough steps of a state to reach every terminal state."""
     steps = enabled(machine, state)
     if len(steps) < 2:
@@ -68,7 +68,7 @@ def reduced(machine: Machine, state: State) -> Steps:
     return best
 
 
-def _closed(machine: Machine, owed: _Owed, actor: int, by_actor: dict[int, Steps], best: Steps) -> Steps:
+def _closed(machine: CheckedMachine, owed: _Owed, actor: int, by_actor: dict[int, Steps], best: Steps) -> Steps:
     """The steps of a closed set around `actor` if they are fewer than `best`, else `best`."""
     chosen, queue, steps = {actor}, [actor], []
     while queue:
@@ -86,7 +86,7 @@ def _closed(machine: Machine, owed: _Owed, actor: int, by_actor: dict[int, Steps
 class _Owed:
     """Who must act before a message that is not in the bag can reach an actor (the table above)."""
 
-    def __init__(self, machine: Machine, state: State) -> None:
+    def __init__(self, machine: CheckedMachine, state: State) -> None:
         self.machine, self.map = machine, machine.map
         self.info = [info[number] for info, number in zip(machine.info, state, strict=False)]
         self.bag = {machine.mark[event] for event in state[machine.n_actors :]}

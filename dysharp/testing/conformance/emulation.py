@@ -47,12 +47,12 @@ class _Nobody:
     def tile_notifies(self, tile: int) -> None: ...
 
 
-def _check_interpreted(program: Program, packets: bool = False) -> None:
-    """Raise NotRun for parts of a Program that the functional machine does not interpret."""
+def _check_interpreted(program: Program, packets: Tensors | None = None) -> None:
+    """Raise NotRun for parts of a Program that the row path, or with tensors the packet path, does not interpret."""
     try:
         Progress(program, _Nobody())
-        if packets:
-            check_program(program)
+        if packets is not None:
+            check_program(program, packets)
     except ConfigError as error:
         raise NotRun(str(error)) from None
 
@@ -71,7 +71,7 @@ class _Asked(Machine):
 
     def plan(self, tensors: Tensors) -> Program:
         program = super().plan(tensors)
-        _check_interpreted(program, packets=self.path == "packet")
+        _check_interpreted(program, tensors if self.path == "packet" else None)
         return program
 
 

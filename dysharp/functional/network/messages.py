@@ -1,0 +1,88 @@
+"""Packets that the network makes: copies of a request for each GPU, and answers to a request."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from dysharp.functional.network.transaction import Transaction
+from dysharp.isa.commands import Command, Dtype, Stage, virtual_channel
+from dysharp.isa.packets import Packet
+
+COPY: Final = {
+    Command.DYST: Command.DYST_REPLICA,
+    Command.DYLD: Command.DYLD_REPLICA,
+    Command.EXPLICIT_ST: Command.ST,
+    Command.EXPLICIT_LD: Command.LD,
+}
+LANES: Final = 8  # virtual channels of a group
+PLAIN_LOADS: Final = frozenset({Command.LD, Command.EXPLICIT_LD, Command.MULTIMEM_LD})
+WITHOUT_COUNT: Final = frozenset({Command.EXPLICIT_ACK, Command.EXPLICIT_RESULT})
+
+
+def request(t: Transaction, attempt: int, lane: int, payload: bytes) -> Packet:
+    """The request of a transaction. `payload`: b"" for a pull."""
+    return Packet(
+        t.command,
+        virtual_channel(t.command, lane),
+        t.source,
+        t.tag,
+        attempt,
+        t.dtype,
+        t.address,
+        t.stage,
+        t.targets,
+        further=t.further,
+        wanted_bytes=t.n_bytes if t.pull else 0,
+        payload=payload,
+    )
+
+
+def dynamic_copies(request: Packet, experts_per_gpu: int, weights: bool) -> Iterator[tuple[int, Packet]]:
+    """(GPU, replica) for every GPU that holds a target of a `dymultimem` request, ascending.
+
+    A replica names its targets as local experts. `weights`: its address is that of the request plus the position of the
+    GPU's first target in the list (the list must ascend).
+    """
+    by_gpu: dict[int, list[int]] = defaultdict(list)
+    first: dict[int, int] = {}
+    for i, target in enumerate(sorted(request.targets)):
+        gpu, local = divmod(target, experts_per_gpu)
+        first.setdefault(gpu, i)
+        by_gpu[gpu].append(local)
+    op = COPY[request.op]
+    for gpu, targets in by_gpu.items():
+        address = request.address + (first[gpu] if weights else 0)
+        yield gpu, replace(request, op=op, address=address, targets=tuple(targets), local_experts=experts_per_gpu)
+
+
+def plain_copies(request: Packet, gpus: Sequence[int]) -> Iterator[tuple[int, Packet]]:
+    """(GPU, copy) of a plain, multicast or explicitly addressed request for every GPU of `gpus`."""
+    op = COPY.get(request.op, request.op)
+    copy = replace(request, op=op, channel=virtual_channel(op, request.channel % LANES), further=())
+    for gpu in gpus:
+        yield gpu, copy
+
+
+def answer(request: Packet, op: Command, count: int, payload: bytes = b"", address: int = -1) -> Packet:
+    """Answer `op` of `count` targets to `request`, on the answer channel of its lane. `address`: another one than
+    that of the request.
+    """
+    if op in WITHOUT_COUNT:
+        fields: dict[str, Any] = {"further": request.further}
+    else:
+        # Plain loads have no stage bit; only Combine reads.
+        fields = {"stage": Stage.COMBINE if request.op in PLAIN_LOADS else request.stage, "count": count}
+    return Packet(
+        op,
+        virtual_channel(op, request.channel % LANES),
+        request.source,
+        request.tag,
+        request.attempt,
+        request.dtype if payload else Dtype.NONE,
+        request.address if address < 0 else address,
+        payload=payload,
+        **fields,
+    )

@@ -1,0 +1,227 @@
+"""The network: everything between the issue of a transaction and its last answer. Its drivers own the GPUs' memory.
+
+Every packet is encoded and decoded (`isa`), and every table is a block of `protocol`. Blocks and decisions:
+docs/design/0004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from dysharp.functional.faults import Faults
+from dysharp.functional.network.messages import answer, request
+from dysharp.functional.network.queues import Flight, PacketQueues, Wire
+from dysharp.functional.network.source import Sources
+from dysharp.functional.network.statistics import Statistics
+from dysharp.functional.network.switch import Port, Switch
+from dysharp.functional.network.tables import HubTables, Place, TablesOwner
+from dysharp.functional.network.transaction import Session, T, Transaction
+from dysharp.functional.network.values import NOTHING, Format, Value
+from dysharp.functional.orders import Pool
+from dysharp.isa.commands import RULES, Command, virtual_channel
+from dysharp.isa.dump import dump
+from dysharp.isa.packets import Packet, decode, encode
+from dysharp.protocol.al_table import AlState, Key
+from dysharp.protocol.tracker import TrackerState
+
+# Kinds of events in the pool. MOVE, LOCAL: a packet or a local copy arrives; MEMORY: a miss is answered; EXPIRE: a
+# session times out; LIST: a target list arrives; RETRY: a request is sent again.
+MOVE, LOCAL, MEMORY, EXPIRE, LIST, RETRY, N_KINDS = range(7)
+ANSWERS = frozenset(op for op, rule in RULES.items() if rule.answer)
+T_contra = TypeVar("T_contra", bound=Transaction, contravariant=True)
+
+
+class Driver(Protocol[T_contra]):
+    """Who issues transactions, owns the memory behind the hubs, and hears of what is complete."""
+
+    def locate(self, gpu: int, address: int) -> tuple[HubTables, int]:
+        """The tables on `gpu` that translate a multimem address, and the block it lies in."""
+
+    def store(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
+        """Write a copy on `gpu`. `places`: None when software there knows the rows. `packet`: None for the source's
+        own copy.
+        """
+
+    def load(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
+        """The rounded sum that `gpu` answers. Arguments as of `store`."""
+
+    def complete(self, t: T_contra, value: Value) -> None:
+        """All contributions are there; `value` is their unrounded sum."""
+
+    def notified(self, gpu: int, token: int, expert: int) -> None:
+        """A notification has arrived at `gpu`."""
+
+
+class Network(Generic[T]):
+    """`n_gpus` hubs and sources under switch planes; `pool` chooses what happens next.
+
+    `follows(packet)`: whether `Statistics.dump` lists the packet.
+    """
+
+    def __init__(
+        self,
+        driver: Driver[T],
+        pool: Pool,
+        fmt: Format,
+        *,
+        n_gpus: int,
+        experts_per_gpu: int,
+        reduction_entries: int,
+        faults: Faults,
+        follows: Callable[[Packet], bool] | None = None,
+    ) -> None:
+        self.pool, self.n_gpus, self.statistics = pool, n_gpus, Statistics()
+        self._driver, self._fmt, self._faults, self._follows = driver, fmt, faults, follows
+        self._experts_per_gpu, self._n_experts = experts_per_gpu, n_gpus * experts_per_gpu
+        self._queues = PacketQueues(pool)
+        self._switch: Switch[T] = Switch(reduction_entries, experts_per_gpu, fmt, self.statistics, self._send_down, self._session_opened)
+        self._sources: Sources[T] = Sources(n_gpus, fmt, self.statistics)
+        self._transactions: dict[tuple[int, int], T] = {}
+        self._acts: list[Callable[[Any], None]] = [self._move, self._local, self._memory, self._expire]
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def on(self, kind: int, act: Callable[[Any], None]) -> None:
+        """`act(what)` is called when an event `(kind, what)` of the pool happens; kinds are registered in ascending
+        order.
+        """
+        assert kind == len(self._acts), f"kind {kind} is registered out of order"
+        self._acts.append(act)
+
+    def step(self) -> None:
+        """One event of the pool happens."""
+        kind, what = self.pool.pop()
+        self._acts[kind](what)
+
+    def tables(self, gpu: int, al: AlState, ts: TrackerState, owner: TablesOwner) -> HubTables:
+        """Tables of `gpu` in front of the memory of `owner`."""
+        return HubTables(gpu, al, ts, owner, self._miss, self.statistics)
+
+    def _miss(self, tables: HubTables, key: Key) -> None:
+        """A lookup missed the TLB: memory will answer."""
+        self._queues.put((MEMORY, (tables.gpu, *key)), tables)
+
+    def _local(self, what: tuple[int, Any]) -> None:
+        self._queues.take((LOCAL, what))()
+
+    def _expire(self, what: tuple[Port, Session]) -> None:
+        self._switch.expire(*what)
+
+    def _memory(self, what: tuple[int, int, int]) -> None:
+        self.statistics.injected["first-touch"] += self._faults.late_memory
+        self._queues.take((MEMORY, what)).memory_answers(what[1:])
+
+    def _session_opened(self, port: Port, session: Session) -> None:
+        if self._faults.timeouts:
+            self.pool.add((EXPIRE, (port, session)))
+
+    # ---- what drivers send -------------------------------------------------------------------------------------------
+
+    def open(self, t: T) -> None:
+        """`t` is under way from now on; its tag is taken."""
+        self._transactions[t.source, t.tag] = t
+        self._sources.open(t)
+
+    def close(self, t: T) -> None:
+        """No packet of `t` is under way any more: its tag is free."""
+        del self._transactions[t.source, t.tag]
+        self._switch.forget((t.source, t.tag, 0))
+
+    def is_open(self, source: int, tag: int) -> bool:
+        """Whether a tag is taken."""
+        return (source, tag) in self._transactions
+
+    def under_way(self) -> Iterator[T]:
+        """Transactions that are open, oldest first."""
+        yield from self._transactions.values()
+
+    def request(self, t: T, payload: bytes, attempt: int = 0, lane: int = 0) -> None:
+        """The request of `t` leaves for its switch plane, on virtual channel `lane`. `payload`: b"" for a pull."""
+        packet = request(t, attempt, lane, payload)
+        self._send(Wire(True, t.source, t.plane, int(packet.channel)), packet, due=t.due)
+
+    def local(self, t: T, attempt: int, lane: Any) -> None:
+        """The source's own copy goes to its hub; no packet leaves. Copies of one `lane` stay in order."""
+        self._queues.put((LOCAL, (t.source, lane)), partial(self._at_own_hub, t, attempt), t.due)
+
+    def notify(self, gpu: int, home: int, token: int, expert: int, plane: int, tag: int, lane: Any = 0) -> None:
+        """`gpu` tells `home` that `expert` has finished `token`; between two GPUs as a packet through `plane`."""
+        if gpu == home:
+            self._queues.put((LOCAL, (gpu, lane)), partial(self._driver.notified, gpu, token, expert))
+            return
+        packet = Packet(Command.NOTIFY, virtual_channel(Command.NOTIFY), gpu, tag, token=token, expert=expert)
+        self._send(Wire(True, gpu, plane, int(packet.channel)), packet, home=home)
+
+    # ---- wires -------------------------------------------------------------------------------------------------------
+
+    def _send(self, wire: Wire, packet: Packet, *, history: Any = (), home: int = -1, due: int = 0) -> None:
+        data = encode(packet, experts=self._n_experts)
+        self.statistics.count(packet.op, wire.up, wire.gpu, len(data))
+        if self._follows and self._follows(packet):
+            ends = (f"GPU {wire.gpu}", f"switch port {wire.plane}")
+            begin, end = ends if wire.up else ends[::-1]
+            self.statistics.dump.append(f"--- {begin} to {end}\n{dump(packet)}")
+        self._queues.put((MOVE, wire), Flight(data, history, home), due)
+
+    def _send_down(self, gpu: int, plane: int, packet: Packet, history: Any, t: T) -> None:
+        self._send(Wire(False, gpu, plane, int(packet.channel)), packet, history=history, due=t.due)
+
+    def _move(self, wire: Wire) -> None:
+        """The head of a wire arrives."""
+        flight: Flight = self._queues.take((MOVE, wire))
+        packet = decode(flight.data, local_experts=self._experts_per_gpu, experts=self._n_experts)
+        if packet.op == Command.NOTIFY:
+            if wire.up:
+                self._send(wire._replace(up=False, gpu=flight.home), packet, home=flight.home)
+            else:
+                self._driver.notified(wire.gpu, packet.token, packet.expert)
+            return
+        t = self._transactions[packet.source, packet.tag]
+        if wire.up:
+            self._switch.handle(wire.plane, packet, flight.history, t)
+        elif packet.op in ANSWERS:
+            self._completed(t, self._sources.arrive(t, packet, flight.history))
+        else:
+            self._at_hub(t, wire.gpu, packet)
+
+    # ---- hubs --------------------------------------------------------------------------------------------------------
+
+    def _at_hub(self, t: T, gpu: int, packet: Packet) -> None:
+        """A copy of a request is served, and answered when all its targets are."""
+        if t.dynamic:
+            tables, block = self._driver.locate(gpu, packet.address)
+            tables.look_up(t, packet.targets, block, lambda places: self._serve(t, gpu, places, packet))
+        else:
+            self._serve(t, gpu, None, packet)
+
+    def _serve(self, t: T, gpu: int, places: list[Place] | None, packet: Packet) -> None:
+        count, address = (1, t.block) if places is None else (len(places), -1)
+        if t.pull:
+            value = self._driver.load(t, gpu, places, packet)
+            reply = answer(packet, Command.RESPONSE, count, self._fmt.write(value.array, packet.dtype), address)
+        else:
+            self._driver.store(t, gpu, places, packet)
+            value, reply = NOTHING, answer(packet, Command.ACK, count, address=address)
+        self._send(Wire(True, gpu, t.plane, int(reply.channel)), reply, history=value.parts, due=t.due)
+
+    def _at_own_hub(self, t: T, attempt: int) -> None:
+        """The source's own copy is served in its hub, as `_at_hub`."""
+        if t.dynamic:
+            tables, block = self._driver.locate(t.source, t.address)
+            tables.look_up(t, t.near, block, lambda places: self._serve_own(t, attempt, places))
+        else:
+            self._serve_own(t, attempt, None)
+
+    def _serve_own(self, t: T, attempt: int, places: list[Place] | None) -> None:
+        value = NOTHING
+        if t.pull:
+            value = self._driver.load(t, t.source, places, None)
+        else:
+            self._driver.store(t, t.source, places, None)
+        self._completed(t, self._sources.add(t, attempt, t.n_near, value))
+
+    def _completed(self, t: T, value: Value | None) -> None:
+        if value is not None:
+            self._driver.complete(t, value)

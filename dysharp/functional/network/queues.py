@@ -1,0 +1,61 @@
+"""Packets in flight: one first-in first-out queue per link, direction and virtual channel. Packets of different
+queues overtake each other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dysharp.functional.orders import Event, Pool
+
+
+class Wire(NamedTuple):
+    """A virtual channel of the link between a GPU and a switch plane. `up`: GPU to plane, else plane to GPU."""
+
+    up: bool
+    gpu: int
+    plane: int
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A packet on a wire. `history`: how its payload was added up, for the record only; receivers see `data`.
+
+    `home`: the GPU that a notification is for, which its fields do not name.
+    """
+
+    data: bytes
+    history: Any = ()
+    home: int = -1
+
+
+class PacketQueues:
+    """Queues between the parts of the network. The head of every queue is an event of `pool`, and the event names
+    the queue.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._queues: dict[Event, deque[tuple[Any, int]]] = {}
+
+    def put(self, event: Event, item: Any, time: int = 0) -> None:
+        """Append `item`, which may be taken at `time` (orders without times ignore it)."""
+        queue = self._queues.get(event)
+        if queue is None:
+            self._queues[event] = deque(((item, time),))
+            self._pool.add(event, time)
+        else:
+            queue.append((item, time))
+
+    def take(self, event: Event) -> Any:
+        """Remove the head of the queue of `event`; the next item's event is added to the pool."""
+        queue = self._queues[event]
+        item, _ = queue.popleft()
+        if queue:
+            self._pool.add(event, queue[0][1])
+        else:
+            del self._queues[event]
+        return item

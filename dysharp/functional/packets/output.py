@@ -1,0 +1,106 @@
+"""The tensors that a pass leaves at the tokens' sources: outputs with their history, and gate gradients."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.functional.layer import ExpertMemory
+from dysharp.functional.network.tables import Place
+from dysharp.functional.network.values import Value
+from dysharp.functional.packets.hub import Hub
+from dysharp.functional.packets.instructions import Instruction
+from dysharp.functional.sums import Expression
+
+Array = NDArray[Any]
+
+
+class Output:
+    """`out`: `[tokens, hidden]` stored dtype, poison where nothing was written; `gate_grad`: `[tokens, topk]` work
+    dtype (backward only).
+    """
+
+    def __init__(self, memory: ExpertMemory, hubs: Sequence[Hub]) -> None:
+        self._t, self._layout, self._record, self._hubs = memory.t, memory.layout, memory.record, hubs
+        r, n = self._t.routing, self._t.number
+        self.out = n.poison((r.n_tokens, self._t.experts.hidden))
+        self.out[(r.slot < 0).all(axis=1)] = 0
+        self.gate_grad: Array = np.zeros((r.n_tokens if self._t.saved is not None else 0, r.topk), n.work)
+        self._history: dict[int, dict[int, Expression]] = defaultdict(dict)  # by token, by chunk
+        self._partial: dict[int, dict[int, Value]] = defaultdict(dict)  # by row, by chunk
+
+    def pulled(self, one: Instruction, value: Value) -> None:
+        """A complete pull: the sum is rounded and stored; gate gradients go to their columns."""
+        if not one.weights:
+            self._store(one.token, one.chunk, one.columns, value)
+        elif one.dynamic:
+            columns = [self._layout.column_of[one.token, slot] for slot in one.targets]
+            self.gate_grad[one.token, columns] = value.array[: len(columns)]
+        else:
+            for gpu in set(one.far):
+                columns = self._hubs[gpu].columns(one.token, self._hubs[gpu].places(one.token))
+                self.gate_grad[one.token, columns] = value.array[columns]
+
+    def own_gate_grads(self, token: int, gpu: int, places: list[Place]) -> None:
+        """Gate gradients of a token's rows on `gpu`, read where they lie."""
+        hub = self._hubs[gpu]
+        self.gate_grad[token, hub.columns(token, places)] = [hub.memory.gate_grad[place] for _, place in places]
+
+    def pushed(self, one: Instruction, token: int, row: int, places: list[Place], values: Array) -> None:
+        """A push arrives in partial row `row`. `places`: the rows on its GPU that it adds up."""
+        hub = self._hubs[one.source]
+        if one.weights:
+            columns = hub.columns(token, places)
+            self.gate_grad[token, columns] = values[columns]
+        else:
+            self._partial[row][one.chunk] = Value(values, (("hub", one.source, hub.slots(places)),))
+
+    def _store(self, token: int, chunk: int, columns: slice, value: Value) -> None:
+        self.out[token, columns] = self._t.number.store(value.array)
+        self._history[token][chunk] = ("source", value.parts)
+
+    def add_partial_rows(self, row_missing: Sequence[int]) -> None:
+        """What pushed Combines leave: partial rows of every token (per GPU or per expert), added in the order of the
+        rows.
+        """
+        by_token: dict[int, list[int]] = defaultdict(list)
+        for region in self._layout.partial:
+            for row in range(*self._layout.row_ptr[region : region + 2]):
+                by_token[self._layout.key[row]].append(row)
+        for token, rows in by_token.items():
+            if any(row_missing[row] for row in rows):
+                continue
+            for chunk in self._partial[rows[0]]:
+                total = _total([self._partial[row][chunk] for row in rows])
+                begin = chunk * self._record.chunk
+                self._store(token, chunk, slice(begin, begin + len(total.array)), total)
+
+    def sum_for_free(self, node: int) -> None:
+        """Combine of a system whose communication is free: all tokens of GPU `node`."""
+        r, hidden, width = self._t.routing, self._t.experts.hidden, self._record.chunk
+        for token in range(node * r.tokens_per_gpu, (node + 1) * r.tokens_per_gpu):
+            groups = [(hub, places) for hub in self._hubs if (places := hub.places(token))]
+            if not groups:
+                continue
+            for chunk, begin in enumerate(range(0, hidden, width)):
+                columns = slice(begin, min(begin + width, hidden))
+                self._store(token, chunk, columns, _total([hub.results(places, columns) for hub, places in groups]))
+            if self._t.saved is not None:
+                for hub, places in groups:
+                    self.own_gate_grads(token, hub.gpu, places)
+
+    def record_history(self) -> None:
+        """Write how every token was added up into the record."""
+        for token, chunks in self._history.items():
+            self._record.sums[token] = tuple(chunks[c] for c in sorted(chunks))
+
+
+def _total(values: list[Value]) -> Value:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
