@@ -15,8 +15,8 @@ from dysharp.program.tables import Program
 from dysharp.specs import Cluster, choice_int
 from dysharp.systems.machine import sessions_of_table
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
 from dysharp.uarch import tables
+from dysharp.uarch.packet import columns as f
 from dysharp.units import PS_PER_US, ns_to_ps
 
 Array = NDArray[Any]

@@ -1,460 +1,489 @@
-"""The cycle loop of the flit-exact network, over the blocks of `uarch/router*.py`.
+"""The event loop of the packet level: one event per packet and hop (docs/design/0006), ops as at burst level over the same blocks.
 
-One cycle: sinks and credits, arriving flits, pipeline delays, new packets, sources; then every router's internal steps. Within a step
-all allocations look at the state the step began with. Work is found through sets and lists, so idle ports and links cost nothing.
+One function for the same reason as at burst level; it stops after `budget` events, or when its tables have to grow, and is called again.
 """
 
-from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.router import (
-    claim,
-    credit_queue_put,
-    credit_queue_send,
-    credit_take,
-    flit_cross,
-    flit_pass,
-    flit_send,
-    flit_take,
-    hold_begin,
-    lowest,
-    packet_queue_put,
-    pick,
-    queue_put,
-    request_on,
-    wait_on,
-    wheel_put,
-)
-from dysharp.uarch.router_allocate import (
-    lanes_free,
-    lanes_restore,
-    switch_islip,
-    switch_note,
-    switch_separable,
-    switch_speculate,
-    vc_islip,
-    vc_note,
-    vc_separable,
-    vcs_with_room,
-)
-from dysharp.uarch.router_columns import (
-    ACTIVE,
-    CREDIT,
-    H_OUT,
-    H_VC,
-    HEAD_BIT,
-    HELD,
-    HELD_IN,
-    HELD_OUT,
-    I_BASE,
-    I_DELAY,
-    I_STEP,
-    K_CREATED,
-    K_DEST,
-    K_ENTERED,
-    K_HOPS,
-    K_MEASURED,
-    K_SALT,
-    L_IN,
-    O_FREE,
-    O_LEN,
-    O_READ,
-    OCC,
-    OVC,
-    P_ARITY,
-    P_BUF,
-    P_FLITS,
-    P_HOLD,
-    P_LANES,
-    P_NEED,
-    P_OLANES,
-    P_QUEUE,
-    P_RADIX,
-    P_ROUTE,
-    P_ROUTERS,
-    P_SA,
-    P_SA_ISLIP,
-    P_SOURCE_DELAY,
-    P_SPEC,
-    P_ST,
-    P_STEPS,
-    P_VA,
-    P_VA_ISLIP,
-    P_VCS,
-    P_WHEEL,
-    Q_HEAD,
-    Q_LEFT,
-    Q_LISTED,
-    Q_OK,
-    Q_PACKET,
-    Q_SENT,
-    Q_TAIL,
-    Q_TO,
-    Q_VC,
-    R_FREE,
-    R_RADIX,
-    R_SWITCH,
-    R_WAIT,
-    ROUTE,
-    S_FLIT,
-    S_FLIT_MAX,
-    S_FLIT_MIN,
-    S_FLITS,
-    S_HOPS,
-    S_N,
-    S_NET,
-    S_NET_MAX,
-    S_NET_MIN,
-    S_PACKET,
-    S_PACKET_MAX,
-    S_PACKET_MIN,
-    SLOT_MASK,
-    SLOT_SHIFT,
-    STATE,
-    TAIL_BIT,
-    TIME_SHIFT,
-    X_ALL,
-    X_EJECTED,
-    X_EVENT,
-    X_FREE,
-    X_FRESH,
-    X_FROM,
-    X_IN_NET,
-    X_LEFT,
-    X_LISTED,
-    X_MOVED,
+from dysharp.uarch.bits import bit_lowest
+from dysharp.uarch.columns import (
+    B_FILL,
+    B_LINK,
+    B_NODE,
+    B_OP,
+    B_TIME,
+    COPIES,
+    DONE,
+    END,
+    G_NODE,
+    I_POOL,
+    INF,
+    IS_PULL,
+    LEFT,
+    M_CLASSES,
+    M_MEMORY,
+    N_RINGS,
+    NODE,
+    P_BASE,
+    P_FREE,
+    P_SIZE,
+    R_REGION,
+    RESPONSE_CLS,
+    RING_LOCAL,
+    RING_NOTIFY,
+    S_MASK,
+    T_NEXT,
+    TEMPLATE,
+    TT_NOTIFY,
+    UP,
+    W_PAYLOAD,
+    WIRE,
+    X_DIRTY,
+    X_EVENTS,
     X_NOW,
-    X_TO,
+    X_WORK_HEAD,
 )
-
-
-@block
-def sinks_take(now, begin, n, sink_code, pk, pool, accepted, x, s):
-    """Flits that leave the network, and what they tell."""
-    x[X_IN_NET] -= n
-    x[X_EJECTED] += n
-    for j in range(begin, begin + n):
-        code = sink_code[j]
-        slot = (code >> SLOT_SHIFT) & SLOT_MASK
-        accepted[pk[slot, K_DEST]] += 1
-        counted = pk[slot, K_MEASURED] != 0 or x[X_ALL] != 0
-        if counted:
-            t = now - (code >> TIME_SHIFT)
-            s[S_FLITS] += 1
-            s[S_FLIT] += t
-            s[S_FLIT_MIN] = min(s[S_FLIT_MIN], t)
-            s[S_FLIT_MAX] = max(s[S_FLIT_MAX], t)
-        if code & TAIL_BIT != 0:
-            pool[x[X_FREE]] = slot
-            x[X_FREE] += 1
-            if counted:
-                t = now - pk[slot, K_CREATED]
-                s[S_N] += 1
-                s[S_PACKET] += t
-                s[S_PACKET_MIN] = min(s[S_PACKET_MIN], t)
-                s[S_PACKET_MAX] = max(s[S_PACKET_MAX], t)
-                t = now - pk[slot, K_ENTERED]
-                s[S_NET] += t
-                s[S_NET_MIN] = min(s[S_NET_MIN], t)
-                s[S_NET_MAX] = max(s[S_NET_MAX], t)
-                s[S_HOPS] += pk[slot, K_HOPS]
-                x[X_LEFT] -= pk[slot, K_MEASURED]
-
-
-@block
-def packets_join(now, ev_time, ev_src, ev_next, src, listed, x):
-    """Packets created by now join the queue of their source. The columns end with a packet that is never created."""
-    e = x[X_EVENT]
-    while ev_time[e] <= now:
-        q = ev_src[e]
-        ev_next[e] = -1
-        if src[q, Q_HEAD] < 0:
-            src[q, Q_HEAD] = e
-            if src[q, Q_LISTED] == 0:
-                src[q, Q_LISTED] = 1
-                listed[x[X_LISTED]] = q
-                x[X_LISTED] += 1
-        else:
-            ev_next[src[q, Q_TAIL]] = e
-        src[q, Q_TAIL] = e
-        e += 1
-    x[X_EVENT] = e
-
-
-@block
-def packet_begin(q, now, n_vcs, n_flits, keep, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, pk, pool, x):
-    """Source `q` takes its next packet and the next VC that has a credit (one packet at a time: none of them is claimed).
-
-    `keep`: the VC with most credits instead.
-    """
-    e = src[q, Q_HEAD]
-    if keep:
-        best = 0
-        for v in range(1, n_vcs):
-            if src_credit[q * n_vcs + v] > src_credit[q * n_vcs + best]:
-                best = v
-        src[q, Q_VC] = best
-    else:
-        src[q, Q_VC] = pick(src[q, Q_OK], src[q, Q_VC] + 1 if src[q, Q_VC] + 1 < n_vcs else 0)
-    src[q, Q_HEAD] = ev_next[e]
-    ev_next[e] = -2  # taken
-    if x[X_FREE] > 0:
-        x[X_FREE] -= 1
-        slot = pool[x[X_FREE]]
-    else:
-        slot = x[X_FRESH]
-        x[X_FRESH] += 1
-    pk[slot, K_CREATED] = ev_time[e]
-    pk[slot, K_ENTERED] = now
-    pk[slot, K_DEST] = ev_dest[e]
-    pk[slot, K_SALT] = ev_salt[e]
-    pk[slot, K_MEASURED] = 1 if x[X_FROM] <= ev_time[e] < x[X_TO] else 0
-    pk[slot, K_HOPS] = 0
-    src[q, Q_PACKET] = slot
-    src[q, Q_LEFT] = n_flits
-
-
-@block
-def sources_send(
-    now, n_vcs, n_flits, keep, need, delay, mask, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, listed, pk, pool, flit_to, flit_code, flit_n, x
-):  # fmt: skip
-    """One flit a cycle from every source that has one and a credit, one packet at a time; a packet starts where there are `need` credits."""
-    k = (now + delay) & mask
-    cap = len(flit_to) // len(flit_n)
-    n = flit_n[k]
-    j = 0
-    while j < x[X_LISTED]:
-        q = listed[j]
-        j += 1
-        head = src[q, Q_LEFT] == 0
-        if head:
-            if src[q, Q_OK] == 0:
-                continue
-            packet_begin(q, now, n_vcs, n_flits, keep, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, pk, pool, x)
-        v = src[q, Q_VC]
-        if src_credit[q * n_vcs + v] == 0:
-            continue
-        src[q, Q_LEFT] -= 1
-        code = now << TIME_SHIFT | src[q, Q_PACKET] << SLOT_SHIFT
-        if head:
-            code |= HEAD_BIT
-        if src[q, Q_LEFT] == 0:
-            code |= TAIL_BIT
-        src_credit[q * n_vcs + v] -= 1
-        if src_credit[q * n_vcs + v] < need:
-            src[q, Q_OK] &= ~(1 << v)
-        src[q, Q_SENT] += 1
-        flit_to[k * cap + n] = src[q, Q_TO] + v
-        flit_code[k * cap + n] = code
-        n += 1
-        if src[q, Q_LEFT] == 0 and src[q, Q_HEAD] < 0:
-            src[q, Q_LISTED] = 0
-            x[X_LISTED] -= 1
-            j -= 1
-            listed[j] = listed[x[X_LISTED]]
-    if n > flit_n[k]:
-        x[X_IN_NET] += n - flit_n[k]
-        x[X_MOVED] = now
-    flit_n[k] = n
+from dysharp.uarch.fifo import fifo_pop
+from dysharp.uarch.heap import heap_pop
+from dysharp.uarch.issue import BATCH_BITS, gang_start, issuer_drop, issuer_take, train_issue
+from dysharp.uarch.kernel import kernel
+from dysharp.uarch.memory import memory_take
+from dysharp.uarch.packet.columns import (
+    ACK,
+    ACKPART,
+    BYPASS,
+    C_AL,
+    C_CLASSES,
+    C_EXT,
+    C_FILLS,
+    C_LAT,
+    C_LEAF,
+    C_LINKS,
+    C_MARGIN,
+    C_PORTS,
+    C_ROWS,
+    C_SIZES,
+    C_SLOTS,
+    C_TOTAL,
+    C_VC_FLITS,
+    CONTRIB,
+    DATA,
+    FR_AL,
+    FR_CREDIT,
+    FR_CYCLE,
+    FR_DELIVER,
+    FR_FIXED,
+    FR_RESPOND,
+    GROW,
+    LK_FREE,
+    LK_MASK,
+    LK_NODE,
+    MACK,
+    MCOPY,
+    NOTE,
+    OC_DUE,
+    OC_FREE,
+    OC_NEXT,
+    PARTIAL,
+    PK_ACKS,
+    PK_CHUNK,
+    PK_FLITS,
+    PK_KIND,
+    PK_LEFT,
+    PK_LINK,
+    PK_MEMBER,
+    PK_NEXT,
+    PK_NEXT2,
+    PK_OFLITS,
+    PK_OP,
+    PK_OUT,
+    PK_PARENT,
+    PK_VC,
+    PT_DUE,
+    PW_ACK,
+    PW_DOWN_H,
+    PW_DYNAMIC,
+    PW_PACKETS,
+    RCOPY,
+    REQ,
+    RESP,
+    RESULT,
+    RUNNING,
+    X_CREDIT_READ,
+    X_CREDITS,
+    X_FREE,
+    X_OUT,
+    X_STATUS,
+)
+from dysharp.uarch.packet.hub import egress_put, hub_answer, hub_enter, hub_lookup, ingress_leave, request_take
+from dysharp.uarch.packet.links import (
+    credit_put,
+    credits_take,
+    dirty_mark,
+    dirty_take,
+    has_lane,
+    lane_back,
+    line_next,
+    links_free,
+    out_ask,
+    out_begin,
+    out_leave,
+    out_pick,
+    ring_put,
+    slot_free,
+)
+from dysharp.uarch.packet.ops import B_LEFT, accept_put, link_grant, member_done, notes_make, part_done, transfer_begin
+from dysharp.uarch.packet.switch import data_flits, packet_expose, session_end, sessions_look, unit_take
+from dysharp.uarch.ready import mark, op_release, work_drain, work_push
+from dysharp.uarch.region import row_fill
+from dysharp.uarch.tree import tree_first, tree_set
 
 
 @kernel
-def network_run(until, stop_when_measured, state, ev_time, ev_src, ev_dest, ev_salt, ev_next):
-    """Run to cycle `until`, or until the last measured packet has arrived. The event columns are packets to be created, by time."""
-    (
-        vcs, buf, lane, lane_vcs, out, ovc, out_ptr, wait_vcs, inp, router, src, src_credit, listed, pk, pool, route,
-        flit_to, flit_code, flit_n, sink_code, sink_n, credit_to, credit_n, timer, timer_n,
-        out_q, credit_q, ask, want, best, va_giv, va_gov, gr_lane, gr_out, gr_vc, hold, held, full, accepted, p, x, s,
-    ) = state  # fmt: skip
-    n_routers, radix, n_vcs, depth, arity = p[P_ROUTERS], p[P_RADIX], p[P_VCS], p[P_BUF], p[P_ARITY]
-    lanes, olanes, steps = p[P_LANES], p[P_OLANES], p[P_STEPS]
-    spec, va_islip, sa_islip = p[P_SPEC] != 0, p[P_VA_ISLIP] != 0, p[P_SA_ISLIP] != 0
-    mask = p[P_WHEEL] - 1
-    cap = p[P_QUEUE]  # of the queues: as many flits as there are credits
-    keep, need, n_flits = p[P_HOLD] != 0, p[P_NEED], p[P_FLITS]
-    queued = steps > 1 or olanes > 1  # several flits may reach one output in a cycle: a queue before the link
-    route_wait = p[P_ROUTE]
-    sa_wait = p[P_SA] - 1
-    va_wait = p[P_VA] - 1 + sa_wait
+def run_events(
+    budget, op, ot, templates, wires, durations, task_bytes,
+    mem, mem_time, fill_row,
+    rows, regions, slot_row, tiles, tile_times, tile_edge_ptr, tile_edge_kind, tile_edge,
+    edge_ptr, edge_head_kind, edge_head,
+    hold_ptr, hold_sem, hold_amount, release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
+    issuers, issuer_ops, heap_keys, heap_ids, pools, pool_keys, pool_ids, pool_issuer_ptr, pool_issuer,
+    nodes, hub, rings, tree, dirty_issuers, dirty_nodes, m, x,
+    pk, pt, pq, pool, sessions, idle, waiters, lk, plane_links, eq, cut, occ, vcq, oq, om, oc, im, held, rq, stalled, ports, keys, hubs, al,
+    next_free, mmq, node_wake, stripes, cr_due, cr_what, fr, du, do, pw, groups, dur, accepted, out, flits_by_kind, c, st,
+):  # fmt: skip
+    """Run until `budget` more events have been counted, nothing is pending or a table has to grow. Returns True while there is more to do."""
+    n_pools = pools.shape[0]
+    n_classes = c[C_CLASSES]
+    n_links = c[C_LINKS]
+    total = c[C_TOTAL]
+    n_ports = c[C_PORTS]
+    leaf_rings = n_pools
+    leaf_wake = n_pools + N_RINGS
+    leaf_fabric = c[C_LEAF]
+    ring_up = FR_FIXED
+    ring_arrive = FR_FIXED + c[C_SIZES]
+    ring_out = ring_arrive + c[C_EXT]
+    ring_line = ring_out + c[C_SIZES]
+    lat = c[C_LAT]
+    shared = m[M_MEMORY] > 0
+    stop = x[X_EVENTS] + budget
     now = x[X_NOW]
-    while now < until:
-        at = now & mask
-        n = sink_n[at]
-        if n > 0:
-            sink_n[at] = 0
-            sinks_take(now, at * (len(sink_code) // len(sink_n)), n, sink_code, pk, pool, accepted, x, s)
-        n = credit_n[at]
-        if n > 0:
-            credit_n[at] = 0
-            begin = at * (len(credit_to) // len(credit_n))
-            for j in range(begin, begin + n):
-                to = credit_to[j]
-                if to >= 0:
-                    credit_take(to, need, vcs, ovc, lane, lane_vcs, router)
-                else:
-                    src_credit[-1 - to] += 1
-                    if src_credit[-1 - to] >= need:
-                        src[(-1 - to) // n_vcs, Q_OK] |= 1 << ((-1 - to) % n_vcs)
-        n = flit_n[at]
-        if n > 0:
-            flit_n[at] = 0
-            begin = at * (len(flit_to) // len(flit_n))
-            for j in range(begin, begin + n):
-                flit_take(
-                    flit_to[j], flit_code[j], now, route_wait, sa_wait, depth, arity, vcs, buf, ovc, lane, lane_vcs, wait_vcs, out,
-                    router, radix, route, pk, timer, timer_n, mask,
+    x[X_STATUS] = RUNNING
+    while x[X_EVENTS] < stop:
+        if x[X_WORK_HEAD] >= 0:
+            work_drain(
+                op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows, nodes,
+                rings, tree, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem,
+                release_amount, sem_left, sem_issuer_ptr, sem_issuer,
+            )  # fmt: skip
+        # ---- releases -------------------------------------------------------------------------------------------------------
+        while tree[1] == now or accepted[0] >= 0:
+            if x[X_FREE] < c[C_MARGIN] or len(cr_due) - (x[X_CREDITS] - x[X_CREDIT_READ]) < c[C_MARGIN]:
+                x[X_STATUS] = GROW
+                return True
+            leaf = tree_first(tree) if tree[1] == now else -1
+            r = leaf - leaf_fabric
+            if leaf < 0:
+                pass
+            elif leaf < n_pools:
+                base = pools[leaf, P_BASE]
+                batch = pool_ids[base]
+                heap_pop(pool_keys, pool_ids, base, pools[leaf, P_SIZE])
+                pools[leaf, P_SIZE] -= 1
+                tree_set(tree, leaf, pool_keys[base] if pools[leaf, P_SIZE] > 0 else INF)
+                o = batch >> BATCH_BITS
+                n = batch & ((1 << BATCH_BITS) - 1)
+                pools[leaf, P_FREE] += n
+                for k in range(pool_issuer_ptr[leaf], pool_issuer_ptr[leaf + 1]):
+                    mark(dirty_issuers, x, pool_issuer[k])
+                op[o, LEFT] -= n
+                x[X_EVENTS] += 1
+                if op[o, LEFT] == 0:
+                    ot[o, END] = now
+                    ot[o, DONE] = now
+                    work_push(op, x, o)
+            elif leaf < leaf_wake:
+                if leaf == leaf_rings + RING_LOCAL:
+                    k = fifo_pop(rings, RING_LOCAL, mem, B_LINK)
+                    head = rings[RING_LOCAL, 0]
+                    tree_set(tree, leaf, mem_time[head, B_TIME] if head >= 0 else INF)
+                    o = mem[k, B_OP]
+                    x[X_EVENTS] += 1
+                    if shared:
+                        memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
+                    if not templates[op[o, TEMPLATE], IS_PULL]:
+                        member_done(
+                            k, op, ot, mem, mem_time, fill_row, templates, wires, issuers, heap_keys, heap_ids, dirty_issuers, x, rows,
+                            regions, slot_row, tiles, tile_times, tile_edge_ptr, tile_edge_kind, tile_edge, nodes, rings, tree,
+                            leaf_rings, m,
+                        )  # fmt: skip
+                    part_done(o, now, op, ot, x)
+                else:  # a tile's notifications leave (Machine.notify is zero here: they travel as packets)
+                    t = fifo_pop(rings, RING_NOTIFY, tiles, T_NEXT)
+                    head = rings[RING_NOTIFY, 0]
+                    tree_set(tree, leaf, tile_times[head, TT_NOTIFY] if head >= 0 else INF)
+                    notes_make(t, op, ot, tiles, slot_row, rows, pk, lk, eq, pool, du, c, x)
+            elif leaf < leaf_fabric:
+                tree_set(tree, leaf, INF)
+                node = leaf - leaf_wake
+                node_wake[node] = INF
+                for i in range(node * n_links, (node + 1) * n_links):
+                    if lk[i, LK_FREE] == 1 and lk[i, LK_MASK] != 0:
+                        dirty_mark(du, i)
+            elif r >= ring_line:
+                o = fr[r, 0]
+                while o >= 0 and oc[o, OC_DUE] == now:
+                    fr[r, 0] = oc[o, OC_NEXT]
+                    p = line_next(o, now, pk, pq, oc, fr, tree, dur, c)
+                    x[X_EVENTS] += 1
+                    flits_by_kind[1, pk[p, PK_KIND]] += pk[p, PK_OFLITS]
+                    ring_put(FR_DELIVER, p, now + lat, PK_NEXT, pk, pt, fr, tree, c)
+                    o = fr[r, 0]
+                tree_set(tree, leaf, oc[o, OC_DUE] if o >= 0 else INF)
+            elif r >= ring_out:
+                p = fr[r, 0]
+                while p >= 0 and pt[p, PT_DUE] == now:
+                    following = pk[p, PK_NEXT2]
+                    kind = pk[p, PK_KIND]
+                    x[X_EVENTS] += 1
+                    o = pk[p, PK_OUT] + (total if kind == CONTRIB or kind == ACKPART else 0)
+                    oc[o, OC_FREE] += 1
+                    dirty_mark(do, o)
+                    if kind < MACK or kind == BYPASS or kind >= NOTE:  # it came through an input port
+                        i = pk[p, PK_LINK]
+                        if has_lane(p, pk):
+                            lane_back(i, lk, plane_links, im, do, c)
+                        parent = pk[p, PK_PARENT] if kind == MCOPY or kind == RCOPY else p
+                        pk[parent, PK_LEFT] -= 1
+                        if pk[parent, PK_LEFT] == 0 and c[C_VC_FLITS] > 0:
+                            vc = pk[parent, PK_VC]
+                            row = i * occ.shape[1] + vc
+                            vcq[row, 0] = pk[parent, PK_NEXT]
+                            credit_put(i, vc, pk[parent, PK_FLITS], now + lat, cr_due, cr_what, fr, tree, c, x)
+                            if vcq[row, 0] >= 0:
+                                packet_expose(
+                                    vcq[row, 0], pk, pt, op, mem, pw, lk, oq, om, oc, im, do, sessions, ports, c[C_SLOTS], pool, c, x, st,
+                                    idle, fr, tree,
+                                )  # fmt: skip
+                    fr[r, 0] = following
+                    if o >= total:
+                        slot_free(p, pool, x)
+                    p = following
+                tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
+            elif r >= ring_arrive:
+                p = fr[r, 0]
+                while p >= 0 and pt[p, PT_DUE] == now:
+                    fr[r, 0] = pk[p, PK_NEXT]
+                    pk[p, PK_NEXT] = -1
+                    x[X_EVENTS] += 1
+                    flits_by_kind[0, pk[p, PK_KIND]] += pk[p, PK_FLITS]
+                    expose = True
+                    if c[C_VC_FLITS] > 0:
+                        row = pk[p, PK_LINK] * occ.shape[1] + pk[p, PK_VC]
+                        expose = vcq[row, 0] < 0
+                        if expose:
+                            vcq[row, 0] = p
+                        else:
+                            pk[vcq[row, 1], PK_NEXT] = p
+                        vcq[row, 1] = p
+                    if expose:
+                        packet_expose(
+                            p, pk, pt, op, mem, pw, lk, oq, om, oc, im, do, sessions, ports, c[C_SLOTS], pool, c, x, st, idle, fr, tree,
+                        )  # fmt: skip
+                    p = fr[r, 0]
+                tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
+            elif r >= ring_up:
+                links_free(r, leaf, now, lk, du, fr, tree)
+            elif r == FR_CREDIT:
+                credits_take(now, cr_due, cr_what, lk, occ, du, tree, c, x)
+            elif r == FR_CYCLE:
+                p = fr[r, 0]
+                while p >= 0 and pt[p, PT_DUE] == now:
+                    fr[r, 0] = pk[p, PK_NEXT]
+                    out_ask(pk[p, PK_OUT], p, n_ports, pk, lk, oq, om, oc, im, do, c)
+                    p = fr[r, 0]
+                tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
+            elif r == FR_DELIVER:
+                p = fr[r, 0]
+                while p >= 0 and pt[p, PT_DUE] == now:
+                    fr[r, 0] = pk[p, PK_NEXT]
+                    x[X_EVENTS] += 1
+                    kind = pk[p, PK_KIND]
+                    go = True
+                    if c[C_AL] > 0 and (kind == MCOPY or kind == RCOPY) and pw[op[pk[p, PK_OP], WIRE], PW_DYNAMIC]:
+                        go = hub_enter(
+                            p, pk[p, PK_OUT] // n_links, pk, mem, fill_row, keys, hubs, waiters, al, stalled, fr, tree, c, x, st
+                        )
+                    if go:
+                        accept_put(p, pk, accepted)
+                    p = fr[r, 0]
+                tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
+            elif r == FR_AL:
+                key = fr[r, 0]
+                while key >= 0 and al[key, 1] == now:
+                    fr[r, 0] = al[key, 0]
+                    x[X_EVENTS] += 1
+                    node = regions[rows[key, R_REGION], G_NODE]
+                    if hub_answer(key, rows[key, R_REGION], node, c[C_ROWS], keys, hubs, waiters, next_free, out, x, st):
+                        row_fill(key, 0, rows, regions, slot_row, tiles, tile_times, x)
+                    k = out[0]
+                    while k >= 0:
+                        p = k // c[C_FILLS]
+                        k = waiters[k, 0]
+                        pk[p, PK_ACKS] -= 1
+                        if pk[p, PK_ACKS] == 0:
+                            accept_put(p, pk, accepted)
+                    while stalled[node, 0] >= 0:
+                        p = stalled[node, 0]
+                        if not hub_lookup(p, node, pk, mem, fill_row, keys, hubs, waiters, al, fr, tree, c, x, st):
+                            break
+                        stalled[node, 0] = pk[p, PK_NEXT]
+                        if pk[p, PK_ACKS] == 0:
+                            accept_put(p, pk, accepted)
+                    key = fr[r, 0]
+                tree_set(tree, leaf, al[key, 1] if key >= 0 else INF)
+            elif r == FR_RESPOND:
+                p = fr[r, 0]
+                while p >= 0 and pt[p, PT_DUE] == now:
+                    fr[r, 0] = pk[p, PK_NEXT]
+                    x[X_EVENTS] += 1
+                    o = pk[p, PK_OP]
+                    pk[p, PK_KIND] = RESP if pk[p, PK_KIND] == REQ else CONTRIB
+                    pk[p, PK_FLITS] = pw[op[o, WIRE], PW_DOWN_H] + data_flits(pw, op[o, WIRE], pk[p, PK_CHUNK])
+                    i = pk[p, PK_OUT]
+                    if shared and pk[p, PK_CHUNK] == 0:
+                        memory_take(nodes, i // n_links, wires[op[o, WIRE], W_PAYLOAD], m, now)
+                    pk[p, PK_OUT] = pk[p, PK_LINK]
+                    egress_put(i, n_classes + templates[op[o, TEMPLATE], RESPONSE_CLS], p, pk, lk, eq, du, c)
+                    p = fr[r, 0]
+                tree_set(tree, leaf, pt[p, PT_DUE] if p >= 0 else INF)
+            else:  # FR_TIMEOUT
+                sessions_look(now, pk, op, pw, lk, oq, om, oc, im, do, sessions, ports, pool, idle, fr, tree, c, x, st)
+            # what goes on from an ingress buffer
+            while accepted[0] >= 0:
+                p = accepted[0]
+                accepted[0] = pk[p, PK_NEXT2]
+                kind = pk[p, PK_KIND]
+                if kind == REQ or kind == RCOPY:
+                    request_take(p, pk, pt, lk, oc, held, rq, do, fr, tree, c, x, st)
+                    continue
+                ingress_leave(p, pk, oc, held, do, c)
+                o = pk[p, PK_OP]
+                if kind == DATA or kind == MCOPY:
+                    k = pk[p, PK_MEMBER]
+                    w = op[o, WIRE]
+                    if mem[k, B_LEFT] == pw[w, PW_PACKETS]:
+                        for f in range(mem[k, B_FILL], mem[k + 1, B_FILL]):
+                            row_fill(fill_row[f], 0, rows, regions, slot_row, tiles, tile_times, x)
+                    mem[k, B_LEFT] -= 1
+                    if mem[k, B_LEFT] == 0:
+                        mem_time[k, B_TIME] = now
+                        if shared:
+                            memory_take(nodes, mem[k, B_NODE], wires[w, W_PAYLOAD], m, now)
+                        member_done(
+                            k, op, ot, mem, mem_time, fill_row, templates, wires, issuers, heap_keys, heap_ids, dirty_issuers, x, rows,
+                            regions, slot_row, tiles, tile_times, tile_edge_ptr, tile_edge_kind, tile_edge, nodes, rings, tree,
+                            leaf_rings, m,
+                        )  # fmt: skip
+                    pk[p, PK_KIND] = ACK if kind == DATA else ACKPART
+                    pk[p, PK_FLITS] = pw[w, PW_ACK]
+                    i = pk[p, PK_OUT]
+                    pk[p, PK_OUT] = pk[p, PK_LINK]
+                    egress_put(i, 2 * n_classes, p, pk, lk, eq, du, c)
+                elif kind == NOTE:
+                    op_release(o, pk[p, PK_MEMBER], op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+                    slot_free(p, pool, x)
+                elif kind == ACK or kind == MACK or kind == RESP:
+                    part_done(o, now, op, ot, x)
+                    if shared and kind == RESP and op[o, LEFT] == 0:
+                        memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
+                    slot_free(p, pool, x)
+                else:  # RESULT, PARTIAL, BYPASS
+                    parent = pk[p, PK_PARENT]
+                    pk[parent, PK_ACKS] -= pk[p, PK_MEMBER] if kind == RESULT else pk[p, PK_ACKS] if kind == PARTIAL else 1
+                    if kind != RESULT:
+                        slot_free(p, pool, x)
+                    if pk[parent, PK_ACKS] == 0:
+                        part_done(o, now, op, ot, x)
+                        if shared and op[o, LEFT] == 0:
+                            memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
+                        session_end(parent, pool, idle, c, x)
+            if x[X_WORK_HEAD] >= 0:
+                work_drain(
+                    op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x, tiles, tile_times, slot_row, rows,
+                    nodes, rings, tree, leaf_rings, m, edge_ptr, edge_head_kind, edge_head, release_ptr,
+                    release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
                 )  # fmt: skip
-        n = timer_n[at]
-        if n > 0:
-            timer_n[at] = 0
-            begin = at * (len(timer) // len(timer_n))
-            for j in range(begin, begin + n):
-                giv = timer[j]
-                if vcs[giv, STATE] == ROUTE:
-                    wait_on(giv, vcs, lane, wait_vcs, out, router, radix)
-                else:
-                    vcs[giv, STATE] = ACTIVE
-                    if vcs[giv, OCC] > 0 and ovc[vcs[giv, OVC], CREDIT] >= need:
-                        request_on(giv, vcs, lane, lane_vcs, router)
-        packets_join(now, ev_time, ev_src, ev_next, src, listed, x)
-        sources_send(
-            now, n_vcs, n_flits, keep, need, p[P_SOURCE_DELAY], mask, ev_time, ev_dest, ev_salt, ev_next, src, src_credit, listed, pk, pool,
-            flit_to, flit_code, flit_n, x,
-        )  # fmt: skip
-        for r in range(n_routers):
-            first = r * radix
-            first_lane = first * lanes
-            ports = router[r, R_RADIX]
-            for step in range(steps):
-                asking = router[r, R_SWITCH]
-                outs = router[r, R_WAIT] & router[r, R_FREE]
-                if asking == 0 and outs == 0 and not keep:
+        # ---- grants ---------------------------------------------------------------------------------------------------------
+        if x[X_DIRTY] == 0 and du[0] == 0 and do[0] == 0:
+            if tree[1] == INF:
+                return False
+            now = tree[1]
+            x[X_NOW] = now
+            continue
+        if x[X_FREE] < c[C_MARGIN]:
+            x[X_STATUS] = GROW
+            return True
+        if x[X_DIRTY] != 0:
+            x[X_DIRTY] = 0
+            for word in range(len(dirty_issuers)):
+                low = -1
+                while (dirty_issuers[word] & ~((2 << low) - 1 if low >= 0 else 0)) != 0:
+                    low = bit_lowest(dirty_issuers[word] & ~((2 << low) - 1 if low >= 0 else 0))
+                    dirty_issuers[word] &= ~(1 << low)
+                    i = (word << 5) + low
+                    while True:
+                        o = issuer_take(
+                            i, issuers, issuer_ops, heap_keys, heap_ids, op, ot, pools, hold_ptr, hold_sem, hold_amount, sem_left, x,
+                        )  # fmt: skip
+                        if o < 0:
+                            break
+                        if issuers[i, I_POOL] >= 0:
+                            if gang_start(
+                                o, issuers[i, I_POOL], op, ot, templates, durations, task_bytes, pools, pool_keys, pool_ids, nodes, m, tree, x
+                            ):
+                                issuer_drop(i, issuers, heap_keys, heap_ids)
+                        elif train_issue(
+                            o, op, ot, templates, mem, mem_time, nodes, hub, dirty_nodes, rings, tree, leaf_rings, m, x, m[M_CLASSES],
+                        ):  # fmt: skip
+                            ot[o, DONE] = now
+                            work_push(op, x, o)
+                            x[X_DIRTY] = 1
+                        elif op[o, COPIES] > 0:
+                            transfer_begin(o, templates[op[o, TEMPLATE], IS_PULL], op, pw, stripes, c)
+                            if shared and not templates[op[o, TEMPLATE], IS_PULL]:
+                                memory_take(nodes, op[o, NODE], wires[op[o, WIRE], W_PAYLOAD], m, now)
+            for word in range(len(dirty_nodes)):
+                while dirty_nodes[word] != 0:
+                    low = bit_lowest(dirty_nodes[word])
+                    dirty_nodes[word] &= ~(1 << low)
+                    node = (word << 5) + low
+                    for i in range(node * n_links, (node + 1) * n_links):
+                        lk[i, LK_MASK] |= nodes[node, UP + S_MASK]
+                        if lk[i, LK_FREE] == 1:
+                            dirty_mark(du, i)
+                    nodes[node, UP + S_MASK] = 0
+        while du[0] != 0:
+            i = dirty_take(du)
+            if lk[i, LK_FREE] == 1 and lk[i, LK_MASK] != 0:
+                link_grant(
+                    i, now, op, ot, templates, mem_time, hub, cut, pw, groups, pk, pt, pool, lk, eq, occ, fr, tree, rq, accepted, mmq,
+                    node_wake, dur, c, x, st,
+                )  # fmt: skip
+                node = lk[i, LK_NODE]
+                if node_wake[node] < tree[(len(tree) >> 1) + leaf_wake + node]:
+                    tree_set(tree, leaf_wake + node, node_wake[node])
+        while do[0] != 0:
+            o = dirty_take(do)
+            while oc[o, OC_FREE] > 0:
+                p = out_pick(o, now, pk, pt, lk, oq, om, oc, held, c, x, st)
+                if p < 0:
                     break
-                n_va = 0
-                m = outs
-                while m != 0:
-                    o = lowest(m)
-                    m &= m - 1
-                    free = out[first + o, O_FREE]
-                    if keep:
-                        room = vcs_with_room(first + o, need, n_vcs, out, ovc)
-                        if room == 0:
-                            continue
-                        out[first + o, O_FREE] = room
-                    if va_islip:
-                        taken = vc_islip(first + o, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best)
-                    else:
-                        taken = vc_separable(first + o, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best)
-                    out[first + o, O_FREE] = free
-                    n_va = vc_note(taken, n_va, first + o, o, first, ports, n_vcs, vcs, ovc, va_giv, va_gov)
-                n = 0
-                if keep:
-                    # a grant lasts for a packet, so allocation is repeated until no lane is left that a waiting packet could have
-                    row = r * steps + step
-                    rounds = True
-                    while rounds:
-                        all_asking = router[r, R_SWITCH] & ~held[row, HELD_IN]
-                        asking = lanes_free(all_asking, held[row, HELD_OUT], first_lane, olanes, lane, full)
-                        if sa_islip:
-                            n_sure = switch_islip(asking, first, first_lane, olanes, lane, out_ptr, ask, want, gr_lane, gr_out)
-                        else:
-                            n_sure = switch_separable(asking, first, first_lane, olanes, lane, out_ptr, ask, gr_lane, gr_out)
-                        lanes_restore(all_asking, first_lane, lane, full)
-                        switch_note(
-                            n_sure, first, first_lane, ports, lanes, olanes, n_vcs, lane, lane_vcs, out_ptr, gr_lane, gr_out, gr_vc
-                        )  # fmt: skip
-                        for j in range(n_sure):
-                            e = gr_lane[j]
-                            hold_begin(
-                                lane[first_lane + e, L_IN] * n_vcs + gr_vc[j], (first_lane + e) * steps + step, e, gr_out[j], row, vcs, lane,
-                                lane_vcs, router, hold, held,
-                            )  # fmt: skip
-                        rounds = n_sure > 0
-                else:
-                    if sa_islip:
-                        n_sure = switch_islip(asking, first, first_lane, olanes, lane, out_ptr, ask, want, gr_lane, gr_out)
-                    else:
-                        n_sure = switch_separable(asking, first, first_lane, olanes, lane, out_ptr, ask, gr_lane, gr_out)
-                    switch_note(n_sure, first, first_lane, ports, lanes, olanes, n_vcs, lane, lane_vcs, out_ptr, gr_lane, gr_out, gr_vc)
-                    n = n_sure
-                    if spec:
-                        n = switch_speculate(
-                            outs, n_sure, first, first_lane, ports, lanes, olanes, n_vcs, ovc, lane, out, wait_vcs, out_ptr, ask, want,
-                            gr_lane, gr_out, gr_vc,
-                        )  # fmt: skip
-                for j in range(n_va):
-                    giv = va_giv[j]
-                    claim(giv, va_gov[j], n_vcs, vcs, ovc, lane, wait_vcs, out, router, radix)
-                    if va_wait > 0:
-                        vcs[giv, STATE] = HELD
-                        wheel_put(now + 1 + va_wait, giv, timer, timer_n, mask)
-                    elif ovc[va_gov[j], CREDIT] >= need:
-                        request_on(giv, vcs, lane, lane_vcs, router)
-                if keep:
-                    kept = held[row, HELD_IN]
-                    while kept != 0:
-                        e = lowest(kept)
-                        kept &= kept - 1
-                        h = (first_lane + e) * steps + step
-                        giv = hold[h, H_VC]
-                        if vcs[giv, OCC] == 0:
-                            continue  # only if flits of one packet came with a gap
-                        gov = vcs[giv, OVC]
-                        o = hold[h, H_OUT]
-                        code = flit_pass(
-                            giv, now, route_wait, depth, arity, n_vcs, vcs, buf, ovc, lane, wait_vcs, out, router, radix, route, pk, timer,
-                            timer_n, mask,
-                        )  # fmt: skip
-                        if code & TAIL_BIT != 0:
-                            held[row, HELD_IN] &= ~(1 << e)
-                            held[row, HELD_OUT] &= ~(1 << o)
-                        x[X_MOVED] = now
-                        i = lane[first_lane + e, L_IN]
-                        if steps == 1:
-                            wheel_put(now + inp[i, I_DELAY], inp[i, I_BASE] + inp[i, I_STEP] * (giv - i * n_vcs), credit_to, credit_n, mask)
-                        else:
-                            credit_queue_put(i, giv - i * n_vcs, now * steps + step, cap, inp, credit_q)
-                        o = first + o // olanes
-                        if queued:
-                            ready = now + p[P_ST] - (1 if step + 1 < steps else 0)
-                            packet_queue_put(o, gov, code, ready, n_flits, cap, h, hold, out, out_q)
-                        else:
-                            flit_send(o, gov, code, now, n_vcs, out, flit_to, flit_code, flit_n, sink_code, sink_n, credit_to, credit_n, mask)
-                for j in range(n):
-                    i = lane[first_lane + gr_lane[j], L_IN]
-                    v = gr_vc[j]
-                    giv = i * n_vcs + v
-                    if j >= n_sure and (vcs[giv, STATE] != ACTIVE or ovc[vcs[giv, OVC], CREDIT] == 0):
-                        continue  # speculated in vain
-                    gov = vcs[giv, OVC]
-                    code = flit_cross(
-                        giv, now, route_wait, sa_wait, depth, arity, n_vcs, vcs, buf, ovc, lane, lane_vcs, wait_vcs, out, router, radix,
-                        route, pk, timer, timer_n, mask,
-                    )  # fmt: skip
-                    x[X_MOVED] = now
-                    # the credit leaves at once; with several internal steps the link carries one message a cycle
-                    if steps == 1:
-                        wheel_put(now + inp[i, I_DELAY], inp[i, I_BASE] + inp[i, I_STEP] * v, credit_to, credit_n, mask)
-                    else:
-                        credit_queue_put(i, v, now * steps + step, cap, inp, credit_q)
-                    o = first + gr_out[j] // olanes
-                    if queued:
-                        queue_put(o, gov, code, now + p[P_ST] - (1 if step + 1 < steps else 0), cap, out, out_q)
-                    else:
-                        flit_send(o, gov, code, now, n_vcs, out, flit_to, flit_code, flit_n, sink_code, sink_n, credit_to, credit_n, mask)
-            if queued:
-                for o in range(first, first + ports):
-                    j = o * cap + out[o, O_READ]
-                    if out[o, O_LEN] > 0 and out_q[j, 0] <= now:
-                        out[o, O_READ] = out[o, O_READ] + 1 if out[o, O_READ] + 1 < cap else 0
-                        out[o, O_LEN] -= 1
-                        flit_send(
-                            o, out_q[j, 1], out_q[j, 2], now - p[P_ST], n_vcs, out, flit_to, flit_code, flit_n, sink_code, sink_n,
-                            credit_to, credit_n, mask,
-                        )  # fmt: skip
-            if steps > 1:
-                for i in range(first, first + ports):
-                    credit_queue_send(i, now, cap, inp, credit_q, credit_to, credit_n, mask)
-        now += 1
-        if stop_when_measured and x[X_LEFT] == 0:
-            break
-    x[X_NOW] = now
-    return now
+                s = x[X_OUT]
+                out_leave(o, p, s, pk, lk, oq, om, im, c)
+                if o >= total and not unit_take(
+                    p, pk, pt, op, pw, lk, oq, om, oc, im, do, sessions, ports, c[C_SLOTS], c, x, st, fr, tree
+                ):
+                    pk[p, PK_KIND] = BYPASS
+                    out_ask(o - total, p, s, pk, lk, oq, om, oc, im, do, c)
+                    continue
+                out_begin(o, p, s, now, pk, pt, pq, lk, oc, held, fr, tree, dur, c)
+    return True

@@ -20,7 +20,7 @@ from dysharp.errors import SimulationError
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
+from dysharp.uarch.packet import columns as f
 
 SLICE_EVENTS = 4_000_000
 
@@ -52,7 +52,7 @@ def run_packet(program: Program, config: FabricConfig | None = None, progress: C
     """Time `program` packet by packet. Raises SimulationError on deadlock, and if a flit or a credit is missing at the end."""
     begin = time.perf_counter()
     from dysharp.engine.burst.loop import run_start
-    from dysharp.engine.packet.events.loop import run_events
+    from dysharp.engine.packet.loop import run_events
 
     compile_s = time.perf_counter() - begin
     begin = time.perf_counter()

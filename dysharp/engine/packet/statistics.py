@@ -11,8 +11,8 @@ from dysharp.engine.packet.fabric import Fabric
 from dysharp.errors import SimulationError
 from dysharp.program.tables import Program
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
 from dysharp.uarch import tables
+from dysharp.uarch.packet import columns as f
 
 KINDS = (
     "store", "multicast", "copy", "request", "reduce_request", "request_copy", "response", "contribution", "ack", "copy_ack", "merged_ack",

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.engine.packet.config import NetworkConfig, Traffic
-from dysharp.engine.packet.network import Protocol
-from dysharp.engine.packet.traffic import Draws
+from dysharp.engine.flit.config import NetworkConfig, Traffic
+from dysharp.engine.flit.network import Protocol
+from dysharp.engine.flit.traffic import Draws
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
+from dysharp.uarch.packet import columns as f
 
 Ints = NDArray[np.int64]
 CYCLE = 1000  # time units of a cycle
@@ -67,7 +67,7 @@ def measure_events(config: NetworkConfig, traffic: Traffic, load: float, seed: i
     if config.topology != "fly" or config.n != 1:
         raise ConfigError(f"packet events: found topology {config.topology!r} with n = {config.n}, expected one crossbar")
     protocol = protocol or Protocol()
-    from dysharp.uarch.fabric_open import SO_ACCEPTED, SO_FLITS, SO_FROM, SO_LATENCY, SO_LEFT, SO_MAX, SO_MIN, SO_PACKETS, SO_TO, open_run
+    from dysharp.uarch.packet.synthetic import SO_ACCEPTED, SO_FLITS, SO_FROM, SO_LATENCY, SO_LEFT, SO_MAX, SO_MIN, SO_PACKETS, SO_TO, open_run
 
     first = protocol.warmup_periods * protocol.period
     last = protocol.max_periods * protocol.period

@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.engine.burst.lower import Lowered
 from dysharp.engine.packet.fabric import Fabric
 from dysharp.program.tables import Program
-from dysharp.uarch import fabric_columns as f
+from dysharp.uarch.packet import columns as f
 
 Resource = tuple[str, int, int]  # ("up", link, 0), ("vc", link, vc), ("down", link, group), ("hub", link, 0)
 

@@ -1,8 +1,8 @@
 """The hub of a GPU at packet level: egress queues per link, ingress with AL TLB and responder (docs/design/0006)."""
 
 from dysharp.uarch.columns import B_FILL, NEXT, WIRE, X_NOW
-from dysharp.uarch.fabric import dirty_mark, level_change, ring_put
-from dysharp.uarch.fabric_columns import (
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.columns import (
     C_AL_MISS,
     C_ANSWERS,
     C_BANK_PS,
@@ -49,8 +49,8 @@ from dysharp.uarch.fabric_columns import (
     ST_TLB_EVICTIONS,
     STRIPE_HASH,
 )
-from dysharp.uarch.fabric_switch import mix
-from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.links import dirty_mark, level_change, ring_put
+from dysharp.uarch.packet.switch import mix
 from dysharp.uarch.tables import AL_FULL, AL_READ, H_ALLOCATED, H_BANK0, H_CACHED, al_answer, al_lookup
 from dysharp.uarch.tree import tree_set
 

@@ -23,8 +23,9 @@ from dysharp.uarch.columns import (
     WIRE,
     X_NOW,
 )
-from dysharp.uarch.fabric import link_blocked, link_send, slot_take, vc_find
-from dysharp.uarch.fabric_columns import (
+from dysharp.uarch.flit.router import pick
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.columns import (
     C_CLASSES,
     C_CYCLE,
     C_EXT,
@@ -66,12 +67,11 @@ from dysharp.uarch.fabric_columns import (
     X_NOTES,
     X_PACKETS,
 )
-from dysharp.uarch.fabric_hub import OP_START, OP_UNSENT, chunk_from, cut_find, egress_put
-from dysharp.uarch.fabric_switch import data_flits, mix
-from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.hub import OP_START, OP_UNSENT, chunk_from, cut_find, egress_put
+from dysharp.uarch.packet.links import link_blocked, link_send, slot_take, vc_find
+from dysharp.uarch.packet.switch import data_flits, mix
 from dysharp.uarch.ready import HEAD_OP_ISSUE, op_release, tile_notify, work_push
 from dysharp.uarch.region import row_fill
-from dysharp.uarch.router import pick
 
 KIND_MULTICAST, KIND_PULL_REDUCE = 5, 7
 B_LEFT = 5  # free column of a member's record: packets that have not arrived

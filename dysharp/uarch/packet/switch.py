@@ -1,8 +1,8 @@
 """What a switch does with the packet at the head of a virtual channel, and with what its reduction units finish (docs/design/0006)."""
 
 from dysharp.uarch.columns import B_EXT, B_NODE, FLAGS, INF, MEMBER, MEMBERS_SHIFT, NODE, WIRE, X_NOW
-from dysharp.uarch.fabric import level_change, out_ask, ring_put, slot_free, slot_take
-from dysharp.uarch.fabric_columns import (
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.columns import (
     ACK,
     ACKPART,
     C_ACK_GROUP,
@@ -67,7 +67,7 @@ from dysharp.uarch.fabric_columns import (
     ST_TIMEOUTS,
     STRIPE_HASH,
 )
-from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.links import level_change, out_ask, ring_put, slot_free, slot_take
 from dysharp.uarch.tables import RED_BYPASS, RED_RESULT, S_COUNT, S_LIVE, red_expire, red_request, red_respond
 from dysharp.uarch.tree import tree_set
 

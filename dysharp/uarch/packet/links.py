@@ -5,7 +5,9 @@ One event per packet and hop; the same blocks carry Programs and synthetic traff
 """
 
 from dysharp.uarch.columns import INF, X_NOW
-from dysharp.uarch.fabric_columns import (
+from dysharp.uarch.flit.router import lowest
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.columns import (
     C_EXT,
     C_GROUPS,
     C_INGRESS,
@@ -60,8 +62,6 @@ from dysharp.uarch.fabric_columns import (
     X_FREE,
     X_OUT,
 )
-from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.router import lowest
 from dysharp.uarch.tree import tree_set
 
 

@@ -1,26 +1,8 @@
 """The packet fabric under synthetic traffic: sources with infinite queues, sinks that take everything, the same links and switch."""
 
 from dysharp.uarch.columns import INF, X_NOW
-from dysharp.uarch.fabric import (
-    credit_put,
-    credits_take,
-    dirty_mark,
-    dirty_take,
-    lane_back,
-    line_next,
-    link_blocked,
-    link_send,
-    links_free,
-    out_ask,
-    out_begin,
-    out_leave,
-    out_pick,
-    ring_put,
-    slot_free,
-    slot_take,
-    vc_find,
-)
-from dysharp.uarch.fabric_columns import (
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.columns import (
     C_CYCLE,
     C_EXT,
     C_LAT,
@@ -50,7 +32,25 @@ from dysharp.uarch.fabric_columns import (
     PT_DUE,
     X_OUT,
 )
-from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.packet.links import (
+    credit_put,
+    credits_take,
+    dirty_mark,
+    dirty_take,
+    lane_back,
+    line_next,
+    link_blocked,
+    link_send,
+    links_free,
+    out_ask,
+    out_begin,
+    out_leave,
+    out_pick,
+    ring_put,
+    slot_free,
+    slot_take,
+    vc_find,
+)
 from dysharp.uarch.tree import tree_first, tree_set
 
 B_CREATED, B_SOURCE, B_DEST, B_NEXT = range(4)  # columns of `born` [n_packets, 4]
