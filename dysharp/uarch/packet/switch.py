@@ -1,60 +1,74 @@
 """What a switch does with the packet at the head of a virtual channel, and with what its reduction units finish (docs/design/0006)."""
 
-from dysharp.uarch.columns import B_EXT, B_NODE, FLAGS, INF, MEMBER, MEMBERS_SHIFT, NODE, WIRE, X_NOW
+from dysharp.uarch.columns import FLAGS, INF, MEMBER, MEMBER_EXT, MEMBER_NODE, MEMBERS_SHIFT, NODE, RUN_EVENTS, RUN_NOW, WIRE
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.packet.columns import (
     ACK,
     ACKPART,
+    BYPASS,
     C_ACK_GROUP,
     C_CYCLE,
+    C_LAT,
     C_LEAF,
     C_LINKS,
     C_PER_PLANE,
     C_PORTS,
+    C_SLOTS,
     C_STRIPE,
     C_TIMEOUT,
     C_TOTAL,
+    C_VC_FLITS,
     C_VPG,
     CONTRIB,
+    CUT_AUX,
+    CUT_AUX_LAST,
+    CUT_DOWN_H,
+    CUT_DYNAMIC,
+    CUT_FULL,
+    CUT_LAST,
+    CUT_PACKETS,
+    CUT_PAYLOADS,
+    CUT_RESULT_H,
+    CUT_SOURCE_ACK,
     DATA,
-    FR_CYCLE,
-    FR_TIMEOUT,
-    LK_S,
+    FABRIC_CYCLE,
+    FABRIC_TIMEOUT,
+    IDLE_COUNT,
+    IDLE_DUE,
+    IDLE_LOOK,
+    IDLE_NEXT,
+    LINK_INPUT,
+    LOOK_AGAIN,
+    LOOK_NOT,
+    LOOK_TO_FREE,
     MACK,
     MCOPY,
     MDATA,
     MREQ,
     NOTE,
+    OUTPUT_FREE,
+    PACKET_ACKS,
+    PACKET_CHUNK,
+    PACKET_DUE,
+    PACKET_FLITS,
+    PACKET_KIND,
+    PACKET_LEFT,
+    PACKET_LINK,
+    PACKET_MEMBER,
+    PACKET_NEXT,
+    PACKET_NEXT2,
+    PACKET_OP,
+    PACKET_OUT,
+    PACKET_OUT_FLITS,
+    PACKET_PARENT,
+    PACKET_VC,
     PARTIAL,
-    PK_ACKS,
-    PK_CHUNK,
-    PK_FLITS,
-    PK_KIND,
-    PK_LEFT,
-    PK_LINK,
-    PK_MEMBER,
-    PK_NEXT,
-    PK_OFLITS,
-    PK_OP,
-    PK_OUT,
-    PK_PARENT,
-    PK_VC,
     PLAIN,
-    PT_DUE,
-    PW_AUX,
-    PW_AUX_LAST,
-    PW_DOWN_H,
-    PW_DYNAMIC,
-    PW_FULL,
-    PW_LAST,
-    PW_PACKETS,
-    PW_PAYLOADS,
-    PW_RESULT_H,
-    PW_SOURCE_ACK,
     RCOPY,
     REQ,
     RESP,
     RESULT,
+    RUN_OUT,
     ST_BYPASSES,
     ST_EVICTIONS,
     ST_PARTIALS,
@@ -67,20 +81,36 @@ from dysharp.uarch.packet.columns import (
     ST_TIMEOUTS,
     STRIPE_HASH,
 )
-from dysharp.uarch.packet.links import level_change, out_ask, ring_put, slot_free, slot_take
-from dysharp.uarch.tables import RED_BYPASS, RED_RESULT, S_COUNT, S_LIVE, red_expire, red_request, red_respond
+from dysharp.uarch.packet.links import (
+    credit_put,
+    dirty_mark,
+    has_lane,
+    lane_back,
+    level_change,
+    out_ask,
+    out_begin,
+    out_leave,
+    out_pick,
+    packet_schedule,
+    ring_due,
+    ring_join,
+    ring_wait,
+    slot_free,
+    slot_take,
+)
+from dysharp.uarch.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, SESSION_LIVE, red_expire, red_request, red_respond
 from dysharp.uarch.tree import tree_set
 
 
 @block
-def data_flits(pw, w, chunk):
+def data_flits(cuts, w, chunk):
     """Data flits of packet `chunk` of a train: payload first, then what rides along, each with a shorter last packet."""
-    n = pw[w, PW_PAYLOADS]
-    flits = pw[w, PW_FULL]
+    n = cuts[w, CUT_PAYLOADS]
+    flits = cuts[w, CUT_FULL]
     if chunk == n - 1:
-        flits = pw[w, PW_LAST]
+        flits = cuts[w, CUT_LAST]
     elif chunk >= n:
-        flits = pw[w, PW_AUX] if chunk < pw[w, PW_PACKETS] - 1 else pw[w, PW_AUX_LAST]
+        flits = cuts[w, CUT_AUX] if chunk < cuts[w, CUT_PACKETS] - 1 else cuts[w, CUT_AUX_LAST]
     return flits
 
 
@@ -101,12 +131,12 @@ def mix(a, b):
 
 
 @block
-def far_link(link, key, chunk, node, lk, c):
-    """The link of GPU `node` in the plane of `link` that a packet leaves by: its twin, or by another hash of the line number."""
+def far_link(up, key, chunk, node, link, c):
+    """The link of GPU `node` in the plane of the up link that a packet leaves by: its twin, or by another hash of the line number."""
     n = c[C_LINKS]
-    j = link % n
+    j = up % n
     if c[C_STRIPE] == STRIPE_HASH and c[C_PER_PLANE] > 1:
-        j += mix(key + node, chunk) % c[C_PER_PLANE] - lk[link, LK_S] % c[C_PER_PLANE]
+        j += mix(key + node, chunk) % c[C_PER_PLANE] - link[up, LINK_INPUT] % c[C_PER_PLANE]
     return node * n + j
 
 
@@ -117,196 +147,289 @@ def sessions_change(by, now, st):
 
 
 @kernel
-def partial_send(session, pk, op, pw, lk, oq, om, oc, im, do, sessions, pool, c, x, st):
+def partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
     """What a session that left its table had summed goes to the source, in FP32: two packets."""
-    st[ST_PARTIALS] += 1
-    w = op[pk[session, PK_OP], WIRE]
+    packet, c, x = packets.packet, agenda.c, agenda.x
+    agenda.st[ST_PARTIALS] += 1
+    w = op[packet[session, PACKET_OP], WIRE]
     for part in range(2):
-        p = slot_take(pool, x)
-        pk[p, PK_KIND] = PARTIAL
-        pk[p, PK_OP] = pk[session, PK_OP]
-        pk[p, PK_PARENT] = session
-        pk[p, PK_ACKS] = sessions[session, S_COUNT] if part == 1 else 0
-        pk[p, PK_OUT] = pk[session, PK_LINK]
-        pk[p, PK_VC] = c[C_ACK_GROUP] * c[C_VPG]
-        pk[p, PK_OFLITS] = pw[w, PW_DOWN_H] + data_flits(pw, w, pk[session, PK_CHUNK])
-        out_ask(pk[session, PK_LINK], p, c[C_PORTS], pk, lk, oq, om, oc, im, do, c)
+        p = slot_take(packets.free, x)
+        packet[p, PACKET_KIND] = PARTIAL
+        packet[p, PACKET_OP] = packet[session, PACKET_OP]
+        packet[p, PACKET_PARENT] = session
+        packet[p, PACKET_ACKS] = sessions[session, SESSION_COUNT] if part == 1 else 0
+        packet[p, PACKET_OUT] = packet[session, PACKET_LINK]
+        packet[p, PACKET_VC] = c[C_ACK_GROUP] * c[C_VPG]
+        packet[p, PACKET_OUT_FLITS] = cuts[w, CUT_DOWN_H] + data_flits(cuts, w, packet[session, PACKET_CHUNK])
+        out_ask(packet[session, PACKET_LINK], p, c[C_PORTS], packet, link, outputs, c)
 
 
 @kernel
-def session_open(p, n, pk, op, pw, lk, oq, om, oc, im, do, sessions, ports, n_sessions, pool, c, x, st, idle, fr, tree):
+def session_open(p, n, packets, op, cuts, link, outputs, units, agenda):
     """A request to `n` members passes: its session takes an entry, another one may have to leave."""
+    packet, sessions = packets.packet, units.sessions
+    c, x, st = agenda.c, agenda.x, agenda.st
     st[ST_SESSIONS] += 1
-    victim = red_request(p, n, pk[p, PK_LINK], n_sessions, sessions, ports)
-    sessions_change(1 if victim < 0 else 0, x[X_NOW], st)
+    victim = red_request(p, n, packet[p, PACKET_LINK], c[C_SLOTS], sessions, units.ports)
+    sessions_change(1 if victim < 0 else 0, x[RUN_NOW], st)
     if victim >= 0:
         st[ST_EVICTIONS] += 1
-        if sessions[victim, S_COUNT] > 0:
-            partial_send(victim, pk, op, pw, lk, oq, om, oc, im, do, sessions, pool, c, x, st)
+        if sessions[victim, SESSION_COUNT] > 0:
+            partial_send(victim, packets, op, cuts, link, outputs, sessions, agenda)
     if c[C_TIMEOUT] > 0:
-        idle_put(p, x[X_NOW] + c[C_TIMEOUT], 0, idle, fr, tree, c)
+        idle_put(p, x[RUN_NOW] + c[C_TIMEOUT], 0, units.idle, agenda)
 
 
 @block
-def idle_put(p, due, count, idle, fr, tree, c):
-    """Session p is looked at again at `due`; it has `count` contributions now. idle int64 [n_slots, 4]: next, due, count, 1 = looked at
-    again, 2 = and its packet record is free then."""
-    idle[p, 3] = 1
-    idle[p, 0] = -1
-    idle[p, 1] = due
-    idle[p, 2] = count
-    r = FR_TIMEOUT
-    if fr[r, 0] < 0:
-        fr[r, 0] = p
-        tree_set(tree, c[C_LEAF] + r, due)
-    else:
-        idle[fr[r, 1], 0] = p
-    fr[r, 1] = p
+def idle_put(p, due, count, idle, agenda):
+    """Session p, which has `count` contributions now, is looked at again at `due`."""
+    idle[p, IDLE_LOOK] = LOOK_AGAIN
+    idle[p, IDLE_DUE] = due
+    idle[p, IDLE_COUNT] = count
+    ring_join(FABRIC_TIMEOUT, p, due, idle, IDLE_NEXT, agenda)
 
 
 @kernel
-def packet_expose(
-    p, pk, pt, op, mem, pw, lk, oq, om, oc, im, do, sessions, ports, n_sessions, pool, c, x, st, idle, fr, tree,
-):  # fmt: skip
+def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     """Packet p has reached the head of its VC: its copies ask for their outputs."""
-    kind = pk[p, PK_KIND]
-    i = pk[p, PK_LINK]
-    s = lk[i, LK_S]
-    o = pk[p, PK_OUT]
-    pk[p, PK_PARENT] = p if kind != CONTRIB and kind != ACKPART else pk[p, PK_PARENT]
-    pk[p, PK_LEFT] = 1
+    packet, c = packets.packet, agenda.c
+    kind = packet[p, PACKET_KIND]
+    i = packet[p, PACKET_LINK]
+    s = link[i, LINK_INPUT]
+    o = packet[p, PACKET_OUT]
+    packet[p, PACKET_PARENT] = p if kind != CONTRIB and kind != ACKPART else packet[p, PACKET_PARENT]
+    packet[p, PACKET_LEFT] = 1
     if kind == PLAIN or kind == NOTE:
-        pk[p, PK_OFLITS] = pk[p, PK_FLITS]
-        out_ask(o, p, s, pk, lk, oq, om, oc, im, do, c)
+        packet[p, PACKET_OUT_FLITS] = packet[p, PACKET_FLITS]
+        out_ask(o, p, s, packet, link, outputs, c)
         return
-    a = pk[p, PK_OP]
+    a = packet[p, PACKET_OP]
     w = op[a, WIRE]
-    chunk = pk[p, PK_CHUNK]
+    chunk = packet[p, PACKET_CHUNK]
     if kind == ACK:
-        pk[p, PK_OFLITS] = pw[w, PW_SOURCE_ACK]
-        out_ask(o, p, s, pk, lk, oq, om, oc, im, do, c)
+        packet[p, PACKET_OUT_FLITS] = cuts[w, CUT_SOURCE_ACK]
+        out_ask(o, p, s, packet, link, outputs, c)
     elif kind == RESP:
-        pk[p, PK_OFLITS] = pw[w, PW_RESULT_H] + data_flits(pw, w, chunk)
-        out_ask(o, p, s, pk, lk, oq, om, oc, im, do, c)
+        packet[p, PACKET_OUT_FLITS] = cuts[w, CUT_RESULT_H] + data_flits(cuts, w, chunk)
+        out_ask(o, p, s, packet, link, outputs, c)
     elif kind == ACKPART or kind == CONTRIB:
-        pk[p, PK_OFLITS] = pk[p, PK_FLITS]
-        out_ask(o + c[C_TOTAL], p, s, pk, lk, oq, om, oc, im, do, c)
+        packet[p, PACKET_OUT_FLITS] = packet[p, PACKET_FLITS]
+        out_ask(o + c[C_TOTAL], p, s, packet, link, outputs, c)
     else:
-        packet_copy(p, pk, pt, op, mem, pw, lk, oq, om, oc, im, do, sessions, ports, n_sessions, pool, c, x, st, idle, fr, tree)
+        packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda)
 
 
 @kernel
-def packet_copy(
-    p, pk, pt, op, mem, pw, lk, oq, om, oc, im, do, sessions, ports, n_sessions, pool, c, x, st, idle, fr, tree,
-):  # fmt: skip
+def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
     """A store or request asks for the output of its member; a multicast makes one copy per member on another node."""
-    kind = pk[p, PK_KIND]
-    i = pk[p, PK_LINK]
-    s = lk[i, LK_S]
-    a = pk[p, PK_OP]
+    packet, c, x = packets.packet, agenda.c, agenda.x
+    kind = packet[p, PACKET_KIND]
+    i = packet[p, PACKET_LINK]
+    s = link[i, LINK_INPUT]
+    a = packet[p, PACKET_OP]
     w = op[a, WIRE]
-    chunk = pk[p, PK_CHUNK]
-    flits = pw[w, PW_DOWN_H]
+    chunk = packet[p, PACKET_CHUNK]
+    flits = cuts[w, CUT_DOWN_H]
     if kind == DATA or kind == MDATA:
-        flits += data_flits(pw, w, chunk)
+        flits += data_flits(cuts, w, chunk)
     first = op[a, MEMBER]
     if kind == DATA or kind == REQ:
-        o = far_link(i, a, chunk, mem[first, B_NODE], lk, c)
-        pk[p, PK_MEMBER] = first
-        pk[p, PK_OUT] = o
-        pk[p, PK_OFLITS] = flits + ext_flits(mem[first, B_EXT], pw[w, PW_PACKETS], chunk)
-        out_ask(o, p, s, pk, lk, oq, om, oc, im, do, c)
+        o = far_link(i, a, chunk, mem[first, MEMBER_NODE], link, c)
+        packet[p, PACKET_MEMBER] = first
+        packet[p, PACKET_OUT] = o
+        packet[p, PACKET_OUT_FLITS] = flits + ext_flits(mem[first, MEMBER_EXT], cuts[w, CUT_PACKETS], chunk)
+        out_ask(o, p, s, packet, link, outputs, c)
         return
     last = first + (op[a, FLAGS] >> MEMBERS_SHIFT)
     n = 0
     for k in range(first, last):
-        if mem[k, B_NODE] != op[a, NODE]:
+        if mem[k, MEMBER_NODE] != op[a, NODE]:
             n += 1
-    pk[p, PK_LEFT] = n
-    pk[p, PK_ACKS] = n
-    pt[p, PT_DUE] = -1  # from here on: when its latest copies started to cross
+    packet[p, PACKET_LEFT] = n
+    packet[p, PACKET_ACKS] = n
+    packets.packet_time[p, PACKET_DUE] = -1  # from here on: when its latest copies started to cross
     if kind == MREQ:
-        session_open(p, n, pk, op, pw, lk, oq, om, oc, im, do, sessions, ports, n_sessions, pool, c, x, st, idle, fr, tree)
+        session_open(p, n, packets, op, cuts, link, outputs, units, agenda)
     for k in range(first, last):
-        if mem[k, B_NODE] == op[a, NODE]:
+        if mem[k, MEMBER_NODE] == op[a, NODE]:
             continue
-        q = slot_take(pool, x)
-        o = far_link(i, a, chunk, mem[k, B_NODE], lk, c)
-        pk[q, PK_KIND] = MCOPY if kind == MDATA else RCOPY
-        pk[q, PK_OP] = a
-        pk[q, PK_CHUNK] = chunk
-        pk[q, PK_LINK] = i
-        pk[q, PK_VC] = pk[p, PK_VC]
-        pk[q, PK_MEMBER] = k
-        pk[q, PK_OUT] = o
-        pk[q, PK_PARENT] = p
-        pk[q, PK_OFLITS] = flits + ext_flits(mem[k, B_EXT], pw[w, PW_PACKETS], chunk)
-        out_ask(o, q, s, pk, lk, oq, om, oc, im, do, c)
+        q = slot_take(packets.free, x)
+        o = far_link(i, a, chunk, mem[k, MEMBER_NODE], link, c)
+        packet[q, PACKET_KIND] = MCOPY if kind == MDATA else RCOPY
+        packet[q, PACKET_OP] = a
+        packet[q, PACKET_CHUNK] = chunk
+        packet[q, PACKET_LINK] = i
+        packet[q, PACKET_VC] = packet[p, PACKET_VC]
+        packet[q, PACKET_MEMBER] = k
+        packet[q, PACKET_OUT] = o
+        packet[q, PACKET_PARENT] = p
+        packet[q, PACKET_OUT_FLITS] = flits + ext_flits(mem[k, MEMBER_EXT], cuts[w, CUT_PACKETS], chunk)
+        out_ask(o, q, s, packet, link, outputs, c)
 
 
 @kernel
-def finish_send(p, kind, flits, pk, pt, pw, op, lk, oq, om, oc, im, do, fr, tree, c, x):
+def finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, agenda):
     """The reduction unit has finished what packet p asked for: it asks for its output, a dynamic sum one cycle later."""
-    pk[p, PK_KIND] = kind
-    pk[p, PK_OUT] = pk[p, PK_LINK]
-    pk[p, PK_VC] = c[C_ACK_GROUP] * c[C_VPG]
-    pk[p, PK_OFLITS] = flits
-    if kind == RESULT and pw[op[pk[p, PK_OP], WIRE], PW_DYNAMIC] and c[C_CYCLE] > 0:
-        ring_put(FR_CYCLE, p, x[X_NOW] + c[C_CYCLE], PK_NEXT, pk, pt, fr, tree, c)
+    c, x = agenda.c, agenda.x
+    packet[p, PACKET_KIND] = kind
+    packet[p, PACKET_OUT] = packet[p, PACKET_LINK]
+    packet[p, PACKET_VC] = c[C_ACK_GROUP] * c[C_VPG]
+    packet[p, PACKET_OUT_FLITS] = flits
+    if kind == RESULT and cuts[op[packet[p, PACKET_OP], WIRE], CUT_DYNAMIC] and c[C_CYCLE] > 0:
+        packet_schedule(FABRIC_CYCLE, p, x[RUN_NOW] + c[C_CYCLE], PACKET_NEXT, packet, packet_time, agenda)
     else:
-        out_ask(pk[p, PK_OUT], p, c[C_PORTS], pk, lk, oq, om, oc, im, do, c)
+        out_ask(packet[p, PACKET_OUT], p, c[C_PORTS], packet, link, outputs, c)
 
 
 @kernel
-def unit_take(p, pk, pt, op, pw, lk, oq, om, oc, im, do, sessions, ports, n_sessions, c, x, st, fr, tree):
+def unit_take(p, packet, packet_time, op, cuts, link, outputs, units, agenda):
     """The reduction unit begins to take in packet p (a contribution or an acknowledgement). False: it has no session and must go on."""
-    parent = pk[p, PK_PARENT]
-    w = op[pk[p, PK_OP], WIRE]
-    if pk[p, PK_KIND] == ACKPART:
-        pk[parent, PK_ACKS] -= 1
-        if pk[parent, PK_ACKS] == 0:
-            finish_send(parent, MACK, pw[w, PW_SOURCE_ACK], pk, pt, pw, op, lk, oq, om, oc, im, do, fr, tree, c, x)
+    sessions = units.sessions
+    c, x, st = agenda.c, agenda.x, agenda.st
+    parent = packet[p, PACKET_PARENT]
+    w = op[packet[p, PACKET_OP], WIRE]
+    if packet[p, PACKET_KIND] == ACKPART:
+        packet[parent, PACKET_ACKS] -= 1
+        if packet[parent, PACKET_ACKS] == 0:
+            finish_send(parent, MACK, cuts[w, CUT_SOURCE_ACK], packet, packet_time, cuts, op, link, outputs, agenda)
         return True
-    answer = red_respond(parent, 1, 0, pk[parent, PK_LINK], n_sessions, sessions, ports)
+    answer = red_respond(parent, 1, 0, packet[parent, PACKET_LINK], c[C_SLOTS], sessions, units.ports)
     if answer == RED_BYPASS:
         st[ST_BYPASSES] += 1
         return False
     if answer == RED_RESULT:
         st[ST_RESULTS] += 1
-        sessions_change(-1, x[X_NOW], st)
-        pk[parent, PK_MEMBER] = sessions[parent, S_COUNT]
-        flits = pw[w, PW_RESULT_H] + data_flits(pw, w, pk[parent, PK_CHUNK])
-        finish_send(parent, RESULT, flits, pk, pt, pw, op, lk, oq, om, oc, im, do, fr, tree, c, x)
+        sessions_change(-1, x[RUN_NOW], st)
+        packet[parent, PACKET_MEMBER] = sessions[parent, SESSION_COUNT]
+        flits = cuts[w, CUT_RESULT_H] + data_flits(cuts, w, packet[parent, PACKET_CHUNK])
+        finish_send(parent, RESULT, flits, packet, packet_time, cuts, op, link, outputs, agenda)
     return True
 
 
 @kernel
-def sessions_look(now, pk, op, pw, lk, oq, om, oc, im, do, sessions, ports, pool, idle, fr, tree, c, x, st):
+def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
     """Sessions that are due: one that has received nothing since its last look leaves the table."""
-    p = fr[FR_TIMEOUT, 0]
-    while p >= 0 and idle[p, 1] == now:
-        fr[FR_TIMEOUT, 0] = idle[p, 0]
+    packet, free, sessions, ports, idle = packets.packet, packets.free, units.sessions, units.ports, units.idle
+    rings, c, x, st = agenda.rings, agenda.c, agenda.x, agenda.st
+    p = rings[FABRIC_TIMEOUT, 0]
+    while p >= 0 and idle[p, IDLE_DUE] == now:
+        rings[FABRIC_TIMEOUT, 0] = idle[p, IDLE_NEXT]
         again = False
-        if idle[p, 3] == 2:
-            slot_free(p, pool, x)
-        elif sessions[p, S_LIVE] == 1:
-            again = sessions[p, S_COUNT] != idle[p, 2]
+        if idle[p, IDLE_LOOK] == LOOK_TO_FREE:
+            slot_free(p, free, x)
+        elif sessions[p, SESSION_LIVE] == 1:
+            again = sessions[p, SESSION_COUNT] != idle[p, IDLE_COUNT]
             if not again:
                 st[ST_TIMEOUTS] += 1
                 sessions_change(-1, now, st)
-                if red_expire(p, pk[p, PK_LINK], sessions, ports) > 0:
-                    partial_send(p, pk, op, pw, lk, oq, om, oc, im, do, sessions, pool, c, x, st)
-        idle[p, 3] = 0
+                if red_expire(p, packet[p, PACKET_LINK], sessions, ports) > 0:
+                    partial_send(p, packets, op, cuts, link, outputs, sessions, agenda)
+        idle[p, IDLE_LOOK] = LOOK_NOT
         if again:
-            idle_put(p, now + c[C_TIMEOUT], sessions[p, S_COUNT], idle, fr, tree, c)
-        p = fr[FR_TIMEOUT, 0]
-    tree_set(tree, c[C_LEAF] + FR_TIMEOUT, idle[p, 1] if p >= 0 else INF)
+            idle_put(p, now + c[C_TIMEOUT], sessions[p, SESSION_COUNT], idle, agenda)
+        p = rings[FABRIC_TIMEOUT, 0]
+    tree_set(agenda.tree, c[C_LEAF] + FABRIC_TIMEOUT, idle[p, IDLE_DUE] if p >= 0 else INF)
 
 
 @block
-def session_end(p, pool, idle, c, x):
+def session_end(p, free, idle, c, x):
     """All contributions of session p have reached its source."""
-    if c[C_TIMEOUT] > 0 and idle[p, 3] == 1:
-        idle[p, 3] = 2
+    if c[C_TIMEOUT] > 0 and idle[p, IDLE_LOOK] == LOOK_AGAIN:
+        idle[p, IDLE_LOOK] = LOOK_TO_FREE
     else:
-        slot_free(p, pool, x)
+        slot_free(p, free, x)
+
+
+@block
+def heads_arrive(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind):
+    """Heads reach the switch: a packet that is the first of its VC asks for its outputs."""
+    packet, packet_time, channels = packets.packet, packets.packet_time, lanes.channels
+    p = ring_due(r, now, packet_time, agenda)
+    while p >= 0:
+        agenda.rings[r, 0] = packet[p, PACKET_NEXT]
+        packet[p, PACKET_NEXT] = -1
+        agenda.x[RUN_EVENTS] += 1
+        flits_by_kind[0, packet[p, PACKET_KIND]] += packet[p, PACKET_FLITS]
+        first = True
+        if agenda.c[C_VC_FLITS] > 0:
+            row = packet[p, PACKET_LINK] * lanes.occupied.shape[1] + packet[p, PACKET_VC]
+            first = channels[row, 0] < 0
+            if first:
+                channels[row, 0] = p
+            else:
+                packet[channels[row, 1], PACKET_NEXT] = p
+            channels[row, 1] = p
+        if first:
+            packet_expose(p, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
+        p = ring_due(r, now, packet_time, agenda)
+    ring_wait(r, leaf, packet_time, agenda)
+
+
+@block
+def crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda):
+    """Packets have crossed to their outputs: lanes are free; the last copy of a packet frees its buffer, and the next packet asks."""
+    packet, packet_time = packets.packet, packets.packet_time
+    c, x = agenda.c, agenda.x
+    p = ring_due(r, now, packet_time, agenda)
+    while p >= 0:
+        following = packet[p, PACKET_NEXT2]
+        kind = packet[p, PACKET_KIND]
+        x[RUN_EVENTS] += 1
+        o = packet[p, PACKET_OUT] + (c[C_TOTAL] if kind == CONTRIB or kind == ACKPART else 0)
+        outputs.output[o, OUTPUT_FREE] += 1
+        dirty_mark(outputs.dirty_outputs, o)
+        if kind < MACK or kind == BYPASS or kind >= NOTE:  # it came through an input port
+            i = packet[p, PACKET_LINK]
+            if has_lane(p, packet):
+                lane_back(i, lanes, outputs, c)
+            parent = packet[p, PACKET_PARENT] if kind == MCOPY or kind == RCOPY else p
+            packet[parent, PACKET_LEFT] -= 1
+            if packet[parent, PACKET_LEFT] == 0 and c[C_VC_FLITS] > 0:
+                head = buffer_leave(parent, i, now, packet, lanes, agenda)
+                if head >= 0:
+                    packet_expose(head, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
+        agenda.rings[r, 0] = following
+        if o >= c[C_TOTAL]:
+            slot_free(p, packets.free, x)
+        p = ring_due(r, now, packet_time, agenda)
+    ring_wait(r, leaf, packet_time, agenda)
+
+
+@block
+def buffer_leave(p, i, now, packet, lanes, agenda):
+    """Packet p, the head of its VC, leaves the buffer of input i; its credit is back one latency later. Returns the next head, -1 = none."""
+    vc = packet[p, PACKET_VC]
+    row = i * lanes.occupied.shape[1] + vc
+    lanes.channels[row, 0] = packet[p, PACKET_NEXT]
+    credit_put(i, vc, packet[p, PACKET_FLITS], now + agenda.c[C_LAT], lanes, agenda)
+    return lanes.channels[row, 0]
+
+
+@block
+def cycles_end(leaf, now, packets, link, outputs, agenda):
+    """Dynamic sums that took a cycle more ask for their outputs."""
+    packet, packet_time = packets.packet, packets.packet_time
+    p = ring_due(FABRIC_CYCLE, now, packet_time, agenda)
+    while p >= 0:
+        agenda.rings[FABRIC_CYCLE, 0] = packet[p, PACKET_NEXT]
+        out_ask(packet[p, PACKET_OUT], p, agenda.c[C_PORTS], packet, link, outputs, agenda.c)
+        p = ring_due(FABRIC_CYCLE, now, packet_time, agenda)
+    ring_wait(FABRIC_CYCLE, leaf, packet_time, agenda)
+
+
+@block
+def grant_output(o, now, packets, op, cuts, lanes, outputs, units, agenda):
+    """Output o begins packets as long as a lane into it is free and one may cross."""
+    packet, packet_time, link, output = packets.packet, packets.packet_time, lanes.link, outputs.output
+    c, x = agenda.c, agenda.x
+    while output[o, OUTPUT_FREE] > 0:
+        p = out_pick(o, now, packet, packet_time, link, outputs, lanes.held, c, x, agenda.st)
+        if p < 0:
+            break
+        s = x[RUN_OUT]
+        out_leave(o, p, s, packet, link, outputs, c)
+        if o >= c[C_TOTAL] and not unit_take(p, packet, packet_time, op, cuts, link, outputs, units, agenda):
+            packet[p, PACKET_KIND] = BYPASS
+            out_ask(o - c[C_TOTAL], p, s, packet, link, outputs, c)
+        else:
+            out_begin(o, p, s, now, packets, link, output, lanes.held, agenda)
