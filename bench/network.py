@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from dysharp.engine.packet.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
+from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 
 CLEAN = [  # network, VCs, flits per VC, flits per packet, flits per second recorded
     ("v4b8", 4, 8, 1, 229_000),

@@ -12,8 +12,8 @@ import sys
 
 import dysharp
 from dysharp.engine.burst.run import run_burst
+from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.packet.fabric import FabricConfig, fabric_of
-from dysharp.engine.packet.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.packet.program import run_packet
 from dysharp.engine.packet.synthetic import measure_events
 from dysharp.specs import load_cluster, load_model

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.api.network_setting import Setting, network_setting, parse_loads
 from dysharp.api.progress import Progress, Step
-from dysharp.engine.packet.config import NetworkConfig, Traffic
-from dysharp.engine.packet.network import NetworkPoint, Protocol
+from dysharp.engine.flit.config import NetworkConfig, Traffic
+from dysharp.engine.flit.network import NetworkPoint, Protocol
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from dysharp.engine.packet.curves import CurveError, CurveRow
+    from dysharp.engine.flit.curves import CurveError, CurveRow
 
 LOADS = "0.1:0.9:0.1"
 STEP = 1 / 128  # width at which the search for saturation ends
@@ -117,7 +117,7 @@ def network(
 
 def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
     """Raise ConfigError for traffic that the network cannot take: before anything runs."""
-    from dysharp.engine.packet.traffic import Draws, packet_rate
+    from dysharp.engine.flit.traffic import Draws, packet_rate
 
     Draws(setting.config, setting.traffic, loads[0], seed)
     for load in loads:
@@ -126,13 +126,13 @@ def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
 
 def _compile() -> None:
     """Compile before the first point, so that its speed is that of the loop."""
-    from dysharp.engine.packet.network import measure
+    from dysharp.engine.flit.network import measure
 
     measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
 
 
 def _measured(setting: Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
-    from dysharp.engine.packet.network import measure
+    from dysharp.engine.flit.network import measure
 
     def on_progress(done: int, total: int) -> None:
         if progress:
@@ -173,7 +173,7 @@ class CurveComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where nothing is compared."""
-        from dysharp.engine.packet.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR
+        from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR
 
         def plain(value: Any) -> dict[str, Any]:
             return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(value).items()}
@@ -188,7 +188,7 @@ def compare_network(csv: str, curve: str | None = None, *, every: int = 1, seeds
     `every`: only every n-th row of a curve and its last row. `seeds`: 0 = the simulation sends the packets of the recorded runs; else the mean of
     up to `seeds` runs with drawn packets. Raises ConfigError for a file that is no such table and a name that is not in it.
     """
-    from dysharp.engine.packet.curves import compare_curves, curve_errors, read_curves
+    from dysharp.engine.flit.curves import compare_curves, curve_errors, read_curves
 
     if every < 1 or seeds < 0:
         raise ConfigError(f"compare_network: found every={every} and seeds={seeds}, expected every at least 1 and seeds at least 0")

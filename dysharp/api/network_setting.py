@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dysharp.engine.packet.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
+from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Cluster, load_cluster
 

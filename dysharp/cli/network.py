@@ -115,7 +115,7 @@ def _compare(csv: str, curve: str | None, every: int, seeds: int, as_json: bool)
 
 
 def _print_comparison(done: CurveComparison) -> None:
-    from dysharp.engine.packet.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, error_table
+    from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, error_table
 
     click.echo(error_table(done.errors))
     n, rows, same = sum(e.holds for e in done.errors), sum(e.n_rows for e in done.errors), sum(e.n_same for e in done.errors)

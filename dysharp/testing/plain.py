@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -18,7 +17,7 @@ from dysharp.program import Program, Trace
 ROOT = Path(__file__).resolve().parents[1]
 PREFIX = "dysharp."
 MODULES = (
-    *(f"uarch.{p.stem}" for p in sorted((ROOT / "uarch").glob("*.py")) if p.stem not in ("__init__", "kernel")),
+    *(".".join(p.relative_to(ROOT).with_suffix("").parts) for p in sorted((ROOT / "uarch").rglob("*.py")) if p.stem not in ("__init__", "kernel")),
     *("engine.burst.loop", "engine.burst.lower"),
 )
 EVENTS = 1 << 40  # one call of the loop does it all; steps bound it
@@ -92,19 +91,16 @@ class PlainEngine:
 
         A changed engine may raise anything.
         """
-        lowered = self._load("engine.burst.lower").lower(program)
+        state = self._load("engine.burst.lower").lower(program)
         # A memoryview hands out Python integers, not int32 that overflow where compiled code does not.
-        views = {name: memoryview(getattr(lowered, name)) for name in lowered._fields}
+        views = state._make(group._make(map(memoryview, group)) for group in state)
         self._steps = 0
-        self._call(self._loop.run_start, views)
-        self._call(self._loop.run_loop, views | {"budget": EVENTS})
-        n_done = int(lowered.x[self._load("uarch.columns").X_DONE])
+        self._loop.run_start(views)
+        self._loop.run_loop(EVENTS, views)
+        n_done = int(state.clock.x[self._load("uarch.columns").RUN_DONE])
         if n_done != program.n_ops:
             raise SimulationError(f"plain engine: found {n_done} ops done, expected {program.n_ops}")
-        return trace_of(program, lowered)
-
-    def _call(self, function: Callable[..., Any], values: dict[str, Any]) -> None:
-        function(**{name: values[name] for name in inspect.signature(function).parameters})
+        return trace_of(program, state)
 
     def _step(self) -> None:
         self._steps += 1

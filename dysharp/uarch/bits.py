@@ -44,3 +44,32 @@ def set_after(words, row, cursor):
                 found = (i << 5) + bit_lowest(words[row, i])
                 break
     return found
+
+
+@block
+def set_empty(words, row):
+    """Whether the bit set words[row] [n_words] has no member."""
+    empty = True
+    for i in range(words.shape[1]):
+        if words[row, i] != 0:
+            empty = False
+    return empty
+
+
+@block
+def bit_take(words, word):
+    """Remove and return the lowest member of a non-empty word of the bit set `words` [n_words]."""
+    low = bit_lowest(words[word])
+    words[word] &= ~(1 << low)
+    return (word << 5) + low
+
+
+@block
+def bit_take_after(words, word, low):
+    """Remove and return the lowest bit above `low` (-1 .. 31) of a word of the bit set `words` [n_words]; -1 if there is none."""
+    above = words[word] & ~((2 << low) - 1 if low >= 0 else 0)
+    bit = -1
+    if above != 0:
+        bit = bit_lowest(above)
+        words[word] &= ~(1 << bit)
+    return bit

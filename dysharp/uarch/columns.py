@@ -22,46 +22,51 @@ READY, ISSUE, START, END, DONE, TAIL, SCRATCH = range(8, 15)  # TAIL: last byte 
 TOUCH_LINE_2 = 16  # any int32 column of the record's second cache line
 
 # member: one record of 32 B, int32 [n_members + 1, 8] and the same memory as int64 [n_members + 1, 4]
-B_NODE, B_LINK, B_OP, B_FILL, B_EXT = range(5)
-B_TIME = 3  # in the int64 view
+MEMBER_NODE, MEMBER_NEXT, MEMBER_OP, MEMBER_FILL, MEMBER_EXT = range(5)
+MEMBER_TIME = 3  # in the int64 view
 
 # template, int32 [n_templates, 6]
 KIND, CLS, RESPONSE_CLS, TASKS, IS_PULL, DURATION = range(6)
 
 # wire, int64 [n_wires, 9]; of a COMPUTE op, WIRE holds its rows instead
-W_UP, W_DOWN, W_RESPONSE, W_RESULT, W_ACK_UP, W_ACK_DOWN, W_STRIPE_UP, W_STRIPE_RESPONSE, W_PAYLOAD = range(9)
+WIRE_UP, WIRE_DOWN, WIRE_RESPONSE, WIRE_RESULT, WIRE_ACK_UP, WIRE_ACK_DOWN, WIRE_STRIPE_UP, WIRE_STRIPE_RESPONSE, WIRE_PAYLOAD = range(9)
 
 # row, int32 [n_rows, 4]
-R_LEFT, R_SLOT, R_NOTIFY, R_REGION = range(4)
+ROW_LEFT, ROW_SLOT, ROW_NOTIFY, ROW_REGION = range(4)
 
 # region, int32 [n_regions, 5]
-G_NODE, G_TILE_ROWS, G_ROW0, G_TILE0, G_USED = range(5)
+REGION_NODE, REGION_TILE_ROWS, REGION_ROW0, REGION_TILE0, REGION_USED = range(5)
 
-# tile, int32 [n_tiles, 7]; T_SLOT0 .. T_SLOT0 + T_ROWS are its slots
-T_LEFT, T_NOTIFY_DEPS, T_NEXT, T_CAUSE, T_NODE, T_ROWS, T_SLOT0 = range(7)
+# tile, int32 [n_tiles, 7]; TILE_SLOT0 .. TILE_SLOT0 + TILE_ROWS are its slots
+TILE_LEFT, TILE_NOTIFY_DEPS, TILE_NEXT, TILE_CAUSE, TILE_NODE, TILE_ROWS, TILE_SLOT0 = range(7)
 # tile, times, int64 [n_tiles, 2]
-TT_READY, TT_NOTIFY = range(2)
+TILE_READY, TILE_NOTIFY = range(2)
 
 # node, int64 [n_nodes, 17]: one server each way, and until when the bandwidth of its memory is promised
 UP, DOWN = 0, 8  # offsets of the two servers
-S_FREE, S_BUSY_START, S_BUSY_BYTES, S_DEBT, S_CURSOR, S_MASK, S_WIRE, S_EXTRA = range(8)
-# S_MASK: classes with something queued; S_WIRE: wire bytes so far; S_EXTRA: up = blocked since (-1 = not), down = copy being sent
+SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, SERVER_MASK, SERVER_WIRE, SERVER_EXTRA = range(8)
+# SERVER_MASK: classes with something queued; SERVER_WIRE: wire bytes so far; SERVER_EXTRA: up = blocked since (-1 = not), down = copy being sent
 
 PROMISED = 16
 
 # issuer, int64 [n_issuers, 7]
-I_NODE, I_POOL, I_DISCIPLINE, I_NEXT, I_END, I_SIZE, I_SEQ = range(7)
-# I_NEXT .. I_END: its ops not yet taken (program order) or the place of its heap; I_SIZE: heap size; I_SEQ: ready count
+ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZE, ISSUER_SEQ = range(7)
+# ISSUER_NEXT .. ISSUER_END: its ops not yet taken (program order) or the place of its heap; ISSUER_SIZE: heap size; ISSUER_SEQ: ready count
 
 # pool, int64 [n_pools, 3]
-P_FREE, P_SIZE, P_BASE = range(3)  # free slots; batches running and where their heap begins
+POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins
 
-# machine parameters, int64 [11]
-M_RATE, M_LAT, M_ACK, M_NOTIFY, M_RESPONDER, M_LOCAL, M_VCS, M_VC_BYTES, M_NOTIFY_BYTES, M_CLASSES, M_MEMORY = range(11)
+# machine parameters, int64 [16]; LEAF_*: the first leaf of each source of events in the tree
+(
+    MACHINE_RATE, MACHINE_LAT, MACHINE_ACK, MACHINE_NOTIFY, MACHINE_RESPONDER, MACHINE_LOCAL, MACHINE_VCS, MACHINE_VC_BYTES,
+    MACHINE_NOTIFY_BYTES, MACHINE_CLASSES, MACHINE_MEMORY, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT,
+) = range(16)  # fmt: skip
+MACHINE_COLUMNS = 16
 
 # run state, int64 [8]
-X_NOW, X_DIRTY, X_EVENTS, X_WORK_HEAD, X_WORK_TAIL, X_DONE, X_BLOCKED_PS, X_TOUCHED = range(8)  # X_TOUCHED: sink of tile_touch
+RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOCKED_PS, RUN_TOUCHED = range(8)
+# RUN_TOUCHED: sink of what is only read ahead
 
-# rings of pending events with a constant delay; one leaf of the tree each
+# rings of pending events with a constant delay; ring k > 0 has the leaf LEAF_RINGS + k, RING_ARRIVE has LEAF_ARRIVE
 RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY = range(8)
 N_RINGS = 8

@@ -4,8 +4,9 @@ A ring holds entries with a due time, pushed in time order because their delay i
 (node, id) order, the semantic key of docs/design/0001.
 """
 
-from dysharp.uarch.columns import B_LINK, NEXT
+from dysharp.uarch.columns import DONE, INF, LEAF_RINGS, MEMBER_NEXT, MEMBER_NODE, MEMBER_TIME, NEXT, NEXT2, NODE
 from dysharp.uarch.kernel import block
+from dysharp.uarch.tree import tree_set
 
 
 @block
@@ -33,14 +34,14 @@ def hub_push(ends, row, op, mem, entry):
     if entry >= 0:
         op[entry, NEXT] = -1
     else:
-        mem[-2 - entry, B_LINK] = -1
+        mem[-2 - entry, MEMBER_NEXT] = -1
     tail = ends[row, 1]
     if ends[row, 0] == -1:
         ends[row, 0] = entry
     elif tail >= 0:
         op[tail, NEXT] = entry
     else:
-        mem[-2 - tail, B_LINK] = entry
+        mem[-2 - tail, MEMBER_NEXT] = entry
     ends[row, 1] = entry
 
 
@@ -51,7 +52,7 @@ def hub_pop(ends, row, op, mem):
     if entry >= 0:
         ends[row, 0] = op[entry, NEXT]
     else:
-        ends[row, 0] = mem[-2 - entry, B_LINK]
+        ends[row, 0] = mem[-2 - entry, MEMBER_NEXT]
 
 
 @block
@@ -94,3 +95,40 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         else:
             link[before, column] = entry
     return became_head
+
+
+@block
+def ring_take(leaf, ring, link, column, due, due_column, clock):
+    """Remove and return the head of `ring`, whose entries are due at due[entry, due_column] and which owns `leaf`."""
+    entry = fifo_pop(clock.rings, ring, link, column)
+    head = clock.rings[ring, 0]
+    tree_set(clock.tree, leaf, due[head, due_column] if head >= 0 else INF)
+    return entry
+
+
+@block
+def op_schedule(ring, o, due, ops, clock):
+    """Op o is due in `ring` at `due`."""
+    ops.ot[o, DONE] = due
+    if ring_push(clock.rings, ring, ops.op, NEXT2, ops.ot, DONE, ops.op, NODE, o):
+        tree_set(clock.tree, clock.m[LEAF_RINGS] + ring, due)
+
+
+@block
+def op_due(ring, ops, clock):
+    """The op that is due in `ring`, taken out."""
+    return ring_take(clock.m[LEAF_RINGS] + ring, ring, ops.op, NEXT2, ops.ot, DONE, clock)
+
+
+@block
+def member_schedule(ring, k, due, members, clock):
+    """Member k is due in `ring` at `due`."""
+    members.mem_time[k, MEMBER_TIME] = due
+    if ring_push(clock.rings, ring, members.mem, MEMBER_NEXT, members.mem_time, MEMBER_TIME, members.mem, MEMBER_NODE, k):
+        tree_set(clock.tree, clock.m[LEAF_RINGS] + ring, due)
+
+
+@block
+def member_due(ring, members, clock):
+    """The member that is due in `ring`, taken out."""
+    return ring_take(clock.m[LEAF_RINGS] + ring, ring, members.mem, MEMBER_NEXT, members.mem_time, MEMBER_TIME, clock)

@@ -1,43 +1,44 @@
-"""Issuers: which ready op goes next, its semaphores, its gang on SM slots or its train into the hub."""
+"""Issuers: which ready op goes next, its semaphores, its gang on SM slots or its train into the hub (oracle/issue.py)."""
 
 from dysharp.uarch.columns import (
     ANSWERS,
-    B_LINK,
-    B_NODE,
-    B_TIME,
     CLS,
     COPIES,
     DURATION,
     END,
     FLAGS,
     HAS_HOLDS,
-    I_DISCIPLINE,
-    I_END,
-    I_NEXT,
-    I_POOL,
-    I_SIZE,
+    INF,
     IS_PULL,
     ISSUE,
+    ISSUER_DISCIPLINE,
+    ISSUER_END,
+    ISSUER_NEXT,
+    ISSUER_POOL,
+    ISSUER_SIZE,
     LEFT,
-    M_LOCAL,
-    M_MEMORY,
+    MACHINE_CLASSES,
+    MACHINE_LOCAL,
+    MACHINE_MEMORY,
     MEMBER,
+    MEMBER_NODE,
     MEMBERS_SHIFT,
     NODE,
-    P_BASE,
-    P_FREE,
-    P_SIZE,
+    POOL_BASE,
+    POOL_FREE,
+    POOL_SIZE,
     READY,
     RING_LOCAL,
-    S_FREE,
-    S_MASK,
+    RUN_EVENTS,
+    RUN_NOW,
+    SERVER_FREE,
+    SERVER_MASK,
     START,
     TEMPLATE,
     UP,
     WIRE,
-    X_NOW,
 )
-from dysharp.uarch.fifo import hub_push, ring_push
+from dysharp.uarch.fifo import hub_push, member_schedule
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
@@ -48,8 +49,9 @@ BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 
 
 
 @block
-def holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
+def holds_take(o, holds):
     """Take all semaphores of op o, or none of them (an op may hold one semaphore several times)."""
+    hold_ptr, hold_sem, hold_amount, sem_left = holds
     taken = hold_ptr[o]
     last = hold_ptr[o + 1]
     while taken < last and sem_left[hold_sem[taken]] >= hold_amount[taken]:
@@ -63,23 +65,19 @@ def holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
 
 
 @kernel
-def train_issue(
-    o, op, ot, templates, mem, mem_time, nodes, hub, dirty_up, rings, tree, leaf_rings, m, x,
-    n_classes,
-):  # fmt: skip
+def train_issue(o, ops, members, links, clock):
     """A transfer enters the hub: members on its own node are served there, the rest queues for the link. True if it is done at once."""
-    now = x[X_NOW]
+    op, ot, templates = ops
+    mem, nodes, m, now = members.mem, links.nodes, clock.m, clock.x[RUN_NOW]
     node = op[o, NODE]
     t = op[o, TEMPLATE]
     first = op[o, MEMBER]
     last = first + (op[o, FLAGS] >> MEMBERS_SHIFT)
     n_local = 0
     for k in range(first, last):
-        if mem[k, B_NODE] == node:
+        if mem[k, MEMBER_NODE] == node:
             n_local += 1
-            mem_time[k, B_TIME] = now + m[M_LOCAL]
-            if ring_push(rings, RING_LOCAL, mem, B_LINK, mem_time, B_TIME, mem, B_NODE, k):
-                tree_set(tree, leaf_rings + RING_LOCAL, mem_time[k, B_TIME])
+            member_schedule(RING_LOCAL, k, now + m[MACHINE_LOCAL], members, clock)
     n_remote = last - first - n_local
     op[o, COPIES] = n_remote
     op[o, ANSWERS] = n_remote
@@ -90,75 +88,102 @@ def train_issue(
         return last == first
     op[o, LEFT] = n_local + 1 if templates[t, IS_PULL] else last - first
     c = templates[t, CLS]
-    hub_push(hub, node * n_classes + c, op, mem, o)
-    nodes[node, UP + S_MASK] |= 1 << c
-    if nodes[node, UP + S_FREE] <= now:
-        mark(dirty_up, x, node)
+    hub_push(links.hub, node * m[MACHINE_CLASSES] + c, op, mem, o)
+    nodes[node, UP + SERVER_MASK] |= 1 << c
+    if nodes[node, UP + SERVER_FREE] <= now:
+        mark(links.dirty_up, clock.x, node)
     return False
 
 
 @kernel
-def gang_start(o, p, op, ot, templates, durations, task_bytes, pools, pool_keys, pool_ids, nodes, m, tree, x):
+def gang_start(o, p, ops, slots, nodes, clock):
     """Give op o the free slots of pool p that it can use. True when its last task has a slot.
 
     Where memory is shared, the batch ends when its bytes have gone, if that is later.
     """
-    now = x[X_NOW]
-    n = min(pools[p, P_FREE], op[o, ANSWERS])
+    op, ot = ops.op, ops.ot
+    pools, m, now = slots.pools, clock.m, clock.x[RUN_NOW]
+    n = min(pools[p, POOL_FREE], op[o, ANSWERS])
     if ot[o, START] < 0:
         ot[o, START] = now
-    took = templates[op[o, TEMPLATE], DURATION]
-    end = now + durations[took, op[o, WIRE]]
-    if m[M_MEMORY] > 0 and task_bytes[took, op[o, WIRE]] > 0:
-        end = max(end, memory_take(nodes, op[o, NODE], n * task_bytes[took, op[o, WIRE]], m, now))
-    base = pools[p, P_BASE]
-    heap_push(pool_keys, pool_ids, base, pools[p, P_SIZE], end, (o << BATCH_BITS) | n)
-    pools[p, P_SIZE] += 1
-    pools[p, P_FREE] -= n
-    tree_set(tree, p, pool_keys[base])
+    took = ops.templates[op[o, TEMPLATE], DURATION]
+    end = now + slots.durations[took, op[o, WIRE]]
+    if m[MACHINE_MEMORY] > 0 and slots.task_bytes[took, op[o, WIRE]] > 0:
+        end = max(end, memory_take(nodes, op[o, NODE], n * slots.task_bytes[took, op[o, WIRE]], m, now))
+    base = pools[p, POOL_BASE]
+    heap_push(slots.pool_keys, slots.pool_ids, base, pools[p, POOL_SIZE], end, (o << BATCH_BITS) | n)
+    pools[p, POOL_SIZE] += 1
+    pools[p, POOL_FREE] -= n
+    tree_set(clock.tree, p, slots.pool_keys[base])
     op[o, ANSWERS] -= n
     return op[o, ANSWERS] == 0
 
 
+@block
+def compute_end(p, now, ops, slots, issue, clock):
+    """COMPUTE_END: the earliest batch of pool p has finished its tasks. Returns the op if that was its last batch, else -1."""
+    op, ot = ops.op, ops.ot
+    pools, pool_keys, pool_ids, x = slots.pools, slots.pool_keys, slots.pool_ids, clock.x
+    base = pools[p, POOL_BASE]
+    batch = pool_ids[base]
+    heap_pop(pool_keys, pool_ids, base, pools[p, POOL_SIZE])
+    pools[p, POOL_SIZE] -= 1
+    tree_set(clock.tree, p, pool_keys[base] if pools[p, POOL_SIZE] > 0 else INF)
+    o = batch >> BATCH_BITS
+    n = batch & ((1 << BATCH_BITS) - 1)
+    pools[p, POOL_FREE] += n
+    for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
+        mark(issue.dirty_issuers, x, slots.pool_issuer[k])
+    op[o, LEFT] -= n
+    x[RUN_EVENTS] += 1
+    done = -1
+    if op[o, LEFT] == 0:
+        ot[o, END] = now
+        done = o
+    return done
+
+
 @kernel
-def issuer_head(i, issuers, issuer_ops, heap_ids, ot):
+def issuer_head(i, issue, ot):
     """The op issuer i would take next, -1 if none is ready."""
-    at = issuers[i, I_NEXT]
-    if issuers[i, I_DISCIPLINE] == PROGRAM_ORDER:
-        if at < issuers[i, I_END] and ot[issuer_ops[at], READY] >= 0:
+    issuers, issuer_ops = issue.issuers, issue.issuer_ops
+    at = issuers[i, ISSUER_NEXT]
+    if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
+        if at < issuers[i, ISSUER_END] and ot[issuer_ops[at], READY] >= 0:
             return issuer_ops[at]
         return -1
-    if issuers[i, I_SIZE] > 0:
-        return heap_ids[at]
+    if issuers[i, ISSUER_SIZE] > 0:
+        return issue.heap_ids[at]
     return -1
 
 
 @kernel
-def issuer_drop(i, issuers, heap_keys, heap_ids):
+def issuer_drop(i, issue):
     """The head of issuer i has gone."""
-    if issuers[i, I_DISCIPLINE] == PROGRAM_ORDER:
-        issuers[i, I_NEXT] += 1
+    issuers = issue.issuers
+    if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
+        issuers[i, ISSUER_NEXT] += 1
     else:
-        heap_pop(heap_keys, heap_ids, issuers[i, I_NEXT], issuers[i, I_SIZE])
-        issuers[i, I_SIZE] -= 1
+        heap_pop(issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE])
+        issuers[i, ISSUER_SIZE] -= 1
 
 
 @kernel
-def issuer_take(i, issuers, issuer_ops, heap_keys, heap_ids, op, ot, pools, hold_ptr, hold_sem, hold_amount, sem_left, x):
+def issuer_take(i, ops, issue, holds, pools, x):
     """Next op that issuer i may put on the machine now (slots and semaphores permitting; the latter are taken), -1 if none.
 
     A gang stays at the head until its last task has a slot; any other op leaves the queue here.
     """
-    o = issuer_head(i, issuers, issuer_ops, heap_ids, ot)
+    o = issuer_head(i, issue, ops.ot)
     if o < 0:
         return -1
-    pooled = issuers[i, I_POOL] >= 0
-    if pooled and pools[issuers[i, I_POOL], P_FREE] == 0:
+    pool = issue.issuers[i, ISSUER_POOL]
+    if pool >= 0 and pools[pool, POOL_FREE] == 0:
         return -1
-    if ot[o, ISSUE] < 0:
-        if op[o, FLAGS] & HAS_HOLDS and not holds_take(o, hold_ptr, hold_sem, hold_amount, sem_left):
+    if ops.ot[o, ISSUE] < 0:
+        if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, holds):
             return -1
-        ot[o, ISSUE] = x[X_NOW]
-    if not pooled:
-        issuer_drop(i, issuers, heap_keys, heap_ids)
+        ops.ot[o, ISSUE] = x[RUN_NOW]
+    if pool < 0:
+        issuer_drop(i, issue)
     return o

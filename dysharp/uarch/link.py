@@ -1,6 +1,6 @@
 """The server of one link direction: when does a train that starts now end."""
 
-from dysharp.uarch.columns import S_BUSY_BYTES, S_BUSY_START, S_DEBT, S_FREE, S_WIRE
+from dysharp.uarch.columns import SERVER_BUSY_BYTES, SERVER_BUSY_START, SERVER_DEBT, SERVER_FREE, SERVER_WIRE
 from dysharp.uarch.kernel import block
 
 
@@ -10,19 +10,19 @@ def server_grant(nodes, i, side, now, wire, rate):
 
     Rounds once per busy period: end = busy_start + ceil(busy_bytes / rate).
     """
-    gap = now - nodes[i, side + S_FREE]
-    debt = nodes[i, side + S_DEBT]
+    gap = now - nodes[i, side + SERVER_FREE]
+    debt = nodes[i, side + SERVER_DEBT]
     if gap > 0:
-        nodes[i, side + S_BUSY_START] = now
-        nodes[i, side + S_BUSY_BYTES] = 0
+        nodes[i, side + SERVER_BUSY_START] = now
+        nodes[i, side + SERVER_BUSY_BYTES] = 0
         if debt > 0:
             drained = gap * rate // 1_000_000 if gap < 1_000_000_000_000 else debt
             debt = debt - drained if drained < debt else 0
-    nodes[i, side + S_DEBT] = 0
-    nodes[i, side + S_BUSY_BYTES] += debt + wire
-    nodes[i, side + S_WIRE] += wire
-    end = nodes[i, side + S_BUSY_START] + (nodes[i, side + S_BUSY_BYTES] * 1_000_000 + rate - 1) // rate
-    nodes[i, side + S_FREE] = end
+    nodes[i, side + SERVER_DEBT] = 0
+    nodes[i, side + SERVER_BUSY_BYTES] += debt + wire
+    nodes[i, side + SERVER_WIRE] += wire
+    end = nodes[i, side + SERVER_BUSY_START] + (nodes[i, side + SERVER_BUSY_BYTES] * 1_000_000 + rate - 1) // rate
+    nodes[i, side + SERVER_FREE] = end
     return end
 
 
@@ -30,9 +30,9 @@ def server_grant(nodes, i, side, now, wire, rate):
 def server_hold(nodes, i, side, end, until):
     """Cut-through: a copy leaves no earlier than `until`. Returns the later of the two; the wait opens a new busy period."""
     if end < until:
-        nodes[i, side + S_BUSY_START] = until
-        nodes[i, side + S_BUSY_BYTES] = 0
-        nodes[i, side + S_FREE] = until
+        nodes[i, side + SERVER_BUSY_START] = until
+        nodes[i, side + SERVER_BUSY_BYTES] = 0
+        nodes[i, side + SERVER_FREE] = until
         end = until
     return end
 
@@ -40,5 +40,5 @@ def server_hold(nodes, i, side, end, until):
 @block
 def server_debt(nodes, i, side, wire):
     """Wire bytes that delay the server's next train (acknowledgements, notifications)."""
-    nodes[i, side + S_DEBT] += wire
-    nodes[i, side + S_WIRE] += wire
+    nodes[i, side + SERVER_DEBT] += wire
+    nodes[i, side + SERVER_WIRE] += wire

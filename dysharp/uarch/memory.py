@@ -1,12 +1,15 @@
 """The memory of a node: bandwidth that tasks and transfers promise each other in turn (docs/design/0007)."""
 
-from dysharp.uarch.columns import M_MEMORY, PROMISED
+from dysharp.uarch.columns import MACHINE_MEMORY, PROMISED
 from dysharp.uarch.kernel import block
 
 
 @block
 def memory_take(nodes, node, amount, m, now):
-    """`amount` bytes go next; until when all that is promised will have gone. Only where memory is shared."""
-    nodes[node, PROMISED] = max(nodes[node, PROMISED], now)
-    nodes[node, PROMISED] += (amount * 1_000_000 + m[M_MEMORY] - 1) // m[M_MEMORY]
-    return nodes[node, PROMISED]
+    """`amount` bytes go next. Returns when all that is promised will have gone; `now` if nothing shares the memory."""
+    until = now
+    if m[MACHINE_MEMORY] > 0:
+        nodes[node, PROMISED] = max(nodes[node, PROMISED], now)
+        nodes[node, PROMISED] += (amount * 1_000_000 + m[MACHINE_MEMORY] - 1) // m[MACHINE_MEMORY]
+        until = nodes[node, PROMISED]
+    return until

@@ -1,7 +1,6 @@
-"""Dependencies: what becomes ready or done, and everything that follows from it at zero delay."""
+"""Dependencies: what becomes ready or done, and everything that follows from it at zero delay (oracle/depend.py, oracle/stores.py)."""
 
 from dysharp.uarch.columns import (
-    B_NODE,
     CAUSE,
     DEPS,
     DONE,
@@ -10,46 +9,53 @@ from dysharp.uarch.columns import (
     FLAGS,
     HAS_EDGES,
     HAS_RELEASES,
-    I_DISCIPLINE,
-    I_NEXT,
-    I_SEQ,
-    I_SIZE,
     ISSUE,
     ISSUER,
+    ISSUER_DISCIPLINE,
+    ISSUER_NEXT,
+    ISSUER_SEQ,
+    ISSUER_SIZE,
     KEY,
     KIND,
-    M_NOTIFY,
-    M_NOTIFY_BYTES,
+    LEAF_RINGS,
+    MACHINE_NOTIFY,
+    MACHINE_NOTIFY_BYTES,
     MEMBER,
+    MEMBER_FILL,
+    MEMBER_NODE,
+    MEMBER_OP,
     NEXT2,
     NODE,
     PRIO,
-    R_NOTIFY,
     READY,
     RING_NOTIFY,
+    ROW_NOTIFY,
+    RUN_DIRTY,
+    RUN_DONE,
+    RUN_EVENTS,
+    RUN_NOW,
+    RUN_TOUCHED,
+    RUN_WORK_HEAD,
+    RUN_WORK_TAIL,
     START,
-    T_CAUSE,
-    T_NEXT,
-    T_NODE,
-    T_NOTIFY_DEPS,
-    T_ROWS,
-    T_SLOT0,
     TEMPLATE,
+    TILE_CAUSE,
+    TILE_NEXT,
+    TILE_NODE,
+    TILE_NOTIFY,
+    TILE_NOTIFY_DEPS,
+    TILE_ROWS,
+    TILE_SLOT0,
     TOUCH_LINE_2,
-    TT_NOTIFY,
     UP,
-    X_DIRTY,
-    X_DONE,
-    X_EVENTS,
-    X_NOW,
-    X_TOUCHED,
-    X_WORK_HEAD,
-    X_WORK_TAIL,
+    WIRE,
+    WIRE_PAYLOAD,
 )
-from dysharp.uarch.fifo import ring_push
+from dysharp.uarch.fifo import ring_push, ring_take
 from dysharp.uarch.heap import heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.link import server_debt
+from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_set
 
 KIND_JOIN = 2
@@ -61,126 +67,167 @@ HEAD_OP_ISSUE = 0
 def mark(dirty, x, i):
     """Resource i wants a grant attempt at this instant. dirty [n_words] int64, 32 bits each."""
     dirty[i >> 5] |= 1 << (i & 31)
-    x[X_DIRTY] = 1
+    x[RUN_DIRTY] = 1
 
 
 @block
 def work_push(op, x, o):
     """Op o is done; what it releases waits in the worklist."""
     op[o, NEXT2] = -1
-    if x[X_WORK_HEAD] < 0:
-        x[X_WORK_HEAD] = o
+    if x[RUN_WORK_HEAD] < 0:
+        x[RUN_WORK_HEAD] = o
     else:
-        op[x[X_WORK_TAIL], NEXT2] = o
-    x[X_WORK_TAIL] = o
+        op[x[RUN_WORK_TAIL], NEXT2] = o
+    x[RUN_WORK_TAIL] = o
+
+
+@block
+def complete(o, now, ops, x):
+    """Op o is done now."""
+    ops.ot[o, DONE] = now
+    work_push(ops.op, x, o)
 
 
 @kernel
-def op_ready(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
+def op_ready(o, cause, ops, issue, x):
     """Op o has no dependency left: a JOIN is done, any other op joins its issuer's queue."""
-    now = x[X_NOW]
+    op, ot, templates = ops
+    issuers = issue.issuers
+    now = x[RUN_NOW]
     ot[o, READY] = now
     op[o, CAUSE] = cause
     if templates[op[o, TEMPLATE], KIND] == KIND_JOIN:
         ot[o, ISSUE] = now
         ot[o, START] = now
         ot[o, END] = now
-        ot[o, DONE] = now
-        x[X_EVENTS] += 1
-        work_push(op, x, o)
+        x[RUN_EVENTS] += 1
+        complete(o, now, ops, x)
         return
     i = op[o, ISSUER]
-    discipline = issuers[i, I_DISCIPLINE]
+    discipline = issuers[i, ISSUER_DISCIPLINE]
     if discipline != PROGRAM_ORDER:
         if discipline == READY_FIFO:
-            order = issuers[i, I_SEQ]
-            issuers[i, I_SEQ] += 1
+            order = issuers[i, ISSUER_SEQ]
+            issuers[i, ISSUER_SEQ] += 1
         else:
             order = op[o, KEY] + 1
-        heap_push(heap_keys, heap_ids, issuers[i, I_NEXT], issuers[i, I_SIZE], (op[o, PRIO] << 40) + order, o)
-        issuers[i, I_SIZE] += 1
-    mark(dirty_issuers, x, i)
+        heap_push(
+            issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o
+        )
+        issuers[i, ISSUER_SIZE] += 1
+    mark(issue.dirty_issuers, x, i)
 
 
 @kernel
-def op_release(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x):
+def op_release(o, cause, ops, issue, x):
     """One dependency of op o falls."""
-    op[o, DEPS] -= 1
-    if op[o, DEPS] == 0:
-        op_ready(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+    ops.op[o, DEPS] -= 1
+    if ops.op[o, DEPS] == 0:
+        op_ready(o, cause, ops, issue, x)
 
 
 @block
-def tile_touch(t, op, mem, tiles, slot_row, rows, x):
-    """Read the records that tile t's notifications will change. The reads do not depend on each other, so their cache misses overlap;
-    in the loop that follows they would come one after the other. Changes nothing.
+def tile_touch(t, op, mem, stores, x):
+    """Read the records that tile t's notifications will change. Changes nothing.
+
+    The reads do not depend on each other, so their cache misses overlap; in the loop that follows they would come one after the other.
     """
+    slot_row, rows, tiles = stores.slot_row, stores.rows, stores.tiles
     total = 0
-    for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
+    for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
         row = slot_row[s]
-        if row >= 0 and rows[row, R_NOTIFY] >= 0:
-            o = rows[row, R_NOTIFY]
-            total += op[o, DEPS] + op[o, TOUCH_LINE_2] + mem[op[o, MEMBER], B_NODE]
-    x[X_TOUCHED] = total
+        if row >= 0 and rows[row, ROW_NOTIFY] >= 0:
+            o = rows[row, ROW_NOTIFY]
+            total += op[o, DEPS] + op[o, TOUCH_LINE_2] + mem[op[o, MEMBER], MEMBER_NODE]
+    x[RUN_TOUCHED] = total
 
 
 @kernel
-def tile_notify(
-    t, cause, op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
-    tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
-):  # fmt: skip
+def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
-    tiles[t, T_NOTIFY_DEPS] -= 1
-    if tiles[t, T_NOTIFY_DEPS] != 0:
+    op, tiles, tile_times, slot_row, rows = ops.op, stores.tiles, stores.tile_times, stores.slot_row, stores.rows
+    m, x = clock.m, clock.x
+    tiles[t, TILE_NOTIFY_DEPS] -= 1
+    if tiles[t, TILE_NOTIFY_DEPS] != 0:
         return
-    tiles[t, T_CAUSE] = cause
-    here = tiles[t, T_NODE]
+    tiles[t, TILE_CAUSE] = cause
+    here = tiles[t, TILE_NODE]
     n_remote = 0
-    tile_touch(t, op, mem, tiles, slot_row, rows, x)
-    for s in range(tiles[t, T_SLOT0], tiles[t, T_SLOT0] + tiles[t, T_ROWS]):
+    tile_touch(t, op, mem, stores, x)
+    for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
         row = slot_row[s]
         if row < 0:
             continue
-        o = rows[row, R_NOTIFY]
+        o = rows[row, ROW_NOTIFY]
         if o < 0:
             continue
         owner = op[o, NODE]
         if owner == here:
-            op_release(o, cause, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+            op_release(o, cause, ops, issue, x)
         else:
             n_remote += 1
-            server_debt(nodes, here, UP, m[M_NOTIFY_BYTES])
-            server_debt(nodes, owner, DOWN, m[M_NOTIFY_BYTES])
+            server_debt(nodes, here, UP, m[MACHINE_NOTIFY_BYTES])
+            server_debt(nodes, owner, DOWN, m[MACHINE_NOTIFY_BYTES])
     if n_remote > 0:
-        tile_times[t, TT_NOTIFY] = x[X_NOW] + m[M_NOTIFY]
-        if ring_push(rings, RING_NOTIFY, tiles, T_NEXT, tile_times, TT_NOTIFY, tiles, T_NODE, t):
-            tree_set(tree, leaf_rings + RING_NOTIFY, tile_times[t, TT_NOTIFY])
+        tile_times[t, TILE_NOTIFY] = x[RUN_NOW] + m[MACHINE_NOTIFY]
+        if ring_push(clock.rings, RING_NOTIFY, tiles, TILE_NEXT, tile_times, TILE_NOTIFY, tiles, TILE_NODE, t):
+            tree_set(clock.tree, m[LEAF_RINGS] + RING_NOTIFY, tile_times[t, TILE_NOTIFY])
+
+
+@block
+def tile_due(stores, clock):
+    """The tile whose notifications are due, taken out of its ring."""
+    return ring_take(
+        clock.m[LEAF_RINGS] + RING_NOTIFY, RING_NOTIFY, stores.tiles, TILE_NEXT, stores.tile_times, TILE_NOTIFY, clock
+    )
+
+
+@block
+def notified(ops, members, stores, issue, clock):
+    """NOTIFY: the owners of a tile's rows on other nodes know that the tile is done."""
+    op, tiles, slot_row, rows = ops.op, stores.tiles, stores.slot_row, stores.rows
+    t = tile_due(stores, clock)
+    tile_touch(t, op, members.mem, stores, clock.x)
+    for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
+        row = slot_row[s]
+        if row >= 0 and rows[row, ROW_NOTIFY] >= 0 and op[rows[row, ROW_NOTIFY], NODE] != tiles[t, TILE_NODE]:
+            op_release(rows[row, ROW_NOTIFY], tiles[t, TILE_CAUSE], ops, issue, clock.x)
+
+
+@block
+def member_fill(k, ops, members, stores, issue, links, clock):
+    """All bytes of member k are visible: its rows have received them, and edges of tiles that are ready by it fall."""
+    mem, fill_row = members.mem, members.fill_row
+    o = mem[k, MEMBER_OP]
+    n_bytes = links.wires[ops.op[o, WIRE], WIRE_PAYLOAD]
+    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
+        t = row_fill(fill_row[f], n_bytes, stores, clock.x)
+        if t >= 0:
+            for e in range(stores.tile_edge_ptr[t], stores.tile_edge_ptr[t + 1]):
+                if stores.tile_edge_kind[e] == HEAD_OP_ISSUE:
+                    op_release(stores.tile_edge[e], o, ops, issue, clock.x)
+                else:
+                    tile_notify(stores.tile_edge[e], o, ops, mem, stores, issue, links.nodes, clock)
 
 
 @kernel
-def work_drain(
-    op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
-    tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
-    edge_ptr, edge_head_kind, edge_head, release_ptr, release_sem, release_amount, sem_left, sem_issuer_ptr, sem_issuer,
-):  # fmt: skip
+def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
     """Release what waits for the ops in the worklist, first done first."""
-    while x[X_WORK_HEAD] >= 0:
-        o = x[X_WORK_HEAD]
-        x[X_WORK_HEAD] = op[o, NEXT2]
-        x[X_DONE] += 1
+    op, x = ops.op, clock.x
+    while x[RUN_WORK_HEAD] >= 0:
+        o = x[RUN_WORK_HEAD]
+        x[RUN_WORK_HEAD] = op[o, NEXT2]
+        x[RUN_DONE] += 1
         flags = op[o, FLAGS]
         if flags & HAS_RELEASES:
-            for h in range(release_ptr[o], release_ptr[o + 1]):
-                s = release_sem[h]
-                sem_left[s] += release_amount[h]
-                for k in range(sem_issuer_ptr[s], sem_issuer_ptr[s + 1]):
-                    mark(dirty_issuers, x, sem_issuer[k])
+            for h in range(releases.release_ptr[o], releases.release_ptr[o + 1]):
+                s = releases.release_sem[h]
+                sem_left[s] += releases.release_amount[h]
+                for k in range(releases.sem_issuer_ptr[s], releases.sem_issuer_ptr[s + 1]):
+                    mark(issue.dirty_issuers, x, releases.sem_issuer[k])
         if flags & HAS_EDGES:
-            for e in range(edge_ptr[o], edge_ptr[o + 1]):
-                if edge_head_kind[e] == HEAD_OP_ISSUE:
-                    op_release(edge_head[e], o, op, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x)
+            for e in range(releases.edge_ptr[o], releases.edge_ptr[o + 1]):
+                if releases.edge_head_kind[e] == HEAD_OP_ISSUE:
+                    op_release(releases.edge_head[e], o, ops, issue, x)
                 else:
-                    tile_notify(
-                        edge_head[e], o, op, mem, ot, templates, issuers, heap_keys, heap_ids, dirty_issuers, x,
-                        tiles, tile_times, slot_row, rows, nodes, rings, tree, leaf_rings, m,
-                    )  # fmt: skip
+                    tile_notify(releases.edge_head[e], o, ops, mem, stores, issue, nodes, clock)

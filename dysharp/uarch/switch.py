@@ -1,23 +1,24 @@
 """Switch input buffers: virtual channels with credits, exposure of trains to the outputs, and the output queues."""
 
 from dysharp.uarch.columns import (
-    B_LINK,
-    B_NODE,
     CLS,
     DOWN,
     FLAGS,
+    MACHINE_CLASSES,
     MEMBER,
+    MEMBER_NEXT,
+    MEMBER_NODE,
     MEMBERS_SHIFT,
     NEXT,
     NODE,
-    S_FREE,
-    S_MASK,
+    RUN_NOW,
     SCRATCH,
+    SERVER_FREE,
+    SERVER_MASK,
     TEMPLATE,
     VC,
-    W_UP,
     WIRE,
-    X_NOW,
+    WIRE_UP,
 )
 from dysharp.uarch.fifo import fifo_push
 from dysharp.uarch.kernel import block, kernel
@@ -30,7 +31,7 @@ def credits_apply(row, credits, ot, op, wires, occupied, now):
     while credits[row, 0] >= 0 and ot[credits[row, 0], SCRATCH] <= now:
         o = credits[row, 0]
         credits[row, 0] = op[o, NEXT]
-        occupied[row, op[o, VC]] -= wires[op[o, WIRE], W_UP]
+        occupied[row, op[o, VC]] -= wires[op[o, WIRE], WIRE_UP]
 
 
 @block
@@ -48,19 +49,20 @@ def vc_choose(row, occupied, wire, vc_bytes):
 
 
 @kernel
-def train_expose(o, op, templates, mem, out_queues, out_mask, nodes, dirty_down, x, n_classes):
+def train_expose(o, ops, mem, nodes, switch, clock):
     """The copies of train o ask for their outputs."""
+    op, m, x = ops.op, clock.m, clock.x
     i = op[o, NODE]
-    c = templates[op[o, TEMPLATE], CLS]
+    c = ops.templates[op[o, TEMPLATE], CLS]
     n_sources = nodes.shape[0] + 1
     first = op[o, MEMBER]
-    for m in range(first, first + (op[o, FLAGS] >> MEMBERS_SHIFT)):
-        j = mem[m, B_NODE]
+    for k in range(first, first + (op[o, FLAGS] >> MEMBERS_SHIFT)):
+        j = mem[k, MEMBER_NODE]
         if j == i:
             continue
-        at = j * n_classes + c
-        fifo_push(out_queues, at * n_sources + i, mem, B_LINK, m)
-        out_mask[at, i >> 5] |= 1 << (i & 31)
-        nodes[j, DOWN + S_MASK] |= 1 << c
-        if nodes[j, DOWN + S_FREE] <= x[X_NOW]:
-            mark(dirty_down, x, j)
+        at = j * m[MACHINE_CLASSES] + c
+        fifo_push(switch.out_queues, at * n_sources + i, mem, MEMBER_NEXT, k)
+        switch.out_mask[at, i >> 5] |= 1 << (i & 31)
+        nodes[j, DOWN + SERVER_MASK] |= 1 << c
+        if nodes[j, DOWN + SERVER_FREE] <= x[RUN_NOW]:
+            mark(switch.dirty_down, x, j)

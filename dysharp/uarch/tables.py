@@ -8,15 +8,15 @@ sentinel row of their own behind the last key or session: row `n_keys + hub`, `n
 from dysharp.uarch.kernel import block, kernel
 
 # key, int64 [n_keys + n_hubs, 6]
-K_LAYOUT, K_PREV, K_NEXT, K_CACHED, K_FIRST, K_LAST = range(6)
-# K_LAYOUT: -1 = not bound; K_PREV, K_NEXT: ring; K_FIRST .. K_LAST: packets that wait for the miss, -1 = no miss
+KEY_LAYOUT, KEY_PREV, KEY_NEXT, KEY_CACHED, KEY_FIRST, KEY_LAST = range(6)
+# KEY_LAYOUT: -1 = not bound; KEY_PREV, KEY_NEXT: ring; KEY_FIRST .. KEY_LAST: packets that wait for the miss, -1 = no miss
 KEY_EMPTY = (-1, -1, -1, 0, -1, -1)
 
-# hub, int64 [n_hubs, H_BANK0 + banks]: from H_BANK0 on, when each bank of its TLB is free again
-H_ENTRIES, H_CACHED, H_MSHRS, H_PENDING, H_ALLOCATED, H_BANK0 = range(6)  # H_ALLOCATED: whether the latest answer bound its key
+# hub, int64 [n_hubs, HUB_BANK0 + banks]: from HUB_BANK0 on, when each bank of its TLB is free again
+HUB_ENTRIES, HUB_CACHED, HUB_MSHRS, HUB_PENDING, HUB_ALLOCATED, HUB_BANK0 = range(6)  # HUB_ALLOCATED: whether the latest answer bound its key
 
 # packet, int64 [n_packets, 2]
-W_NEXT, W_ALLOCATES = range(2)  # W_NEXT: the packet that waits behind, -1 = none
+WAITER_NEXT, WAITER_ALLOCATES = range(2)  # WAITER_NEXT: the packet that waits behind, -1 = none
 
 # answers of al_lookup and al_answer that are no layout
 AL_READ = -1  # a miss: read the table in memory
@@ -26,11 +26,11 @@ AL_UNBOUND = -4  # a read of a block that nobody wrote
 AL_IDLE = -5  # an answer that nobody waits for
 
 # session, int64 [n_sessions + n_ports, 6]
-S_LIVE, S_PREV, S_NEXT, S_REMAINING, S_COUNT, S_VALUE = range(6)
+SESSION_LIVE, SESSION_PREV, SESSION_NEXT, SESSION_REMAINING, SESSION_COUNT, SESSION_VALUE = range(6)
 SESSION_EMPTY = (0, -1, -1, 0, 0, 0)
 
 # port, int64 [n_ports, 2]
-P_ENTRIES, P_LIVE = range(2)
+PORT_ENTRIES, PORT_LIVE = range(2)
 
 # answers of red_respond
 RED_ADDED, RED_RESULT, RED_BYPASS = range(3)
@@ -60,28 +60,28 @@ def al_clear(n_keys, keys, hubs):
         for column in range(6):
             keys[row, column] = KEY_EMPTY[column]
     for hub in range(hubs.shape[0]):
-        keys[n_keys + hub, K_PREV] = keys[n_keys + hub, K_NEXT] = n_keys + hub
-        hubs[hub, H_CACHED] = hubs[hub, H_PENDING] = hubs[hub, H_ALLOCATED] = 0
+        keys[n_keys + hub, KEY_PREV] = keys[n_keys + hub, KEY_NEXT] = n_keys + hub
+        hubs[hub, HUB_CACHED] = hubs[hub, HUB_PENDING] = hubs[hub, HUB_ALLOCATED] = 0
 
 
 @kernel
 def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
     """`packet` asks for the layout of `key`; `allocates` = 1 for Dispatch. Returns the layout on a hit, else AL_READ, AL_JOINED or AL_FULL."""
-    if keys[key, K_CACHED] == 1:
-        ring_unlink(key, K_PREV, K_NEXT, keys)
-        ring_append(key, n_keys + hub, K_PREV, K_NEXT, keys)
-        return keys[key, K_LAYOUT]
-    first = keys[key, K_FIRST]
-    if first < 0 and hubs[hub, H_PENDING] >= hubs[hub, H_MSHRS]:
+    if keys[key, KEY_CACHED] == 1:
+        ring_unlink(key, KEY_PREV, KEY_NEXT, keys)
+        ring_append(key, n_keys + hub, KEY_PREV, KEY_NEXT, keys)
+        return keys[key, KEY_LAYOUT]
+    first = keys[key, KEY_FIRST]
+    if first < 0 and hubs[hub, HUB_PENDING] >= hubs[hub, HUB_MSHRS]:
         return AL_FULL
-    packets[packet, W_NEXT] = -1
-    packets[packet, W_ALLOCATES] = allocates
+    packets[packet, WAITER_NEXT] = -1
+    packets[packet, WAITER_ALLOCATES] = allocates
     if first < 0:
-        hubs[hub, H_PENDING] += 1
-        keys[key, K_FIRST] = packet
+        hubs[hub, HUB_PENDING] += 1
+        keys[key, KEY_FIRST] = packet
     else:
-        packets[keys[key, K_LAST], W_NEXT] = packet
-    keys[key, K_LAST] = packet
+        packets[keys[key, KEY_LAST], WAITER_NEXT] = packet
+    keys[key, KEY_LAST] = packet
     return AL_READ if first < 0 else AL_JOINED
 
 
@@ -89,32 +89,32 @@ def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
 def al_answer(key, expert, hub, n_keys, keys, hubs, packets, next_free, out):
     """Memory answers the miss of `key`. `next_free` [n_experts]: blocks in use. Returns the layout, AL_UNBOUND or AL_IDLE.
 
-    `out[0]` is the first packet that goes on (-1 = none); the others follow through W_NEXT.
+    `out[0]` is the first packet that goes on (-1 = none); the others follow through WAITER_NEXT.
     """
-    packet = keys[key, K_FIRST]
+    packet = keys[key, KEY_FIRST]
     out[0] = packet
-    hubs[hub, H_ALLOCATED] = 0
+    hubs[hub, HUB_ALLOCATED] = 0
     if packet < 0:
         return AL_IDLE
-    keys[key, K_FIRST] = keys[key, K_LAST] = -1
-    hubs[hub, H_PENDING] -= 1
-    if keys[key, K_LAYOUT] < 0:
-        while packet >= 0 and packets[packet, W_ALLOCATES] == 0:
-            packet = packets[packet, W_NEXT]
+    keys[key, KEY_FIRST] = keys[key, KEY_LAST] = -1
+    hubs[hub, HUB_PENDING] -= 1
+    if keys[key, KEY_LAYOUT] < 0:
+        while packet >= 0 and packets[packet, WAITER_ALLOCATES] == 0:
+            packet = packets[packet, WAITER_NEXT]
         if packet < 0:
             return AL_UNBOUND
-        keys[key, K_LAYOUT] = next_free[expert]
+        keys[key, KEY_LAYOUT] = next_free[expert]
         next_free[expert] += 1
-        hubs[hub, H_ALLOCATED] = 1
-    ring_append(key, n_keys + hub, K_PREV, K_NEXT, keys)
-    keys[key, K_CACHED] = 1
-    if hubs[hub, H_CACHED] == hubs[hub, H_ENTRIES]:
-        victim = keys[n_keys + hub, K_NEXT]
-        ring_unlink(victim, K_PREV, K_NEXT, keys)
-        keys[victim, K_CACHED] = 0
+        hubs[hub, HUB_ALLOCATED] = 1
+    ring_append(key, n_keys + hub, KEY_PREV, KEY_NEXT, keys)
+    keys[key, KEY_CACHED] = 1
+    if hubs[hub, HUB_CACHED] == hubs[hub, HUB_ENTRIES]:
+        victim = keys[n_keys + hub, KEY_NEXT]
+        ring_unlink(victim, KEY_PREV, KEY_NEXT, keys)
+        keys[victim, KEY_CACHED] = 0
     else:
-        hubs[hub, H_CACHED] += 1
-    return keys[key, K_LAYOUT]
+        hubs[hub, HUB_CACHED] += 1
+    return keys[key, KEY_LAYOUT]
 
 
 @kernel
@@ -124,53 +124,53 @@ def red_clear(n_sessions, sessions, ports):
         for column in range(6):
             sessions[row, column] = SESSION_EMPTY[column]
     for port in range(ports.shape[0]):
-        sessions[n_sessions + port, S_PREV] = sessions[n_sessions + port, S_NEXT] = n_sessions + port
-        ports[port, P_LIVE] = 0
+        sessions[n_sessions + port, SESSION_PREV] = sessions[n_sessions + port, SESSION_NEXT] = n_sessions + port
+        ports[port, PORT_LIVE] = 0
 
 
 @block
 def red_drop(session, port, sessions, ports):
     """The entry of `session` goes; its count and value stay readable until its number is used again."""
-    ring_unlink(session, S_PREV, S_NEXT, sessions)
-    sessions[session, S_LIVE] = 0
-    ports[port, P_LIVE] -= 1
+    ring_unlink(session, SESSION_PREV, SESSION_NEXT, sessions)
+    sessions[session, SESSION_LIVE] = 0
+    ports[port, PORT_LIVE] -= 1
 
 
 @kernel
 def red_request(session, targets, port, n_sessions, sessions, ports):
-    """A request opens `session`. Returns the session that left to make room, -1 = none: a partial sum if its S_COUNT is above 0."""
+    """A request opens `session`. Returns the session that left to make room, -1 = none: a partial sum if its SESSION_COUNT is above 0."""
     victim = -1
-    if ports[port, P_LIVE] == ports[port, P_ENTRIES]:
-        victim = sessions[n_sessions + port, S_NEXT]
+    if ports[port, PORT_LIVE] == ports[port, PORT_ENTRIES]:
+        victim = sessions[n_sessions + port, SESSION_NEXT]
         red_drop(victim, port, sessions, ports)
-    ring_append(session, n_sessions + port, S_PREV, S_NEXT, sessions)
-    ports[port, P_LIVE] += 1
-    sessions[session, S_LIVE] = 1
-    sessions[session, S_REMAINING] = targets
-    sessions[session, S_COUNT] = sessions[session, S_VALUE] = 0
+    ring_append(session, n_sessions + port, SESSION_PREV, SESSION_NEXT, sessions)
+    ports[port, PORT_LIVE] += 1
+    sessions[session, SESSION_LIVE] = 1
+    sessions[session, SESSION_REMAINING] = targets
+    sessions[session, SESSION_COUNT] = sessions[session, SESSION_VALUE] = 0
     return victim
 
 
 @kernel
 def red_respond(session, count, value, port, n_sessions, sessions, ports):
-    """The sum over `count` targets comes up. Returns RED_BYPASS, RED_ADDED, or RED_RESULT with the total in S_COUNT and S_VALUE."""
-    if sessions[session, S_LIVE] == 0:
+    """The sum over `count` targets comes up. Returns RED_BYPASS, RED_ADDED, or RED_RESULT with the total in SESSION_COUNT and SESSION_VALUE."""
+    if sessions[session, SESSION_LIVE] == 0:
         return RED_BYPASS
-    sessions[session, S_REMAINING] -= count
-    sessions[session, S_COUNT] += count
-    sessions[session, S_VALUE] += value
-    if sessions[session, S_REMAINING] == 0:
+    sessions[session, SESSION_REMAINING] -= count
+    sessions[session, SESSION_COUNT] += count
+    sessions[session, SESSION_VALUE] += value
+    if sessions[session, SESSION_REMAINING] == 0:
         red_drop(session, port, sessions, ports)
         return RED_RESULT
-    ring_unlink(session, S_PREV, S_NEXT, sessions)
-    ring_append(session, n_sessions + port, S_PREV, S_NEXT, sessions)
+    ring_unlink(session, SESSION_PREV, SESSION_NEXT, sessions)
+    ring_append(session, n_sessions + port, SESSION_PREV, SESSION_NEXT, sessions)
     return RED_ADDED
 
 
 @kernel
 def red_expire(session, port, sessions, ports):
     """The entry of `session` was idle for too long. Returns the count of the partial sum that leaves, 0 = nothing leaves."""
-    if sessions[session, S_LIVE] == 0:
+    if sessions[session, SESSION_LIVE] == 0:
         return 0
     red_drop(session, port, sessions, ports)
-    return sessions[session, S_COUNT]
+    return sessions[session, SESSION_COUNT]

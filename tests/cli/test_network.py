@@ -8,7 +8,7 @@ import pytest
 
 import dysharp as ds
 from dysharp.api.network_setting import curve_setting, network_setting, parse_delays, parse_loads, parse_traffic
-from dysharp.engine.packet.curves import read_curves, setting
+from dysharp.engine.flit.curves import read_curves, setting
 from dysharp.errors import ConfigError
 
 SHORT = ("--period", "400")

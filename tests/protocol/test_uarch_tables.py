@@ -26,7 +26,7 @@ class Hubs:
     def __init__(self, entries: int, mshrs: int, n_packets: int) -> None:
         self.keys = np.zeros((N_KEYS + HUBS, 6), np.int64)
         self.hubs = np.zeros((HUBS, 5), np.int64)
-        self.hubs[:, t.H_ENTRIES], self.hubs[:, t.H_MSHRS] = entries, mshrs
+        self.hubs[:, t.HUB_ENTRIES], self.hubs[:, t.HUB_MSHRS] = entries, mshrs
         self.packets = np.zeros((n_packets, 2), np.int64)
         self.next_free = np.zeros(HUBS * EXPERTS, np.int64)
         self.out = np.zeros(1, np.int64)
@@ -46,17 +46,17 @@ class Hubs:
         released, packet = [], int(self.out[0])
         while packet >= 0:
             released.append(al_table.Unbound(packet, event.key) if found < 0 else al_table.Found(packet, event.key, found))
-            packet = int(self.packets[packet, t.W_NEXT])
+            packet = int(self.packets[packet, t.WAITER_NEXT])
         assert (found == t.AL_IDLE) == (not released)
-        return (al_table.Allocated(event.key, found), *released) if self.hubs[hub, t.H_ALLOCATED] else tuple(released)
+        return (al_table.Allocated(event.key, found), *released) if self.hubs[hub, t.HUB_ALLOCATED] else tuple(released)
 
     def cached(self, hub: int) -> list[tuple[al_table.Key, int]]:
         """Cached keys with their layouts, least recently used first."""
-        result, row = [], self.keys[N_KEYS + hub, t.K_NEXT]
+        result, row = [], self.keys[N_KEYS + hub, t.KEY_NEXT]
         while row < N_KEYS:
             expert, index = divmod(int(row), BLOCKS)
-            result.append(((expert % EXPERTS, index), int(self.keys[row, t.K_LAYOUT])))
-            row = self.keys[row, t.K_NEXT]
+            result.append(((expert % EXPERTS, index), int(self.keys[row, t.KEY_LAYOUT])))
+            row = self.keys[row, t.KEY_NEXT]
         return result
 
 
@@ -74,8 +74,8 @@ def test_al_tables_agree(entries, mshrs, steps):
         states[hub], expected = al_table.step(states[hub], event)
         assert kernels.step(hub, event) == expected
         assert kernels.cached(hub) == list(states[hub].tlb.items())
-        assert kernels.hubs[hub, t.H_CACHED] == len(states[hub].tlb)
-        assert kernels.hubs[hub, t.H_PENDING] == len(states[hub].pending)
+        assert kernels.hubs[hub, t.HUB_CACHED] == len(states[hub].tlb)
+        assert kernels.hubs[hub, t.HUB_PENDING] == len(states[hub].pending)
     for hub, state in enumerate(states):
         assert [len(table) for table in state.tables] == kernels.next_free[hub * EXPERTS : (hub + 1) * EXPERTS].tolist()
 
@@ -89,17 +89,17 @@ class Ports:
     def __init__(self, entries: int) -> None:
         self.sessions = np.zeros((SESSIONS + PORTS, 6), np.int64)
         self.ports = np.zeros((PORTS, 2), np.int64)
-        self.ports[:, t.P_ENTRIES] = entries
+        self.ports[:, t.PORT_ENTRIES] = entries
         t.red_clear(SESSIONS, self.sessions, self.ports)
 
     def _row(self, kind, session: int):
-        return kind(session, int(self.sessions[session, t.S_COUNT]), int(self.sessions[session, t.S_VALUE]))
+        return kind(session, int(self.sessions[session, t.SESSION_COUNT]), int(self.sessions[session, t.SESSION_VALUE]))
 
     def step(self, event: reduction.Event) -> tuple[reduction.Output, ...]:
         session, port = event.session, event.session % PORTS
         if isinstance(event, reduction.Request):
             victim = t.red_request(session, event.targets, port, SESSIONS, self.sessions, self.ports)
-            return (self._row(reduction.Partial, victim),) if victim >= 0 and self.sessions[victim, t.S_COUNT] else ()
+            return (self._row(reduction.Partial, victim),) if victim >= 0 and self.sessions[victim, t.SESSION_COUNT] else ()
         if isinstance(event, reduction.Expire):
             return (self._row(reduction.Partial, session),) if t.red_expire(session, port, self.sessions, self.ports) else ()
         answer = t.red_respond(session, event.count, event.value, port, SESSIONS, self.sessions, self.ports)
@@ -109,10 +109,10 @@ class Ports:
 
     def live(self, port: int) -> list[tuple[int, int, int]]:
         """(session, remaining, count) of the live ones, least recently used first."""
-        result, row = [], self.sessions[SESSIONS + port, t.S_NEXT]
+        result, row = [], self.sessions[SESSIONS + port, t.SESSION_NEXT]
         while row < SESSIONS:
-            result.append((int(row), int(self.sessions[row, t.S_REMAINING]), int(self.sessions[row, t.S_COUNT])))
-            row = self.sessions[row, t.S_NEXT]
+            result.append((int(row), int(self.sessions[row, t.SESSION_REMAINING]), int(self.sessions[row, t.SESSION_COUNT])))
+            row = self.sessions[row, t.SESSION_NEXT]
         return result
 
 
@@ -132,7 +132,7 @@ def test_reduction_tables_agree(entries, steps):
         states[port], expected = reduction.step(states[port], event)
         assert kernels.step(event) == expected
         assert kernels.live(port) == [(s, e.remaining, e.count) for s, e in states[port].table.items()]
-        assert kernels.ports[port, t.P_LIVE] == len(states[port].table)
+        assert kernels.ports[port, t.PORT_LIVE] == len(states[port].table)
 
 
 @kernel
@@ -148,24 +148,24 @@ def test_regions_agree(seed, first_touch):
     n_tiles = -(-n_rows // tile_rows)
     state = region.empty(n_rows, row_bytes, tile_rows, first_touch=first_touch)
     rows = np.zeros((n_rows, 4), np.int32)
-    rows[:, c.R_LEFT] = row_bytes
-    rows[:, c.R_SLOT] = -1 if first_touch else np.arange(n_rows)
+    rows[:, c.ROW_LEFT] = row_bytes
+    rows[:, c.ROW_SLOT] = -1 if first_touch else np.arange(n_rows)
     regions = np.zeros((1, 5), np.int32)
-    regions[0, c.G_TILE_ROWS] = tile_rows
+    regions[0, c.REGION_TILE_ROWS] = tile_rows
     slot_row = np.arange(n_rows, dtype=np.int32)
     tiles, tile_times, x = np.zeros((n_tiles, 7), np.int32), np.zeros((n_tiles, 2), np.int64), np.zeros(8, np.int64)
-    tiles[:, c.T_LEFT] = [len(region.tile_slots(state, tile)) for tile in range(n_tiles)]
+    tiles[:, c.TILE_LEFT] = [len(region.tile_slots(state, tile)) for tile in range(n_tiles)]
     fills = [(row, 16) for row in range(n_rows) for _ in range(3)]
     draw.shuffle(fills)
     for i, (row, n_bytes) in enumerate(fills):
         before = [region.tile_ready(state, tile) for tile in range(n_tiles)]
         state = region.step(state, region.Fill(row, n_bytes))
-        x[c.X_NOW] = i + 1
+        x[c.RUN_NOW] = i + 1
         ready = _fill(row, n_bytes, rows, regions, slot_row, tiles, tile_times, x)
         became = [tile for tile in range(n_tiles) if region.tile_ready(state, tile) and not before[tile]]
         assert became == ([ready] if ready >= 0 else [])
-        assert rows[:, c.R_SLOT].tolist() == list(state.slot)
-        assert (row_bytes - rows[:, c.R_LEFT]).tolist() == list(state.received)
+        assert rows[:, c.ROW_SLOT].tolist() == list(state.slot)
+        assert (row_bytes - rows[:, c.ROW_LEFT]).tolist() == list(state.received)
         if ready >= 0:
-            assert tile_times[ready, c.TT_READY] == i + 1
+            assert tile_times[ready, c.TILE_READY] == i + 1
     assert slot_row.tolist() == list(state.row_at)

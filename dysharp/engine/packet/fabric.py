@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.engine.burst.lower import Lowered, lower
+from dysharp.engine.burst.lower import lower, tree
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
 from dysharp.program.tables import Program
 from dysharp.specs import Cluster, choice_int
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
 from dysharp.uarch import tables
+from dysharp.uarch.packet import columns as f
+from dysharp.uarch.packet.state import Agenda, Fabric, Hubs, Lanes, Outputs, Packets, Sources, Units
+from dysharp.uarch.state import BurstState
 from dysharp.units import PS_PER_US, ns_to_ps
 
 Array = NDArray[Any]
 STRIPES = ("rotating", "even", "hash")
 CHANNELS = ("two", "class", "one")
 NEVER = 1 << 40
-B_LEFT = 5  # column of a member's record, as in events/loop.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,59 +86,8 @@ def fabric_of(cluster: Cluster) -> FabricConfig:
     )
 
 
-class Fabric(NamedTuple):
-    """Arguments of `run_events` behind those of the op level, in its order."""
-
-    pk: Array
-    pt: Array
-    pq: Array
-    pool: Array
-    sessions: Array
-    idle: Array
-    waiters: Array
-    lk: Array
-    plane_links: Array
-    eq: Array
-    cut: Array
-    occ: Array
-    vcq: Array
-    oq: Array
-    om: Array
-    oc: Array
-    im: Array
-    held: Array
-    rq: Array
-    stalled: Array
-    ports: Array
-    keys: Array
-    hubs: Array
-    al: Array
-    next_free: Array
-    mmq: Array
-    node_wake: Array
-    stripes: Array
-    cr_due: Array
-    cr_what: Array
-    fr: Array
-    du: Array
-    do: Array
-    pw: Array
-    groups: Array
-    dur: Array
-    accepted: Array
-    out: Array
-    flits_by_kind: Array
-    c: Array
-    st: Array
-
-
-OP_LEVEL = tuple(name for name in Lowered._fields if name not in ("occupied", "channels", "credits", "out_queues", "out_mask", "out_cursor",
-                                                                  "dirty_up", "dirty_down"))  # fmt: skip
-"""The arrays that the op level keeps, in the order of `run_events`; `dirty_up` follows `dirty_issuers` there."""
-
-
 def packet_wires(p: Program) -> Array:
-    """`[n_wires, 12]` int64: how each train is cut into packets (columns PW_*). The wire table of the Program is its sum, checked here."""
+    """`[n_wires, 12]` int64: how each train is cut into packets (columns CUT_*). The wire table of the Program is its sum, checked here."""
     w, flit = p.wires, p.machine.flit
     out = np.zeros((max(1, len(w.up)), 12), np.int64)
     wired = np.flatnonzero(p.ops.wire >= 0)
@@ -156,93 +106,129 @@ def packet_wires(p: Program) -> Array:
         answer = int(w.result[row]) // flit - data if pull else 0
         acks = int(w.ack_up[row]) // flit // n, int(w.ack_down[row]) // flit // n
         out[row] = (n, n_payload, full, last, full, aux_last, up // n, 0, *acks, answer // n, 0)
-        out[row, f.PW_DOWN_H] = (int(w.down[row]) // flit - (0 if pull else data)) // n
-        out[row, f.PW_DYNAMIC] = framing.targets_per_ext > 0
+        out[row, f.CUT_DOWN_H] = (int(w.down[row]) // flit - (0 if pull else data)) // n
+        out[row, f.CUT_DYNAMIC] = framing.targets_per_ext > 0
     return out
 
 
-def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Lowered, Fabric]:
-    """All arrays of one run at time zero."""
-    a = lower(p)
-    m, n_links = p.machine, p.machine.n_links
-    pw = packet_wires(p)
-    kinds = p.kinds()
-    c = constants(p, config, pw)
-    total, n_groups, n_ports = int(c[f.C_TOTAL]), int(c[f.C_GROUPS]), int(c[f.C_PORTS])
-    n_vcs = n_groups * int(c[f.C_VPG])
+def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[BurstState, Fabric]:
+    """All arrays of one run at time zero: those of the op level, and the packet fabric with room for `n_slots` packets."""
+    state = lower(p)
+    cuts = packet_wires(p)
+    c = constants(p, config, cuts)
+    total = int(c[f.C_TOTAL])
     if total > 2048:
         raise ConfigError(f"packet level: found {total} links, expected at most 2048")
-    n_rings = f.FR_FIXED + 3 * int(c[f.C_SIZES]) + int(c[f.C_EXT])
+    n_rings = f.FABRIC_FIXED + 3 * int(c[f.C_SIZES]) + int(c[f.C_EXT])
     leaf = len(p.pools.node) + col.N_RINGS + p.n_nodes
     c[f.C_LEAF] = leaf
-    size = 1 << max(1, (leaf + n_rings - 1).bit_length())
-    _widen(p, a, pw, kinds)
-    lk = np.zeros((total, 18), np.int64)
-    link = np.arange(total) % n_links
-    per_plane = int(c[f.C_PER_PLANE])
-    lk[:, f.LK_NODE] = np.arange(total) // n_links
-    lk[:, f.LK_PLANE] = link // per_plane
-    lk[:, f.LK_S] = lk[:, f.LK_NODE] * per_plane + link % per_plane
-    lk[:, f.LK_FREE], lk[:, f.LK_LANES], lk[:, f.LK_CURSOR] = 1, config.speedup, -1
-    lk[:, [f.LK_BLOCKED, f.LK_FETCH]] = -1
-    plane_links = np.full((-(-n_links // per_plane), n_ports), -1, np.int64)
-    plane_links[lk[:, f.LK_PLANE], lk[:, f.LK_S]] = np.arange(total)
-    oc = np.zeros((2 * total, f.OC_COLUMNS), np.int64)
-    oc[:, f.OC_FREE] = config.speedup
-    oc[:, [f.OC_GROUP, f.OC_BLOCKED, f.OC_SENDING, f.OC_HEAD]] = -1
-    oc[:, f.OC_INPUT0 :] = -1
-    n_keys = p.n_rows if config.al_entries else 0
-    n_hubs = p.n_nodes
-    keys = np.zeros((n_keys + n_hubs, 6), np.int64)
-    hubs = np.zeros((n_hubs, tables.H_BANK0 + config.al_banks), np.int64)
-    hubs[:, tables.H_ENTRIES] = config.al_entries or NEVER
-    hubs[:, tables.H_MSHRS] = config.al_mshrs or NEVER
-    c[f.C_ROWS] = n_keys
+    _widen(p, state, cuts)
+    state = _clocked(p, state, leaf + n_rings)
+    fabric = Fabric(
+        packets=Packets(np.zeros((0, 16), np.int32), np.zeros((0, 8), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)),
+        lanes=_lanes(p, config, c),
+        outputs=outputs_of(c, config.speedup),
+        sources=_sources(p, config, cuts),
+        units=Units(np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64)),
+        hubs=_hubs(p, config, state, int(c[f.C_ROWS])),
+        agenda=Agenda(
+            rings=np.full((n_rings, 2), -1, np.int32), tree=state.clock.tree,
+            flit_ps=durations(p.machine.rate, p.machine.n_links, p.machine.flit, int(c[f.C_SIZES])), c=c, x=state.clock.x,
+            st=np.zeros(f.ST_COUNT, np.int64),
+        ),
+        accepted=np.full(2, -1, np.int64),
+        flits_by_kind=np.zeros((2, 16), np.int64),
+    )  # fmt: skip
+    fabric.units.ports[:, tables.PORT_ENTRIES] = config.reduction_entries or NEVER
+    tables.red_clear(0, fabric.units.sessions, fabric.units.ports)
+    return state, grow(fabric, max(n_slots, 4 * int(c[f.C_MARGIN])))
+
+
+def _clocked(p: Program, state: BurstState, n_leaves: int) -> BurstState:
+    """The op level with the packet level's clock: its leaves and scalars, no latency of notifications (they travel as packets)."""
+    x = np.zeros(f.RUN_COLUMNS, np.int64)
+    x[col.RUN_WORK_HEAD] = -1
+    m = state.clock.m.copy()
+    m[col.MACHINE_NOTIFY] = 0
+    m[col.LEAF_RINGS] = len(p.pools.node)
+    return state._replace(clock=state.clock._replace(tree=tree(n_leaves), m=m, x=x))
+
+
+def _lanes(p: Program, config: FabricConfig, c: Array) -> Lanes:
+    total, n_ports, n_vcs = int(c[f.C_TOTAL]), int(c[f.C_PORTS]), int(c[f.C_GROUPS] * c[f.C_VPG])
+    link = links_of(total, p.machine.n_links, int(c[f.C_PER_PLANE]), config.speedup)
+    plane_links = np.full((-(-p.machine.n_links // int(c[f.C_PER_PLANE])), n_ports), -1, np.int64)
+    plane_links[link[:, f.LINK_PLANE], link[:, f.LINK_INPUT]] = np.arange(total)
+    credits = 1 << (max(4 * int(c[f.C_MARGIN]), 1 << 14) - 1).bit_length()
+    return Lanes(
+        link=link, plane_links=plane_links, occupied=np.zeros((total, n_vcs), np.int64), channels=np.full((total * n_vcs, 2), -1, np.int32),
+        held=np.zeros((total, int(c[f.C_GROUPS])), np.int64), credit_due=np.zeros(credits, np.int64), credit_what=np.zeros(credits, np.int64),
+        dirty_links=dirty_set(total),
+    )  # fmt: skip
+
+
+def links_of(total: int, n_links: int, per_plane: int, speedup: int) -> Array:
+    """`[total, 18]` int64: idle links, `n_links` of each GPU, `per_plane` of them to each plane, `speedup` free lanes each."""
+    link = np.zeros((total, f.LINK_COLUMNS), np.int64)
+    number = np.arange(total) % n_links
+    link[:, f.LINK_NODE] = np.arange(total) // n_links
+    link[:, f.LINK_PLANE] = number // per_plane
+    link[:, f.LINK_INPUT] = link[:, f.LINK_NODE] * per_plane + number % per_plane
+    link[:, f.LINK_FREE], link[:, f.LINK_LANES], link[:, f.LINK_CURSOR] = 1, speedup, -1
+    link[:, [f.LINK_BLOCKED, f.LINK_FETCH]] = -1
+    return link
+
+
+def outputs_of(c: Array, speedup: int) -> Outputs:
+    """Idle outputs with `speedup` lanes each."""
+    total, n_groups, n_ports = int(c[f.C_TOTAL]), int(c[f.C_GROUPS]), int(c[f.C_PORTS])
+    output = np.zeros((2 * total, f.OUTPUT_COLUMNS), np.int64)
+    output[:, f.OUTPUT_FREE] = speedup
+    output[:, [f.OUTPUT_GROUP, f.OUTPUT_BLOCKED, f.OUTPUT_SENDING, f.OUTPUT_HEAD]] = -1
+    output[:, f.OUTPUT_INPUT0 :] = -1
+    return Outputs(
+        output=output, out_queues=np.full((2 * total * n_groups * (n_ports + 1), 2), -1, np.int32),
+        asking=np.zeros((2 * total * n_groups, -(-(n_ports + 1) // 64)), np.int64), asked=np.zeros((total, -(-2 * n_ports // 64)), np.int64),
+        dirty_outputs=dirty_set(2 * total),
+    )  # fmt: skip
+
+
+def dirty_set(n: int) -> Array:
+    """An empty set of up to `n` resources: a word that says which words are not empty, then 64 resources a word."""
+    return np.zeros(1 + -(-n // 64), np.int64)
+
+
+def _sources(p: Program, config: FabricConfig, cuts: Array) -> Sources:
+    total, n_classes = p.n_nodes * p.machine.n_links, len(p.classes)
+    fetches = np.full((p.n_nodes, 1 + max(1, config.queue_entries)), -NEVER, np.int64)
+    fetches[:, 0] = 0
+    return Sources(
+        egress=np.full((total * (n_classes + 2), 2), -1, np.int32), cursors=np.full((total * n_classes, 2), -1, np.int32), cuts=cuts,
+        groups=groups_of(p, config), fetches=fetches, node_wake=np.full(p.n_nodes, col.INF, np.int64), stripes=np.zeros(p.n_nodes, np.int64),
+        requests=np.full((total, 2), -1, np.int32),
+    )  # fmt: skip
+
+
+def _hubs(p: Program, config: FabricConfig, state: BurstState, n_keys: int) -> Hubs:
+    keys = np.zeros((n_keys + p.n_nodes, 6), np.int64)
+    hubs = np.zeros((p.n_nodes, tables.HUB_BANK0 + config.al_banks), np.int64)
+    hubs[:, tables.HUB_ENTRIES] = config.al_entries or NEVER
+    hubs[:, tables.HUB_MSHRS] = config.al_mshrs or NEVER
     tables.al_clear(n_keys, keys, hubs)
     if n_keys:
-        keys[:n_keys, tables.K_LAYOUT] = a.rows[:, col.R_SLOT]
-    ports = np.zeros((total, 2), np.int64)
-    ports[:, tables.P_ENTRIES] = config.reduction_entries or NEVER
-    queue = np.full((p.n_nodes, 1 + max(1, config.queue_entries)), -NEVER, np.int64)
-    queue[:, 0] = 0
-    margin = int(c[f.C_MARGIN])
-    credits = 1 << (max(4 * margin, 1 << 14) - 1).bit_length()
-    x = np.zeros(f.X_COUNT, np.int64)
-    x[col.X_WORK_HEAD] = -1
-    a = a._replace(tree=np.full(2 * size, col.INF, np.int64), x=x, m=a.m.copy())
-    a.m[col.M_NOTIFY] = 0  # notifications travel as packets
-    a.nodes[:, col.UP + col.S_EXTRA] = -1
-    st = np.zeros(f.ST_COUNT, np.int64)
-    groups = groups_of(p, config)
-    w = -(-(n_ports + 1) // 64)
-    fabric = Fabric(
-        pk=np.zeros((0, 16), np.int32), pt=np.zeros((0, 8), np.int64), pq=np.zeros(0, np.int32), pool=np.zeros(0, np.int64),
-        sessions=np.zeros((total, 6), np.int64),
-        idle=np.zeros((0, 4), np.int64), waiters=np.zeros((0, 2), np.int64), lk=lk, plane_links=plane_links,
-        eq=np.full((total * (len(p.classes) + 2), 2), -1, np.int32), cut=np.full((total * len(p.classes), 2), -1, np.int32),
-        occ=np.zeros((total, n_vcs), np.int64), vcq=np.full((total * n_vcs, 2), -1, np.int32),
-        oq=np.full((2 * total * n_groups * (n_ports + 1), 2), -1, np.int32), om=np.zeros((2 * total * n_groups, w), np.int64), oc=oc,
-        im=np.zeros((total, -(-2 * n_ports // 64)), np.int64), held=np.zeros((total, n_groups), np.int64),
-        rq=np.full((total, 2), -1, np.int32), stalled=np.full((p.n_nodes, 2), -1, np.int32), ports=ports, keys=keys, hubs=hubs,
-        al=np.zeros((max(1, n_keys), 2), np.int64), next_free=np.zeros(max(1, p.n_regions), np.int64), mmq=queue,
-        node_wake=np.full(p.n_nodes, col.INF, np.int64), stripes=np.zeros(p.n_nodes, np.int64),
-        cr_due=np.zeros(credits, np.int64), cr_what=np.zeros(credits, np.int64), fr=np.full((n_rings, 2), -1, np.int32),
-        du=np.zeros(1 + -(-total // 64), np.int64), do=np.zeros(1 + -(-2 * total // 64), np.int64), pw=pw, groups=groups,
-        dur=durations(m.rate, n_links, m.flit, int(c[f.C_SIZES])), accepted=np.full(2, -1, np.int64), out=np.zeros(1, np.int64),
-        flits_by_kind=np.zeros((2, 16), np.int64), c=c, st=st,
+        keys[:n_keys, tables.KEY_LAYOUT] = state.stores.rows[:, col.ROW_SLOT]
+    return Hubs(
+        keys=keys, hubs=hubs, waiters=np.zeros((0, 2), np.int64), reads=np.zeros((max(1, n_keys), 2), np.int64),
+        stalled=np.full((p.n_nodes, 2), -1, np.int32), next_free=np.zeros(max(1, p.n_regions), np.int64), answer=np.zeros(1, np.int64),
     )  # fmt: skip
-    tables.red_clear(0, fabric.sessions, ports)
-    return a, grow(a, fabric, max(n_slots, 4 * margin))
 
 
-def _widen(p: Program, a: Lowered, pw: Array, kinds: Array) -> None:
+def _widen(p: Program, state: BurstState, cuts: Array) -> None:
     """Members count their packets; extra bytes of a copy become flits."""
-    if not p.n_members:
-        return
-    owner = a.mem[:-1, col.B_OP]
-    wire = p.ops.wire[owner]
-    a.mem[:-1, B_LEFT] = pw[wire, f.PW_PACKETS]
-    a.mem[:-1, col.B_EXT] = a.mem[:-1, col.B_EXT] // p.machine.flit
+    if p.n_members:
+        mem = state.members.mem
+        mem[:-1, f.MEMBER_LEFT] = cuts[p.ops.wire[mem[:-1, col.MEMBER_OP]], f.CUT_PACKETS]
+        mem[:-1, col.MEMBER_EXT] //= p.machine.flit
 
 
 def durations(rate: int, n_links: int, flit: int, sizes: int) -> Array:
@@ -261,7 +247,7 @@ def groups_of(p: Program, config: FabricConfig) -> Array:
     return np.concatenate([np.zeros(n), np.ones(n), [1, 0]]).astype(np.int64)
 
 
-def constants(p: Program, config: FabricConfig, pw: Array) -> Array:
+def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
     """The constants C_*."""
     m = p.machine
     c = np.zeros(32, np.int64)
@@ -272,11 +258,11 @@ def constants(p: Program, config: FabricConfig, pw: Array) -> Array:
     n_groups = {"two": 2, "one": 1, "class": len(p.classes) + 1}[config.channels]
     if n_groups > f.MAX_GROUPS:
         raise ConfigError(f"fabric.channels: found {n_groups} groups of virtual channels, expected at most {f.MAX_GROUPS}")
-    data = pw[:, [f.PW_FULL, f.PW_LAST, f.PW_AUX, f.PW_AUX_LAST]].max(initial=0)
+    data = cuts[:, [f.CUT_FULL, f.CUT_LAST, f.CUT_AUX, f.CUT_AUX_LAST]].max(initial=0)
     ext = 0 if p.members.ext_bytes is None else int(p.members.ext_bytes.max(initial=0)) // m.flit
     note = m.notify_bytes // m.flit
-    sizes = int(max(pw[:, f.PW_UP_H : f.PW_RESULT_H + 1].max(initial=0) + data + ext, note)) + 1
-    exts = int((pw[:, f.PW_UP_H] - pw[:, f.PW_DOWN_H]).max(initial=0)) + 1
+    sizes = int(max(cuts[:, f.CUT_UP_H : f.CUT_RESULT_H + 1].max(initial=0) + data + ext, note)) + 1
+    exts = int((cuts[:, f.CUT_UP_H] - cuts[:, f.CUT_DOWN_H]).max(initial=0)) + 1
     per_plane = -(-m.n_links // config.n_planes)
     vc_flits = m.vc_bytes // m.flit // m.n_links if config.vc_flits < 0 else config.vc_flits
     if m.vc_bytes and config.vc_flits < 0:
@@ -284,12 +270,13 @@ def constants(p: Program, config: FabricConfig, pw: Array) -> Array:
     total = p.n_nodes * m.n_links
     values = {
         f.C_LINKS: m.n_links, f.C_TOTAL: total, f.C_GROUPS: n_groups, f.C_VPG: m.n_vcs if config.n_vcs < 0 else config.n_vcs,
-        f.C_PORTS: p.n_nodes * per_plane, f.C_LAT: m.lat, f.C_CYCLE: config.cycle_ps, f.C_VC_FLITS: vc_flits,
+        f.C_PORTS: p.n_nodes * per_plane, f.C_LAT: m.lat, f.C_TAIL: m.lat, f.C_CYCLE: config.cycle_ps, f.C_VC_FLITS: vc_flits,
         f.C_RESPONDER: m.responder, f.C_AL: config.al_entries, f.C_AL_MISS: config.al_miss_ps, f.C_FETCH: config.fetch_ps,
         f.C_QUEUE: config.queue_entries, f.C_TIMEOUT: config.reduction_timeout_ps, f.C_STRIPE: STRIPES.index(config.stripe),
         f.C_CLASSES: len(p.classes), f.C_ACK_GROUP: {"two": 1, "one": 0, "class": n_groups - 1}[config.channels],
         f.C_NOTE_GROUP: 0, f.C_SIZES: sizes, f.C_EXT: 2 * exts, f.C_PER_PLANE: per_plane, f.C_FILLS: fills,
-        f.C_ANSWERS: config.answer_entries, f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps,
+        f.C_ANSWERS: config.answer_entries, f.C_ROWS: p.n_rows if config.al_entries else 0,
+        f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps,
         f.C_MARGIN: total * (most + 3) + int(p.regions.tile_rows.max(initial=0)) + 64,
     }  # fmt: skip
     for column, value in values.items():
@@ -298,35 +285,43 @@ def constants(p: Program, config: FabricConfig, pw: Array) -> Array:
     return c
 
 
-def grow(a: Lowered, fabric: Fabric, n_slots: int) -> Fabric:
+def grow(fabric: Fabric, n_slots: int) -> Fabric:
     """The same state with room for `n_slots` packets, and twice the credits on their way if those are what is full."""
-    old = len(fabric.pk)
-    pk = np.zeros((n_slots, 16), np.int32)
-    pk[:old] = fabric.pk
-    pq = np.zeros(n_slots, np.int32)
-    pq[:old] = fabric.pq
-    pool = np.zeros(n_slots, np.int64)
-    free = int(a.x[f.X_FREE])
-    pool[: n_slots - old] = np.arange(n_slots - 1, old - 1, -1)
-    pool[n_slots - old : n_slots - old + free] = fabric.pool[:free]
-    a.x[f.X_FREE] = free + n_slots - old
-    n_ports = len(fabric.ports)
-    sessions = np.zeros((n_slots + n_ports, 6), np.int64)
-    sessions[:old], sessions[n_slots:] = fabric.sessions[:old], fabric.sessions[old:]
+    c, x, units = fabric.agenda.c, fabric.agenda.x, fabric.units
+    old, fills = len(fabric.packets.packet), int(c[f.C_FILLS])
+    free_now = int(x[f.RUN_FREE])
+    x[f.RUN_FREE] = free_now + n_slots - old
+    c[f.C_SLOTS] = n_slots
+    packet = _grown(fabric.packets.packet, n_slots)
+    free = np.zeros(n_slots, np.int64)
+    free[: n_slots - old] = np.arange(n_slots - 1, old - 1, -1)
+    free[n_slots - old : n_slots - old + free_now] = fabric.packets.free[:free_now]
+    sessions = np.zeros((n_slots + len(units.ports), 6), np.int64)
+    sessions[:old], sessions[n_slots:] = units.sessions[:old], units.sessions[old:]
     sessions[old:n_slots] = tables.SESSION_EMPTY
-    links = sessions[:, [tables.S_PREV, tables.S_NEXT]]
-    sessions[:, [tables.S_PREV, tables.S_NEXT]] = np.where(links >= old, links + n_slots - old, links)
-    idle = np.zeros((n_slots, 4), np.int64)
-    idle[:old] = fabric.idle
-    fills = int(fabric.c[f.C_FILLS])
-    waiters = np.zeros((n_slots * fills, 2), np.int64)
-    waiters[: old * fills] = fabric.waiters
-    fabric.c[f.C_SLOTS] = n_slots
-    cr_due, cr_what = fabric.cr_due, fabric.cr_what
-    first, last, size = int(a.x[f.X_CREDIT_READ]), int(a.x[f.X_CREDITS]), len(cr_due)
-    if last - first > size // 2:
-        at = np.arange(first, last)
-        cr_due, cr_what = np.zeros(2 * size, np.int64), np.zeros(2 * size, np.int64)
-        cr_due[at % (2 * size)], cr_what[at % (2 * size)] = fabric.cr_due[at % size], fabric.cr_what[at % size]
-    fabric = fabric._replace(cr_due=cr_due, cr_what=cr_what)
-    return fabric._replace(pk=pk, pt=pk.view(np.int64), pq=pq, pool=pool, sessions=sessions, idle=idle, waiters=waiters)
+    links = sessions[:, [tables.SESSION_PREV, tables.SESSION_NEXT]]
+    sessions[:, [tables.SESSION_PREV, tables.SESSION_NEXT]] = np.where(links >= old, links + n_slots - old, links)
+    return fabric._replace(
+        packets=Packets(packet, packet.view(np.int64), _grown(fabric.packets.behind, n_slots), free),
+        units=Units(sessions, units.ports, _grown(units.idle, n_slots)),
+        hubs=fabric.hubs._replace(waiters=_grown(fabric.hubs.waiters, n_slots * fills)),
+        lanes=_more_credits(fabric.lanes, int(x[f.RUN_CREDIT_READ]), int(x[f.RUN_CREDITS])),
+    )
+
+
+def _grown(array: Array, n: int) -> Array:
+    """`array` with `n` rows, the new ones zero."""
+    out = np.zeros((n, *array.shape[1:]), array.dtype)
+    out[: len(array)] = array
+    return out
+
+
+def _more_credits(lanes: Lanes, first: int, last: int) -> Lanes:
+    """Twice the ring of credits `first` .. `last` if it is more than half full."""
+    size = len(lanes.credit_due)
+    if last - first <= size // 2:
+        return lanes
+    number = np.arange(first, last)
+    due, what = np.zeros(2 * size, np.int64), np.zeros(2 * size, np.int64)
+    due[number % (2 * size)], what[number % (2 * size)] = lanes.credit_due[number % size], lanes.credit_what[number % size]
+    return lanes._replace(credit_due=due, credit_what=what)

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.engine.burst.lower import Lowered
 from dysharp.engine.burst.run import Timing, deadlock_text
 from dysharp.engine.burst.run import trace_of as op_trace
-from dysharp.engine.packet.fabric import OP_LEVEL, Fabric, FabricConfig, build, grow
+from dysharp.engine.packet.fabric import FabricConfig, build, grow
 from dysharp.engine.packet.statistics import check_drained, statistics_of
 from dysharp.engine.packet.waiting import cycle_text
 from dysharp.errors import SimulationError
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
+from dysharp.uarch.packet import columns as f
+from dysharp.uarch.packet.state import Fabric
+from dysharp.uarch.state import BurstState
 
 SLICE_EVENTS = 4_000_000
 
@@ -39,54 +40,47 @@ class PacketRun:
     al_read: NDArray[np.int64]
 
 
-def _arguments(a: Lowered, fabric: Fabric) -> list[NDArray[Any]]:
-    out = []
-    for name in OP_LEVEL:
-        out.append(getattr(a, name))
-        if name == "dirty_issuers":
-            out.append(a.dirty_up)
-    return [*out, *fabric]
-
-
 def run_packet(program: Program, config: FabricConfig | None = None, progress: Callable[[int, int], None] | None = None) -> PacketRun:
     """Time `program` packet by packet. Raises SimulationError on deadlock, and if a flit or a credit is missing at the end."""
     begin = time.perf_counter()
     from dysharp.engine.burst.loop import run_start
-    from dysharp.engine.packet.events.loop import run_events
+    from dysharp.engine.packet.loop import run_events
 
     compile_s = time.perf_counter() - begin
     begin = time.perf_counter()
-    a, fabric = build(program, config or FabricConfig())
+    state, fabric = build(program, config or FabricConfig())
+    x = state.clock.x
     lower_s = time.perf_counter() - begin
     if not getattr(run_events, "signatures", True):
         begin = time.perf_counter()
-        run_events(0, *_arguments(a, fabric))
+        run_events(0, state, fabric)
         compile_s += time.perf_counter() - begin
     begin = time.perf_counter()
-    run_start(a.op, a.ot, a.templates, a.issuers, a.heap_keys, a.heap_ids, a.dirty_issuers, a.x)
-    while run_events(SLICE_EVENTS, *_arguments(a, fabric)):
-        if a.x[f.X_STATUS] == f.GROW:
-            fabric = grow(a, fabric, 2 * len(fabric.pk))
+    run_start(state)
+    while run_events(SLICE_EVENTS, state, fabric):
+        if x[f.RUN_STATUS] == f.GROW:
+            fabric = grow(fabric, 2 * len(fabric.packets.packet))
         if progress:
-            progress(int(a.x[col.X_DONE]), program.n_ops)
+            progress(int(x[col.RUN_DONE]), program.n_ops)
     engine_s = time.perf_counter() - begin
-    if a.x[col.X_DONE] < program.n_ops:
-        raise SimulationError(f"{deadlock_text(program, a)}{cycle_text(program, a, fabric)}")
-    check_drained(program, a, fabric)
-    return PacketRun(trace_of(program, a, fabric), Timing(compile_s, lower_s, engine_s), statistics_of(program, a, fabric), al_read(program, fabric))
+    if x[col.RUN_DONE] < program.n_ops:
+        raise SimulationError(f"{deadlock_text(program, state)}{cycle_text(program, fabric)}")
+    check_drained(program, state, fabric)
+    trace, timing = trace_of(program, state, fabric), Timing(compile_s, lower_s, engine_s)
+    return PacketRun(trace, timing, statistics_of(program, state, fabric), al_read(program, fabric))
 
 
 def al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
     """When each row's entry was last read from memory; -1 = never."""
-    if not fabric.c[f.C_AL]:
+    if not fabric.agenda.c[f.C_AL]:
         return np.full(p.n_rows, -1, np.int64)
-    due = fabric.al[: p.n_rows, 1]
-    return np.where(due > 0, due - fabric.c[f.C_AL_MISS], -1)
+    due = fabric.hubs.reads[: p.n_rows, f.READ_DUE]
+    return np.where(due > 0, due - fabric.agenda.c[f.C_AL_MISS], -1)
 
 
-def trace_of(p: Program, a: Lowered, fabric: Fabric) -> Trace:
+def trace_of(p: Program, state: BurstState, fabric: Fabric) -> Trace:
     """What the op level recorded; bytes on links are those of the packets that crossed them."""
     m, shape = p.machine, (p.n_nodes, p.machine.n_links)
-    up = fabric.lk[:, f.LK_FLITS].reshape(shape).sum(axis=1) * m.flit
-    down = fabric.oc[: len(fabric.lk), f.OC_FLITS].reshape(shape).sum(axis=1) * m.flit
-    return replace(op_trace(p, a), up_busy=up, down_busy=down)
+    up = fabric.lanes.link[:, f.LINK_FLITS].reshape(shape).sum(axis=1) * m.flit
+    down = fabric.outputs.output[: len(fabric.lanes.link), f.OUTPUT_FLITS].reshape(shape).sum(axis=1) * m.flit
+    return replace(op_trace(p, state), up_busy=up, down_busy=down)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.engine.burst.lower import Lowered
-from dysharp.engine.packet.fabric import Fabric
 from dysharp.errors import SimulationError
 from dysharp.program.tables import Program
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
 from dysharp.uarch import tables
+from dysharp.uarch.packet import columns as f
+from dysharp.uarch.packet.state import Fabric
+from dysharp.uarch.state import BurstState
 
 KINDS = (
     "store", "multicast", "copy", "request", "reduce_request", "request_copy", "response", "contribution", "ack", "copy_ack", "merged_ack",
@@ -21,7 +21,7 @@ KINDS = (
 """Packets by what they are, in the order of the kernel's numbers."""
 
 
-def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
+def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, Any]:
     """Counts by block, plain values for JSON. Times in microseconds, summed over all links (or hubs) unless the name says otherwise.
 
     `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register;
@@ -29,8 +29,8 @@ def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
     `reduction`: sessions = results + those that left early; `partial_sums` packets pairs sent by them. `occupancy`: `{max, mean}`, over all
     ports or hubs together for tables, of the fullest port for `input_buffer`. `stalls_us` by cause; `stalls` how often.
     """
-    st, time_ps = fabric.st, max(1, int(a.x[col.X_NOW]))
-    lk, oc, total = fabric.lk, fabric.oc, len(fabric.lk)
+    st, time_ps = fabric.agenda.st, max(1, int(state.clock.x[col.RUN_NOW]))
+    link, output, total = fabric.lanes.link, fabric.outputs.output, len(fabric.lanes.link)
     lookups, hits, fetches = int(st[f.ST_LOOKUPS]), int(st[f.ST_HITS]), int(st[f.ST_FETCHES])
 
     def mean(area: int, since: int, now: int) -> float:
@@ -40,7 +40,7 @@ def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
         "flits": {
             side: {name: int(n) for name, n in zip(KINDS, fabric.flits_by_kind[i], strict=True) if n} for i, side in enumerate(("up", "down"))
         },
-        "packets": {"cut": int(a.x[f.X_PACKETS]), "notifications": int(a.x[f.X_NOTES])},
+        "packets": {"cut": int(state.clock.x[f.RUN_PACKETS]), "notifications": int(state.clock.x[f.RUN_NOTES])},
         "al_tlb": {
             "lookups": lookups, "hits": hits, "misses": int(st[f.ST_MISSES]), "merged": int(st[f.ST_MERGED]),
             "hit_rate": hits / lookups if lookups else None, "evictions": int(st[f.ST_TLB_EVICTIONS]),
@@ -53,22 +53,22 @@ def statistics_of(p: Program, a: Lowered, fabric: Fabric) -> dict[str, Any]:
             "timeouts": int(st[f.ST_TIMEOUTS]), "partial_sums": int(st[f.ST_PARTIALS]), "bypasses": int(st[f.ST_BYPASSES]),
             "occupancy": {"max": int(st[f.ST_PEAK_SESSIONS]), "mean": mean(f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW)},
         },
-        "multimemq": {"fetches": fetches, "lists_under_way_mean": fetches * int(fabric.c[f.C_FETCH]) / time_ps / p.n_nodes},
-        "input_buffer": {"max_flits": int(lk[:, f.LK_PEAK].max(initial=0)), "mean_peak_flits": float(lk[:, f.LK_PEAK].mean())},
+        "multimemq": {"fetches": fetches, "lists_under_way_mean": fetches * int(fabric.agenda.c[f.C_FETCH]) / time_ps / p.n_nodes},
+        "input_buffer": {"max_flits": int(link[:, f.LINK_PEAK].max(initial=0)), "mean_peak_flits": float(link[:, f.LINK_PEAK].mean())},
         "stalls": {
             "credit": int(st[f.ST_CREDIT_WAITS]), "target_fetch": int(st[f.ST_FETCH_WAITS]), "hub_buffer": int(st[f.ST_HUB_WAITS]),
             "crossbar_lane": int(st[f.ST_LANE_WAITS]), "al_miss": int(st[f.ST_AL_WAITS]), "answer_queue": int(st[f.ST_ANSWER_WAITS]),
         },
         "stalls_us": {
-            "credit": float(lk[:, f.LK_PS_CREDIT].sum()) / 1e6, "target_fetch": float(lk[:, f.LK_PS_FETCH].sum()) / 1e6,
-            "hub_buffer": float(oc[:total, f.OC_PS_HUB].sum()) / 1e6,
+            "credit": float(link[:, f.LINK_PS_CREDIT].sum()) / 1e6, "target_fetch": float(link[:, f.LINK_PS_FETCH].sum()) / 1e6,
+            "hub_buffer": float(output[:total, f.OUTPUT_PS_HUB].sum()) / 1e6,
         },
     }  # fmt: skip
 
 
-def check_drained(p: Program, a: Lowered, fabric: Fabric) -> None:
+def check_drained(p: Program, state: BurstState, fabric: Fabric) -> None:
     """Raises SimulationError, naming the place, unless every packet has arrived, every credit is back and every table is empty."""
-    links = np.arange(len(fabric.lk))
+    links = np.arange(len(fabric.lanes.link))
 
     def name(i: int) -> str:
         return f"gpu[{i // p.machine.n_links}].link[{i % p.machine.n_links}]"
@@ -78,17 +78,17 @@ def check_drained(p: Program, a: Lowered, fabric: Fabric) -> None:
         if len(bad):
             raise SimulationError(f"drained fabric: {name(int(bad[0]))} {what}")
 
-    none(fabric.occ if fabric.c[f.C_VC_FLITS] else 0 * fabric.held, "has not got all its credits back")
-    none(fabric.held, "still holds flits in the buffer of its hub")
-    none(fabric.lk[:, f.LK_MASK] >> len(p.classes), "still has a packet to send")
-    none(fabric.oc[: len(links), f.OC_SENDING] >= 0, "is still busy")
-    none(fabric.ports[:, tables.P_LIVE], "still has a reduction session")
-    none(fabric.om[: len(fabric.om) // 2].reshape(len(links), -1), "still has a packet waiting for it")
-    if int(a.x[f.X_FREE]) != len(fabric.pk):
-        raise SimulationError(f"drained fabric: {len(fabric.pk) - int(a.x[f.X_FREE])} packets are left over, expected none")
-    sent, arrived = int(fabric.lk[:, f.LK_FLITS].sum()), int(fabric.flits_by_kind[0].sum())
-    left, delivered = int(fabric.oc[: len(links), f.OC_FLITS].sum()), int(fabric.flits_by_kind[1].sum())
+    none(fabric.lanes.occupied if fabric.agenda.c[f.C_VC_FLITS] else 0 * fabric.lanes.held, "has not got all its credits back")
+    none(fabric.lanes.held, "still holds flits in the buffer of its hub")
+    none(fabric.lanes.link[:, f.LINK_MASK] >> len(p.classes), "still has a packet to send")
+    none(fabric.outputs.output[: len(links), f.OUTPUT_SENDING] >= 0, "is still busy")
+    none(fabric.units.ports[:, tables.PORT_LIVE], "still has a reduction session")
+    none(fabric.outputs.asking[: len(fabric.outputs.asking) // 2].reshape(len(links), -1), "still has a packet waiting for it")
+    if int(state.clock.x[f.RUN_FREE]) != len(fabric.packets.packet):
+        raise SimulationError(f"drained fabric: {len(fabric.packets.packet) - int(state.clock.x[f.RUN_FREE])} packets are left over, expected none")
+    sent, arrived = int(fabric.lanes.link[:, f.LINK_FLITS].sum()), int(fabric.flits_by_kind[0].sum())
+    left, delivered = int(fabric.outputs.output[: len(links), f.OUTPUT_FLITS].sum()), int(fabric.flits_by_kind[1].sum())
     if sent != arrived or left != delivered:
         raise SimulationError(f"drained fabric: {sent} flits sent up and {arrived} arrived, {left} sent down and {delivered} delivered")
-    if fabric.hubs[:, tables.H_PENDING].any():
+    if fabric.hubs.hubs[:, tables.HUB_PENDING].any():
         raise SimulationError("drained fabric: a hub still waits for its table in memory")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.engine.packet.config import NetworkConfig, Traffic
-from dysharp.engine.packet.network import Protocol
-from dysharp.engine.packet.traffic import Draws
+from dysharp.engine.burst.lower import tree
+from dysharp.engine.flit.config import NetworkConfig, Traffic
+from dysharp.engine.flit.network import Protocol
+from dysharp.engine.flit.traffic import Draws
+from dysharp.engine.packet.fabric import dirty_set, links_of, outputs_of
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.uarch import columns as col
-from dysharp.uarch import fabric_columns as f
+from dysharp.uarch.packet import columns as f
+from dysharp.uarch.packet.state import Agenda, Lanes, Outputs, Packets
 
 Ints = NDArray[np.int64]
 CYCLE = 1000  # time units of a cycle
@@ -67,7 +69,7 @@ def measure_events(config: NetworkConfig, traffic: Traffic, load: float, seed: i
     if config.topology != "fly" or config.n != 1:
         raise ConfigError(f"packet events: found topology {config.topology!r} with n = {config.n}, expected one crossbar")
     protocol = protocol or Protocol()
-    from dysharp.uarch.fabric_open import SO_ACCEPTED, SO_FLITS, SO_FROM, SO_LATENCY, SO_LEFT, SO_MAX, SO_MIN, SO_PACKETS, SO_TO, open_run
+    from dysharp.uarch.packet.synthetic import SO_ACCEPTED, SO_FLITS, SO_FROM, SO_LATENCY, SO_LEFT, SO_MAX, SO_MIN, SO_PACKETS, SO_TO, open_run
 
     first = protocol.warmup_periods * protocol.period
     last = protocol.max_periods * protocol.period
@@ -75,22 +77,21 @@ def measure_events(config: NetworkConfig, traffic: Traffic, load: float, seed: i
     chunks = [draws.chunk(i * protocol.period, protocol.period) for i in range(protocol.max_periods + max(2, protocol.max_periods))]
     when, source, dest = (np.concatenate([chunk[i] for chunk in chunks]) for i in range(3))
     born = np.stack((when * CYCLE, source, dest, np.full(len(when), -1)), axis=1).astype(np.int64)
-    a = _state(config, traffic)
+    state = _state(config, traffic)
+    tree_now = state[3].tree
     so = np.zeros(16, np.int64)
     so[SO_FLITS], so[SO_FROM], so[SO_TO], so[SO_MIN] = traffic.packet_flits, first * CYCLE, last * CYCLE, 1 << 60
     so[SO_LEFT] = int(((when >= first) & (when < last)).sum())
     accepted = np.zeros(config.n_terminals, np.int64)
-    a["tree"][len(a["tree"]) // 2] = born[0, 0] if len(born) else col.INF
-    _settle(a["tree"])
+    tree_now[len(tree_now) // 2] = born[0, 0] if len(born) else col.INF
+    _settle(tree_now)
     late = pipeline_cycles(config)[0] * CYCLE
     queues = np.full((config.n_terminals, 2), -1, np.int64)
-    order = ("pk", "pt", "pq", "pool", "lk", "plane_links", "occ", "vcq", "oq", "om", "oc", "im", "held", "cr_due", "cr_what", "fr", "tree", "du",
-             "do", "dur", "c", "x", "st")  # fmt: skip
-    arrays = [a[name] for name in order]
+    rest = (*state, np.zeros((2, 16), np.int64), so, accepted)
     if not getattr(open_run, "signatures", True):
-        open_run(-1, late, born, queues, *arrays, so, accepted)
+        open_run(-1, late, born, queues, *rest)
     begin = time.perf_counter()
-    open_run(1 << 60, late, born, queues, *arrays, so, accepted)
+    open_run(1 << 60, late, born, queues, *rest)
     kernel_s = time.perf_counter() - begin
     if so[SO_LEFT]:
         raise SimulationError(f"packet events: {so[SO_LEFT]} measured packets have not arrived")
@@ -107,7 +108,7 @@ def _settle(tree: Ints) -> None:
         tree[node] = min(tree[2 * node], tree[2 * node + 1])
 
 
-def _state(config: NetworkConfig, traffic: Traffic) -> dict[str, NDArray[Any]]:
+def _state(config: NetworkConfig, traffic: Traffic) -> tuple[Packets, Lanes, Outputs, Agenda]:
     """An empty crossbar: one plane, one link per terminal, one group of VCs."""
     r, n, flits = config.router, config.n_terminals, traffic.packet_flits
     c = np.zeros(32, np.int64)
@@ -118,28 +119,24 @@ def _state(config: NetworkConfig, traffic: Traffic) -> dict[str, NDArray[Any]]:
     }  # fmt: skip
     for column, value in values.items():
         c[column] = value
-    lk = np.zeros((n, 18), np.int64)
-    lk[:, f.LK_NODE] = lk[:, f.LK_S] = np.arange(n)
-    lk[:, f.LK_FREE], lk[:, f.LK_CURSOR], lk[:, f.LK_BLOCKED] = 1, -1, -1
-    lk[:, f.LK_LANES] = max(r.internal_speedup, r.input_speedup)
-    oc = np.zeros((2 * n, f.OC_COLUMNS), np.int64)
-    oc[:, f.OC_FREE] = min(max(r.internal_speedup, r.output_speedup), r.num_vcs)  # a packet that crosses has a VC of its output
-    oc[:, [f.OC_GROUP, f.OC_BLOCKED, f.OC_SENDING, f.OC_HEAD]] = -1
-    oc[:, f.OC_INPUT0 :] = -1
     slots = n * (r.num_vcs * -(-r.vc_buf_size // flits) + r.num_vcs + 4 * (config.terminal_delay + 8))
-    n_rings = f.FR_FIXED + 3 * (flits + 1) + 1
-    size = 1 << (n_rings + 1).bit_length()
-    x = np.zeros(f.X_COUNT, np.int64)
-    x[f.X_FREE] = slots
-    pk = np.zeros((slots, 16), np.int32)
     credits = 1 << (slots - 1).bit_length()
-    return {
-        "pk": pk, "pt": pk.view(np.int64), "pq": np.zeros(slots, np.int32), "pool": np.arange(slots - 1, -1, -1, dtype=np.int64), "lk": lk,
-        "plane_links": np.arange(n, dtype=np.int64).reshape(1, n), "occ": np.zeros((n, r.num_vcs), np.int64),
-        "vcq": np.full((n * r.num_vcs, 2), -1, np.int32), "oq": np.full((2 * n * (n + 1), 2), -1, np.int32),
-        "om": np.zeros((2 * n, n // 64 + 1), np.int64), "oc": oc, "im": np.zeros((n, 2 * n // 64 + 1), np.int64),
-        "held": np.zeros((n, 1), np.int64), "cr_due": np.zeros(credits, np.int64), "cr_what": np.zeros(credits, np.int64),
-        "fr": np.full((n_rings, 2), -1, np.int32), "tree": np.full(2 * size, col.INF, np.int64), "du": np.zeros(1 + n // 64 + 1, np.int64),
-        "do": np.zeros(2 + 2 * n // 64, np.int64), "dur": np.arange(flits + 1, dtype=np.int64) * CYCLE, "c": c, "x": x,
-        "st": np.zeros(f.ST_COUNT, np.int64),
-    }  # fmt: skip
+    x = np.zeros(f.RUN_COLUMNS, np.int64)
+    x[f.RUN_FREE] = slots
+    packet = np.zeros((slots, 16), np.int32)
+    n_rings = f.FABRIC_FIXED + 3 * (flits + 1) + 1
+    lanes = Lanes(
+        link=links_of(n, 1, 1, max(r.internal_speedup, r.input_speedup)), plane_links=np.arange(n, dtype=np.int64).reshape(1, n),
+        occupied=np.zeros((n, r.num_vcs), np.int64), channels=np.full((n * r.num_vcs, 2), -1, np.int32), held=np.zeros((n, 1), np.int64),
+        credit_due=np.zeros(credits, np.int64), credit_what=np.zeros(credits, np.int64), dirty_links=dirty_set(n),
+    )  # fmt: skip
+    speedup = min(max(r.internal_speedup, r.output_speedup), r.num_vcs)  # a packet that crosses has a VC of its output
+    return (
+        Packets(packet, packet.view(np.int64), np.zeros(slots, np.int32), np.arange(slots - 1, -1, -1, dtype=np.int64)),
+        lanes,
+        outputs_of(c, speedup),
+        Agenda(
+            rings=np.full((n_rings, 2), -1, np.int32), tree=tree(1 + n_rings), flit_ps=np.arange(flits + 1, dtype=np.int64) * CYCLE, c=c, x=x,
+            st=np.zeros(f.ST_COUNT, np.int64),
+        ),
+    )  # fmt: skip

@@ -1,10 +1,14 @@
 """Names of the columns of the packet fabric's state (docs/design/0006)."""
 
+# free columns of the burst level's records
+OP_START, OP_UNSENT = 30, 31  # of an op: the link of its first packet, packets not sent
+MEMBER_LEFT = 5  # of a member: packets that have not arrived
+
 # packet: one record of a cache line, int32 [n_slots, 16] and the same memory as int64 [n_slots, 8]
-PK_KIND, PK_OP, PK_CHUNK, PK_FLITS, PK_LINK, PK_VC, PK_LEFT, PK_NEXT = range(8)
-PT_DUE = 4  # in the int64 view: when it leaves its ring
-PK_NEXT2, PK_MEMBER, PK_OUT, PK_ACKS, PK_PARENT, PK_OFLITS = range(10, 16)
-# FLITS: on the up link, so in the input buffer; OFLITS: on the link it leaves the switch by; LINK: the up link it came by; OUT: the down link
+PACKET_KIND, PACKET_OP, PACKET_CHUNK, PACKET_FLITS, PACKET_LINK, PACKET_VC, PACKET_LEFT, PACKET_NEXT = range(8)
+PACKET_DUE = 4  # in the int64 view: when it leaves its ring
+PACKET_NEXT2, PACKET_MEMBER, PACKET_OUT, PACKET_ACKS, PACKET_PARENT, PACKET_OUT_FLITS = range(10, 16)
+# FLITS: on the up link, so in the input buffer; OUT_FLITS: on the link it leaves the switch by; LINK: the up link it came by; OUT: the down link
 # it leaves by; LEFT: copies still to leave the buffer; NEXT: ring, VC FIFO, egress FIFO; NEXT2: output queue and ring of busy outputs;
 # ACKS: acknowledgements or contributions missing (a multicast or session), lookups missing (in a hub), targets in it (result, partial sum)
 
@@ -13,24 +17,31 @@ DATA, MDATA, MCOPY, REQ, MREQ, RCOPY, RESP, CONTRIB, ACK, ACKPART, MACK, RESULT,
 # store, multicast, its copy, request, request to a set, its copy, response, response to be summed, acknowledgement of a store, of a copy,
 # merged acknowledgement, sum, partial sum, response that passes by, notification, synthetic packet
 
-# link, int64 [n_links, 20]: the up direction of link l of GPU g is row g * links_per_gpu + l, and an input port of its switch
+# link, int64 [n_links, 18]: the up direction of link l of GPU g is row g * links_per_gpu + l, and an input port of its switch
 (
-    LK_NODE, LK_PLANE, LK_S, LK_FREE, LK_MASK, LK_CURSOR, LK_LANES, LK_NEXT, LK_DUE, LK_FLITS, LK_BLOCKED, LK_PS_CREDIT, LK_FETCH, LK_PS_FETCH,
-    LK_ANSWERS, LK_FULL_FLITS, LK_PEAK, LK_WAITS,
+    LINK_NODE, LINK_PLANE, LINK_INPUT, LINK_FREE, LINK_MASK, LINK_CURSOR, LINK_LANES, LINK_NEXT, LINK_DUE, LINK_FLITS,
+    LINK_BLOCKED, LINK_PS_CREDIT, LINK_FETCH, LINK_PS_FETCH, LINK_ANSWERS, LINK_FULL_FLITS, LINK_PEAK, LINK_WAITS,
 ) = range(18)  # fmt: skip
-# S: number among the inputs of its plane; FREE: 1 = idle; MASK: egress queues with something; LANES: crossbar lanes free; BLOCKED: since when
+LINK_COLUMNS = 18
+# INPUT: number among the inputs of its plane; FREE: 1 = idle; MASK: egress queues with something; LANES: crossbar lanes free; BLOCKED: since when
 # it waits for a credit (-1 = not), FETCH: likewise for a target list; PS_*: sums of both; ANSWERS: requests whose answer has not left;
 # FULL_FLITS, PEAK: flits in the input buffer now and at most
 
-# output, int64 [2 * n_links, OC_COLUMNS]: the down direction of a link, then the reduction unit of the same port
-OC_FREE, OC_GROUP, OC_FLITS, OC_SENDING, OC_BLOCKED, OC_PS_HUB, OC_HEAD, OC_TAIL, OC_NEXT, OC_DUE, OC_INPUT0 = range(11)
+# output, int64 [2 * n_links, OUTPUT_COLUMNS]: the down direction of a link, then the reduction unit of the same port
+(
+    OUTPUT_FREE, OUTPUT_GROUP, OUTPUT_FLITS, OUTPUT_SENDING, OUTPUT_BLOCKED, OUTPUT_PS_HUB, OUTPUT_HEAD, OUTPUT_TAIL, OUTPUT_NEXT,
+    OUTPUT_DUE, OUTPUT_INPUT0,
+) = range(11)  # fmt: skip
 # FREE: crossbar lanes into it; GROUP: last served; SENDING: packet on the link, -1 = none; HEAD, TAIL: packets behind it; NEXT, DUE: ring of
 # sending links; BLOCKED: since when only the hub's buffer stops it; INPUT0 + group: last input served
 MAX_GROUPS = 9
-OC_COLUMNS = OC_INPUT0 + MAX_GROUPS
+OUTPUT_COLUMNS = OUTPUT_INPUT0 + MAX_GROUPS
 
 # wire, int64 [n_wires, 12]: packets of one train; *_H flits besides data
-PW_PACKETS, PW_PAYLOADS, PW_FULL, PW_LAST, PW_AUX, PW_AUX_LAST, PW_UP_H, PW_DOWN_H, PW_ACK, PW_SOURCE_ACK, PW_RESULT_H, PW_DYNAMIC = range(12)
+(
+    CUT_PACKETS, CUT_PAYLOADS, CUT_FULL, CUT_LAST, CUT_AUX, CUT_AUX_LAST, CUT_UP_H, CUT_DOWN_H, CUT_ACK, CUT_SOURCE_ACK, CUT_RESULT_H,
+    CUT_DYNAMIC,
+) = range(12)  # fmt: skip
 
 # constants, int64
 (
@@ -44,14 +55,14 @@ STRIPE_ROTATING, STRIPE_EVEN, STRIPE_HASH = range(3)
 
 # run state beyond the burst columns, int64
 (
-    X_FREE, X_STATUS, X_CREDITS, X_CREDIT_READ, X_IN_FLIGHT, X_PEAK_SLOTS, X_PACKETS, X_NOTES, X_OUT,
+    RUN_FREE, RUN_STATUS, RUN_CREDITS, RUN_CREDIT_READ, RUN_IN_FLIGHT, RUN_PEAK_SLOTS, RUN_PACKETS, RUN_NOTES, RUN_OUT,
 ) = range(8, 17)  # fmt: skip
-X_COUNT = 24
-RUNNING, DONE_RUN, GROW = 0, 1, 2  # X_STATUS
+RUN_COLUMNS = 24
+RUNNING, GROW = range(2)  # RUN_STATUS
 
-# rings, by their place behind the burst level's: FR_UP .. links that become free, FR_ARRIVE .. heads that reach the switch, FR_OUT ..
+# rings, by their place behind the burst level's: FABRIC_UP .. links that become free, FABRIC_ARRIVE .. heads that reach the switch, FABRIC_OUT ..
 # outputs that become free, the others one each
-FR_CREDIT, FR_CYCLE, FR_DELIVER, FR_AL, FR_RESPOND, FR_TIMEOUT, FR_FIXED = range(7)
+FABRIC_CREDIT, FABRIC_CYCLE, FABRIC_DELIVER, FABRIC_AL, FABRIC_RESPOND, FABRIC_TIMEOUT, FABRIC_FIXED = range(7)
 
 # statistics, int64
 (
@@ -61,3 +72,10 @@ FR_CREDIT, FR_CYCLE, FR_DELIVER, FR_AL, FR_RESPOND, FR_TIMEOUT, FR_FIXED = range
     ST_MISSES_NOW, ST_SESSIONS_NOW, ST_ALLOCATED, ST_BANK_WAITS, ST_BANK_PS,
 ) = range(35)  # fmt: skip
 ST_COUNT = 40
+
+# session that waits for its timeout, int64 [n_slots, 4]; IDLE_COUNT: its contributions at the last look
+IDLE_NEXT, IDLE_DUE, IDLE_COUNT, IDLE_LOOK = range(4)
+LOOK_NOT, LOOK_AGAIN, LOOK_TO_FREE = range(3)  # IDLE_LOOK; LOOK_TO_FREE: all has come, the look only frees its packet record
+
+# AL entry that is read from memory, int64 [n_rows, 2]; READ_DUE stays: when the entry was read last, 0 = never
+READ_NEXT, READ_DUE = range(2)

@@ -1,4 +1,4 @@
-"""The array block of one run, in the layout of `uarch/router_columns.py`, and the check that a drained network gave everything back."""
+"""The array block of one run, in the layout of `uarch/flit/columns.py`, and the check that a drained network gave everything back."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dysharp.engine.packet.config import MAX_SLOTS, NetworkConfig, Traffic
-from dysharp.engine.packet.topology import NOBODY, Wiring, wire
+from dysharp.engine.flit.config import MAX_SLOTS, NetworkConfig, Traffic
+from dysharp.engine.flit.topology import NOBODY, Wiring, wire
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.uarch import router_columns as u
+from dysharp.uarch.flit import columns as u
 
 Ints = npt.NDArray[np.int64]
 

@@ -9,8 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dysharp.uarch.kernel import block
-from dysharp.uarch.router_columns import (
+from dysharp.uarch.flit.columns import (
     ACTIVE,
     BIT,
     CREDIT,
@@ -60,6 +59,7 @@ from dysharp.uarch.router_columns import (
     TAIL_BIT,
     WAIT,
 )
+from dysharp.uarch.kernel import block
 
 NOT_YET = 1 << 62  # cycle of a flit that has not come
 

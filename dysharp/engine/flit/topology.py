@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dysharp.engine.packet.config import NetworkConfig
+from dysharp.engine.flit.config import NetworkConfig
 
 Ints = npt.NDArray[np.int64]
 NOBODY = -(1 << 40)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dysharp.engine.packet.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
-from dysharp.engine.packet.replay.run import replay
+from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
+from dysharp.engine.flit.replay.run import replay
 from dysharp.errors import ConfigError
 
 LATENCY_UP_TO = 0.9  # of the saturation rate

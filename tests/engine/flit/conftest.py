@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.engine.packet.network import Protocol
+from dysharp.engine.flit.network import Protocol
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from dysharp.engine.packet.config import NetworkConfig, Traffic
+from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.errors import ConfigError
 
 Ints = npt.NDArray[np.int64]

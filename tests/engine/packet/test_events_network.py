@@ -1,6 +1,6 @@
 """Packet events against the flit-exact router on crossbars, same packets: where they agree within 1 %, and by how much not.
 
-`python -m pytest tests/packet/test_events_network.py -m slow -s` prints the grid that docs/design/0006 sums up.
+`python -m pytest tests/engine/packet/test_events_network.py -m slow -s` prints the grid that docs/design/0006 sums up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dysharp.api.network_setting import cluster_setting
-from dysharp.engine.packet.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
+from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.packet.synthetic import measure_events
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster

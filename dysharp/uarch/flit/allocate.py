@@ -3,9 +3,7 @@
 They look at the state a step began with, write grants to lists and move their round-robin cursors, which advance on success only.
 """
 
-from dysharp.uarch.kernel import block
-from dysharp.uarch.router import lowest, pick
-from dysharp.uarch.router_columns import (
+from dysharp.uarch.flit.columns import (
     CREDIT,
     L_OLANE,
     L_OUTS,
@@ -20,6 +18,8 @@ from dysharp.uarch.router_columns import (
     OPTR,
     PTR,
 )
+from dysharp.uarch.flit.router import lowest, pick
+from dysharp.uarch.kernel import block
 
 
 @block

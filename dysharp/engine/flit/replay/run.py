@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dysharp.engine.packet.config import NetworkConfig, Traffic
-from dysharp.engine.packet.network import NetworkPoint, Protocol, Run, measure_run
-from dysharp.engine.packet.replay.streams import stream
-from dysharp.engine.packet.traffic import NEVER, packet_rate, targets
+from dysharp.engine.flit.config import NetworkConfig, Traffic
+from dysharp.engine.flit.network import NetworkPoint, Protocol, Run, measure_run
+from dysharp.engine.flit.replay.streams import stream
+from dysharp.engine.flit.traffic import NEVER, packet_rate, targets
 from dysharp.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ class _Replay(Run):
     """Sources that draw as the recorded ones did."""
 
     def __init__(self, config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol) -> None:
-        from dysharp.engine.packet.replay.loop import replay_run
+        from dysharp.engine.flit.replay.loop import replay_run
 
         super().__init__(config, traffic, load, seed, protocol)
         n = config.n_terminals

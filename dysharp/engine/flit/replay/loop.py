@@ -3,9 +3,8 @@
 So what is drawn depends on what the network did, and the streams are consumed here; they are made before (`streams.py`).
 """
 
-from dysharp.engine.packet.loop import network_run
-from dysharp.uarch.kernel import kernel
-from dysharp.uarch.router_columns import (
+from dysharp.engine.flit.loop import network_run
+from dysharp.uarch.flit.columns import (
     K_MEASURED,
     K_SALT,
     P_ARITY,
@@ -21,6 +20,7 @@ from dysharp.uarch.router_columns import (
     X_NOW,
     X_TO,
 )
+from dysharp.uarch.kernel import kernel
 
 # cursor: position in `creates`, position in `ints`
 AT_CREATES, AT_INTS = 0, 1

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dysharp.engine.packet.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure, sweep
-from dysharp.engine.packet.state import build, check_drained
-from dysharp.engine.packet.traffic import Draws, targets
+from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure, sweep
+from dysharp.engine.flit.state import build, check_drained
+from dysharp.engine.flit.traffic import Draws, targets
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.uarch import router_columns as u
+from dysharp.uarch.flit import columns as u
 
 VARIANTS = {
     "crossbar": NetworkConfig("fly", 8),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.engine.packet.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
+from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 
 ROUTER = RouterConfig()
 EMPTY = 0.002  # of line rate: packets practically never meet, and the fastest one certainly met nobody

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dysharp.engine.packet.state import State
-from dysharp.uarch import router_columns as u
+from dysharp.engine.flit.state import State
+from dysharp.uarch.flit import columns as u
 
 
 def _waits_for(a: State, giv: int) -> int:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.engine.packet.config import NetworkConfig, RouterConfig, Traffic
-from dysharp.engine.packet.deadlock import deadlock_text
-from dysharp.engine.packet.state import State, build, check_drained, clear_statistics, settled
-from dysharp.engine.packet.traffic import NEVER, Draws, Ints
+from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
+from dysharp.engine.flit.deadlock import deadlock_text
+from dysharp.engine.flit.state import State, build, check_drained, clear_statistics, settled
+from dysharp.engine.flit.traffic import NEVER, Draws, Ints
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.uarch import router_columns as u
+from dysharp.uarch.flit import columns as u
 
 __all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure", "sweep"]
 
@@ -88,7 +88,7 @@ class Run:
     """One network under one stream of packets."""
 
     def __init__(self, config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol) -> None:
-        from dysharp.engine.packet.loop import network_run
+        from dysharp.engine.flit.loop import network_run
 
         self.kernel = network_run
         self.config, self.traffic, self.load, self.seed, self.protocol = config, traffic, load, seed, protocol

@@ -1,0 +1,171 @@
+"""The state of a run as NamedTuples of arrays, handed to kernels whole. `columns.py` names the columns of every array.
+
+A kernel unpacks a tuple in the order of its fields, so this file is part of the digest of the kernel cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Ops(NamedTuple):
+    """What every op is and where it stands.
+
+    `op`: [n_ops + 1, 32] int32, one record an op. `ot`: the same memory as [n_ops + 1, 16] int64, for times in ps.
+    `templates`: [n_templates, 6] int32. The last op record is spare.
+    """
+
+    op: Array
+    ot: Array
+    templates: Array
+
+
+class Members(NamedTuple):
+    """The copies of every op.
+
+    `mem`: [n_members + 1, 8] int32. `mem_time`: the same memory as [n_members + 1, 4] int64.
+    `fill_row`: [n_fills] int32, the rows that member k fills at MEMBER_FILL of k .. MEMBER_FILL of k + 1.
+    """
+
+    mem: Array
+    mem_time: Array
+    fill_row: Array
+
+
+class Stores(NamedTuple):
+    """Regions: their rows and tiles, and the edges that leave a tile when it is ready.
+
+    `rows`: [n_rows, 4] int32. `regions`: [n_regions, 5] int32. `slot_row`: [n_rows] int32, the row in a slot, -1 = free.
+    `tiles`: [n_tiles, 7] int32. `tile_times`: [n_tiles, 2] int64 ps, -1 = not yet.
+    `tile_edge_ptr`: [n_tiles + 1], into `tile_edge_kind` and `tile_edge` (the head of each edge).
+    """
+
+    rows: Array
+    regions: Array
+    slot_row: Array
+    tiles: Array
+    tile_times: Array
+    tile_edge_ptr: Array
+    tile_edge_kind: Array
+    tile_edge: Array
+
+
+class Releases(NamedTuple):
+    """What falls when an op is done: its out-edges, and what it gives back to semaphores.
+
+    `edge_ptr`: [n_ops + 1], into `edge_head_kind` and `edge_head`. `release_ptr`: [n_ops + 1], into `release_sem` and
+    `release_amount`. `sem_issuer_ptr`: [n_semaphores + 1], into `sem_issuer` (who may wait for the semaphore).
+    """
+
+    edge_ptr: Array
+    edge_head_kind: Array
+    edge_head: Array
+    release_ptr: Array
+    release_sem: Array
+    release_amount: Array
+    sem_issuer_ptr: Array
+    sem_issuer: Array
+
+
+class Holds(NamedTuple):
+    """What an op takes from semaphores when it is issued.
+
+    `hold_ptr`: [n_ops + 1], into `hold_sem` and `hold_amount`. `sem_left`: [n_semaphores] int32, what is free.
+    """
+
+    hold_ptr: Array
+    hold_sem: Array
+    hold_amount: Array
+    sem_left: Array
+
+
+class Issuers(NamedTuple):
+    """Queues of ready ops.
+
+    `issuers`: [n_issuers, 7] int64. `issuer_ops`: [n_issued] int32, ops by issuer in program order.
+    `heap_keys`, `heap_ids`: [n_issued], the heap of issuer i begins at its ISSUER_NEXT.
+    `dirty_issuers`: bit set of the issuers that want a grant attempt.
+    """
+
+    issuers: Array
+    issuer_ops: Array
+    heap_keys: Array
+    heap_ids: Array
+    dirty_issuers: Array
+
+
+class Pools(NamedTuple):
+    """SM slots and the tasks that run on them.
+
+    `pools`: [n_pools, 3] int64. `pool_keys`, `pool_ids`: [n_slots] int64, the heap of pool p begins at its POOL_BASE.
+    `pool_issuer_ptr`: [n_pools + 1], into `pool_issuer` (who issues to the pool).
+    `durations`, `task_bytes`: [n_durations, n_rows] int64, ps and bytes of one task by its rows.
+    """
+
+    pools: Array
+    pool_keys: Array
+    pool_ids: Array
+    pool_issuer_ptr: Array
+    pool_issuer: Array
+    durations: Array
+    task_bytes: Array
+
+
+class Links(NamedTuple):
+    """Links and hubs of n nodes with c classes of traffic. FIFOs are [n_fifos, 2] int32 (head, tail), -1 = empty.
+
+    `wires`: [n_wires, 9] int64. `nodes`: [n, 17] int64, the two servers of each link and the memory.
+    `hub`: [n * c, 2], trains and responses that wait for the up link. `dirty_up`: bit set of the nodes whose up link
+    wants a grant attempt.
+    """
+
+    wires: Array
+    nodes: Array
+    hub: Array
+    dirty_up: Array
+
+
+class Switch(NamedTuple):
+    """The switch of the burst level: n nodes, c classes, v virtual channels. FIFOs as in `Links`.
+
+    `occupied`: [n * c, v] int64 bytes. `channels`: [n * c * v, 2], trains in the input buffer.
+    `credits`: [n * c, 2], buffer space on its way back. `out_queues`: [n * c * (n + 1), 2], by output, class and source
+    (source n: the reduction unit). `out_mask`: [n * c, words], bit sets of the sources that wait.
+    `out_cursor`: [n * c] int64, the source served last, -1 = none. `dirty_down`: bit set of nodes, as `dirty_up`.
+    """
+
+    occupied: Array
+    channels: Array
+    credits: Array
+    out_queues: Array
+    out_mask: Array
+    out_cursor: Array
+    dirty_down: Array
+
+
+class Clock(NamedTuple):
+    """Time: `rings`: [N_RINGS, 2] int32; `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars of the run."""
+
+    rings: Array
+    tree: Array
+    m: Array
+    x: Array
+
+
+class BurstState(NamedTuple):
+    """Everything that a run at burst level reads and changes."""
+
+    ops: Ops
+    members: Members
+    stores: Stores
+    releases: Releases
+    holds: Holds
+    issue: Issuers
+    slots: Pools
+    links: Links
+    switch: Switch
+    clock: Clock

@@ -1,0 +1,310 @@
+"""The way of trains at burst level: up server, switch buffer, down server (oracle/fabric.py).
+
+Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_down`.
+"""
+
+from dysharp.uarch.bits import bit_after, set_after, set_empty
+from dysharp.uarch.columns import (
+    ANSWERS,
+    CLS,
+    COPIES,
+    DEPS,
+    DOWN,
+    END,
+    INF,
+    IS_PULL,
+    LEAF_ARRIVE,
+    LEAF_CREDIT,
+    LEAF_DOWN,
+    LEAF_UP,
+    MACHINE_CLASSES,
+    MACHINE_LAT,
+    MACHINE_RATE,
+    MACHINE_RESPONDER,
+    MACHINE_VC_BYTES,
+    MEMBER,
+    MEMBER_EXT,
+    MEMBER_FILL,
+    MEMBER_NEXT,
+    MEMBER_NODE,
+    MEMBER_OP,
+    MEMBER_TIME,
+    NEXT,
+    NEXT2,
+    NODE,
+    RESPONSE_CLS,
+    RING_ARRIVE,
+    RING_DELIVER,
+    RING_RESPOND,
+    RING_RESULT,
+    RING_RESULT_DELIVERED,
+    ROW_LEFT,
+    RUN_BLOCKED_PS,
+    RUN_EVENTS,
+    RUN_TOUCHED,
+    SCRATCH,
+    SERVER_CURSOR,
+    SERVER_EXTRA,
+    SERVER_FREE,
+    SERVER_MASK,
+    START,
+    TAIL,
+    TEMPLATE,
+    TOUCH_LINE_2,
+    UP,
+    VC,
+    WIRE,
+    WIRE_DOWN,
+    WIRE_PAYLOAD,
+    WIRE_RESPONSE,
+    WIRE_RESULT,
+    WIRE_STRIPE_RESPONSE,
+    WIRE_STRIPE_UP,
+    WIRE_UP,
+)
+from dysharp.uarch.fifo import fifo_pop, fifo_push, hub_pop, hub_push, member_schedule, op_schedule, ring_push, ring_take
+from dysharp.uarch.kernel import block
+from dysharp.uarch.link import server_grant, server_hold
+from dysharp.uarch.memory import memory_take
+from dysharp.uarch.ready import mark
+from dysharp.uarch.switch import credits_apply, train_expose, vc_choose
+from dysharp.uarch.tree import tree_set
+
+IDLE = -(1 << 40)  # SERVER_EXTRA of a down server that sends nothing
+
+
+@block
+def up_end(i, leaf, links, clock):
+    """UP_END, CREDIT: the up server of node i may have something to send."""
+    tree_set(clock.tree, leaf, INF)
+    mark(links.dirty_up, clock.x, i)
+
+
+@block
+def arrive(ops, members, links, switch, clock):
+    """ARRIVE: a train reaches its input buffer of the switch; behind no other train, its copies ask for their outputs."""
+    op, ot, templates = ops
+    channels, m = switch.channels, clock.m
+    o = ring_take(m[LEAF_ARRIVE], RING_ARRIVE, op, NEXT, ot, SCRATCH, clock)
+    expose = True
+    if m[MACHINE_VC_BYTES] > 0:
+        row = (op[o, NODE] * m[MACHINE_CLASSES] + templates[op[o, TEMPLATE], CLS]) * switch.occupied.shape[1] + op[o, VC]
+        expose = channels[row, 0] < 0
+        fifo_push(channels, row, op, NEXT, o)
+    if expose:
+        train_expose(o, ops, members.mem, links.nodes, switch, clock)
+
+
+@block
+def down_end(j, now, ops, members, stores, links, switch, clock):
+    """DOWN_END: node j's down server has sent a copy or a result; the last copy gives its train's buffer space back."""
+    op, templates = ops.op, ops.templates
+    mem, nodes = members.mem, links.nodes
+    m, x = clock.m, clock.x
+    tree_set(clock.tree, m[LEAF_DOWN] + j, INF)
+    mark(switch.dirty_down, x, j)
+    entry = nodes[j, DOWN + SERVER_EXTRA]
+    nodes[j, DOWN + SERVER_EXTRA] = IDLE
+    if entry < 0:
+        op_schedule(RING_RESULT_DELIVERED, -2 - entry, now + m[MACHINE_LAT], ops, clock)
+    else:
+        o = mem[entry, MEMBER_OP]
+        op[o, COPIES] -= 1
+        if op[o, COPIES] == 0 and m[MACHINE_VC_BYTES] > 0:
+            buffer_leave(o, now, ops, members, links, switch, clock)
+        if templates[op[o, TEMPLATE], IS_PULL]:
+            member_schedule(RING_RESPOND, entry, now + m[MACHINE_LAT] + m[MACHINE_RESPONDER], members, clock)
+        else:
+            if mem[entry, MEMBER_FILL] < mem[entry + 1, MEMBER_FILL]:  # read ahead: DELIVER will fill this row
+                x[RUN_TOUCHED] = stores.rows[members.fill_row[mem[entry, MEMBER_FILL]], ROW_LEFT]
+            member_schedule(RING_DELIVER, entry, now + m[MACHINE_LAT], members, clock)
+
+
+@block
+def buffer_leave(o, now, ops, members, links, switch, clock):
+    """Train o has left its input buffer: the next train is exposed, and its space is back at the source one latency later."""
+    op, ot, templates = ops
+    channels, credits, tree, m = switch.channels, switch.credits, clock.tree, clock.m
+    i = op[o, NODE]
+    at = i * m[MACHINE_CLASSES] + templates[op[o, TEMPLATE], CLS]
+    row = at * switch.occupied.shape[1] + op[o, VC]
+    fifo_pop(channels, row, op, NEXT)
+    if channels[row, 0] >= 0:
+        train_expose(channels[row, 0], ops, members.mem, links.nodes, switch, clock)
+    ot[o, SCRATCH] = now + m[MACHINE_LAT]
+    fifo_push(credits, at, op, NEXT, o)
+    leaf = m[LEAF_CREDIT] + i
+    if links.nodes[i, UP + SERVER_EXTRA] >= 0 and tree[(len(tree) >> 1) + leaf] > ot[o, SCRATCH]:
+        tree_set(tree, leaf, ot[o, SCRATCH])
+
+
+@block
+def result_out(o, now, ops, links, switch, clock):
+    """The reduction unit of op o's node asks for the down link."""
+    op, nodes = ops.op, links.nodes
+    n_nodes = nodes.shape[0]
+    j = op[o, NODE]
+    c = ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
+    at = j * clock.m[MACHINE_CLASSES] + c
+    fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
+    switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
+    nodes[j, DOWN + SERVER_MASK] |= 1 << c
+    if nodes[j, DOWN + SERVER_FREE] <= now:
+        mark(switch.dirty_down, clock.x, j)
+
+
+@block
+def response_out(k, now, ops, mem, links, clock):
+    """The response of member k queues for the up link of its node."""
+    i = mem[k, MEMBER_NODE]
+    nodes = links.nodes
+    c = ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], RESPONSE_CLS]
+    hub_push(links.hub, i * clock.m[MACHINE_CLASSES] + c, ops.op, mem, -2 - k)
+    nodes[i, UP + SERVER_MASK] |= 1 << c
+    if nodes[i, UP + SERVER_FREE] <= now:
+        mark(links.dirty_up, clock.x, i)
+
+
+@block
+def class_choose(i, now, ops, links, switch, clock):
+    """Round robin over the classes that wait at node i's up server. Returns (class, virtual channel, next credit).
+
+    The class is -1 if no train finds buffer space; then `next credit` is when the earliest space comes back, INF = unknown.
+    A response needs no buffer space: its place is in the reduction unit.
+    """
+    hub, credits, m = links.hub, switch.credits, clock.m
+    waiting = links.nodes[i, UP + SERVER_MASK]
+    c = links.nodes[i, UP + SERVER_CURSOR]
+    chosen = -1
+    v = 0
+    wake = INF
+    while waiting != 0:
+        c = bit_after(waiting, c)
+        waiting &= ~(1 << c)
+        at = i * m[MACHINE_CLASSES] + c
+        entry = hub[at, 0]
+        if entry < 0 or m[MACHINE_VC_BYTES] == 0:
+            chosen = c
+            break
+        credits_apply(at, credits, ops.ot, ops.op, links.wires, switch.occupied, now)
+        v = vc_choose(at, switch.occupied, links.wires[ops.op[entry, WIRE], WIRE_UP], m[MACHINE_VC_BYTES])
+        if v >= 0:
+            chosen = c
+            break
+        if credits[at, 0] >= 0 and ops.ot[credits[at, 0], SCRATCH] < wake:
+            wake = ops.ot[credits[at, 0], SCRATCH]
+    return chosen, v, wake
+
+
+@block
+def grant_up(i, now, ops, members, links, switch, clock):
+    """The up server of node i sends its next train or response, if it is free and one may go."""
+    nodes, tree, m, x = links.nodes, clock.tree, clock.m, clock.x
+    if nodes[i, UP + SERVER_FREE] <= now and nodes[i, UP + SERVER_MASK] != 0:
+        c, v, wake = class_choose(i, now, ops, links, switch, clock)
+        if c < 0:
+            if nodes[i, UP + SERVER_EXTRA] < 0:
+                nodes[i, UP + SERVER_EXTRA] = now
+            tree_set(tree, m[LEAF_CREDIT] + i, wake)
+        else:
+            if nodes[i, UP + SERVER_EXTRA] >= 0:
+                x[RUN_BLOCKED_PS] += now - nodes[i, UP + SERVER_EXTRA]
+                nodes[i, UP + SERVER_EXTRA] = -1
+                tree_set(tree, m[LEAF_CREDIT] + i, INF)
+            entry = hub_take(i, c, ops.op, members.mem, links, clock)
+            nodes[i, UP + SERVER_CURSOR] = c
+            x[RUN_EVENTS] += 1
+            if entry >= 0:
+                end = train_send(entry, i, c, v, now, ops, links, switch, clock)
+            else:
+                end = response_send(-2 - entry, i, now, ops, members, links, clock)
+            tree_set(tree, m[LEAF_UP] + i, end)
+
+
+@block
+def hub_take(i, c, op, mem, links, clock):
+    """Remove and return the head of class c's FIFO in the hub of node i."""
+    hub = links.hub
+    at = i * clock.m[MACHINE_CLASSES] + c
+    entry = hub[at, 0]
+    hub_pop(hub, at, op, mem)
+    if hub[at, 0] >= 0:  # read ahead: the next train's record has been out of cache since its issue
+        clock.x[RUN_TOUCHED] = op[hub[at, 0], DEPS] + op[hub[at, 0], TOUCH_LINE_2] + mem[op[hub[at, 0], MEMBER], MEMBER_NODE]
+    if hub[at, 0] == -1:
+        links.nodes[i, UP + SERVER_MASK] &= ~(1 << c)
+    return entry
+
+
+@block
+def train_send(o, i, c, v, now, ops, links, switch, clock):
+    """Op o's train goes up into virtual channel v. Returns when the up server is free again."""
+    op, ot, templates = ops
+    m = clock.m
+    w = op[o, WIRE]
+    n_bytes = links.wires[w, WIRE_UP]
+    end = server_grant(links.nodes, i, UP, now, n_bytes, m[MACHINE_RATE])
+    ot[o, START] = now
+    ot[o, TAIL] = end + links.wires[w, WIRE_STRIPE_UP]
+    ot[o, END] = ot[o, TAIL]
+    ot[o, SCRATCH] = now + m[MACHINE_LAT]
+    op[o, VC] = v
+    if not templates[op[o, TEMPLATE], IS_PULL]:
+        memory_take(links.nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
+    if m[MACHINE_VC_BYTES] > 0:
+        switch.occupied[i * m[MACHINE_CLASSES] + c, v] += n_bytes
+    if ring_push(clock.rings, RING_ARRIVE, op, NEXT, ot, SCRATCH, op, NODE, o):
+        tree_set(clock.tree, m[LEAF_ARRIVE], ot[o, SCRATCH])
+    return end
+
+
+@block
+def response_send(k, i, now, ops, members, links, clock):
+    """The response of member k goes up; the last response of a pull makes its result. Returns when the up server is free again."""
+    op, ot = ops.op, ops.ot
+    m, x = clock.m, clock.x
+    o = members.mem[k, MEMBER_OP]
+    w = op[o, WIRE]
+    end = server_grant(links.nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], m[MACHINE_RATE])
+    members.mem_time[k, MEMBER_TIME] = now
+    memory_take(links.nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
+    end_tail = end + links.wires[w, WIRE_STRIPE_RESPONSE]
+    ot[o, END] = max(ot[o, END], end_tail)
+    op[o, ANSWERS] -= 1
+    x[RUN_EVENTS] += 1
+    if op[o, ANSWERS] == 0:
+        op_schedule(RING_RESULT, o, now + m[MACHINE_LAT], ops, clock)
+    return end
+
+
+@block
+def grant_down(j, now, ops, mem, links, switch, clock):
+    """The down server of node j sends its next copy or result, if it is free and one waits: classes, then sources, round robin."""
+    op, ot = ops.op, ops.ot
+    nodes, m = links.nodes, clock.m
+    out_queues, out_mask, out_cursor = switch.out_queues, switch.out_mask, switch.out_cursor
+    if nodes[j, DOWN + SERVER_FREE] <= now and nodes[j, DOWN + SERVER_MASK] != 0:
+        c = bit_after(nodes[j, DOWN + SERVER_MASK], nodes[j, DOWN + SERVER_CURSOR])
+        nodes[j, DOWN + SERVER_CURSOR] = c
+        at = j * m[MACHINE_CLASSES] + c
+        s = set_after(out_mask, at, out_cursor[at])
+        out_cursor[at] = s
+        clock.x[RUN_EVENTS] += 1
+        queue = at * (nodes.shape[0] + 1) + s
+        if s == nodes.shape[0]:
+            o = fifo_pop(out_queues, queue, op, NEXT2)
+            n_bytes = links.wires[op[o, WIRE], WIRE_RESULT]
+            bound = ot[o, END] + m[MACHINE_LAT]
+            nodes[j, DOWN + SERVER_EXTRA] = -2 - o
+        else:
+            k = fifo_pop(out_queues, queue, mem, MEMBER_NEXT)
+            o = mem[k, MEMBER_OP]
+            n_bytes = links.wires[op[o, WIRE], WIRE_DOWN] + mem[k, MEMBER_EXT]
+            bound = ot[o, TAIL] + m[MACHINE_LAT]
+            nodes[j, DOWN + SERVER_EXTRA] = k
+        if out_queues[queue, 0] < 0:
+            out_mask[at, s >> 5] &= ~(1 << (s & 31))
+            if set_empty(out_mask, at):
+                nodes[j, DOWN + SERVER_MASK] &= ~(1 << c)
+        end = server_grant(nodes, j, DOWN, now, n_bytes, m[MACHINE_RATE])
+        end = server_hold(nodes, j, DOWN, end, bound)
+        tree_set(clock.tree, m[LEAF_DOWN] + j, end)

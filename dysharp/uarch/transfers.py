@@ -1,0 +1,106 @@
+"""From delivery to completion at burst level: acknowledgements, responses, results (oracle/transfers.py).
+
+Releases: `deliver`, `respond`, `result`, `result_delivered`, `local`, `acknowledged`. Those that may end an op return it, else -1.
+"""
+
+from dysharp.uarch.columns import (
+    ANSWERS,
+    ANY_FLAG,
+    DONE,
+    DOWN,
+    FLAGS,
+    IS_PULL,
+    LEFT,
+    MACHINE_ACK,
+    MEMBER_NODE,
+    MEMBER_OP,
+    NODE,
+    RING_ACK,
+    RING_DELIVER,
+    RING_LOCAL,
+    RING_RESPOND,
+    RING_RESULT,
+    RING_RESULT_DELIVERED,
+    RUN_DONE,
+    TEMPLATE,
+    UP,
+    WIRE,
+    WIRE_ACK_DOWN,
+    WIRE_ACK_UP,
+    WIRE_PAYLOAD,
+)
+from dysharp.uarch.fifo import member_due, op_due, op_schedule
+from dysharp.uarch.kernel import block
+from dysharp.uarch.link import server_debt
+from dysharp.uarch.memory import memory_take
+from dysharp.uarch.trains import response_out, result_out
+
+
+@block
+def deliver(now, ops, members, links, clock):
+    """DELIVER: a copy is visible at its member, which acknowledges it. Returns the member."""
+    k = member_due(RING_DELIVER, members, clock)
+    op, mem, nodes = ops.op, members.mem, links.nodes
+    o = mem[k, MEMBER_OP]
+    w = op[o, WIRE]
+    memory_take(nodes, mem[k, MEMBER_NODE], links.wires[w, WIRE_PAYLOAD], clock.m, now)
+    server_debt(nodes, mem[k, MEMBER_NODE], UP, links.wires[w, WIRE_ACK_UP])
+    op[o, LEFT] -= 1
+    if op[o, LEFT] == 0:
+        server_debt(nodes, op[o, NODE], DOWN, links.wires[w, WIRE_ACK_DOWN])
+        if op[o, FLAGS] & ANY_FLAG == 0:
+            ops.ot[o, DONE] = now + clock.m[MACHINE_ACK]
+            clock.x[RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
+        else:
+            op_schedule(RING_ACK, o, now + clock.m[MACHINE_ACK], ops, clock)
+    return k
+
+
+@block
+def respond(now, ops, members, links, clock):
+    """RESPOND: a responder has read its memory; its response queues for the up link."""
+    k = member_due(RING_RESPOND, members, clock)
+    response_out(k, now, ops, members.mem, links, clock)
+
+
+@block
+def result(now, ops, links, switch, clock):
+    """RESULT: all contributions of a pull have met in the reduction unit, which asks for the down link."""
+    o = op_due(RING_RESULT, ops, clock)
+    result_out(o, now, ops, links, switch, clock)
+
+
+@block
+def result_delivered(now, ops, links, clock):
+    """RESULT_DELIVERED: the result of a pull is visible at its source. Returns the op if that was its last part, else -1."""
+    op = ops.op
+    o = op_due(RING_RESULT_DELIVERED, ops, clock)
+    memory_take(links.nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
+    op[o, LEFT] -= 1
+    return o if op[o, LEFT] == 0 else -1
+
+
+@block
+def local(now, ops, members, links, clock):
+    """LOCAL: a member on the op's own node was served. Returns (its member if it is a store, the op if that was its last part), -1 = not."""
+    op, mem, nodes = ops.op, members.mem, links.nodes
+    k = member_due(RING_LOCAL, members, clock)
+    o = mem[k, MEMBER_OP]
+    is_pull = ops.templates[op[o, TEMPLATE], IS_PULL]
+    op[o, LEFT] -= 1
+    memory_take(nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
+    filled = -1 if is_pull else k
+    done = -1
+    if op[o, LEFT] == 0:
+        if is_pull or op[o, ANSWERS] == 0:
+            done = o
+        else:
+            server_debt(nodes, op[o, NODE], DOWN, links.wires[op[o, WIRE], WIRE_ACK_DOWN])
+            op_schedule(RING_ACK, o, now + clock.m[MACHINE_ACK], ops, clock)
+    return filled, done
+
+
+@block
+def acknowledged(ops, clock):
+    """ACK: the last acknowledgement of a push is back at its source. Returns the op."""
+    return op_due(RING_ACK, ops, clock)
