@@ -93,7 +93,7 @@ class PlainEngine:
         """
         state = self._load("engine.burst.lower").lower(program)
         # A memoryview hands out Python integers, not int32 that overflow where compiled code does not.
-        views = state._make(group._make(map(memoryview, group)) for group in state)
+        views = state._make(group._make(memoryview(array) for array in group) for group in state)
         self._steps = 0
         self._loop.run_start(views)
         self._loop.run_loop(EVENTS, views)
