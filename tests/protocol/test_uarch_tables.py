@@ -14,6 +14,7 @@ from dysharp.uarch import columns as c
 from dysharp.uarch import tables as t
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.region import row_fill
+from dysharp.uarch.state import Stores
 
 quick = settings(max_examples=200, deadline=None)
 HUBS, EXPERTS, BLOCKS = 2, 2, 4  # hubs, experts per hub, algebraic blocks per expert
@@ -136,8 +137,8 @@ def test_reduction_tables_agree(entries, steps):
 
 
 @kernel
-def _fill(row, n_bytes, rows, regions, slot_row, tiles, tile_times, x):
-    return row_fill(row, n_bytes, rows, regions, slot_row, tiles, tile_times, x)
+def _fill(row, n_bytes, stores, x):
+    return row_fill(row, n_bytes, stores, x)
 
 
 @pytest.mark.parametrize("first_touch", [True, False])
@@ -155,13 +156,15 @@ def test_regions_agree(seed, first_touch):
     slot_row = np.arange(n_rows, dtype=np.int32)
     tiles, tile_times, x = np.zeros((n_tiles, 7), np.int32), np.zeros((n_tiles, 2), np.int64), np.zeros(8, np.int64)
     tiles[:, c.TILE_LEFT] = [len(region.tile_slots(state, tile)) for tile in range(n_tiles)]
+    edges = np.zeros(0, np.int32)
+    stores = Stores(rows, regions, slot_row, tiles, tile_times, edges, edges, edges)
     fills = [(row, 16) for row in range(n_rows) for _ in range(3)]
     draw.shuffle(fills)
     for i, (row, n_bytes) in enumerate(fills):
         before = [region.tile_ready(state, tile) for tile in range(n_tiles)]
         state = region.step(state, region.Fill(row, n_bytes))
         x[c.RUN_NOW] = i + 1
-        ready = _fill(row, n_bytes, rows, regions, slot_row, tiles, tile_times, x)
+        ready = _fill(row, n_bytes, stores, x)
         became = [tile for tile in range(n_tiles) if region.tile_ready(state, tile) and not before[tile]]
         assert became == ([ready] if ready >= 0 else [])
         assert rows[:, c.ROW_SLOT].tolist() == list(state.slot)

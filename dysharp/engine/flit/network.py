@@ -16,10 +16,11 @@ import numpy as np
 
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.deadlock import deadlock_text
-from dysharp.engine.flit.state import State, build, check_drained, clear_statistics, settled
+from dysharp.engine.flit.state import build, check_drained, clear_statistics, settled
 from dysharp.engine.flit.traffic import NEVER, Draws, Ints
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.uarch.flit import columns as u
+from dysharp.uarch.flit.state import State
 
 __all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure", "sweep"]
 

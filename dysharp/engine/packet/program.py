@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dysharp.engine.burst.run import Timing, deadlock_text
 from dysharp.engine.burst.run import trace_of as op_trace
+from dysharp.engine.packet.deadlock import cycle_text
 from dysharp.engine.packet.fabric import FabricConfig, build, grow
 from dysharp.engine.packet.statistics import check_drained, statistics_of
-from dysharp.engine.packet.waiting import cycle_text
 from dysharp.errors import SimulationError
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace

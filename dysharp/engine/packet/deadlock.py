@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dysharp.engine.cycles import first_cycle
 from dysharp.program.tables import Program
 from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.state import Fabric
@@ -14,16 +15,8 @@ Resource = tuple[str, int, int]  # ("up", link, 0), ("vc", link, vc), ("down", l
 def cycle_text(p: Program, fabric: Fabric) -> str:
     """"; A waits for B waits for A" of the first cycle of resources found, or nothing: then no packet is stuck, only ops are."""
     graph = _graph(fabric)
-    for start in sorted(graph):
-        chain: list[Resource] = []
-        at: Resource | None = start
-        while at is not None and at not in chain:
-            chain.append(at)
-            at = graph.get(at)
-        if at is not None:
-            ring = chain[chain.index(at) :]
-            return "; " + " waits for ".join(_name(p, r) for r in [*ring, ring[0]])
-    return ""
+    ring = first_cycle(sorted(graph), graph.get)
+    return "; " + " waits for ".join(_name(p, r) for r in ring) if ring else ""
 
 
 def _name(p: Program, r: Resource) -> str:

@@ -1,0 +1,126 @@
+"""Heap, tree of minima, FIFO, hub FIFO and ring do what heapq, min and deque do."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+
+import numpy as np
+import pytest
+
+from dysharp.uarch.fifo import fifo_pop, fifo_push, hub_pop, hub_push, ring_push
+from dysharp.uarch.heap import heap_pop, heap_push
+from dysharp.uarch.kernel import kernel
+from dysharp.uarch.tree import tree_first, tree_set
+
+SEEDS = range(10)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_heap_is_a_heap_of_pairs(seed: int) -> None:
+    draw = random.Random(seed)
+    base, expected = 3, []
+    keys, ids = np.full(50, -1, np.int64), np.full(50, -1, np.int32)
+    for entry in range(40):
+        heap_push(keys, ids, base, len(expected), draw.randrange(5), entry)
+        heapq.heappush(expected, (int(keys[base + _place(ids, base, len(expected) + 1, entry)]), entry))
+        while expected and draw.random() < 0.4:
+            assert (keys[base], ids[base]) == expected[0]
+            heap_pop(keys, ids, base, len(expected))
+            heapq.heappop(expected)
+    assert (keys[:base] == -1).all()
+    assert sorted(zip(keys[base : base + len(expected)], ids[base : base + len(expected)], strict=True)) == sorted(expected)
+
+
+def _place(ids: np.ndarray, base: int, size: int, entry: int) -> int:
+    return ids[base : base + size].tolist().index(entry)
+
+
+@kernel
+def _set(tree, leaf, t):
+    tree_set(tree, leaf, t)
+    return tree_first(tree)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tree_gives_the_lowest_of_the_earliest(seed: int) -> None:
+    draw = random.Random(seed)
+    times = [1 << 62] * 8
+    tree = np.full(16, 1 << 62, np.int64)
+    for _ in range(60):
+        leaf, t = draw.randrange(8), draw.randrange(4)
+        times[leaf] = t
+        assert _set(tree, leaf, t) == times.index(min(times))
+        assert tree[1] == min(times)
+
+
+@kernel
+def _fifo_push(ends, row, link, entry):
+    fifo_push(ends, row, link, 0, entry)
+
+
+@kernel
+def _fifo_pop(ends, row, link):
+    return fifo_pop(ends, row, link, 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fifos_share_one_array_of_links(seed: int) -> None:
+    draw = random.Random(seed)
+    ends, link, queues = np.full((3, 2), -1, np.int32), np.full((30, 1), -1, np.int32), [deque() for _ in range(3)]
+    for entry in range(30):
+        row = draw.randrange(3)
+        _fifo_push(ends, row, link, entry)
+        queues[row].append(entry)
+        if draw.random() < 0.5 and queues[draw.randrange(3)]:
+            row = next(r for r in range(3) if queues[r])
+            assert _fifo_pop(ends, row, link) == queues[row].popleft()
+        assert [head for head, _ in ends] == [queue[0] if queue else -1 for queue in queues]
+
+
+@kernel
+def _hub_push(ends, op, mem, entry):
+    hub_push(ends, 0, op, mem, entry)
+
+
+@kernel
+def _hub_pop(ends, op, mem):
+    hub_pop(ends, 0, op, mem)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_hub_fifo_mixes_ops_and_responses(seed: int) -> None:
+    draw = random.Random(seed)
+    ends, op, mem = np.full((1, 2), -1, np.int32), np.full((20, 32), -1, np.int32), np.full((20, 8), -1, np.int32)
+    queue: deque[int] = deque()
+    for i in range(20):
+        entry = i if draw.random() < 0.5 else -2 - i
+        _hub_push(ends, op, mem, entry)
+        queue.append(entry)
+        while queue and draw.random() < 0.3:
+            assert ends[0, 0] == queue.popleft()
+            _hub_pop(ends, op, mem)
+    assert ends[0, 0] == (queue[0] if queue else -1)
+
+
+@kernel
+def _ring_push(ends, link, due, node, entry):
+    return ring_push(ends, 0, link, 0, due, 0, node, 0, entry)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ring_sorts_entries_of_one_instant_by_node_and_id(seed: int) -> None:
+    draw = random.Random(seed)
+    n = 25
+    ends, link = np.full((1, 2), -1, np.int32), np.full((n, 1), -1, np.int32)
+    due = np.array([[draw.randrange(6)] for _ in range(n)], np.int64)
+    node = np.array([[draw.randrange(3)] for _ in range(n)], np.int32)
+    expected: list[tuple[int, int, int]] = []
+    for entry in draw.sample(range(n), n):
+        heapq.heappush(expected, (int(due[entry, 0]), int(node[entry, 0]), entry))
+        assert _ring_push(ends, link, due, node, entry) == (expected[0][2] == entry)
+    order = []
+    while ends[0, 0] >= 0:
+        order.append(_fifo_pop(ends, 0, link))
+    assert order == [entry for _, _, entry in sorted(expected)]
