@@ -60,6 +60,7 @@ def started(path: Path, store: Store) -> "subprocess.Popen[bytes]":
     return process
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_a_readable_store_and_repeats_nothing(tmp_path: Path) -> None:
     path, store = tiny_file(tmp_path, LONG), Store(tmp_path / "store")
     process = started(path, store)

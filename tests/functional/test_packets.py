@@ -19,13 +19,15 @@ from tests.functional.layers import layer_case, run_case
 
 SYSTEMS = all_systems()
 FAULTS = emulation.FAULTS
+EACH_FAULT = [pytest.param(kinds, marks=pytest.mark.slow) if len(kinds) == 1 else kinds for kinds in FAULTS]
+"""One fault alone is slow for all systems; no fault and all faults together are quick."""
 
 
 def _packets(system: str, kinds: tuple[str, ...] = (), **settings) -> Machine:
     return Machine(system, 4, path="packet", faults=machine_faults(kinds), **settings)
 
 
-@pytest.mark.parametrize("kinds", FAULTS, ids="+".join)
+@pytest.mark.parametrize("kinds", EACH_FAULT, ids="+".join)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_integers_equal_the_row_path_whatever_goes_wrong(system, kinds):
     assert list(emulation.packets_equal_rows(SystemCase(SYSTEMS[system]), kinds)) == []

@@ -29,7 +29,10 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+LARGE = ("two-gpus", "two-local-experts", "three-gpus-combines-again", "three-gpus-retries")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in CONFIGS])
 def test_every_order_ends_right(name):
     begin = time.perf_counter()
     report = check(CONFIGS[name])

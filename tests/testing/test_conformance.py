@@ -37,7 +37,7 @@ OF_A_PASS = [r.name for r in RULES if r.scope == "pass" and r.name not in ELSEWH
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", [pytest.param(n, marks=pytest.mark.slow) if n == "32 GPUs" else n for n in LAYERS])
 @pytest.mark.parametrize("system", all_systems())
 def test_system_conforms(system, layer, direction):
     report = conformance(system, *LAYERS[layer], direction, rules=OF_A_PASS)
