@@ -152,3 +152,9 @@ def test_only_gate_weights_and_their_gradients_ride_along():
 
 def test_kinds_are_described():
     assert set(KINDS) == set(MACHINE) | set(ROUTING)
+
+
+def test_rows_in_another_format_are_refused_before_anything_runs():
+    machine = _packets("deepep", options={"dispatch": "fp8"})
+    with pytest.raises(ConfigError, match=r"packet path: found rows of \d+ B in Dispatch, expected \d+ B \(\d+ values of int32; use the option"):
+        run_case(layer_case("int32"), machine)

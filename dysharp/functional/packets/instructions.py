@@ -151,7 +151,19 @@ def check_program(p: Program, t: Tensors) -> None:
         raise ConfigError(f"packet path: found ops of kind {names}, expected COMPUTE, DELAY, JOIN, PUT, MULTICAST or PULL_REDUCE (use path row)")
     if np.isin(p.edges.tail_kind, (2, 4)).any() or (p.edges.head_kind == 1).any():
         raise ConfigError("packet path: found edges of members or rows, expected edges of ops and tiles only (use path row)")
+    _check_row_format(p, t)
     _check_riding(p, t)
+
+
+def _check_row_format(p: Program, t: Tensors) -> None:
+    """Packets carry rows in the format of the tensors, whatever the option `dispatch` of a system says."""
+    size = t.experts.hidden * t.number.bytes
+    for row_bytes in sorted({int(row_bytes) for name, row_bytes in zip(p.regions.name, p.regions.row_bytes, strict=True) if name == "expert"}):
+        if row_bytes != size:
+            raise ConfigError(
+                f"packet path: found rows of {row_bytes} B in Dispatch, expected {size} B "
+                f"({t.experts.hidden} values of {t.number.name}; use the option dispatch=rows, or path row)"
+            )
 
 
 def _check_riding(p: Program, t: Tensors) -> None:

@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from layers import layers
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ProgramError
@@ -17,6 +16,7 @@ from dysharp.systems import all_systems, get_system
 from dysharp.testing.conformance import backward as rules
 from dysharp.testing.conformance.case import Passes
 from dysharp.testing.conformance.layers import SmallLayer
+from tests.systems.layers import layers
 
 LAYERS = layers()
 SYSTEMS = list(all_systems())
