@@ -66,4 +66,4 @@ def _shipped(system: System, model: Model) -> dict[str, Value]:
 def _why_not(system: System) -> str:
     if system.bound:
         return "is a bound, no system that one could build"
-    return "has no real form: its software costs are not known" if system.today else "needs hardware that does not exist"
+    return "has no real form: its software costs are not known" if system.today else "has no real form and runs on no machine of today"

@@ -15,11 +15,11 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, ProgramError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model
 from dysharp.specs.gpu import load_gpu
-from dysharp.workload import Routing, Scheme
+from dysharp.workload import SCHEMES, Routing, Scheme
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
 FORMS = ("auto", "paper", "real")
@@ -129,10 +129,14 @@ class System:
         """The Program of one pass ("fwd" or "bwd") with `options`, an instance of `self.options`.
 
         The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for
-        wrong options.
+        wrong options, ProgramError where the function returns something else.
         """
         chosen = self.real if self.real is not None and is_real(options.form, cluster) else self.paper
-        return chosen(model, cluster, routing, direction, options)
+        program: object = chosen(model, cluster, routing, direction, options)
+        if not isinstance(program, Program):
+            found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
+            raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
+        return program
 
     def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
@@ -177,12 +181,20 @@ def system(
 
     `permutes` and `fused` have no default, because they change layer times on hw clusters. `today` None: whether the
     system has a real form. Raises ConfigError where `real` comes without the option `form` or `gemm_variants` without
-    the option `gemms` (or the other way round), and for a colour that is not "#RRGGBB".
+    the option `gemms` (or the other way round), for an option without a default, an unknown scheme of `traffic`, negative
+    `permutes`, and a colour that is not "#RRGGBB".
     """
     known = {f.name for f in dataclasses.fields(options)}
     for fact, declared, option in (("real", real is not None, "form"), ("gemm_variants", bool(gemm_variants), "gemms")):
         if declared != (option in known):
             raise ConfigError(f'system "{name}": found {fact if declared else f"option {option!r}"} alone, expected {fact} and option {option!r}')
+    bare = [f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING]
+    if bare:
+        raise ConfigError(f'system "{name}": found option {bare[0]!r} without a default, expected one')
+    if isinstance(traffic, str) and traffic not in SCHEMES:
+        raise ConfigError(f'system "{name}": found traffic {traffic!r}, expected a function or one of {", ".join(SCHEMES)}')
+    if permutes < 0:
+        raise ConfigError(f'system "{name}": found permutes {permutes}, expected 0 or more')
     if not re.fullmatch("#[0-9A-Fa-f]{6}", colour):
         raise ConfigError(f'system "{name}": found colour {colour!r}, expected "#RRGGBB"')
 

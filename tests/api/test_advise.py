@@ -334,7 +334,7 @@ def test_surroundings_grow_with_rows_and_vanish_without_them() -> None:
     ("given", "text"),
     [
         ({"cluster": "paper-nvl72"}, "of the paper family, expected an hw-"),
-        ({"systems": ["dysharp"]}, "dysharp needs hardware that does not exist"),
+        ({"systems": ["dysharp"]}, "dysharp has no real form and runs on no machine of today"),
         ({"systems": ["nvls"]}, "nvls has no real form"),
         ({"systems": []}, "found no system"),
         ({"systems": ["deepeq"]}, 'did you mean "deepep"'),

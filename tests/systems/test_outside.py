@@ -1,7 +1,8 @@
-"""A system from outside the tree is right everywhere by what it declares: layer time, colour, advice, comparison."""
+"""A system from outside the tree is right everywhere by what it declares: layer time, plots, advice, comparison, trust."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ from outside import PaperOptions, plan_fused, plan_paper, registered
 
 import dysharp as ds
 from dysharp.errors import ConfigError
+from dysharp.measured import family as families
+from dysharp.measured.trust import PredictionScope, part_judges, trust_of
 from dysharp.reports.plots import colour_of, plot_compare
+from dysharp.specs import load_cluster, load_model
 from dysharp.systems import OTHER_COLOUR, all_systems
 from dysharp.systems.registry import Change
 from dysharp.testing.conformance import conformance
+from dysharp.testing.conformance.suite import RULES
 
 LAYER: dict[str, Any] = {"model": "deepseek-v2-lite", "cluster": "hw-dgx-h100", "tokens": 32, "routing": "uniform"}
 PARTS = ("permute_us", "activation_us", "cast_us", "launch_us")
@@ -26,9 +31,10 @@ def run(name: str) -> ds.Row:
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_the_toys_are_systems(direction: str) -> None:
+    rules = [rule.name for rule in RULES if rule.scope == "pass" and not rule.slow]
     for plan in (plan_paper, plan_fused):
         with registered("toy", plan) as toy:
-            assert conformance(toy, *layers()["lognormal"], direction) == []
+            assert conformance(toy, *layers()["lognormal"], direction, rules=rules).failed == ()
 
 
 def test_a_permutation_outside_of_the_program_is_charged() -> None:
@@ -90,5 +96,37 @@ def test_a_bound_is_neither_the_fastest_nor_advice() -> None:
         done = ds.compare([toy, "deepep"], "deepep", model="S-8", gpus=4, tokens=64)
         assert min(done.rows, key=lambda row: row.time_us).system == toy
         assert "Fastest is deepep" in done.sentence
-        with pytest.raises(ConfigError, match="advise: toy is a bound, no system that one could build"):
+        with pytest.raises(ConfigError, match="advise: system toy is a bound, no system that one could build"):
             ds.advise(LAYER["model"], cluster=LAYER["cluster"], tokens=16, systems=[toy])
+
+
+SHARES = {"dispatch": 0.2, "gemm1": 0.3, "gemm2": 0.3, "combine": 0.2}
+
+
+def scope_of(name: str, form: str = "auto") -> PredictionScope:
+    return PredictionScope(name, load_model("deepseek-v2-lite"), load_cluster("hw-dgx-h100"), 32, options={"form": form})
+
+
+@pytest.mark.parametrize("facts", [{"permutes": 1}, {"plan": plan_fused, "fused": True}], ids=["permutes", "fused"])
+def test_without_measurements_it_has_no_error_bar(facts: dict[str, Any]) -> None:
+    with registered("toy", **facts) as toy:
+        trust = trust_of(scope_of(toy), SHARES)
+        assert (trust.families, trust.typical, trust.wide) == ((), None, None)
+        assert trust.warnings == run(toy).warnings == ("toy: no measurement stands behind it",)
+        assert trust_of(scope_of(toy, "paper"), SHARES).warnings[0].startswith("toy: paper form, no software cost is charged")
+
+
+def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The family borrows the errors of DeepEP's Dispatch; GEMMs have a family for every system."""
+    with registered("toy", permutes=1) as toy:
+        assert part_judges(toy) == {}
+        measured = families.get_family("deepep-dispatch")
+        named = dataclasses.replace(measured, systems=(toy,), parts=("dispatch", "combine"))
+        monkeypatch.setitem(families._REGISTRY, "toy-kernels", named)
+        judges = part_judges(toy)
+        assert [judges[part].name for part in ("dispatch", "combine")] == ["deepep-dispatch"] * 2
+        trust = trust_of(scope_of(toy), SHARES)
+        assert trust.families[0] == "deepep-dispatch"
+        assert trust.wide is not None
+        assert trust.wide > 0
+        assert "toy: no measurement stands behind it" not in trust.warnings

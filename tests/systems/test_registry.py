@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from outside import Options, PaperOptions, plan_paper, plan_real, registered
 
-from dysharp.errors import ConfigError
+import dysharp as ds
+from dysharp.errors import ConfigError, ProgramError
 from dysharp.systems import get_system, registry, system
 
 FACTS: dict[str, Any] = {"source": "a test", "options": PaperOptions, "traffic": "one_copy_per_gpu", "permutes": 0, "fused": False}
+
+
+@dataclass(frozen=True, slots=True)
+class NoDefault:
+    chunks: int
 
 
 @pytest.mark.parametrize("fact", ["permutes", "fused"])
@@ -27,6 +34,13 @@ def test_a_fact_that_changes_layer_times_has_no_default(fact):
         ({"colour": "green"}, "system \"toy\": found colour 'green', expected \"#RRGGBB\""),
         ({"gemm_variants": ("library", "fused")}, "system \"toy\": found gemm_variants alone, expected gemm_variants and option 'gemms'"),
         ({"real": plan_real}, "system \"toy\": found real alone, expected real and option 'form'"),
+        ({"options": NoDefault}, "system \"toy\": found option 'chunks' without a default, expected one"),
+        ({"permutes": -1}, 'system "toy": found permutes -1, expected 0 or more'),
+        (
+            {"traffic": "one_copy"},
+            "system \"toy\": found traffic 'one_copy', expected a function or one of "
+            "one_copy_per_gpu, one_copy_per_expert, multicast, allgather, ring, none",
+        ),
         ({"options": Options}, "system \"toy\": found option 'form' alone, expected real and option 'form'"),
     ],
 )
@@ -34,6 +48,14 @@ def test_contradictions_are_refused(facts, text):
     with pytest.raises(ConfigError) as error:
         system("toy", **(FACTS | facts))
     assert str(error.value) == text
+
+
+def test_a_plan_that_returns_no_program_is_named() -> None:
+    def plan(*arguments: Any) -> None: ...
+
+    text = 'system "toy": found NoneType from plan, expected a Program'
+    with registered("toy", plan, PaperOptions) as toy, pytest.raises(ProgramError, match=text):
+        ds.run(toy, model="S-8", gpus=2, tokens=4)
 
 
 def test_a_broken_system_from_outside_is_named(monkeypatch):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.compute import Tiling
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of
@@ -423,8 +423,12 @@ class LayerBuilder:
 
         An op that carries several rows waits for the tiles of all its rows.
 
-        `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY).
+        `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). Raises ProgramError unless there is one op
+        per useful row.
         """
+        if len(op_of_useful_row) != len(self.row_of):
+            expected = f"one for each of {len(self.row_of)} useful rows in token order (`of_useful_row` of a batch)"
+            raise ProgramError(f"wait_rows: found {len(op_of_useful_row)} ops, expected {expected}")
         self.b.edges(tail, tails, Head.TILE_NOTIFY, self.tiles)
         order = np.empty(len(self.row_of), np.int64)
         order[self.row_of] = op_of_useful_row

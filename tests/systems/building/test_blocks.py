@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from layers import TINY, cluster
 
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, ProgramError
 from dysharp.program import Discipline, Head, Tail
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster
@@ -133,3 +133,12 @@ def test_a_batch_of_several_receivers_says_so():
     batch = layer.dispatch_multicast(4)
     assert isinstance(batch, Sends)
     assert (batch.to == -1).all()
+
+
+def test_ops_in_the_order_of_sending_are_no_ops_of_useful_rows():
+    layer = layer_of()
+    layer.dispatch_puts()
+    back = layer.combine_puts(Discipline.READY_FIFO)
+    text = rf"wait_rows: found {len(back.op)} ops, expected one for each of {len(layer.row_of)} useful rows"
+    with pytest.raises(ProgramError, match=text):
+        fused(layer, back.op)

@@ -1,0 +1,58 @@
+"""toy-phases: a Dispatch kernel, a permutation, the GEMMs, and a Combine kernel, one after the other."""
+
+from dataclasses import dataclass
+
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model
+from dysharp.systems import system
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.workload import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters). `compute` = False leaves the GEMMs out."""
+
+    form: str = "auto"
+    compute: bool = True
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """As the paper form, with two launches, the pace of stores, and a barrier behind each transfer."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    steps = SoftwareSteps(layer)
+
+    start = steps.delay("dispatch.launch", steps.costs.kernel_ps)
+    puts = layer.dispatch_puts(Discipline.READY_FIFO)
+    stores = steps.paced("dispatch", puts, steps.costs.stores_ps(layer.sent_bytes))
+    layer.wait_each(stores.op, start[stores.node])
+    received = steps.barrier_after("dispatch", "received", start, puts)
+
+    finished = one_after_another(layer, received)
+
+    launch = steps.delay("combine.launch", steps.costs.kernel_ps)
+    layer.wait_each(launch, finished)
+    back = layer.combine_puts(Discipline.READY_FIFO)
+    stores = steps.paced("combine", back, steps.costs.stores_ps(layer.back_bytes))
+    layer.wait_each(stores.op, launch[stores.node])
+    steps.barrier_after("combine", "returned", launch, back)
+    return layer.build("one_copy_per_gpu")
+
+
+@system(
+    "toy-phases",
+    real=plan_real,
+    source="docs/writing-a-system.md",
+    options=Options,
+    traffic="one_copy_per_gpu",
+    permutes=1,
+    fused=False,
+    colour="#2F4F4F",
+    drops="launches, barriers and the pace of stores (form real has them)",
+)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Phases, one after the other; a GPU waits for its own rows and GEMMs only."""
+    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction, compute=options.compute))
