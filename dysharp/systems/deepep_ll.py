@@ -111,8 +111,8 @@ class _LowLatency(SoftwareSteps):
         """Add a fence after a GPU's messages, a word per (expert, source) after the fence, a poll at the receiver.
 
         Returns `[gpus]` the polls. Sending, polling and clearing the words of one expert takes the fraction
-        `ll.expert_part` of a flag exchange. `started_ps`: the part of that exchange which the start of the first message has already
-        simulated; the flight of the words is simulated, too.
+        `ll.expert_part` of a flag exchange. `started_ps`: the part of the exchange that the start of the
+        first message has already simulated. The flight of the words is simulated, too.
         """
         layer, costs, placement = self.layer, self.costs, self.layer.routing.placement
         fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))

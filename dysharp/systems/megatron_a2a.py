@@ -138,7 +138,7 @@ class _AllToAll(SoftwareSteps):
         return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in counts]
 
     def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
-        """Add NCCL's all-to-all after `after` of all GPUs: start, handshakes, the own chunk, rows paced as plain stores."""
+        """Add NCCL's all-to-all after `after` of all GPUs: start, handshakes, own chunk, rows paced as stores."""
         layer, costs = self.layer, self.costs
         own = costs.value("nccl.self_copy") * costs.stores_ps(n_bytes) * self._rows(puts.node[puts.node == puts.to])
         start = self.delay(f"{name}.nccl", costs.nccl_start_ps + own.round().astype(np.int64))

@@ -88,7 +88,7 @@ class System:
     """First line of the module's docstring, or of the plan's docstring where a module holds several systems."""
     options: type
     traffic: Scheme
-    """Name of a closed form of `workload.traffic`, or a function (routing, options) -> token rows up and down per GPU."""
+    """Name of a closed form of `workload.traffic`, or a function (routing, options) -> token rows up and down a GPU."""
     paper: Plan
     """The Program as papers assume it: no software cost."""
     real: Plan | None
@@ -146,7 +146,7 @@ def is_real(form: str, cluster: Cluster) -> bool:
     if form not in FORMS:
         raise ConfigError(f"form: found {form!r}, expected one of {', '.join(FORMS)}")
     if form == "real" and not cluster.gpu:
-        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (an hw-* cluster names the GPU whose constants are charged)')
+        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (it names a GPU with fitted constants)')
     return form == "real" or (form == "auto" and cluster.software_costs)
 
 

@@ -23,7 +23,7 @@ class Software:
     def __init__(self, cluster: Cluster, n_gpus: int | None = None) -> None:
         if not cluster.gpu:
             where = f'software costs: found cluster "{cluster.name}" without a GPU'
-            raise ConfigError(f"{where}, expected an hw-* cluster (an hw-* cluster names the GPU whose constants are charged)")
+            raise ConfigError(f"{where}, expected an hw-* cluster (it names a GPU with fitted constants)")
         self._n_gpus = cluster.n_gpus if n_gpus is None else n_gpus
         self._gpu: Gpu = cluster.own_gpu
         self._link_bytes_per_us = cluster.link_bytes_per_us
@@ -56,7 +56,7 @@ class Software:
         return round(n_bytes * PS_PER_US / rate)
 
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
-        """Time of one kernel that scatters `tokens` rows to `rows` places or gathers: half of `compute.moe.permute_us`."""
+        """Time of one kernel that scatters `tokens` rows to `rows` places, or gathers them."""
         return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
 
     def memory_ps(self, n_bytes: float) -> int:
@@ -68,7 +68,7 @@ class Software:
         return round(float(hbm_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
 
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
-        """Time of an NCCL collective of `kind`. `n_bytes` is the size that nccl-tests prints (`compute.collectives`)."""
+        """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`compute.collectives`)."""
         return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
 
     def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, str]:

@@ -127,8 +127,9 @@ class SoftwareSteps:
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:
         """Every GPU sends a flag to every GPU after the op `after[gpu]`, and polls the flags that it receives.
 
-        `simulated_ps`: the part of the exchange that the Program has simulated before. Returns `[gpus]` the polls, DELAYs
-        called `ends`.
+        `simulated_ps`: the part of the exchange that the Program has simulated before.
+
+        Returns `[gpus]` the polls, DELAYs called `ends`.
         """
         poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps - simulated_ps))
         self.flags(f"{name}.barrier", 1, after, poll)
