@@ -39,7 +39,7 @@ def test_a_system_without_a_family_has_no_bar() -> None:
     assert (trust.families, trust.typical, trust.wide) == ((), None, None)
     assert trust.warnings == ("toy: no measurement checks predictions of its layer",)
     assert (part_judges("toy"), measured_range("toy", "sms", "h100-sxm")) == ({}, None)
-    assert "no software cost is charged" in warnings_of(scope(form="paper"))[0]
+    assert "charges no software cost" in warnings_of(scope(form="paper"))[0]
 
 
 def test_a_system_with_half_a_family_has_no_bar(judge) -> None:
