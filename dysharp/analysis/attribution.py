@@ -1,28 +1,33 @@
-"""Why a layer takes as long as it does: its time split along the critical path.
+"""The causes of a layer's time, found along the critical path.
 
-The walk starts at the op that finishes last and goes back in time, one op after the other, until time zero. Every picosecond on the way
-goes to one cause, so the parts sum to the time exactly:
+The walk starts at the op that finishes last. It goes back in time, op by op, until time zero. Every picosecond on the
+way is charged to one cause, so the parts sum to the time exactly:
 
-| part of an op | goes to |
+| part of an op | charged to |
 |---|---|
-| COMPUTE, ready to start (all slots taken) and start to end | `sm` |
-| DELAY, ready to end | `sm` if its operator is Dispatch or Combine (an SM that copies rows), else `host` |
-| transfer, issue to start: waiting in the hub | `link_up` while the up link was sending, else `link_down` (its buffers were full: a hot receiver) |
-| push, start to end: serialisation on the up link | `link_up` |
-| pull, start to end: two hops and the responder's memory | `latency`; the rest (requests and responses in queues) `link_up` |
-| end to the point that mattered (delivered, acknowledged, result there) | hops, acknowledgement and local memory `latency`; the rest `link_down` |
-| from the point that mattered to the successor's ready | up to one notification `latency`; more `link_down` |
+| COMPUTE: ready to start (all slots are taken), and start to end | `sm` |
+| DELAY: ready to end | `sm` if its operator is Dispatch or Combine (an SM copies rows), else `host` |
+| transfer: issue to start, in the hub | `link_up` while the up link sends, else `link_down` (hot receiver) |
+| push: start to end, serialisation on the up link | `link_up` |
+| pull: start to end | `latency` for two hops and the responder's memory, `link_up` for queues |
+| transfer: end to edge point | `latency` for hops, acknowledgement and local memory, else `link_down` |
+| edge point to the successor's ready | `latency` up to one notification, else `link_down` |
 
-What made an op wait *between ready and issue* decides where the walk goes on. In program order an op issues with or after its predecessor:
-the walk goes to the first op that issued at that instant. If a semaphore was full until then, the walk goes on at the op that gave it
-back. Of the *constant* part of that op's round trip (hops, responder, acknowledgement), as much goes to `window` as both links of its node
-were idle during the round trip: a wider window could have used that; the rest goes to the busier link. A wait whose end has no such op (a
-paced issuer) goes to `window`.
+A wait *between ready and issue* decides where the walk continues:
 
-On slots that take ops in program order the walk goes from the start of an op to the one that held the slot.
+- Program order: an op issues with or after its predecessor. The walk continues at the first op that issued at that
+  instant.
+- A semaphore was full until the issue: the walk continues at the op that released the semaphore. The round trip of that
+  op has a *constant* part (hops, responder, acknowledgement). Of this part, the time in which both links of the node
+  were idle is charged to `window`, because a wider window could have used the links. The remaining time is charged to
+  the busier link.
+- Neither (a paced issuer): the wait is charged to `window`.
+- SM slots that take ops in program order: the walk continues at the op that held the slot before.
 
-The same picoseconds by operator: each goes to that of the op that is walked (Dispatch, a GEMM, Combine; else `other`), so a wait for
-another GPU goes to what that GPU did.
+An edge point is, for example, the delivery, the acknowledgement or the result of a transfer.
+
+The same picoseconds are also split by operator. Each picosecond is charged to the operator of the op that the walk is
+at (Dispatch, a GEMM, Combine, else `other`). A wait for another GPU is so charged to the operators of that GPU.
 """
 
 from __future__ import annotations
@@ -50,12 +55,12 @@ CAUSES = ("link_up", "link_down", "sm", "latency", "window", "host")
 
 
 def attribute(program: Program, trace: Trace) -> dict[str, int]:
-    """Picoseconds of `trace.time_ps` by cause (keys `CAUSES`, sum exact). The Trace must be of a complete run."""
+    """Picoseconds of `trace.time_ps` by cause. Keys: `CAUSES`; the sum is exact. The Trace must be complete."""
     return critical_path(program, trace)[0]
 
 
 def critical_path(program: Program, trace: Trace) -> tuple[dict[str, int], dict[str, int]]:
-    """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`PHASES`); either sum is exact."""
+    """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`PHASES`). Both sums are exact."""
     walk = _Walk(program, trace)
     if program.n_ops == 0:
         return walk.parts, walk.operators
@@ -66,13 +71,13 @@ def critical_path(program: Program, trace: Trace) -> tuple[dict[str, int], dict[
         op, at, exposed = walk.back(op, at, exposed)
         if op < 0:
             break
-    walk.spend("latency", at)  # nothing is before time zero: only a malformed Trace leaves something here
+    walk.spend("latency", at)  # the walk ends at time zero; only a malformed Trace leaves time here
     return walk.parts, walk.operators
 
 
 @dataclass
 class _Walk:
-    """State of one walk; `parts` grows while `at` falls. Indices are built when the path first needs them."""
+    """State of one walk. `parts` grows while the time `at` falls. Indices are built when the walk first needs them."""
 
     program: Program
     trace: Trace
@@ -95,12 +100,15 @@ class _Walk:
         self.operators[self.operator] += ps
 
     def back(self, o: int, at: int, exposed: bool) -> tuple[int, int, bool]:
-        """Charge what op `o` did before time `at`, return where the path comes from: (op, time, through a semaphore). Op -1 = time zero."""
+        """Charge the time of op `o` before `at` (ps).
+
+        Returns where the walk continues: (op, time, through a semaphore). Op -1 = time zero.
+        """
         kind, t = self.kind[self.program.ops.template[o]], self.trace
         operator = self.program.templates[self.program.ops.template[o]].operator
         self.operator = operator if operator in PHASES else "other"
         done = int(t.done[o])
-        if at > done:  # a notification on its way
+        if at > done:  # a notification in flight
             known = min(at - done, self.program.machine.notify)
             self.spend("latency", known)
             self.spend("link_down", at - done - known)
@@ -118,7 +126,10 @@ class _Walk:
         return self._before_issue(o)
 
     def _in_turn(self, o: int, at: int, cause: str) -> tuple[int, int, bool]:
-        """Charge an op on slots that take ops by id; the path goes on at what gave it the slot, a semaphore, or its own start."""
+        """Charge an op on SM slots that take ops by id.
+
+        The walk continues at the op that freed the slot, at the op that released a semaphore, or at the op's own start.
+        """
         t, mine = self.trace, self._ops_of(int(self.program.ops.issuer[o]))
         issue = int(t.issue[o])
         self.spend(cause, at - issue)
@@ -136,13 +147,13 @@ class _Walk:
         return int(t.cause[first]), int(t.ready[first]), False
 
     def _transfer(self, o: int, at: int, exposed: bool, pull: bool) -> None:
-        """Charge [issue, at] of a transfer."""
+        """Charge the interval [issue, at] of a transfer."""
         m, t = self.program.machine, self.trace
         issue, start, end, done = (int(c[o]) for c in (t.issue, t.start, t.end, t.done))
-        if end <= issue or self._served_here(o, at):  # its own node's memory, no link
+        if end <= issue or self._served_here(o, at):  # served by the memory of its own node, without a link
             self._constant(o, issue, at, at - issue, exposed)
             return
-        # `at` may lie before the train has left (waits for the issue, or for one responder of a pull).
+        # `at` may lie before the end of the train: an op may wait for the issue or for one responder of a pull.
         sent, went = max(at, end), max(start, issue)
         hops = min(sent - end, 2 * m.lat + (m.ack if not pull and at == done else 0))
         self.spend("link_down", sent - end - hops)
@@ -153,7 +164,7 @@ class _Walk:
         self._hub_wait(o, issue, min(went, at))
 
     def _constant(self, o: int, issue: int, at: int, ps: int, exposed: bool) -> None:
-        """Fixed latencies of the round trip [issue, at]; `exposed`: the next op had to wait for its end."""
+        """Charge the fixed latencies `ps` of the round trip [issue, at]. `exposed`: the next op waited for its end."""
         if not exposed:
             self.spend("latency", ps)
             return
@@ -164,14 +175,14 @@ class _Walk:
         self.spend("link_up" if up >= down else "link_down", ps - idle)
 
     def _served_here(self, o: int, at: int) -> bool:
-        """Is `at` when the op's member on its own node was served."""
+        """Whether `at` is the time at which the op's member on its own node was served."""
         members = self.program.members
         mine = slice(int(members.ptr[o]), int(members.ptr[o + 1]))
         local = members.node[mine] == self.program.ops.node[o]
         return bool((self.trace.member[mine][local] == at).any())
 
     def _hub_wait(self, o: int, issue: int, start: int) -> None:
-        """[issue, start): the link was busy with others, or its buffers in the switch were full."""
+        """Charge [issue, start): the link sent other trains, or its buffers in the switch were full."""
         m, wait = self.program.machine, start - issue
         if wait <= 0:
             return
@@ -182,14 +193,14 @@ class _Walk:
         self.spend("link_down", wait - busy)
 
     def _busy_ps(self, link: tuple[I64, I64], begin: int, end: int) -> int:
-        """How long a link needs for what it was given in [begin, end), and for the train before that, still in service at `begin`."""
+        """Time (ps) that a link needs for the trains of [begin, end) and for the train in service at `begin`."""
         times, total = link
         first, last = np.searchsorted(times, (begin, end))
         sent = int(total[last] - total[max(first - 1, 0)])
         return -(-sent * PS_PER_US // self.program.machine.rate)
 
     def _before_issue(self, o: int) -> tuple[int, int, bool]:
-        """From the issue of transfer `o` to what it waited for."""
+        """Walk from the issue of transfer `o` to the op that it waited for."""
         t, ops = self.trace, self.program.ops
         issuer, at = int(ops.issuer[o]), int(t.issue[o])
         if self.program.issuers.discipline[issuer] == Discipline.PROGRAM_ORDER:
@@ -206,14 +217,14 @@ class _Walk:
     # ---- indices ---------------------------------------------------------------------------------------------
 
     def _ops_of(self, issuer: int) -> I64:
-        """Ops of an issuer by id; their issue times rise, in program order."""
+        """Ops of an issuer by id. In program order their issue times rise."""
         if self._issuer_ops is None:
             self._issuer_ops = group(self.program.ops.issuer + 1, len(self.program.issuers.node) + 1)
         ptr, order = self._issuer_ops
         return order[ptr[issuer + 1] : ptr[issuer + 2]]
 
     def _gave_back(self, o: int, at: int) -> int:
-        """The op that released, at time `at`, a semaphore that op `o` takes when it issues; -1 if none did."""
+        """The op that released, at time `at`, a semaphore that op `o` takes at its issue. -1 = no op."""
         holds = self.program.holds
         if self._op_holds is None:
             takes = np.where(holds.acquire_kind == Point.OP_ISSUED, holds.acquire, self.program.n_ops).astype(np.int32)
@@ -229,7 +240,7 @@ class _Walk:
         return -1
 
     def _released(self, sem: int) -> tuple[I64, I64]:
-        """(times, ops) of the releases of a semaphore at done or issue of an op, by time."""
+        """(times, ops) of all releases of a semaphore, by time. An op releases at its issue or when it is done."""
 
         def build() -> tuple[I64, I64]:
             holds, t = self.program.holds, self.trace
@@ -246,10 +257,10 @@ class _Walk:
         return _cached(self._releases, sem, build)
 
     def _links(self, node: int, side: int) -> tuple[I64, I64]:
-        """Of a node's up or down server: times of trains and of debt, rising, and the wire bytes before each, `[n + 1]`.
+        """Of a node's up or down server: rising times `[n]` of trains and debt, and wire bytes before each, `[n + 1]`.
 
-        Up: when a train was granted, a response was granted, a copy was acknowledged. Down: when a copy was delivered, a request
-        answered, a result or the last acknowledgement was there.
+        Up: times at which a train or a response is granted or a copy is acknowledged. Down: times at which a copy is
+        delivered, a request is answered, or a result or the last acknowledgement arrives.
         """
         return _cached(self._servers, node, lambda: self._links_of(node))[side]
 
@@ -258,11 +269,11 @@ class _Walk:
         if self._remote is None:
             self._remote = remote_members(p)
         own = np.flatnonzero((p.ops.node == node) & (p.ops.wire >= 0))
-        own = own[t.end[own] > t.issue[own]]  # the rest was served by its own node: nothing on the link
+        own = own[t.end[own] > t.issue[own]]  # the node itself serves the other pulls, without a link
         here = np.flatnonzero((p.members.node == node) & self._remote)
         mine = p.ops.wire[own]
         others = p.ops.wire[np.searchsorted(p.members.ptr, here, side="right") - 1]
-        # Columns that do not apply are zero: a push has no response or result, a pull no acknowledgement.
+        # Columns without a meaning are zero: a push has no response or result, a pull no acknowledgement.
         up = _server([t.start[own], t.member[here]], [w.up[mine], w.response[others] + w.ack_up[others]])
         down = _server([t.done[own], t.member[here]], [w.result[mine] + w.ack_down[mine], w.down[others]])
         return up, down

@@ -1,4 +1,4 @@
-"""Lower bounds of a layer's time: of one Program on its machine, and of any system on one workload."""
+"""Lower bounds of a layer's time: for one Program on its hardware, and for every system on one workload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A lower bound in microseconds. `terms` sums to `us`; `resource` is the one that gives it, such as "gpu[3].down"."""
+    """A lower bound in microseconds. `terms` sums to `us`. `resource`: the busiest resource, such as "gpu[3].down"."""
 
     us: float
     resource: str
@@ -27,15 +27,23 @@ class Bound:
 
 
 def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
-    """The largest busy time of any one resource of `program`, plus the head and tail latency that no order of its ops avoids.
+    """The largest busy time of any resource of `program`, plus the head and tail latency that no order of ops avoids.
 
-    A link direction is busy for all its wire bytes (payload, headers, requests, acks, notifications): acknowledgements drain in idle
-    gaps at line rate, so they need that time whoever goes first. Before the first byte of a down link lies one hop; after the last byte
-    of any link direction another one. (A push has two hops and its acknowledgement before it, but the last bytes of a direction may be
-    acknowledgements, which nothing waits for beyond `Machine.ack`; one hop is what always holds.) An SM pool is busy for its tasks times
-    their duration over its slots, memory that is shared for the bytes of all tasks; where all GEMMs wait for transfers (or are waited for), one
-    local or remote delivery comes before (or after). Terms: payload, headers, requests, acks, notifications or compute or memory;
-    head_latency, tail_latency. Zero terms are left out.
+    | resource | busy time | head and tail latency |
+    |---|---|---|
+    | link direction | all wire bytes | one hop before a down link, one hop after any link |
+    | SM pool | duration of all tasks, over the slots | a delivery before GEMMs that all wait, or after GEMMs |
+    | shared memory | bytes of all tasks | as for an SM pool |
+
+    A delivery before the GEMMs counts where all GEMMs wait for transfers. A delivery after the GEMMs counts where
+    transfers wait for all GEMMs. Wire bytes: payload, headers, requests, acks, notifications.
+
+    Acknowledgements need link time in any order, because they drain in idle gaps at line rate. The tail of a link is
+    only one hop: the last bytes of a direction may be acknowledgements, and no op waits for those beyond the constant
+    `ack`.
+
+    Keys of `terms`: payload, headers, requests, acks, notifications; or compute; or memory; and head_latency,
+    tail_latency. Zero terms are left out.
     """
     table = wire_table(program) if wires is None else wires
     m = program.machine
@@ -64,14 +72,14 @@ def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
 
 
 def pool_busy_ps(program: Program) -> I64:
-    """`[n_pools]` int64: slot-picoseconds of all COMPUTE and DELAY ops of each pool, without waits for memory."""
+    """`[n_pools]` int64: slot-picoseconds of all COMPUTE and DELAY ops of each pool, waits for memory excluded."""
     ops, took = _of_tasks(program, program.durations)
     pool = program.issuers.pool[program.ops.issuer[ops]]
     return np.bincount(pool, weights=took, minlength=len(program.pools.node)).astype(np.int64)
 
 
 def memory_busy_ps(program: Program) -> F64:
-    """`[n_nodes]` ps that each node's memory takes for the bytes of its tasks; zero where memory is not shared."""
+    """`[n_nodes]` ps that each node's memory needs for the bytes of its tasks. 0: memory is not shared."""
     if not program.machine.memory_rate:
         return np.zeros(program.n_nodes)
     ops, moved = _of_tasks(program, program.task_bytes)
@@ -79,7 +87,7 @@ def memory_busy_ps(program: Program) -> F64:
 
 
 def _of_tasks(program: Program, table: I64) -> tuple[I64, I64]:
-    """COMPUTE and DELAY ops, and the sum over the tasks of each of what `table` (durations, task_bytes) says of one."""
+    """Ids of COMPUTE and DELAY ops, and per op the sum of its tasks' entries in `table` (durations or task_bytes)."""
     tasks, duration, timed = _template_columns(program)
     ops = np.flatnonzero(timed[program.ops.template])
     template = program.ops.template[ops]
@@ -87,14 +95,14 @@ def _of_tasks(program: Program, table: I64) -> tuple[I64, I64]:
 
 
 def _template_columns(program: Program) -> tuple[I64, I64, NDArray[np.bool_]]:
-    """Tasks, duration row and "has a duration", per template."""
+    """Per template: number of tasks, row of durations, whether the template has a duration."""
     t = program.templates
     timed = np.array([x.kind in (Kind.COMPUTE, Kind.DELAY) for x in t], np.bool_)
     return np.array([x.tasks for x in t], np.int64), np.array([x.duration for x in t], np.int64), timed
 
 
 def _compute_ends(program: Program) -> tuple[int, int]:
-    """Picoseconds before the first and after the last GEMM of any pool that cannot be avoided."""
+    """Unavoidable picoseconds before the first GEMM and after the last GEMM of any pool."""
     m, edges = program.machine, program.edges
     delivery = min(m.local, 2 * m.lat)
     kinds = np.array([t.kind for t in program.templates], np.int8)[program.ops.template]
@@ -117,13 +125,17 @@ def workload_bound_us(
     free_links: bool = False,
     free_gemms: bool = False,
 ) -> float:
-    """The least time any system can need for this pass of this workload on this machine, in microseconds.
+    """A lower bound in microseconds of this pass of this workload on this cluster, for every system.
 
-    Payload of the hottest GPU and direction when a token with a remote GPU goes up once, every needed remote token comes down once,
-    every remote (token, GPU) pair's partial sum goes up once and one sum per token comes down; or the floating-point operations of the
-    busiest GPU at the peak of the GEMM type (backward twice the forward's: gradients of data and of weights); whichever is larger.
-    `free_links`: for a system whose links are free by declaration ("ideal"), the GEMMs alone; `free_gemms`: for a pass that leaves them
-    out, the links alone.
+    The bound is the larger of two times:
+
+    - Links: payload of the hottest GPU and direction. A token with a remote GPU goes up once. Every needed remote token
+      comes down once. The partial sum of every remote (token, GPU) pair goes up once. One sum per token comes down.
+    - GEMMs: floating-point operations of the busiest GPU at the peak rate of the GEMM type. A backward pass has twice
+      the operations of a forward pass, for gradients of data and of weights.
+
+    `free_links`: GEMMs alone, for a system whose links cost nothing by declaration ("ideal"). `free_gemms`: links
+    alone, for a pass without GEMMs.
     """
     rows = rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1)
     flops = 2 * int(rows.max(initial=0)) * model.hidden * model.expert_hidden * model.n_matrices

@@ -1,8 +1,9 @@
-"""Time that GEMMs lose because communication kernels hold SMs beside them. Memory bandwidth that both use is a server of the engine
-(docs/design/0007).
+"""Time that GEMMs lose because communication kernels hold SMs at the same time.
 
-In the real forms an SM channel has a pool of its own and GEMM tiles have all SMs (`systems.experts`). That is right where the kernels of a GPU
-run one after the other, as in every forward pass. In a backward pass weight gradients run beside Combine, without the SMs of Combine.
+The engine simulates shared memory bandwidth (docs/design/0007), but not shared SMs: in the real forms communication has
+pools of its own, and GEMM tiles have all SMs (`systems.building.experts`). That is right where the kernels of a GPU run
+one after the other, as in every forward pass. In a backward pass weight gradients run beside Combine and cannot use the
+SMs of Combine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KERNELS = ("dispatch", "combine")
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """One GPU, in ps: time that GEMMs run beside communication kernels, end of the last kernel, end of the last GEMM."""
+    """Times of one GPU in ps: GEMMs beside communication kernels, end of the last kernel, end of the last GEMM."""
 
     shared_ps: int
     kernels_end_ps: int
@@ -31,10 +32,11 @@ class Overlap:
 
 
 def sm_contention_us(program: Program, trace: Trace, n_sm: int, n_sms: int) -> float:
-    """By how much the layer ends later when the communication kernels keep `n_sm` of a GPU's `n_sms` SMs while they run.
+    """Delay of the layer's end in us when communication kernels keep `n_sm` of a GPU's `n_sms` SMs while they run.
 
-    A kernel keeps its SMs from its first to its last DELAY. The engine gave all SMs to the GEMMs beside it; they make up for `n_sm` of them: on the
-    free SMs until the kernel ends, then on all SMs. GEMMs are assumed to fill the SMs, so the result is an upper bound.
+    A kernel keeps its SMs from its first to its last DELAY. The engine gave all SMs to the GEMMs beside the kernel. The
+    GEMMs repeat the work of `n_sm` SMs: on the free SMs until the kernel ends, then on all SMs. GEMMs are assumed to
+    fill the SMs, so the result is an upper bound.
     """
     if not 0 < n_sm <= n_sms:
         return 0.0
@@ -46,7 +48,7 @@ def sm_contention_us(program: Program, trace: Trace, n_sm: int, n_sms: int) -> f
 
 
 def made_up_ps(overlap: Overlap, n_sm: int, n_sms: int) -> int:
-    """Time in which the GEMMs of a GPU make up for `n_sm` SMs that they did not have beside kernels."""
+    """Time in ps in which the GEMMs of a GPU do the work of the `n_sm` SMs that the kernels kept."""
     missing = n_sm * overlap.shared_ps
     until = max(0, overlap.kernels_end_ps - overlap.gemms_end_ps)
     free = n_sms - n_sm
@@ -56,7 +58,7 @@ def made_up_ps(overlap: Overlap, n_sm: int, n_sms: int) -> int:
 
 
 def overlap_of(program: Program, trace: Trace, gpu: int) -> Overlap:
-    """The time that GEMMs of `gpu` ran beside its Dispatch or Combine."""
+    """The times of `gpu`: GEMMs beside Dispatch or Combine, and the ends of both."""
     own = np.flatnonzero(program.ops.node == gpu)
     template = program.ops.template[own]
     gemms = own[np.array([t.kind == Kind.COMPUTE for t in program.templates], np.bool_)[template]]

@@ -1,6 +1,6 @@
-"""Bytes on the links: payload counted from what a Trace says has happened, wire bytes from the Program's tables.
+"""Bytes on the links: payload is counted from the events of a Trace, wire bytes from the tables of the Program.
 
-Both group the ops by (node, template, wire row): a layer has a few dozen such groups however many million ops.
+Both counts group the ops by (node, template, wire row). A layer with millions of ops has a few dozen such groups.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ TERMS = ("payload", "headers", "requests", "acks", "notifications")
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Transfers grouped by (template, wire row); the columns below have one entry per group.
+    """Transfers grouped by (template, wire row).
 
-    `sent` `[n_nodes, n_groups]` int64: ops of this source node with a member on another node. `copies`
-    `[n_nodes, n_groups]`: their members on this node. `ext` `[n_nodes, n_groups]`: extra wire bytes of those
-    copies (`Members.ext_bytes`).
+    | field | int64 | meaning |
+    |---|---|---|
+    | `sent` | `[n_nodes, n_groups]` | ops of this source node with a member on another node |
+    | `copies` | `[n_nodes, n_groups]` | members on this node of ops of other nodes |
+    | `ext` | `[n_nodes, n_groups]` | extra wire bytes of `copies` (`Members.ext_bytes`) |
+
+    The fields below have shape `[n_groups]`.
     """
 
     template: I64
@@ -38,14 +42,14 @@ class Groups:
 
 
 def remote_members(program: Program) -> NDArray[np.bool_]:
-    """`[n_members]`: is the member on another node than its op's source (so that its copy uses links)."""
+    """`[n_members]` bool: the member is on another node than the source of its op, so its copy uses links."""
     source = np.repeat(program.ops.node, np.diff(program.members.ptr))
     remote: NDArray[np.bool_] = source != program.members.node
     return remote
 
 
 def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None) -> Groups:
-    """Group the transfers of `program`; `happened` `[n_members]` leaves out members that did not."""
+    """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all)."""
     ops, members, n_nodes = program.ops, program.members, program.n_nodes
     n_wires = max(1, len(program.wires.up))
     code = ops.template * np.int32(n_wires) + ops.wire
@@ -71,7 +75,7 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None)
         ext += np.bincount(cell[remote], weights=members.ext_bytes[remote], minlength=n_nodes * n).astype(np.int64)
 
     payload = np.zeros(n, np.int64)
-    payload[group[wired]] = ops.bytes[wired]  # one size per wire row (the verifier holds this)
+    payload[group[wired]] = ops.bytes[wired]  # one size per wire row (the verifier checks this)
     template, wire = np.divmod(present, n_wires)
     pulls = np.array([program.templates[t].kind in PULLS for t in template], np.bool_)
     k = len(present)
@@ -90,9 +94,10 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None)
 def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) -> dict[str, dict[str, int]]:
     """Payload bytes that crossed links: `{"up": {"dispatch", "combine", "other"}, "down": {...}}`, summed over nodes.
 
-    Counted from the members that happened in `trace`. A push counts once up and once per copy down, a pull's
-    responses up and its result once down; members on the source's own node use no link. Gate weights (or gradients) that ride
-    along (`Wires.aux`) and control templates count as "other" (design section 6). `groups`: of all members, if at hand.
+    Only members that happened in `trace` count. A push counts once up, and once down per copy. A pull counts once up
+    per response, and once down. Members on the source's own node use no link. Bytes of gate weights or of their
+    gradients behind a row (`Wires.aux`) and bytes of control templates count as "other". `groups`: the groups of all
+    members, if the caller has them.
     """
     if trace.member.min(initial=0) < 0:
         groups = group_transfers(program, trace.member >= 0)
@@ -118,8 +123,8 @@ def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
 class WireTable:
     """Wire bytes of a complete run, `[n_nodes, len(TERMS)]` int64 per direction, columns in the order of `TERMS`.
 
-    Payload includes what rides along; headers include extension flits and the padding of the last flit.
-    Equals `Trace.up_busy` and `Trace.down_busy` when summed over terms.
+    Payload includes gate weights behind rows. Headers include extension flits and the padding of the last flit. The sum
+    over terms equals `Trace.up_busy` and `Trace.down_busy`.
     """
 
     up: I64
@@ -159,7 +164,7 @@ def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
 
 
 def _add_notifications(program: Program, up: I64, down: I64) -> None:
-    """Every row that notifies an op on another node costs one packet on both ends."""
+    """Add one packet on both ends per row that notifies an op on another node."""
     regions, column = program.regions, TERMS.index("notifications")
     if not (regions.row_notify >= 0).any():
         return

@@ -1,4 +1,4 @@
-"""How evenly a Routing loads GPUs and pairs of GPUs."""
+"""The balance of load that a Routing puts on GPUs and on pairs of GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 
 I64 = NDArray[np.int64]
-MOST_GPUS = 72  # above, a summary says more than the table
+MOST_GPUS = 72  # above, `to_dict` leaves the table of pairs out
 EPLB = "eplb"
 
 
@@ -22,10 +22,10 @@ EPLB = "eplb"
 class Load:
     """The load of a placed Routing.
 
-    placement  kind of the placement
+    placement  name of the placement rule
     note       replicas of the placement, or ""
-    pairs      [source GPU, destination GPU] int64: tokens sent, each once per destination; the diagonal crosses no link
-    rows       [gpus] int64: expert rows
+    pairs      [source GPU, destination GPU] int64: tokens sent, each once per destination; the diagonal uses no link
+    rows       [gpus] int64: useful rows of each GPU
     """
 
     placement: str
@@ -35,23 +35,23 @@ class Load:
 
     @property
     def rows_max_mean(self) -> float:
-        """Rows of the busiest GPU over the mean."""
+        """Useful rows of the busiest GPU divided by the mean over GPUs."""
         return max_over_mean(self.rows)
 
     @property
     def received_max_mean(self) -> float:
-        """Tokens that the busiest GPU receives over the mean."""
+        """Tokens that the busiest GPU receives divided by the mean over GPUs."""
         return max_over_mean(self._remote.sum(axis=0))
 
     @property
     def pair_max_mean(self) -> float:
-        """Tokens of the busiest pair of GPUs over the mean of all pairs."""
+        """Tokens of the busiest pair of GPUs divided by the mean over pairs."""
         off = self._remote[~np.eye(len(self.rows), dtype=bool)]
         return max_over_mean(off) if off.size else 1.0
 
     @property
     def busiest_pair(self) -> tuple[int, int]:
-        """(source, destination)."""
+        """(source GPU, destination GPU) of the pair with most tokens."""
         source, destination = divmod(int(self._remote.argmax()), len(self.rows))
         return source, destination
 
@@ -60,7 +60,7 @@ class Load:
         return self.pairs * (1 - np.eye(len(self.rows), dtype=np.int64))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; `pairs` is left out above `MOST_GPUS` GPUs."""
+        """The fields as plain values. `pairs` is left out above `MOST_GPUS` GPUs."""
         values: dict[str, Any] = {
             "placement": self.placement,
             "note": self.note,
@@ -94,5 +94,5 @@ def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[st
 
 
 def eplb_spec(routing: Routing) -> str:
-    """The placement to compare a Routing with: `eplb` with its default slots, or `auto` where the Routing has EPLB's placement."""
+    """The placement to compare a Routing with: "eplb" with its default slots; "auto" if the Routing has EPLB's."""
     return "auto" if routing.placement.kind == EPLB else EPLB

@@ -16,8 +16,8 @@ Phases = dict[str, dict[str, float]]
 def both_passes(forward: Row, backward: Row) -> Row:
     """The Row of two passes, one after the other: times, bytes, bounds, causes and counts add up.
 
-    phases_us       from the first start to the last end in either pass; busy times add up (each pass on its own last GPU)
-    utilization     mean weighted by the simulated times; for `_max`, of two maxima that may be different GPUs
+    phases_us       from the first start to the last end in either pass; busy times add up, each of its pass's last GPU
+    utilization     mean weighted by the simulated times; `_max` is the mean of two maxima, perhaps of different GPUs
     bound_resource  both resources where they differ
     digest          digest of the two digests
     wall_s          sum, with the shared routing counted once
@@ -45,7 +45,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
 
 
 def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
-    """Sums by key, keys of `one` first; a missing entry counts as 0."""
+    """Sums by key, keys of `one` first. A missing entry counts as 0."""
     out = dict(one)
     for name, value in two.items():
         out[name] = out[name] + value if name in out else value
@@ -53,7 +53,7 @@ def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 
 
 def _phases(forward: Phases, backward: Phases, begin_us: float) -> Phases:
-    """Phases of both passes; `backward` begins at `begin_us`. A phase that a pass does not have (end 0) is left out of start and end."""
+    """Phases of both passes. `backward` begins at `begin_us`. A phase with end 0 counts in neither start nor end."""
     out = {}
     for name, one in forward.items():
         two = backward[name]

@@ -1,4 +1,4 @@
-"""What the GPU that finishes last did when, and how busy links and SMs were."""
+"""Phases, exposed communication and waits of the GPU that finishes last, and utilization of links and SMs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES = ("dispatch", "gemm1", "gemm2", "combine", "other")
 
 
 class LastGpu:
-    """The ops of the GPU that finishes last (smallest op id on a tie), selected once; `ops` `[n]` int64 ids."""
+    """The ops of the GPU that finishes last. `ops`: `[n]` int64 ids. On a tie the op with the smallest id decides."""
 
     def __init__(self, program: Program, trace: Trace) -> None:
         self.program, self.trace = program, trace
@@ -29,7 +29,10 @@ class LastGpu:
         self.timed = kinds != Kind.JOIN
 
     def phases_us(self) -> dict[str, dict[str, float]]:
-        """{operator: {start, end, busy}} in microseconds; busy is the union of its ops from issue to completion. Zeros if it has none."""
+        """{operator: {start, end, busy}} in us. Busy: union of the operator's ops from issue to completion.
+
+        An operator without ops has zeros.
+        """
         out = {}
         operator = np.array([PHASES.index(t.operator) if t.operator in PHASES else 4 for t in self.program.templates])
         phase = np.where(self.timed, operator[self.template], -1)
@@ -44,8 +47,8 @@ class LastGpu:
     def exposed_ps(self) -> int:
         """Picoseconds with a transfer in flight and no COMPUTE running.
 
-        In flight: transfers of this GPU over links, from issue to completion, and copies and requests of others for it, from their
-        start to their delivery (or answer) here.
+        Two kinds of transfers count: transfers of this GPU over links, from issue to completion; copies and requests of
+        other GPUs to this GPU, from their start to their delivery or answer here.
         """
         p, t = self.program, self.trace
         own = self.transfers[t.end[self.transfers] > t.issue[self.transfers]]
@@ -58,7 +61,7 @@ class LastGpu:
         return union_ps(start, end) - union_ps(busy_start, busy_end)
 
     def stalls_us(self) -> dict[str, float]:
-        """Microseconds this GPU had something waiting: for room in a window, for the up link, for an SM slot (they overlap)."""
+        """Microseconds in which ops of this GPU waited for a window, for the up link, for an SM slot. Waits overlap."""
         t = self.trace
         window = union_ps(*self._window_waits())
         link = union_ps(t.issue[self.transfers], t.start[self.transfers])
@@ -66,7 +69,10 @@ class LastGpu:
         return {"window_us": ps_to_us(window), "link_us": ps_to_us(link), "sm_us": ps_to_us(slots)}
 
     def _window_waits(self) -> tuple[I64, I64]:
-        """From when an op with semaphores could have gone (ready; in program order also: its predecessor gone) to its issue."""
+        """(start, end) of waits for semaphores.
+
+        Start: the op is ready, and in program order its predecessor has issued.
+        """
         p, t, holds = self.program, self.trace, self.program.holds
         takes = np.zeros(p.n_ops, np.bool_)
         takes[holds.acquire[holds.acquire_kind == Point.OP_ISSUED]] = True
@@ -83,9 +89,10 @@ class LastGpu:
 
 
 def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, float]:
-    """Wire time over total time per link direction and GEMM slot time per SM pool: mean over GPUs, and `_max`.
+    """Busy time divided by total time, per link direction and for SM slots: mean over GPUs, and maximum (`_max`).
 
-    `pool_busy` `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools that run no GEMM (hosts, load/store units) do not count.
+    `pool_busy`: `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools without GEMMs (hosts, load/store
+    units) do not count.
     """
     out = dict.fromkeys(("up", "down", "sm", "up_max", "down_max", "sm_max"), 0.0)
     if trace.time_ps == 0:

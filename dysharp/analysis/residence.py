@@ -1,4 +1,4 @@
-"""How long rows matter to the AL TLB of their hub: from the first packet of Dispatch to the first of Combine."""
+"""Lifetimes of rows in the AL TLB of their hub: from the first Dispatch packet to the first Combine packet."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ I64 = NDArray[np.int64]
 
 
 def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] | None:
-    """Rates and lifetimes of rows at the hubs, of a run whose TLBs evicted nothing; None where no row is both pushed and pulled.
+    """Rates and lifetimes of rows at the hubs, for a run without evictions. None: no row is both pushed and pulled.
 
-    `al_read` `[n_rows]` ps: first lookup of each row, -1 = none. `rows`: on all hubs; `rows_per_hub` of the fullest; `dispatch_per_us`,
-    `combine_per_us`: rows whose first packet of the operator comes, per hub and microsecond between the operator's first and last such row;
-    `lifetime_us`: mean time between a row's two first packets. A pull's is taken when its first request can be there.
+    `al_read`: `[n_rows]` ps, first lookup of each row, -1 = none.
+
+    | key | meaning |
+    |---|---|
+    | `rows` | rows of all hubs |
+    | `rows_per_hub` | rows of the hub with most rows |
+    | `dispatch_per_us`, `combine_per_us` | rows per hub and us, counted by the first packet of each row |
+    | `lifetime_us` | mean time from a row's first Dispatch packet to its first Combine packet |
+
+    Rates are taken between the first and the last of these packets. For a pull the earliest arrival of its first
+    request counts.
     """
     pulled = _pull_arrival(program, trace)
     both = np.flatnonzero((al_read >= 0) & (pulled >= 0))
@@ -44,7 +52,10 @@ def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] |
 
 
 def _pull_arrival(program: Program, trace: Trace) -> I64:
-    """`[n_rows]` ps: when the first request for a row can be at its hub, two hops after its op's start; -1 = nobody on another GPU pulls it."""
+    """`[n_rows]` ps: earliest arrival of the first request for a row at its hub, two hops after the start of the pull.
+
+    -1 = no other GPU pulls the row.
+    """
     members = program.members
     owner = np.repeat(np.arange(program.n_ops), np.diff(members.ptr))
     member = np.repeat(np.arange(len(members.node)), np.diff(members.fill_ptr))

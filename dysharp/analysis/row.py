@@ -21,7 +21,7 @@ from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
 MODEL_VERSION = "3"
-"""Raised by every change that moves a simulated number; the changelog says which and why."""
+"""Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 SURROUNDINGS = "surroundings_us"
 """The key of `Row.attribution` for surroundings on an hw cluster."""
@@ -29,9 +29,9 @@ SURROUNDINGS = "surroundings_us"
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """What was run: the inputs of one pass, as they appear in its Row.
+    """The inputs of one pass, as they appear in its Row.
 
-    `layer`: of a recording, or the draw of a distribution; None = the default draw. `direction`: "fwd" or "bwd".
+    `layer`: layer of a recording, or draw of a distribution; None = the default draw. `direction`: "fwd" or "bwd".
     `free_links`: links cost nothing by declaration ("ideal").
     """
 
@@ -54,7 +54,7 @@ class RunInputs:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a Program and its Trace say. Fields are named and defined as in `Row`; `simulated_us` is the time of the Program."""
+    """Results of a Program and its Trace. Fields are defined as in `Row`. `simulated_us`: time of the Program."""
 
     simulated_us: float
     phases_us: dict[str, dict[str, float]]
@@ -76,7 +76,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class WallTimes:
-    """Wall seconds of the steps; `plan` includes the verifier and lowering, `total` leaves `compile_s` out."""
+    """Wall seconds of each step. `plan` includes the verifier and lowering. `total` excludes `compile_s`."""
 
     routing: float
     plan: float
@@ -87,7 +87,7 @@ class WallTimes:
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """What the run took on the computer that simulated it: `peak_rss_mb` in MB (1e6 bytes)."""
+    """Costs of the run on the computer that simulated. `compile_s` in seconds, `peak_rss_mb` in MB (1e6 bytes)."""
 
     wall_s: WallTimes
     compile_s: float
@@ -99,9 +99,10 @@ class Row:
     """One system on one workload: the fields of `dysharp run --json`, and `header`.
 
     Times are in microseconds, sizes in bytes, shares between 0 and 1. "The last GPU" is the GPU that finishes last.
-    "The Program" is the simulated transfers and GEMMs. On `hw-*` clusters a layer also has surroundings (`analysis.surroundings`):
-    `time_us`, `attribution` and `eager_us` contain surroundings, every other time is of the Program alone.
-    With `window`, every other field describes the leading tokens. Direction "both": `analysis.both_passes` says how two passes add up.
+    "The Program" is the simulated transfers and GEMMs. On `hw-*` clusters a layer also has surroundings
+    (`analysis.surroundings`). `time_us`, `attribution` and `eager_us` contain surroundings; all other times are times
+    of the Program alone. With `window`, all other fields describe the leading tokens. Direction "both": see
+    `analysis.both_passes`.
 
     `system`             name of the system
     `form`               "paper" or "real"
@@ -134,18 +135,18 @@ class Row:
     `n_ops`              ops of the Program
     `n_events`           events of the engine
     `wall_s`             wall seconds {routing, plan, engine, analysis, total} (`WallTimes`)
-    `compile_s`          wall seconds of importing and compiling kernels
+    `compile_s`          wall seconds of importing and compiling numba kernels
     `peak_rss_mb`        largest resident memory of the process, MB (1e6 bytes); 0 = not known
     `digest`             digest of the Trace
     `model_version`      version of the simulated numbers (`MODEL_VERSION`)
     `blocks`             counts of the fabric's blocks at packet level (`engine.packet.statistics`), of the forward pass
                          in "both"; empty at burst level
-    `warnings`           what lies outside the validated range, on hw clusters
+    `warnings`           parts of the prediction outside the validated range, on hw clusters
     `window`             estimate for the whole layer {tokens, of_tokens, time_us, us_per_token, half_window_time_us}
                          (`api.window`); empty when all tokens were run
     `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, contention_us, host_us} on hw clusters where
                          GEMMs run, else empty
-    `header`             lines that say what the numbers rest on; not in JSON
+    `header`             lines about inputs and assumptions behind the numbers; not in JSON
     """
 
     system: str
@@ -189,7 +190,7 @@ class Row:
 
     @property
     def layer_us(self) -> float:
-        """Time of the whole layer: `time_us`, or the estimate of the window."""
+        """Time of the whole layer: `time_us`, or the estimate for the whole layer in `window`."""
         return float(self.window["time_us"]) if self.window else self.time_us
 
     @property
@@ -199,13 +200,14 @@ class Row:
 
     @property
     def eager_us(self) -> float:
-        """`time_us` and the host's launches, which an eager layer does not hide."""
+        """Time of an eager layer: `time_us` plus the host's launches."""
         return self.time_us + self.surroundings_us.get("host_us", 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
-        `blocks`, `warnings`, `window` and `surroundings_us` are left out when empty. With `surroundings_us` come `simulated_us` and `eager_us`.
+        `blocks`, `warnings`, `window` and `surroundings_us` are left out when empty. A Row with `surroundings_us` also
+        has the keys `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
         del out["header"]
@@ -216,13 +218,16 @@ class Row:
 
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
-    """"real" or "paper": what the option `form` says, by the family of the cluster where it is "auto"; without the option "paper"."""
+    """"real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.
+
+    No option: "paper".
+    """
     return "real" if is_real(str(options.get("form", "paper")), cluster) else "paper"
 
 
 def measure(inputs: RunInputs, program: Program, trace: Trace) -> Measured:
     """Count, bound and attribute a finished run."""
-    # Hashing a large Trace takes as long as all the rest and leaves the interpreter free meanwhile.
+    # Hashing a large Trace takes as long as all other steps together, and releases the interpreter lock.
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(trace.digest)
         groups = group_transfers(program)
@@ -267,7 +272,7 @@ def make_row(
     warnings: tuple[str, ...] = (),
     header: tuple[str, ...] = (),
 ) -> Row:
-    """The Row of a finished run from its parts. `surroundings` None: the layer is the Program alone."""
+    """The Row of a finished run. `surroundings` None: the layer is the Program alone."""
     values = {f.name: getattr(measured, f.name) for f in dataclasses.fields(measured) if f.name != "simulated_us"}
     if surroundings is not None:
         values["attribution"] = measured.attribution | {SURROUNDINGS: surroundings.device_us}

@@ -1,8 +1,8 @@
 """Parts of a layer on a real GPU that the Program does not contain: permutation, activation, casts, launches.
 
 The Program of a real form contains the communication kernels and the GEMM tiles. The surroundings come from the closed
-forms of `compute.moe` for the GPU with the most rows. `make_row` adds them to the Program's time on `hw-*` clusters; the
-family `layer` adds them for `validate` (`measured/families/layer.py`).
+forms of `compute.moe` for the GPU with the most rows. `make_row` adds them to the Program's time on `hw-*` clusters;
+the family `layer` adds them for `validate` (`measured/families/layer.py`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from dysharp.specs.fitted import fitted
 from dysharp.systems import get_system
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 
-FP8_ROWS = ("fp8", "fp8-plain", "mxfp8")  # words of the option `dispatch`: rows arrive as the GEMMs read them
-GEMM_CALLS = {"fwd": 3, "bwd": 4}  # GEMM, activation, GEMM; two data gradients (the activation's in an epilogue) and two weight gradients
+FP8_ROWS = ("fp8", "fp8-plain", "mxfp8")  # values of the option `dispatch` with rows in the format of the GEMMs
+# Forward: GEMM, activation, GEMM. Backward: two data gradients (one with the activation's in its epilogue), two weight
+# gradients.
+GEMM_CALLS = {"fwd": 3, "bwd": 4}
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Times in us.
+    """Times in us of the parts of a layer that the Program does not contain.
 
-    permute_us     reordering rows by expert, and back
+    permute_us     reordering of rows by expert, and back
     activation_us  activation between the GEMMs
     cast_us        casts to the format of the GEMMs
     launch_us      gaps between GEMM kernels
     contention_us  time that GEMMs lose because communication kernels hold SMs beside them (`contention.py`)
-    host_us        launches of the host: in an eager layer, where the GPU waits for counts; not in a CUDA graph
+    host_us        launches of the host, in an eager layer whose GPU waits for counts; 0 in a CUDA graph
     """
 
     permute_us: float = 0.0
@@ -53,7 +55,10 @@ class Surroundings:
 def surroundings(
     system: str, model: Model, cluster: Cluster, routing: Routing, *, options: Mapping[str, Any], direction: str = "fwd"
 ) -> Surroundings:
-    """The surroundings of one pass of a layer under `system` with `options`. A layer that is one kernel has the time of the host only."""
+    """The surroundings of one pass of a layer under `system` with `options`.
+
+    A layer that is one kernel has `host_us` only.
+    """
     chosen = get_system(system)
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
     copies = int(needed_gpus(routing).sum(axis=0).max(initial=0))
@@ -70,10 +75,10 @@ def around(
     rows        expert rows that the GPU computes
     copies      rows that the GPU received
     permutes    permutations outside the Program
-    fp8_rows    rows arrive in the format of the GEMMs
+    fp8_rows    True: rows arrive in the format of the GEMMs
     cast_bytes  bytes moved by further casts (weights in training)
 
-    Backward, the activation's gradient is in the epilogue of a GEMM, in the Program.
+    In a backward pass the Program contains the activation's gradient, in the epilogue of a GEMM.
     """
     gpu, c = cluster.own_gpu, cluster.fitted
     gates = 2 if model.gated else 1
@@ -92,7 +97,7 @@ def around(
 
 
 def host_line(cluster: Cluster) -> str:
-    """A line that says where the host's launch time comes from."""
+    """A printed line about the source of the host's launch time."""
     c = cluster.fitted
     name = moe.host_constant(cluster.own_gpu, c)
     whose = "this cluster's own value" if name in dict(cluster.constants) else f"not your host: {fitted()[name].meaning}"

@@ -1,4 +1,4 @@
-"""`main`: from exceptions to exit codes and one-line messages."""
+"""`main` runs the command line and turns exceptions into exit codes and one-line messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 1 a check failed, 2 wrong input, 130 interrupted (design section 6)."""
+    """Run the command line and exit with a code: 0 done, 1 a check failed, 2 wrong input, 130 interrupted."""
     sys.exit(_run(args))
 
 

@@ -1,4 +1,7 @@
-"""Rows of pseudo-systems, for which nothing is simulated: `closed-form` (uniform routing in formulas) and `packet-format` (flits)."""
+"""Rows of pseudo-systems, which are calculated and not simulated.
+
+`closed-form`: formulas of uniform routing. `packet-format`: flits of packets.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from dysharp.workload import uniform_traffic
 
 
 def calculated_row(point: Point) -> dict[str, Any]:
-    """The row of a point of a pseudo-system."""
+    """The calculated row of a pseudo-system's point."""
     return format_row(point) if point.system == PACKET_FORMAT else closed_row(point)
 
 
 def format_row(point: Point) -> dict[str, Any]:
-    """Payload efficiency (percent) of a store of `granularity` bytes to topk targets in `format`, beside other formats
-    and beside the packets as they are encoded."""
+    """Payload efficiency (percent) of a store of `granularity` bytes to topk targets in `format`.
+
+    The row also compares the efficiency with other formats and with encoded packets.
+    """
     options = dict(point.options)
     name, granularity = options.pop("format", None), options.pop("granularity", None)
     if options or not isinstance(name, str) or isinstance(granularity, bool) or not isinstance(granularity, int):
@@ -35,7 +40,10 @@ def format_row(point: Point) -> dict[str, Any]:
 
 
 def closed_row(point: Point) -> dict[str, Any]:
-    """Fields of `workload.UniformTraffic` (vectors per token, shares and ratios) for the point's model, GPUs and option `topk`."""
+    """Fields of `workload.UniformTraffic` for the model, the GPUs and the option `topk` of a point.
+
+    The fields are token rows per token, shares and ratios.
+    """
     assert point.system == CLOSED_FORM
     options = dict(point.options)
     model = load_model(point.model)

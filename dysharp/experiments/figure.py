@@ -1,4 +1,4 @@
-"""A figure: which points to run, and what to compare with the paper. A TOML names metrics, it never holds code."""
+"""A figure: the points to run, and the numbers to compare with the paper. A TOML names metrics and holds no code."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ STATUSES = ("reproduced", "gap", "no_published_value")
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")
 KEYS = {"title", "source", "text", "points", "check"}
-CLOSED_FORM = "closed-form"  # no system: the closed forms of uniform routing, for which nothing is simulated
-PACKET_FORMAT = "packet-format"  # no system: flits of packets (isa/efficiency.py), nothing is simulated
-CALCULATED = {  # pseudo-system: its metrics
+CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
+PACKET_FORMAT = "packet-format"  # pseudo-system: flits of packets (isa/efficiency.py), not simulated
+CALCULATED = {  # pseudo-system -> metrics
     CLOSED_FORM: ("redundant_share", "ideal_speedup"),
     PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
 }
@@ -59,15 +59,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One simulation: what `dysharp run` takes, and free choices (`specs/data/choices.toml`) that differ from their value there.
+    """One simulation: the arguments of `dysharp run`, and free choices that differ from `specs/data/choices.toml`.
 
-    `options` {option: value} of the system and `choices` {name: value}, both as sorted tuples; `gpus`, `tokens` (per GPU): None = default.
+    `options`: {option: value} of the system, `choices`: {name: value}; both are sorted tuples of pairs. `gpus`,
+    `tokens` (per GPU): None = default.
     """
 
     system: str
     model: str
     cluster: str
-    routing: str  # "" = the model's own
+    routing: str  # "" = the model's default routing
     seed: int = 0
     gpus: int | None = None
     tokens: int | None = None
@@ -77,7 +78,10 @@ class Point:
     fidelity: str = "burst"
 
     def command(self) -> list[str]:
-        """Arguments of the `dysharp` command that prints this point (without `choices`, which have no flag)."""
+        """Arguments of the `dysharp` command that prints this point.
+
+        `choices` are left out, because they have no flag.
+        """
         words = ["run", self.system, "--model", self.model, "--cluster", self.cluster, "--seed", str(self.seed)]
         for flag, value in (
             ("--routing", self.routing),
@@ -94,7 +98,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        """Short text for tables: system, model, and whatever is set besides."""
+        """Short text for tables: system, model, and all fields without their default."""
         words = [self.system, Path(self.model).name, self.routing]
         words += [f"{n} {what}" for n, what in ((self.gpus, "GPUs"), (self.tokens, "tokens per GPU")) if n is not None]
         words += [f"seed {self.seed}"] if self.seed else []
@@ -104,16 +108,17 @@ class Point:
 
     @property
     def workload(self) -> tuple[Any, ...]:
-        """What two systems must share to be compared."""
+        """The fields that two points must share for a comparison of their systems."""
         return self.model, self.cluster, self.routing, self.seed, self.gpus, self.tokens, self.direction, self.fidelity
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One number of ours beside the paper's. The status is what we claim; `verdict` tests the claim.
+    """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
 
-    It takes the points of `system` that match `models`, `routing` and `options` (each value or any of a list); `over` is the system it is
-    compared with, `against` the routing (metric `kept`). `within` is relative to `paper`; metrics are explained in `verdict.MEASURES`.
+    A check takes the points of `system` that match `models`, `routing` and `options`; an option's value may be a list
+    of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric `kept`).
+    `within`: tolerance relative to `paper`. `verdict.MEASURES` explains the metrics.
     """
 
     name: str
@@ -136,7 +141,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Points and checks under a name."""
+    """A named set of points and checks."""
 
     name: str
     title: str
@@ -153,7 +158,10 @@ def list_figures() -> list[str]:
 
 
 def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
-    """A packaged figure, or a user's TOML of the same form. Raises ConfigError with the file, the key and the nearest valid name."""
+    """A packaged figure, or a figure from a user's TOML file.
+
+    Raises ConfigError with the file, the key and the nearest valid name.
+    """
     name = os.fspath(name_or_path)
     if name.endswith(".toml"):
         return _figure(Path(name).stem, parse_toml(read_text(Path(name)), name), name)
@@ -164,17 +172,20 @@ def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
 
 
 def in_direction(figure: Figure, direction: str) -> Figure:
-    """The same figure for another pass. Claims are about the forward pass (design section 4), so of another one nothing is claimed."""
+    """The figure for the pass `direction`.
+
+    Papers claim numbers of forward passes only, so other passes have no claims.
+    """
     _word(direction, DIRECTIONS, "direction")
     if direction == "fwd":
         return figure
     points = tuple(p if p.system in CALCULATED else replace(p, direction=direction) for p in figure.points)
-    title = f"{figure.title}; here with --direction {direction}"
+    title = f"{figure.title}; with --direction {direction}"
     return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)))
 
 
 def unclaimed(check: Check) -> Check:
-    """The same number, without a claim about it."""
+    """The check without its claim."""
     return replace(check, status="no_published_value", reason="", ablation="", within=None, at_least=None, at_most=None)
 
 
@@ -212,7 +223,10 @@ def _listed(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """One table of points: everything multiplies. `cluster`, `gpus`, `tokens` and `direction` may be one value or a list."""
+    """One table of points: the product of all axes.
+
+    `cluster`, `gpus`, `tokens` and `direction` are one value or a list.
+    """
 
     systems: tuple[str, ...]
     models: tuple[str, ...]
@@ -229,7 +243,7 @@ class _Axes:
 
 
 def _typed(kind: type[T], table: dict[str, Any], where: str) -> T:
-    """`table` as a `kind`. Raises ConfigError with the path of the first value of a wrong type."""
+    """`table` as an instance of `kind`. Raises ConfigError with the path of the first value of a wrong type."""
     try:
         return TypeAdapter(kind).validate_python(table)
     except ValidationError as error:
@@ -243,7 +257,7 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     axes = _typed(_Axes, table, where)
     cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*([(name, v) for v in values] for name, values in axes.grid.items())))
     if axes.defaults:
-        cells.append(())  # beside the grid, the point that sets none of its options
+        cells.append(())  # beside the grid: the point with default options
     for word in axes.direction:
         _word(word, DIRECTIONS, f"{where}.direction")
     _word(axes.fidelity, FIDELITIES, f"{where}.fidelity")
@@ -258,7 +272,7 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
 
 
 def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
-    """A check on points that the figure does not have would hold for ever."""
+    """Raise ConfigError for a check without points: such a check would always hold."""
     systems = dict.fromkeys(p.system for p in points)
     for name, words, valid in (
         ("system", (check.system,), systems),
@@ -279,17 +293,17 @@ def _check(table: dict[str, Any], where: str) -> Check:
     _word(check.reduce, REDUCTIONS, f"{where}.reduce")
     _word(check.status, STATUSES, f"{where}.status")
     if (check.metric == "kept") != (check.against is not None):
-        raise ConfigError(f"{where}.against: found {check.against!r}, expected a routing exactly where the metric is kept")
+        raise ConfigError(f"{where}.against: found {check.against!r}, expected a routing if the metric is kept, else none")
     if check.status == "gap" and not (check.reason and check.ablation):
-        raise ConfigError(f"{where}: found a gap without its reason or ablation command, expected both")
+        raise ConfigError(f"{where}: found a gap without a reason or without an ablation command, expected both")
     if (check.metric in COMPARED) != bool(check.over):
-        raise ConfigError(f"{where}.over: found {check.over!r}, expected a system exactly where the metric is one of {', '.join(COMPARED)}")
+        raise ConfigError(f"{where}.over: found {check.over!r}, expected a system if the metric is one of {', '.join(COMPARED)}, else none")
     for system, metrics in CALCULATED.items():
         if (check.metric in metrics) != (check.system == system):
             raise ConfigError(f"{where}.metric: found {check.metric!r} of {check.system!r}, expected {' or '.join(metrics)} of {system} only")
     if check.within is not None and check.paper is None:
-        raise ConfigError(f"{where}.within: found a tolerance without the paper's value it refers to, expected both")
+        raise ConfigError(f"{where}.within: found a tolerance without the paper's value, expected both")
     judged = any(v is not None for v in (check.within, check.at_least, check.at_most))
     if (check.status != "no_published_value") != judged:
-        raise ConfigError(f"{where}: found status {check.status!r}, expected a bound (within, at_least, at_most) exactly where something is claimed")
+        raise ConfigError(f"{where}: found status {check.status!r}, expected a bound (within, at_least, at_most) if the status is a claim, else none")
     return check

@@ -1,4 +1,4 @@
-"""Runs points, each in a process of its own, and keeps what is finished: killed at any moment, nothing is repeated."""
+"""Runs each point in a separate process and stores each finished point. A run that is killed repeats none of them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from dysharp.specs import load_cluster, load_model
 
 Rows = dict[Point, dict[str, Any]]
 Progress = Callable[[int, int, str], None]
-"""`progress(done, total, what)`: points finished or failed, points asked for, the last one."""
+"""`progress(done, total, what)`: points finished or failed, points requested, label of the last point."""
 
 
 class SourcesChanged(SimulationError):
-    """Points of two versions of the code must not stand in one table: this ends the run, unlike a point that fails."""
+    """The code changed during the run. The run ends, because one table must not mix two versions of the code."""
 
 
 def check_points(points: Iterable[Point]) -> None:
-    """Raise ConfigError for the first point that names an unknown system, option, model or cluster: before anything runs."""
+    """Raise ConfigError for the first point with an unknown system, option, model or cluster, before any point runs."""
     from dysharp.api.options import options_of, split_fabric
     from dysharp.systems import get_system
 
@@ -44,14 +44,17 @@ def check_points(points: Iterable[Point]) -> None:
 
 @dataclass(slots=True)
 class _Processes:
-    """The worker processes in flight, so that an interrupted run can end them."""
+    """The running worker processes, so that an interrupted run can end them."""
 
     running: set[subprocess.Popen[str]] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
 
     def row_of(self, point: Point) -> dict[str, Any]:
-        """The Row of one point. Raises SimulationError with its label and the last line that the process printed."""
+        """The Row of one point.
+
+        Raises SimulationError with the point's label and the last line that its process printed.
+        """
         if point.system in CALCULATED:
             return calculated_row(point)
         command = [sys.executable, "-m", "dysharp.experiments.worker"]
@@ -70,7 +73,7 @@ class _Processes:
             raise SimulationError(f"{point.label}: {_why(process.returncode, err)}")
         answer = json.loads(out)
         if answer["code"] != code_digest():
-            raise SourcesChanged("the sources of dysharp changed during the run, so its points no longer belong together; start it again")
+            raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
         return dict(answer["row"])
 
     def end(self) -> None:
@@ -88,12 +91,13 @@ def _why(returncode: int, err: str) -> str:
 
 
 def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
-    """Rows of all points, from the store where it has them: ({point: row}, {point: why it failed}), `jobs` processes at a time.
+    """Rows of all points, as ({point: row}, {point: reason of its failure}). `jobs`: number of processes.
 
-    A point that fails does not stop the others. Raises SourcesChanged when the package was edited meanwhile. That and KeyboardInterrupt
-    end the processes in flight; finished points stay in the store.
+    A point that the store has is not run. A point that fails does not stop the run. Raises SourcesChanged when the
+    package is edited during the run. SourcesChanged and KeyboardInterrupt end the running processes; finished points
+    stay in the store.
     """
-    code_digest()  # now: it has to be that of the code which the first point runs
+    code_digest()  # taken before the first point runs, so that it is the digest of the code that the point runs
     wanted = list(dict.fromkeys(points))
     rows = {p: row for p in wanted if (row := store.get(p)) is not None}
     failed: dict[Point, str] = {}

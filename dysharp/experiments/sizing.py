@@ -1,7 +1,8 @@
-"""Sizes of the packet level's tables: hit rates, what a small table costs, and the law entries = rate x lifetime.
+"""Sizes of the packet level's tables: hit rates, cost of a small table, and the law entries = rate x lifetime.
 
-A figure sweeps one option `fabric.<entries>` of its points and compares each point with the largest table of the same workload and other options:
-0 (the block makes nothing wait) where the sweep has it, else the most entries (an AL TLB reads memory for every first touch however large it is).
+A figure sweeps one option `fabric.<entries>` and compares each point with the largest table under equal workload and
+options. The largest table is size 0 if the sweep has it: the table then makes no packet wait. Else the largest table
+has the most entries: an AL TLB of any size reads memory for every first touch.
 """
 
 from __future__ import annotations
@@ -18,31 +19,34 @@ KNEE = 1.01  # a table is large enough when it costs at most 1 % of the infinite
 
 
 def size_of(point: Point) -> tuple[str, int] | None:
-    """The table a point sweeps and its entries; None where it sets none. Beside a reduction table the AL TLB's size is only a setting."""
+    """(option, entries) of the table that a point sweeps; None if the point sets no table.
+
+    If a point sets both tables, the reduction table is swept.
+    """
     options = dict(point.options)
     return next(((name, options[name]) for name in (REDUCTION, AL) if name in options), None)
 
 
 def with_size(point: Point, entries: int) -> Point:
-    """The same point with another size of its table."""
+    """The point with `entries` as the size of its table."""
     name, _ = size_of(point) or ("", 0)
     return replace(point, options=tuple((key, entries if key == name else value) for key, value in point.options))
 
 
 def largest(point: Point, rows: Rows) -> Point:
-    """The point of the same sweep with the largest table."""
+    """The point with the largest table of the sweep."""
     sizes = [found[1] for p in rows if (found := size_of(p)) and with_size(p, 0) == with_size(point, 0)]
     return with_size(point, 0 if 0 in sizes else max(sizes, default=0))
 
 
 def over_infinite(point: Point, rows: Rows) -> float | None:
-    """Time over that with the largest table."""
+    """Time divided by the time with the largest table."""
     base = rows.get(largest(point, rows)) if size_of(point) else None
     return None if base is None else float(rows[point]["time_us"]) / float(base["time_us"])
 
 
 def extra_flits(point: Point, rows: Rows) -> float | None:
-    """Flits on the links over those with the largest table, less one: what evictions add."""
+    """Flits on the links divided by the flits with the largest table, minus one: the cost of evictions."""
     base = rows.get(largest(point, rows)) if size_of(point) else None
     if base is None:
         return None
@@ -51,13 +55,15 @@ def extra_flits(point: Point, rows: Rows) -> float | None:
 
 
 def knee(point: Point, rows: Rows) -> float | None:
-    """Entries of the smallest table within 1 % of the largest one's time, at the largest point of each sweep; None elsewhere."""
+    """Entries of the smallest table within 1 % of the largest table's time. None except at the largest point."""
     return _smallest(point, rows, lambda p: (over_infinite(p, rows) or 2) <= KNEE)
 
 
 def hit_knee(point: Point, rows: Rows) -> float | None:
-    """Entries of the smallest table that evicts as good as nothing: 99 % of its sessions end by themselves, or it reads the AL Table at most
-    1 % more often than the largest one does; at the largest point of each sweep, None elsewhere.
+    """Entries of the smallest table with almost no evictions. None except at the largest point of each sweep.
+
+    Reduction table: 99 % of the sessions end without an eviction. AL TLB: at most 1 % more reads of the AL Table than
+    with the largest table.
     """
 
     def fits(p: Point) -> bool:
@@ -77,30 +83,31 @@ def _smallest(point: Point, rows: Rows, fits: Callable[[Point], bool]) -> float 
 
 
 def _sweep(point: Point, rows: Rows) -> dict[int, Point]:
-    """The points of one sweep by their size, without the infinite one (0)."""
+    """The points of one sweep by size, without size 0 (infinite)."""
     return {found[1]: p for p in rows if (found := size_of(p)) and with_size(p, 0) == with_size(point, 0) and found[1]}
 
 
 def al_hit_rate(point: Point, rows: Rows) -> float | None:
-    """Lookups of the AL TLB that it answers at once."""
+    """Share of lookups that the AL TLB answers at once."""
     return _part(rows[point], "al_tlb", "hits", "lookups")
 
 
 def al_read_rate(point: Point, rows: Rows) -> float | None:
-    """Reads of the AL Table in memory per lookup: misses that did not join one under way."""
+    """Reads of the AL Table in memory per lookup. A miss that joins a pending read does not count."""
     return _part(rows[point], "al_tlb", "misses", "lookups")
 
 
 def no_eviction_rate(point: Point, rows: Rows) -> float | None:
-    """Sessions of the reduction tables that end without an eviction (the paper's hit rate)."""
+    """Share of reduction sessions that end without an eviction (the paper's hit rate)."""
     evicted = _part(rows[point], "reduction", "evictions", "sessions")
     return None if evicted is None else 1 - evicted
 
 
 def arrival_rate(point: Point, rows: Rows) -> float | None:
-    """What comes to one table per microsecond while anything comes: sessions to a port, rows to a hub (Dispatch and Combine each count).
+    """Arrivals at one table per microsecond between the first and the last arrival.
 
-    Rows: only of a run without evictions of the AL TLB.
+    Reduction table: sessions at a port. AL TLB: rows at a hub, once in Dispatch and once in Combine, for runs without
+    evictions of the AL TLB.
     """
     row = rows[point]
     if _is_al(point):
@@ -111,8 +118,10 @@ def arrival_rate(point: Point, rows: Rows) -> float | None:
 
 
 def lifetime_us(point: Point, rows: Rows) -> float | None:
-    """How long it stays: a session from its request to its result (mean sessions in all tables over the rate at which they come, Little);
-    a row from the first packet of Dispatch to the first of Combine, between which an LRU table must keep it for Combine to hit.
+    """Mean lifetime of an entry in us.
+
+    A session lives from its request to its result: mean number of sessions divided by their rate (Little's law). A row
+    lives from its first Dispatch packet to its first Combine packet: an LRU table must keep the row until then.
     """
     row = rows[point]
     if _is_al(point):
@@ -123,10 +132,10 @@ def lifetime_us(point: Point, rows: Rows) -> float | None:
 
 
 def law(point: Point, rows: Rows) -> float | None:
-    """Entries = rate x lifetime, in the run with the largest table; of an AL TLB at most the rows of the whole run at its fullest hub.
+    """Entries = rate x lifetime, in the run with the largest table. AL TLB: at most all rows of the hub with most rows.
 
-    An LRU table does not know that a row is done with: it keeps the rows that Combine has read as long as those that it will read, so both
-    count in the rate.
+    The rate of an AL TLB counts each row twice. An LRU table cannot know that Combine has read a row for the last time:
+    it keeps such rows as long as rows that Combine has yet to read.
     """
     if size_of(point) is None or point != largest(point, rows):
         return None
@@ -138,20 +147,20 @@ def law(point: Point, rows: Rows) -> float | None:
 
 
 def law_size(point: Point, rows: Rows) -> float | None:
-    """The smallest size of the sweep that holds the law's entries."""
+    """The smallest swept size that holds the law's entries."""
     needed = law(point, rows)
     fits = [] if needed is None else [entries for entries in _sweep(point, rows) if entries >= needed]
     return float(min(fits)) if fits else None
 
 
 def knee_over_law(point: Point, rows: Rows) -> float | None:
-    """Table that evicts nearly nothing over the size that the law asks for: 1 = the law names it, 2 and 0.5 = one step of a sweep by two off."""
+    """`hit_knee` divided by `law_size`: 1 = the law is exact, 2 or 0.5 = one step of the sweep off."""
     found, expected = hit_knee(point, rows), law_size(point, rows)
     return found / expected if found and expected else None
 
 
 def peak_sessions(point: Point, rows: Rows) -> float | None:
-    """Most sessions at once, mean over the ports of all GPUs (the sum over ports at its largest instant)."""
+    """Sessions per port at the instant with most sessions in total: mean over the ports of all GPUs."""
     table = _sessions(rows[point])
     return float(table["occupancy"]["max"]) / rows[point]["blocks"]["ports"] if table else None
 
@@ -171,7 +180,7 @@ def _sessions(row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _flits(row: dict[str, Any]) -> float:
-    """What the fabric counted; a Row's `wire_flits` are those of the Program, which knows no evictions."""
+    """Flits that the fabric counted. `Row.wire_flits` come from the Program, which has no evictions."""
     return float(sum(n for side in row["blocks"]["flits"].values() for n in side.values()))
 
 
@@ -202,11 +211,11 @@ UNITS = {
     "extra_flits": "extra flits over the largest table",
     "over_infinite": "time over the largest table",
     "arrival_rate": "arrivals at one table (1/us)",
-    "lifetime_us": "lifetime of what is in it (us)",
+    "lifetime_us": "lifetime of an entry (us)",
     "law": "rate x lifetime (entries)",
     "law_size": "smallest size of the sweep for rate x lifetime (entries)",
-    "knee_over_law": "table that evicts nearly nothing over that size",
+    "knee_over_law": "smallest table with almost no evictions over the law's size",
     "peak_sessions": "most reduction sessions at once, per port",
-    "knee": "smallest table within 1 % of the largest's time (entries)",
-    "hit_knee": "smallest table that evicts nearly nothing (entries)",
+    "knee": "smallest table within 1 % of the largest table's time (entries)",
+    "hit_knee": "smallest table with almost no evictions (entries)",
 }

@@ -1,4 +1,4 @@
-"""Where finished points are kept: one file a point, so that a run killed at any moment loses only the points in flight."""
+"""The store of finished points: one file per point. A run that is killed loses only its unfinished points."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 from dysharp.errors import ConfigError
 from dysharp.experiments.figure import Point
 
-# Folders whose code no Row depends on: they ask for points, draw them or check them.
+# Folders whose code changes no Row: their code requests, draws or checks points.
 _NOT_IN_ROWS = {"cli", "experiments", "reports", "testing", "oracle"}
 
 
 @cache
 def code_digest() -> str:
-    """What a Row depends on besides its point: every source of the package (`MODEL_VERSION` and kernels are among them) and all its data."""
+    """Digest of everything but the point that a Row depends on: all sources and all data of the package."""
     h = hashlib.blake2b(digest_size=8)
     package = Path(str(files("dysharp")))
     for path in sorted(p for ending in ("py", "toml", "npz") for p in package.rglob(f"*.{ending}")):
@@ -33,7 +33,7 @@ def code_digest() -> str:
 
 @cache
 def _files_digest(names: tuple[str, ...]) -> str:
-    """Content of those of `names` that are a user's files: the same path with other content is another point."""
+    """Digest of the content of the user's files among `names`: a file with new content makes a new point."""
     h = hashlib.blake2b(digest_size=8)
     for name in names:
         path = Path(name.removeprefix("trace:").removeprefix("counts:"))
@@ -44,18 +44,21 @@ def _files_digest(names: tuple[str, ...]) -> str:
 
 
 def point_dict(point: Point) -> dict[str, Any]:
-    """A point as plain values; `point_from` is the inverse."""
+    """A point as plain values. `point_from` is the inverse function."""
     return asdict(point) | {"options": dict(point.options), "choices": dict(point.choices)}
 
 
 def point_from(values: dict[str, Any]) -> Point:
-    """The point that `point_dict` made `values` from."""
+    """A point from the plain values of `point_dict`."""
     return Point(**values | {name: tuple(sorted(values[name].items())) for name in ("options", "choices")})
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of `<digest>.json` files, each {point, code, row}; the digest covers the point, the user's files it names, and the code."""
+    """A folder of files `<digest>.json` with {point, code, row}.
+
+    The digest covers the point, the user's files that the point names, and the code.
+    """
 
     folder: Path
 
@@ -66,7 +69,7 @@ class Store:
         return cls(Path(cache_home) / "dysharp" / "store")
 
     def open(self) -> None:
-        """Make the folder: better now than after the first point. Raises ConfigError where it cannot be written to."""
+        """Make the folder before the first point runs. Raises ConfigError if the folder cannot be written to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
@@ -74,13 +77,13 @@ class Store:
             raise ConfigError(f"store {self.folder}: {error.strerror}, expected a folder to write to") from None
 
     def path(self, point: Point) -> Path:
-        """The file of a point, whether it is there or not."""
+        """The path of a point's file, which may not exist."""
         named = _files_digest((point.model, point.cluster, point.routing))
         text = json.dumps([point_dict(point), code_digest(), named], sort_keys=True)
         return self.folder / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.json"
 
     def get(self, point: Point) -> dict[str, Any] | None:
-        """The Row of a finished point; None if there is none, or one that cannot be read."""
+        """The Row of a finished point. None: no file, or a file that cannot be read."""
         try:
             record = json.loads(self.path(point).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -89,7 +92,10 @@ class Store:
         return row if isinstance(row, dict) else None
 
     def put(self, point: Point, row: dict[str, Any]) -> None:
-        """Write to a temporary name, then rename: a reader sees all of it or nothing. Raises ConfigError for a folder it cannot write to."""
+        """Write a Row to a temporary file and rename the file, so that a reader never sees half a file.
+
+        Raises ConfigError for a folder that cannot be written to.
+        """
         text = json.dumps({"point": point_dict(point), "code": code_digest(), "row": row})
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +107,7 @@ class Store:
             raise ConfigError(f"store {self.folder}: {error.strerror}, expected a folder to write to") from None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """All readable records, of whatever code, in the order of their names."""
+        """All readable records of all versions of the code, in the order of file names."""
         for path in sorted(self.folder.glob("*.json")):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))

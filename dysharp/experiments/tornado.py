@@ -1,4 +1,4 @@
-"""How much each free choice moves the headline ratios: every one at the ends of its range, all others as packaged."""
+"""The effect of each free choice on the headline ratios: one choice moves to the ends of its range at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ CLUSTER = "paper-gh200-nvl32"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One choice at one value: `ratios[baseline]` = time of the baseline over time of DySHARP, `change` relative to the packaged choices."""
+    """One choice at one value. `ratios[baseline]`: time of the baseline divided by time of DySHARP.
+
+    `change[baseline]`: relative change of the ratio against the packaged choices.
+    """
 
     choice: Choice
     value: Scalar
@@ -27,13 +30,13 @@ class Bar:
 
 
 def values_of(choice: Choice) -> list[Scalar]:
-    """Ends of the range of a number, alternatives of a word, without the packaged value itself."""
+    """Values to try: ends of the range of a number, alternatives of a word. The packaged value is left out."""
     ends = choice.alternatives or (choice.low, choice.high)
     return [value for value in ends if value is not None and value != choice.value]
 
 
 def points_of(model: str, choices: dict[str, Scalar], *, gpus: int | None = None, tokens: int | None = None) -> dict[str, Point]:
-    """{system: point} on uniform routing, with `choices` in place; those that are options of a system are given to it as options."""
+    """{system: point} under uniform routing with `choices`. A choice that is a system's option becomes an option."""
     from dysharp.api.options import option_choices
     from dysharp.systems import get_system
 
@@ -54,7 +57,7 @@ def _is_option(name: str) -> bool:
 
 
 def tornado_points(model: str, *, gpus: int | None = None, tokens: int | None = None) -> list[Point]:
-    """Every point that `tornado` needs, each once."""
+    """All points that `tornado` needs, without duplicates."""
     points: dict[Point, None] = {}
     for choices in ({}, *({c.name: value} for c in list_choices() for value in values_of(c))):
         points |= dict.fromkeys(points_of(model, choices, gpus=gpus, tokens=tokens).values())
@@ -62,9 +65,9 @@ def tornado_points(model: str, *, gpus: int | None = None, tokens: int | None = 
 
 
 def tornado(rows: Rows, model: str, *, gpus: int | None = None, tokens: int | None = None) -> list[Bar]:
-    """Bars in the order of the largest effect of their choice. Raises ConfigError where `rows` lacks a point of the packaged choices.
+    """Bars by the largest effect of their choice, descending. A value with a failed point has no bar.
 
-    A value whose points failed is left out.
+    Raises ConfigError if `rows` lacks a point of the packaged choices.
     """
     base = _ratios(rows, points_of(model, {}, gpus=gpus, tokens=tokens))
     if base is None:
@@ -89,19 +92,19 @@ def _ratios(rows: Rows, points: dict[str, Point]) -> dict[str, float] | None:
 
 
 def tornado_figure(model: str) -> Figure:
-    """What the tables print above the bars."""
+    """The title and texts above the table of bars."""
     return Figure(
         "tornado",
         f"Effect of every free choice on the speed-up of DySHARP, {model}, uniform routing, forward",
-        "no published value: each choice of `dysharp list options` at the ends of its plausible range, all others as packaged",
+        "no published value: each choice of `dysharp list options` at the ends of its range, while all other choices keep their packaged values",
         (),
         (),
-        "In brackets the change against the packaged choices (`=`: less than 0.005 %), largest effect first.",
+        "Brackets hold the change against the packaged choices (`=`: less than 0.005 %). The largest effect comes first.",
     )
 
 
 def tornado_results(rows: Rows, model: str, bars: Iterable[Bar]) -> list[Result]:
-    """The bars as Results, one for each ratio: what `--json` prints. `tolerance` has the change against the packaged choices."""
+    """The bars as Results for `--json`, one per ratio. `tolerance`: the change against the packaged choices."""
     base = _ratios(rows, points_of(model, {})) or {}
     lines = [_line("packaged choices", name, ratio, "-") for name, ratio in base.items()]
     for bar in bars:
@@ -110,7 +113,7 @@ def tornado_results(rows: Rows, model: str, bars: Iterable[Bar]) -> list[Result]
 
 
 def tornado_table(rows: Rows, model: str, bars: Iterable[Bar]) -> tuple[list[str], list[list[str]]]:
-    """The bars for people: names of the columns and one line a bar, the packaged choices first."""
+    """The printed table: names of columns, and one line per bar, the packaged choices first."""
     base = _ratios(rows, points_of(model, {})) or {}
     lines = [["packaged choices", *(f"{ratio:.3f}" for ratio in base.values())]]
     lines += [[_place(bar), *(f"{ratio:.3f} ({_percent(bar.change[name])})" for name, ratio in bar.ratios.items())] for bar in bars]

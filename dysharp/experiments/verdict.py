@@ -1,4 +1,4 @@
-"""Ours beside the paper's. Paper values are read here and nowhere else."""
+"""Simulated numbers beside the paper's numbers. No other module reads the paper's numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = dict[Point, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the table. `holds`: the claim of `status` is true (a gap that has closed does not hold)."""
+    """One line of the table. `holds`: the claim of `status` is true. A gap that has closed does not hold."""
 
     point: str
     metric: str
@@ -34,7 +34,7 @@ def _total(row: dict[str, Any]) -> float:
 
 
 def _partner(point: Point, check: Check, rows: Rows) -> dict[str, Any] | None:
-    """The Row of `over` on the same workload: with the same options where there is one, else the first."""
+    """The Row of the system `over` on the workload of `point`: with equal options if it exists, else the first Row."""
     same = {p: r for p, r in rows.items() if p.system == check.over and p.workload == point.workload}
     return same.get(replace(point, system=check.over)) or next(iter(same.values()), None)
 
@@ -45,26 +45,29 @@ def _speedup(point: Point, check: Check, rows: Rows) -> float | None:
 
 
 def _kept(point: Point, check: Check, rows: Rows) -> float | None:
-    """Speed-up over `over` divided by the speed-up under the routing `against`: what is left of the gain."""
+    """Speed-up over `over` divided by the speed-up under the routing `against`: the share of the gain that is kept."""
     there = replace(point, routing=str(check.against))
     here, base = _speedup(point, check, rows), _speedup(there, check, rows) if there in rows else None
     return None if here is None or base is None else here / base
 
 
 def _traffic_cut(point: Point, check: Check, rows: Rows) -> float | None:
-    """Share of `over`'s payload that the system does not move."""
+    """Share of the payload of `over` that the system avoids."""
     other = _partner(point, check, rows)
     moved = 0.0 if other is None else _total(other)
-    return 1.0 - _total(rows[point]) / moved if moved else None  # a bound without links moves nothing
+    return 1.0 - _total(rows[point]) / moved if moved else None  # "ideal" moves no payload
 
 
 def _bound_share(point: Point, check: Check, rows: Rows) -> float | None:
-    """Bound of this Program over its time: 1 = the busiest resource never waits."""
+    """Lower bound of this Program divided by its time: 1 = the busiest resource never waits."""
     return float(rows[point]["bound_us"]) / float(rows[point]["time_us"])
 
 
 def _over_best(point: Point, check: Check, rows: Rows) -> float | None:
-    """Time of the point over the best time of the grid. Without `options` in the check: of the point that sets none (the defaults)."""
+    """Time of the point divided by the best time of the grid.
+
+    A check without `options` takes the point with default options.
+    """
     if point.options and not check.options:
         return None
     best = min(float(r["time_us"]) for p, r in rows.items() if p.system == point.system and p.workload == point.workload)
@@ -144,8 +147,10 @@ def _label(check: Check) -> str:
 
 
 def _place(check: Check, point: Point, among: Iterable[Point], rows: Rows) -> str:
-    """What tells the points of one check apart: the model, its routing and GPUs where they differ among them, and the options that differ
-    among all points of the figure.
+    """The name of a point among the points of its check.
+
+    The name has the model, the routing and GPUs if they differ among the points of the check, and the options that
+    differ among all points of the figure.
     """
     words = [f"{check.name}: {point.model}"]
     if len({p.routing for p in among}) > 1:
@@ -164,7 +169,7 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
     measured = {p: v for p in rows if _matches(check, p) and (v := MEASURES[check.metric](p, check, rows)) is not None}
     label, claimed = _label(check), check.status != "no_published_value"
     if not measured:
-        # With --models a check may have no point left, which says nothing about its claim.
+        # With --models a check may have no point. Its claim is then not judged.
         return [Result(check.name, label, check.paper, None, "-", check.status, partial or not claimed, "no point was run")]
     reason = f"{check.reason}. Run: {check.ablation}" if check.ablation else check.reason
     if check.reduce == "each":
@@ -180,7 +185,7 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
 
 
 def judge(figure: Figure, rows: Rows) -> tuple[list[Result], bool]:
-    """All lines of a figure, and whether every claim in it holds. Claims over all points are not judged on some of them."""
+    """All lines of a figure, and whether all claims hold. A claim over all points needs all of them to be judged."""
     partial = {p.model for p in rows} != {p.model for p in figure.points}
     results = [result for check in figure.checks for result in _judge_one(check, rows, partial)]
     return results, all(r.holds for r in results)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def default_windows(point: Point) -> tuple[int, int]:
-    """(dispatch, combine) window in tokens per source GPU that a point without window options runs with."""
+    """Default (dispatch, combine) windows of a point, in tokens per source GPU."""
     return windows(load_model(point.model), load_cluster(point.cluster), 0, 0)
 
 
 def mark_defaults(first: Axes, points: Iterable[Point]) -> None:
-    """A frame around the default cell of each map of `reports.windows.plot_windows`, whose first axes is `first`.
+    """Draw a frame around the cell of the default windows in each map of `reports.windows.plot_windows`.
 
-    A default that is no cell of the grid gets no frame.
+    `first`: the axes of the first map. Defaults outside the grid get no frame.
     """
     points = list(points)
     defaults = {p.model: default_windows(p) for p in points if not p.options}
@@ -32,7 +32,7 @@ def mark_defaults(first: Axes, points: Iterable[Point]) -> None:
     for ax, model in zip(first.figure.axes, maps, strict=True):
         wanted = defaults.get(model, (0, 0))
         if wanted[0] in dispatch and wanted[1] in combine:
-            # Just inside the cell, so that frames at the edge of the map are drawn whole.
+            # Inside the cell, so that a frame at the edge of the map is not cut.
             place = combine.index(wanted[1]) - 0.46, dispatch.index(wanted[0]) - 0.46
             ax.add_patch(_frame(place))
 

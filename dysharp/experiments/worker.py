@@ -1,6 +1,7 @@
-"""One point in a process of its own: reads the point (JSON) from stdin, prints {code, row} (JSON), `code` as in `store.code_digest`.
+"""One point in a separate process: reads the point (JSON) from stdin and prints {code, row} (JSON).
 
-A process a point keeps its memory and its crashes to itself; compiled kernels are shared through the cache on disk.
+`code` is `store.code_digest`. Memory and crashes of one point so do not touch another point. All processes share
+compiled numba kernels through the cache on disk.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def row_of(point: Point) -> dict[str, Any]:
     from dysharp.specs.choices import choices_overridden
     from dysharp.systems import all_systems
 
-    all_systems()  # Option defaults are read here, from the packaged choices, and never from overridden ones
+    all_systems()  # reads the defaults of options now, from the packaged choices, before choices are overridden
     with choices_overridden(dict(point.choices)):
         row = dysharp.run(
             point.system,
@@ -39,7 +40,7 @@ def row_of(point: Point) -> dict[str, Any]:
 
 def main() -> int:
     """Exit code 0 with a Row on stdout, else one line on stderr."""
-    code = code_digest()  # before the modules that it covers are imported
+    code = code_digest()  # before the covered modules are imported
     try:
         row = row_of(point_from(json.load(sys.stdin)))
     except DysharpError as error:

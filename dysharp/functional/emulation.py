@@ -1,4 +1,4 @@
-"""`emulate`: one MoE layer on the modelled machine, compared with its references."""
+"""`emulate`: one MoE layer on the functional machine, compared with its references."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ PLAIN_BLOCKS = {
     "gated": "SwiGLU experts in NumPy, gate weights by softmax (float32 or bfloat16)",
 }
 BLOCKS = {**PLAIN_BLOCKS, **TORCH_BLOCKS}
-# Largest error against the reference, over the reference's largest value (docs/design/0004, Numbers).
+# Largest error divided by the largest absolute value of the reference (docs/design/0004, Numbers).
 BOUNDS = {"int32": 0.0, "float32": 1e-5, "bfloat16": 2.0**-5}
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What one emulated layer gave. Errors are largest absolute differences, and those over the reference's largest value; over outputs,
-    and with `backward` over all gradients too. `exact`: bit for bit equal to the reference that adds in the recorded order.
+    """Results of one emulated layer.
+
+    Errors are largest absolute differences from the reference, and these divided by the reference's largest absolute
+    value. They cover outputs, and with `backward` all gradients. `exact`: results equal the reference that adds in the
+    recorded order, bit for bit.
     """
 
     system: str
@@ -59,7 +62,7 @@ class Emulation:
 
     @property
     def holds(self) -> bool:
-        """Whether the machine computed the right thing."""
+        """Whether the results are exact and the errors stay within their limits."""
         return self.exact and self.max_rel_error <= self.bound
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +71,7 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of an emulated layer; `experts` and `topk` are of the whole layer."""
+    """Sizes of an emulated layer. `experts`: experts of all GPUs."""
 
     hidden: int
     expert_hidden: int
@@ -78,7 +81,7 @@ class Shape:
 
 @dataclass(slots=True)
 class _Errors:
-    """Largest differences seen so far."""
+    """The largest differences between results and references so far."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -97,7 +100,7 @@ class _Errors:
 def run_emulation(
     machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: tuple[str, ...]
 ) -> Emulation:
-    """Run one layer of `block` on `machine`, `tokens` per GPU; `kinds` are the faults and hard cases to inject. See `dysharp.emulate`."""
+    """Run one layer of `block` on `machine`. `kinds`: faults and hard cases to inject. See `dysharp.emulate`."""
     if block not in BLOCKS:
         raise ConfigError(f"block {block!r}: unknown{nearest(block, BLOCKS)}")
     chosen = number(dtype if dtype is not None else "int32" if block == "integer" else "float32")
@@ -154,7 +157,7 @@ def _run_plain(machine: Machine, block: str, shape: Shape, tokens: int, n: Numbe
         errors.see(gate, expected_gate)
         for name, expected in dense.take_grads().items():
             errors.see(grads[name], expected)
-    return "dense layer: every expert on all its tokens at once, unrounded, sums in " + ("int64" if n.is_integer else "float64")
+    return "dense layer: each expert computes all its tokens at once, without rounding, sums in " + ("int64" if n.is_integer else "float64")
 
 
 def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors) -> str:
@@ -201,7 +204,7 @@ def _with(t: Tensors, experts: Experts) -> Tensors:
 
 
 def _is_exact(passes: list[Pass]) -> bool:
-    """Whether outputs (and gate gradients) are those of the reference that adds in the recorded order, bit for bit."""
+    """Whether outputs and gate gradients equal the reference that adds in the recorded order, bit for bit."""
     forward = passes[0].outcome.record
     for p in passes:
         tensors = _with(p.tensors, copy.deepcopy(p.tensors.experts)) if p.tensors.saved is not None else p.tensors
@@ -226,7 +229,7 @@ def _sum_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
-    """Counts of all passes together; sizes and peaks are not added up."""
+    """Counts of all passes. Counts are added, sizes and peaks are not."""
     total: dict[str, dict[str, int]] = {}
     for tables in passes:
         for name, counts in tables.items():
@@ -237,7 +240,7 @@ def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
 
 
 def _injected(kinds: tuple[str, ...], t: Tensors, counted: dict[str, int]) -> dict[str, int]:
-    """How often each injected kind really happened."""
+    """{kind: number of times that the injected fault or hard case happened}."""
     r = t.routing
     per_gpu = r.placement.slots_per_gpu
     needs = needed_gpus(r)

@@ -1,4 +1,4 @@
-"""What experts compute: the contract of `Experts`, and two families without any framework (integers, gated floats)."""
+"""The contract `Experts`, and two kinds of experts in NumPy: integers and gated floats."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-EXACT = 1 << 53  # integers below this are exact in float64, whose GEMM is fast
+EXACT = 1 << 53  # integers below this limit are exact in float64, and float64 GEMMs are fast
 
 
 class Experts(Protocol):
-    """The experts of one layer. Arrays are `[n, columns]` rows of one expert, in the work dtype of the payload (float32 or int64).
+    """The experts of one layer. Arrays: `[n, columns]` rows of one expert, in the work dtype (float32 or int64).
 
-    `hidden`: columns of a token; `inner`: of GEMM-1's result (gate and up together); `mid`: of the activation. Weight gradients add up
-    inside the object.
+    `hidden`: columns of a token row. `inner`: columns of GEMM-1's result (gate and up together). `mid`: columns of the
+    activation. The object adds up weight gradients.
     """
 
     n_experts: int
@@ -51,11 +51,11 @@ class Experts(Protocol):
         """Add `x^T dh`."""
 
     def take_grads(self) -> dict[str, Array]:
-        """The weight gradients by name, as added up so far; sums start again from zero."""
+        """The weight gradients by name, summed since the last call. The sums then restart from zero."""
 
 
 def _matmul(a: Array, b: Array) -> Array:
-    """`a @ b`; integers through float64, exact because every caller's sums stay far below 2^53."""
+    """`a @ b`. Integers go through float64, which is exact because all sums stay far below 2^53."""
     if a.dtype.kind != "i":
         return a @ b
     bound = float(np.abs(a).max(initial=0)) * float(np.abs(b).max(initial=0)) * a.shape[1]
@@ -66,7 +66,7 @@ def _matmul(a: Array, b: Array) -> Array:
 
 
 class _TwoMatrices:
-    """Two weight matrices per expert and the gradients of both; activations differ."""
+    """Experts with two weight matrices and their gradients. Subclasses add the activation."""
 
     def __init__(self, w1: Array, w2: Array) -> None:
         self.w1, self.w2 = w1, w2
@@ -108,7 +108,7 @@ class _TwoMatrices:
 
 
 class IntegerExperts(_TwoMatrices):
-    """Plain two-matrix experts on integers with ReLU: every sum is exact, in any order. Weights are -1, 0 or 1."""
+    """Two-matrix experts on integers with ReLU. Every sum is exact in any order. Weights are -1, 0 or 1."""
 
     def __init__(self, n_experts: int, hidden: int, expert_hidden: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -122,7 +122,7 @@ class IntegerExperts(_TwoMatrices):
 
 
 class GatedExperts(_TwoMatrices):
-    """Gated experts on floats, `silu(gate) * up`; columns of GEMM-1: gate, then up. Outputs are of order 1."""
+    """Gated experts on floats, `silu(gate) * up`. GEMM-1 has the columns gate, then up. Outputs are of order 1."""
 
     def __init__(self, n_experts: int, hidden: int, expert_hidden: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)

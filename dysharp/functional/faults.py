@@ -1,4 +1,4 @@
-"""What can go wrong on purpose: faults of the machine (packet path) and hard cases of the routing (both paths)."""
+"""Faults to inject: faults of the machine (packet path) and hard cases of the routing (both paths)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ DROPPED = -1
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Faults of the machine. Table sizes of 0 are the cluster's own."""
+    """Faults of the machine. A table size of 0 means the size that the cluster states."""
 
     reduction_entries: int = 0
     tlb_entries: int = 0
     tracker_entries: int = 0
     timeouts: bool = False  # any live reduction session may time out
-    late_memory: bool = False  # AL misses are answered when nothing else can happen: first touches race
+    late_memory: bool = False  # AL misses are answered only when no other event is possible, so first touches race
     lanes: int = 1  # virtual channels per class: packets of different tags overtake each other
     duplicate_every: int = 0  # every n-th request is sent again with the next attempt number
 
     @property
     def any(self) -> bool:
-        """Whether anything is injected at all."""
+        """Whether any fault is injected."""
         return self != Faults()
 
 
@@ -66,7 +66,7 @@ def _all_on(expert: Array, gpus: int, n_experts: int, gpu: int, kind: str) -> Ar
 
 
 def _idle_expert(expert: Array, gpus: int, n_experts: int) -> Array:
-    """Expert 0 gets nothing; who wanted it takes one that is free, or one expert less."""
+    """Expert 0 gets no token. Its tokens take a free expert, or one expert less."""
     for token in np.flatnonzero((expert == 0).any(axis=1)):
         free = np.setdiff1d(np.arange(1, n_experts), expert[token])
         expert[token, expert[token] == 0] = free[0] if len(free) else DROPPED
@@ -74,7 +74,7 @@ def _idle_expert(expert: Array, gpus: int, n_experts: int) -> Array:
 
 
 def _drop(expert: Array, gpus: int, n_experts: int) -> Array:
-    """Every expert takes its first tokens up to the mean load and drops the others (a capacity factor of one)."""
+    """Every expert takes its first tokens up to the mean load and drops all later tokens (a capacity factor of one)."""
     capacity = max(1, expert.size // n_experts)
     for e in range(n_experts):
         token, column = np.nonzero(expert == e)
@@ -87,7 +87,7 @@ ROUTING: dict[str, tuple[str, Callable[[Array, int, int], Array]]] = {
     "local": ("all experts of token 0 are on its own GPU", _local),
     "one-gpu": ("all experts of token 0 are on the last GPU", _one_gpu),
     "idle-expert": ("expert 0 gets no token", _idle_expert),
-    "drop": ("experts over their capacity drop tokens", _drop),
+    "drop": ("experts drop tokens above their capacity", _drop),
 }
 KINDS = {**{name: text for name, (text, _) in MACHINE.items()}, **{name: text for name, (text, _) in ROUTING.items()}}
 
@@ -100,7 +100,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
 
 
 def machine_faults(kinds: Iterable[str]) -> Faults:
-    """The faults of the machine among `kinds`, together."""
+    """All faults of the machine among `kinds`, combined."""
     faults = Faults()
     for kind in kinds:
         if kind in MACHINE:
@@ -109,7 +109,7 @@ def machine_faults(kinds: Iterable[str]) -> Faults:
 
 
 def routing_cases(expert: Array, kinds: Iterable[str], gpus: int, n_experts: int) -> Array:
-    """`[tokens, topk]` choices with the hard cases among `kinds` put in."""
+    """`[tokens, topk]` choices, changed by the hard cases among `kinds`."""
     expert = expert.copy()
     for kind in kinds:
         if kind in ROUTING:

@@ -1,4 +1,4 @@
-"""Instructions of the runtime API become transactions, and the network finds their blocks in bound memory."""
+"""Turns instructions of the runtime API into transactions, and locates their blocks in bound memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_TARGETS: Final = (1 << 15) - 1  # the target count of a packet
 
 @dataclass(slots=True, eq=False)
 class Handle:
-    """An instruction under way on GPU `gpu`. `waiting`: its packets that are not complete."""
+    """An issued instruction on GPU `gpu`. `waiting`: number of its packets that are not complete."""
 
     name: str
     gpu: int
@@ -43,8 +43,9 @@ class Handle:
 
     @property
     def value(self) -> Array:
-        """`[n_elements]` of the device's dtype: the reduced vector; `[0]` for a store. Raises EmulationMismatch
-        before it is complete.
+        """`[n_elements]` of the device's dtype: the reduced vector; `[0]` for a store.
+
+        Raises EmulationMismatch before the instruction is complete.
         """
         if self.waiting:
             raise EmulationMismatch(f"{self.name} on GPU {self.gpu}: found {self.waiting} packets under way, expected none (call run first)")
@@ -53,8 +54,9 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part(Transaction):
-    """One packet's worth of an instruction. `data`: what a store brings; `columns`: elements of the result that a
-    load fills.
+    """The share of one packet in an instruction.
+
+    `data`: payload of a store. `columns`: elements of the result that the load fills.
     """
 
     handle: Handle
@@ -64,8 +66,9 @@ class Part(Transaction):
 
 
 class IssueUnit:
-    """The driver of a device's network: instructions without a Program. `told`: where notifications go, as (GPU,
-    token, expert).
+    """The driver of a device's network, for instructions without a Program.
+
+    `told`: receives each notification as (GPU, token, expert).
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class IssueUnit:
         )
 
     def check(self, name: str, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> None:
-        """Refuse operands, in the order r1 .. r4 of the instruction. Raises IsaError."""
+        """Raise IsaError for the first wrong operand, in the order r1 .. r4 of the instruction."""
         n_bytes = n_elements * self.number.bytes
         if n_bytes < ALIGN or n_bytes % ALIGN:
             raise IsaError(f"{name} data on GPU {gpu}: found shape ({n_elements},), expected whole {ALIGN} B vectors")
@@ -110,8 +113,9 @@ class IssueUnit:
                 raise IsaError(f"{name} targets on GPU {gpu}: found expert {target} on GPU {holder}, expected a GPU where the object is bound")
 
     def issue(self, handle: Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
-        """One transaction per 128 B; the targets on the own GPU are served in its hub. `data` None: a load. An empty
-        list is complete.
+        """Issue one transaction per 128 B. The hub of `gpu` serves the targets on that GPU itself.
+
+        `data` None: a load. An instruction without targets is complete at once.
         """
         gpu = handle.gpu
         listed = tuple(int(t) for t in targets if t // self.experts_per_gpu != gpu)
@@ -155,11 +159,11 @@ class IssueUnit:
         return (token + offset // PACKET_BYTES) % self.planes
 
     def _locate(self, address: int) -> tuple[DyMulticastObject, int, int]:
-        """Object, block and byte of a multimem address."""
+        """(object, block, byte in the block) of a multimem address."""
         obj = self.objects[bisect_right(self.objects, address, key=lambda o: o.base) - 1]
         return obj, *divmod(address - obj.base, obj.stride)
 
-    # ---- what the network asks (network.Driver) ----------------------------------------------------------------------
+    # ---- calls of the network (network.Driver) -----------------------------------------------------------------------
 
     def locate(self, gpu: int, address: int) -> tuple[HubTables, int]:
         obj, block, _ = self._locate(address)

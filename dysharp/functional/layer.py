@@ -1,6 +1,4 @@
-"""What both paths of the machine work on: the tensors of a layer, where rows lie, what experts compute on a tile,
-what was recorded.
-"""
+"""Data of both paths of the machine: tensors of a layer, places of rows, the GEMMs of a tile, the record of a run."""
 
 from __future__ import annotations
 
@@ -24,10 +22,10 @@ UNBOUND = -1
 
 @dataclass(slots=True)
 class Record:
-    """What the machine did, for a reference that does it again on its own data.
+    """The record of a run: a reference repeats the recorded steps on data of its own.
 
-    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token an
-    expression per chunk of `chunk` columns (0 = one for the whole row).
+    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token,
+    one expression per chunk of `chunk` columns. `chunk` 0: one chunk per row.
     """
 
     chunk: int = 0
@@ -37,7 +35,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a forward pass leaves for its backward: rows of all expert slots in layout order, and the layout.
+    """Data that a forward pass saves for its backward pass: rows of all expert slots in layout order, and the layout.
 
     `x` `[rows, hidden]`, `h` `[rows, inner]`, `a` `[rows, mid]` as stored; `weight` `[rows]` work dtype; `key` `[rows]`
     token of each row; `row_slot` `[program rows]` as `Trace.row_slot`.
@@ -53,8 +51,10 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Inputs of one pass. `tokens`: `[tokens, hidden]` stored dtype, what Dispatch sends; `weight`: `[tokens, topk]`
-    gate weights in the work dtype; `saved`: of the forward pass (backward only).
+    """Inputs of one pass.
+
+    `tokens`: `[tokens, hidden]` in the stored dtype, the rows that Dispatch sends. `weight`: `[tokens, topk]` gate
+    weights in the work dtype. `saved`: data of the forward pass; None in a forward pass.
     """
 
     routing: Routing
@@ -80,7 +80,7 @@ class Tensors:
 
 
 class Layout:
-    """Rows of a Program's regions and the slots they take. A *place* is a slot counted over all regions, like a row.
+    """Rows of a Program's regions and their slots. A *place* is a slot, numbered over all regions as rows are.
 
     Raises ConfigError for a Program with other COMPUTEs than GEMMs of tiles, or without a region "expert" per expert
     slot.
@@ -112,7 +112,7 @@ class Layout:
         self._rows_of_token: dict[int, list[int]] = {}
 
     def _columns(self, program: Program, routing: Routing) -> list[int]:
-        """Per row of an expert region: the column of its token's top-k that chose it (the place of its gate weight)."""
+        """Per row of an expert region: the top-k column of the row's expert, in which the gate weight lies."""
         n_slots = routing.placement.n_slots
         token, column = np.nonzero(routing.slot >= 0)
         chosen = token.astype(np.int64) * n_slots + routing.slot[token, column]
@@ -132,13 +132,11 @@ class Layout:
 
     @cached_property
     def column_of(self) -> dict[tuple[int, int], int]:
-        """By (token, expert slot): the column of the token's top-k that chose the slot."""
+        """(token, expert slot) -> the top-k column in which the token chose the slot."""
         return {(self.key[row], self.slot_of_region[self.region[row]]): self.column[row] for row in range(self.n_useful)}
 
     def pushed(self, row: int, token: int) -> int:
-        """The expert row of `token` that belongs into partial row `row` when experts' rows are pushed one by one (fn
-        "row").
-        """
+        """The expert row of `token` that a push with fn "row" brings into partial row `row`."""
         if not self._rank:
             self._rank_rows()
         mine, rank = self._rows_of_token.get(token, []), self._rank.get(row, UNBOUND)
@@ -147,9 +145,7 @@ class Layout:
         return mine[rank]
 
     def _rank_rows(self) -> None:
-        """Rows of a token by slot (rows are grouped by slot), and the rank of each partial row among those of its
-        token.
-        """
+        """List the expert rows of each token by slot, and rank the partial rows of each token."""
         for row in range(self.n_useful):
             self._rows_of_token.setdefault(self.key[row], []).append(row)
         seen: dict[int, int] = {}
@@ -159,7 +155,10 @@ class Layout:
                 seen[self.key[row]] = self._rank[row] + 1
 
     def bind(self, row: int, slot: int = UNBOUND) -> int:
-        """Give `row` a slot (`slot`, or the next free one) unless it has one; returns its place."""
+        """Give `row` the slot `slot`, or the next free slot, unless the row has a slot.
+
+        Returns the place of the row.
+        """
         place = self.place[row]
         if place == UNBOUND:
             region = self.region[row]
@@ -191,8 +190,9 @@ class Layout:
 
 
 class ExpertMemory:
-    """Rows of all expert slots in memory, and what the tensor cores do to a tile of them. Nothing is written before
-    it is computed.
+    """Memory with the rows of all expert slots, and the GEMMs on a tile of rows.
+
+    A row holds poison until it is computed.
     """
 
     def __init__(self, tensors: Tensors, layout: Layout, record: Record) -> None:
@@ -226,7 +226,7 @@ class ExpertMemory:
         run_tile(fn, self.slot_expert[slot], slice(first, end), self, self.t)
 
     def saved(self) -> Saved:
-        """What the backward pass needs."""
+        """The data for the backward pass."""
         key = np.array([self.layout.key[row] if row != UNBOUND else UNBOUND for row in self.layout.row_at[: self.n]], np.int64)
         return Saved(self.rows("x"), self.rows("h"), self.rows("a"), self.weight, key, self.layout.row_slot())
 
@@ -235,7 +235,7 @@ TILE_FUNCTIONS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad",
 
 
 def check_computes(program: Program) -> None:
-    """Refuse a COMPUTE that is no GEMM of an expert's tile. Raises ConfigError naming the op."""
+    """Raise ConfigError with the op for a COMPUTE that is no GEMM of an expert's tile."""
     p, r = program, program.regions
     experts = [region for region, name in enumerate(r.name) if name == "expert"]
     tiles = np.concatenate([np.arange(r.tile_ptr[i], r.tile_ptr[i + 1]) for i in experts] or [np.zeros(0, np.int64)])
@@ -254,7 +254,7 @@ def check_computes(program: Program) -> None:
 
 
 class TileMemory(Protocol):
-    """What `run_tile` works on: buffers by name, gate weights and their gradients, all `[rows, ...]`."""
+    """Memory of `run_tile`: buffers by name, gate weights and gate gradients, all `[rows, ...]`."""
 
     weight: Array
     gate_grad: Array

@@ -1,4 +1,4 @@
-"""`Machine`: MoE layers, forward and backward, on real tensors through one system of the registry."""
+"""`Machine` runs MoE layers, forward and backward, on real tensors through one registered system."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dysharp.workload import Routing, routing_from
 
 Array = NDArray[Any]
 PATHS = ("auto", "row", "packet")
-PACKETS_IN_A_MOMENT = 20_000  # up to here `auto` sends packets (about ten seconds)
+PACKETS_IN_A_MOMENT = 20_000  # most packets for which path "auto" takes the packet path (about ten seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass that was run: what went in, the Program, the result, and the packet path's counts (None on the row path)."""
+    """One finished pass: inputs, Program, result, and the counts of the packet path (None on the row path)."""
 
     direction: str
     tensors: Tensors
@@ -41,7 +41,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What `backward` needs from its `forward`."""
+    """Data of a `forward` call for its `backward` call."""
 
     saved: Saved
     routing: Routing
@@ -52,11 +52,16 @@ class Context:
 
 @dataclass(slots=True)
 class Machine:
-    """A modelled machine that runs MoE layers. `passes` keeps the latest forward and backward for inspection.
+    """The functional machine: it runs MoE layers on real tensors. `passes` keeps the last forward and backward pass.
 
-    `system`: a registered system; `gpus`: GPUs in use (tokens are dealt to them in order, the last one may get fewer); `order`: of
-    `orders.ORDERS`; `path`: row, packet, or auto (packets while there are few); `faults`: injected into the packet path; `tracer`: gives
-    the Trace for order "trace" (the engine's `run`, handed in because this level does not know engines).
+    | field | meaning |
+    |---|---|
+    | `system` | name of a registered system |
+    | `gpus` | GPUs in use; tokens go to them in runs of equal length, the last GPU may get fewer |
+    | `order` | one of `orders.ORDERS` |
+    | `path` | "row", "packet" or "auto" (the packet path for few packets) |
+    | `faults` | faults to inject into the packet path |
+    | `tracer` | function that returns the Trace for order "trace", because this folder imports no engine |
     """
 
     system: str = "dysharp"
@@ -80,10 +85,11 @@ class Machine:
             raise ConfigError("path: found row with injected faults, expected packet (faults live in its tables and channels)")
 
     def forward(self, x: Array, expert: Array, weight: Array, experts: Experts) -> tuple[Array, Context]:
-        """`[tokens, hidden]` outputs (dtype of `x`) and what `backward` needs.
+        """`[tokens, hidden]` outputs in the dtype of `x`, and the context for `backward`.
 
-        `x`: `[tokens, hidden]` int32, float32 or bfloat16; `expert`: `[tokens, topk]` integers, -1 = dropped; `weight`: `[tokens, topk]`
-        gate weights. Raises ConfigError for input that does not fit, EmulationMismatch when the machine hangs.
+        `x`: `[tokens, hidden]` int32, float32 or bfloat16. `expert`: `[tokens, topk]` integers, -1 = dropped. `weight`:
+        `[tokens, topk]` gate weights. Raises ConfigError for wrong shapes and dtypes, EmulationMismatch when the
+        machine hangs.
         """
         number = number_of(x, "tokens")
         if x.ndim != 2 or expert.shape[:1] != x.shape[:1] or weight.shape != expert.shape:
@@ -100,7 +106,10 @@ class Machine:
         return outcome.out[:n], Context(outcome.saved, routing, weight, number, n)
 
     def backward(self, context: Context, dy: Array, experts: Experts) -> tuple[Array, Array]:
-        """(`[tokens, hidden]` gradient of the inputs, `[tokens, topk]` of the gate weights); weight gradients add up in `experts`."""
+        """(`[tokens, hidden]` input gradient, `[tokens, topk]` gate gradient).
+
+        `experts` adds up its weight gradients.
+        """
         tensors = Tensors(context.routing, context.number, experts, _pad(dy, self.gpus, 0), context.weight, context.saved)
         outcome = self._run("backward", tensors)
         assert outcome.gate_grad is not None
@@ -150,7 +159,7 @@ class Machine:
 
 
 def _pad(array: Array, n_gpus: int, value: Any) -> Array:
-    """`array` with rows of `value` behind it until the GPUs divide them; those tokens go nowhere."""
+    """`array` with further rows of `value`, so that the GPUs divide the rows. The added tokens have no expert."""
     missing = -len(array) % n_gpus
     if not missing:
         return np.ascontiguousarray(array)
@@ -158,7 +167,7 @@ def _pad(array: Array, n_gpus: int, value: Any) -> Array:
 
 
 def _model_of(t: Tensors) -> Model:
-    """The shape of a layer as the systems' planners want it."""
+    """The shape of a layer as a `Model`, for the plan function of a system."""
     return Model(
         name="emulated",
         hidden=t.experts.hidden,

@@ -1,8 +1,8 @@
-"""A layer on the runtime API, as the paper's megakernel runs it: Dispatch, GEMMs and Combine are under way together.
+"""A layer on the runtime API, as the paper's megakernel runs it: Dispatch, GEMMs and Combine overlap.
 
-Source: DySHARP (arXiv 2605.05607), section III (runtime API, token tracker, scheduler). A multicast brings every target
-the same bytes. So the gate weights of all experts of a token follow its row as (expert, weight) records
-(docs/design/0004, decision 11). The epilogue of the second GEMM applies the weight of its own expert.
+Source: DySHARP (arXiv 2605.05607), section III (runtime API, token tracker, scheduler). A multicast brings equal bytes
+to all targets, so the gate weights of all experts of a token follow its row as (expert, weight) records
+(docs/design/0004). The epilogue of GEMM-2 applies the weight of its own expert.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def megakernel(device: Device, tokens: Array, expert: Array, weight: Array, expe
 
     | argument | contents |
     |---|---|
-    | `device` | where the layer runs; it may have run other layers before |
-    | `tokens` | `[tokens, hidden]` in the device's dtype, rows of whole 16 B vectors; dealt out to the GPUs in runs of equal length |
+    | `device` | device that runs the layer; it may have run layers before |
+    | `tokens` | `[tokens, hidden]` in the device's dtype, rows of whole 16 B vectors; GPUs get runs of equal length |
     | `expert` | `[tokens, topk]` integers, distinct experts of each token, -1 = dropped |
     | `weight` | `[tokens, topk]` gate weights, rounded to int32 (integer devices) or float32 |
-    | `experts` | as many experts as the device has, for vectors of `hidden` |
-    | `or_entries` | tokens in the OR table of a GPU; further tokens are counted in memory |
+    | `experts` | the experts of all GPUs of the device, for rows of `hidden` columns |
+    | `or_entries` | tokens in the OR table of a GPU; memory counts further tokens |
 
-    Raises ConfigError for other shapes, dtypes and experts, IsaError for an operand that an instruction refuses (such
-    as an expert listed twice), EmulationMismatch naming a token whose experts never notify it.
+    Raises ConfigError for other shapes, dtypes and experts. Raises IsaError for an operand that an instruction refuses,
+    such as an expert listed twice. Raises EmulationMismatch with a token whose experts never notify.
     """
     layer = _Layer(device, tokens, expert, weight, experts, or_entries)
     layer.dispatch()
@@ -47,7 +47,7 @@ def megakernel(device: Device, tokens: Array, expert: Array, weight: Array, expe
 
 
 class _Layer:
-    """One layer under way."""
+    """One layer in execution."""
 
     def __init__(self, device: Device, tokens: Array, expert: Array, weight: Array, experts: Experts, or_entries: int) -> None:
         self.device, self.experts, self.tokens = device, experts, tokens
@@ -60,7 +60,7 @@ class _Layer:
         n_active = np.bincount(expert[expert >= 0], minlength=device.n_experts).reshape(device.n_gpus, -1)
         for gpu in range(device.n_gpus):
             self.obj.bind(gpu, n_active[gpu].tolist())
-        # The table of a GPU counts for its own tokens only; those of others expect nothing there.
+        # The table of a GPU counts for its own tokens only, so tokens of other GPUs expect no notice there.
         homes = np.array([self.obj.home(t) for t in range(len(tokens))])
         self.readiness = [
             readiness.empty(tuple(len(self.targets[t]) if homes[t] == gpu else 0 for t in range(len(tokens))), or_entries)
@@ -107,7 +107,7 @@ class _Layer:
             self.device.dymultimem_st(self.obj.home(token), self.obj, self.obj.address(token), row, targets)
 
     def compute(self) -> bool:
-        """Run the tiles that have become ready. False if there was none."""
+        """Run the tiles that have become ready. False if there was no such tile."""
         queue, done = self.device.newly_ready, bool(self.device.newly_ready)
         while queue:
             _, gpu, tile = queue.popleft()
@@ -129,7 +129,7 @@ class _Layer:
         self.obj.gemm2_done(gpu, tile)
 
     def combine(self) -> bool:
-        """Combine the tokens whose last notice has arrived. False if none had."""
+        """Combine the tokens whose last notice has arrived. False if there was no such token."""
         told, done = self.device.told, bool(self.device.told)
         while told:
             gpu, token, expert = told.popleft()
@@ -144,7 +144,7 @@ class _Layer:
         self.sums[token] = self.device.dymultimem_ld_reduce(home, self.obj, at, self.experts.hidden, self.targets[token])
 
     def result(self) -> Array:
-        """The output of all tokens. Raises EmulationMismatch naming a token whose experts never told."""
+        """The output of all tokens. Raises EmulationMismatch with a token whose experts never notified."""
         missing = [t for t in range(len(self.tokens)) if t not in self.sums]
         if missing:
             told = readiness.n_ready(self.readiness[self.obj.home(missing[0])], missing[0])

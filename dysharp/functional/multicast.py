@@ -40,7 +40,7 @@ class DyMulticastObjectProp:
 
 
 class OwnDevice(Protocol):
-    """What objects need of their `Device`."""
+    """The part of a `Device` that objects use."""
 
     n_gpus: int
     experts_per_gpu: int
@@ -64,8 +64,9 @@ class DyMulticastObject:
         self.bound: dict[int, BoundMemory] = {}
 
     def address(self, token: int, offset: int = 0) -> int:
-        """Multimem address of byte `offset` of block `token`. It is not checked here; the instruction that uses it
-        refuses a wrong one.
+        """Multimem address of byte `offset` of block `token`.
+
+        The address is not checked here: an instruction refuses a wrong address.
         """
         return self.base + token * self.stride + offset
 
@@ -86,16 +87,15 @@ class DyMulticastObject:
         self.bound[gpu] = BoundMemory(self, gpu, tuple(int(n) for n in nactive))
 
     def memory(self, gpu: int, stage: int, local_expert: int) -> Array:
-        """`[nactive, bsize / element bytes]` of the device's dtype: the memory itself, one row per block in layout
-        order.
+        """`[nactive, bsize / element bytes]` of the device's dtype: the memory, one row per block in layout order.
 
-        `stage`: 0 = the region that stores write, 1 = the one that loads read (objects of two stages). Rows nobody has
-        written hold NaN, integers -1234567891. Raises ConfigError for a GPU that is not bound and for a stage or local
-        expert that it does not have.
+        `stage`: 0 = the region that stores write, 1 = the region that loads read (objects of two stages). Rows that no
+        store has written hold NaN (floats) or -1234567891 (integers). Raises ConfigError for a GPU that is not bound,
+        an unknown stage and an unknown local expert.
         """
         bound = self.bound.get(gpu)
         if bound is None or not 0 <= stage < self.prop.stage or not 0 <= local_expert < self.device.experts_per_gpu:
-            raise ConfigError(f"memory: found GPU {gpu}, stage {stage}, local expert {local_expert}, expected a bound GPU and what it holds")
+            raise ConfigError(f"memory: found GPU {gpu}, stage {stage}, local expert {local_expert}, expected those of a bound GPU")
         return bound.memory[stage][local_expert]
 
     def layout(self, gpu: int, local_expert: int) -> list[int]:
@@ -103,11 +103,11 @@ class DyMulticastObject:
         return list(self.bound[gpu].tables.al.tables[local_expert])
 
     def home(self, token: int) -> int:
-        """The GPU that a token belongs to: tokens are dealt out in runs of ceil(n_tokens / n_gpus)."""
+        """The source GPU of a token. GPUs get tokens in runs of ceil(n_tokens / n_gpus)."""
         return token // -(-self.n_tokens // self.device.n_gpus)
 
     def is_ready(self, gpu: int, tile: tracker.Tile) -> bool:
-        """Whether all rows of `tile` have arrived on `gpu`: the gate of GEMM-1."""
+        """Whether all rows of `tile` have arrived on `gpu`, so that GEMM-1 may start."""
         return tile in self.bound[gpu].ready
 
     def gemm1_done(self, gpu: int, tile: tracker.Tile) -> None:
@@ -115,16 +115,15 @@ class DyMulticastObject:
         self.bound[gpu].tables.track(tracker.Gemm1Block(tile))
 
     def gemm2_done(self, gpu: int, tile: tracker.Tile) -> None:
-        """Tell the tracker that GEMM-2 of `tile` is visible on `gpu`: it notifies the homes of the tile's tokens
-        (`Device.told`).
+        """Tell the tracker that GEMM-2 of `tile` is visible on `gpu`.
+
+        The tracker then notifies the source GPUs of the tile's tokens (`Device.told`).
         """
         self.bound[gpu].tables.track(tracker.Gemm2Block(tile))
 
 
 class BoundMemory:
-    """An object on one GPU: memory by stage and local expert, the tables in front of it, and the tiles that are
-    ready.
-    """
+    """An object on one GPU: memory by stage and local expert, the tables of the hub, and the ready tiles."""
 
     def __init__(self, obj: DyMulticastObject, gpu: int, nactive: tuple[int, ...]) -> None:
         d = obj.device
@@ -137,14 +136,17 @@ class BoundMemory:
         self.tables = d.network.tables(gpu, al, ts, self)
 
     def store(self, stage: int, offset: int, payload: Array, places: list[tuple[int, int]]) -> None:
-        """Write `payload` from byte `offset` of each place's block on: (local expert, layout block)."""
+        """Write `payload` into the block of each place, beginning at byte `offset`.
+
+        Place: (local expert, layout block).
+        """
         first, n_bytes = offset // payload.itemsize, payload.nbytes
         for e, block in places:
             self.memory[stage][e][block, first : first + len(payload)] = payload
             for start in range(offset, offset + n_bytes, ALIGN):
                 self.tables.track(tracker.Store(e, block, start // ALIGN, ALIGN))
 
-    # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------
+    # ---- calls of the tables (TablesOwner) ---------------------------------------------------------------------------
 
     def _expert(self, local: int) -> int:
         return self._gpu * len(self._nactive) + local

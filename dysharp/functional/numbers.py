@@ -1,4 +1,4 @@
-"""Number formats of a payload: how values are stored, in what they are added, and the rounding between the two."""
+"""Number formats of a payload: stored dtype, dtype of sums, and the rounding between both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Number:
         return self.work.kind == "i"
 
     def store(self, values: Array) -> Array:
-        """`values` as they look in memory: rounded to nearest even (floats), unchanged (integers that fit)."""
+        """`values` as memory holds them: floats rounded to nearest even, integers unchanged if they fit."""
         return values.astype(self.stored)
 
     def load(self, values: Array) -> Array:
@@ -40,9 +40,9 @@ class Number:
         return values.astype(self.work)
 
     def poison(self, shape: tuple[int, ...]) -> Array:
-        """Memory nobody has written: NaN, or an integer that no small computation yields."""
+        """Unwritten memory: NaN, or an integer that no small computation yields."""
         value = np.array(-1_234_567_891 if self.is_integer else np.nan, self.stored)
-        # Through plain integers: filling with a dtype NumPy does not know is slow.
+        # Filled as plain integers, because filling with a dtype that NumPy does not know is slow.
         bits = np.dtype(f"u{self.bytes}")
         return np.full(shape, value.view(bits), bits).view(self.stored)
 
@@ -66,7 +66,7 @@ def number(name: str) -> Number:
 
 
 def number_of(array: Array, what: str) -> Number:
-    """The format of an array. Raises ConfigError for a dtype the machine has no payload for."""
+    """The format of an array. Raises ConfigError for a dtype without a payload format."""
     for n in _NUMBERS.values():
         if n.stored == array.dtype:
             return n

@@ -1,5 +1,6 @@
-"""Who goes next: pools of enabled events with a policy. Any policy is a legal machine; only the tensors must not
-care.
+"""Pools of possible events. A policy chooses the next event.
+
+Every policy is a legal machine. Tensors must not depend on the policy.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import numpy as np
 
 from dysharp.errors import ConfigError, nearest
 
-Event = tuple[int, Any]  # (kind, what it happens to)
+Event = tuple[int, Any]  # (kind, op, member, tile or packet of the event)
 
 
 class Pool(Protocol):
-    """Events that may happen. `add` takes the time of the event where a Trace gives one (else 0)."""
+    """Events that may happen. `add` takes the time of the event from a Trace, else 0."""
 
     def add(self, event: Event, time: int = 0) -> None: ...
     def pop(self) -> Event: ...
@@ -24,7 +25,7 @@ class Pool(Protocol):
 
 
 class RandomPool:
-    """Any event, with equal chance."""
+    """Pops any event, with equal chance."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -47,7 +48,7 @@ class RandomPool:
 
 
 class OldestPool:
-    """First enabled, first served."""
+    """Pops the event that was added first."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -63,14 +64,14 @@ class OldestPool:
 
 
 class NewestPool(OldestPool):
-    """Adversary: what was enabled last happens first, so early work waits as long as it can."""
+    """Adversary: pops the event that was added last, so early events wait as long as possible."""
 
     def pop(self) -> Event:
         return self._events.pop()
 
 
 class BiasedPool:
-    """Adversary: events of the kinds `last` happen only when nothing else can, the others in random order."""
+    """Adversary: pops events of the kinds `last` only if there is no other event. Other events pop in random order."""
 
     def __init__(self, seed: int, last: frozenset[int]) -> None:
         self._last = last
@@ -87,7 +88,7 @@ class BiasedPool:
 
 
 class TimedPool:
-    """The order of a Trace: smallest time first, then in the order in which the events were enabled."""
+    """The order of a Trace: pops the smallest time first. Events of equal time pop in the order of adding."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Event]] = []
@@ -105,17 +106,17 @@ class TimedPool:
 
 
 ORDERS = {
-    "trace": "the order of the timed engine",
-    "random": "any enabled event, seeded",
-    "oldest": "first enabled, first served",
-    "newest": "adversary: what was enabled last happens first",
-    "late-delivery": "adversary: transfers move only when nothing else can",
-    "late-completion": "adversary: completions and acknowledgements come only when nothing else can",
+    "trace": "the order of the engine's run",
+    "random": "any possible event, seeded",
+    "oldest": "first possible event first",
+    "newest": "adversary: last possible event first",
+    "late-delivery": "adversary: transfers move only when no other event is possible",
+    "late-completion": "adversary: completions and acknowledgements come only when no other event is possible",
 }
 
 
 def make_pool(order: str, seed: int, deliveries: frozenset[int], completions: frozenset[int]) -> Pool:
-    """The pool of an order by name; `deliveries`, `completions`: event kinds that the adversaries hold back."""
+    """The pool of an order by name. `deliveries`, `completions`: event kinds that the adversaries hold back."""
     if order == "trace":
         return TimedPool()
     if order == "random":

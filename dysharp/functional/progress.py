@@ -1,4 +1,4 @@
-"""What a Program lets happen: dependencies, issuing order and semaphores, without any time. Both paths of the machine obey it."""
+"""Dependencies, issuing order and semaphores of a Program, without times. Both paths of the machine obey them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
 
 KINDS = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
 HEADS = (Head.OP_ISSUE, Head.MEMBER_RESPOND, Head.TILE_NOTIFY)
-SHOWN = 3  # waiting entries named by the watchdog
+SHOWN = 3  # number of waiting ops in the watchdog's message
 
 
 class Listener(Protocol):
-    """Who is told what has become possible."""
+    """Receives the events that have become possible."""
 
     def may_issue(self, op: int) -> None: ...
     def may_respond(self, member: int) -> None: ...
@@ -25,11 +25,11 @@ class Listener(Protocol):
 
 
 class Progress:
-    """Counts what every op, response and notification still waits for; the path reports what has happened.
+    """Counts the events for which each op, response and notification still waits. A path reports finished events.
 
-    An op may issue when its edges and notifications have come, when it is next in a program-order issuer, and when its semaphores are
-    free; other disciplines choose by time and bind nobody here. Raises ConfigError for parts of the Program that the machine does not
-    interpret (chains, announced thresholds, cancelling, holds by data, sessions).
+    An op may issue when its edges and notifications have come, when it is next in a program-order issuer, and when its
+    semaphores are free. Other disciplines choose by time and hold back no op here. Raises ConfigError for parts of a
+    Program that the machine does not interpret: chains, announced thresholds, cancelling, holds by data, sessions.
     """
 
     def __init__(self, program: Program, listener: Listener) -> None:
@@ -72,7 +72,7 @@ class Progress:
             self._frees[point, release].append((sem, amount))
 
     def start(self) -> None:
-        """Tell the listener about everything that waits for nothing."""
+        """Tell the listener about all ops, responses and notifications without a dependency."""
         for op, waits in enumerate(self._waits):
             if waits == 0:
                 self._offer(op)
@@ -83,7 +83,7 @@ class Progress:
             self.listener.may_issue(op)
 
     def try_issue(self, op: int) -> bool:
-        """Take the op's semaphores; False = it is parked until one comes free (the listener hears of it again)."""
+        """Take the op's semaphores. False: the op is parked; the listener hears of the op when a semaphore is free."""
         needs = self._needs.get(op)
         if needs:
             for sem, amount in needs:
@@ -104,7 +104,7 @@ class Progress:
         return True
 
     def _pass_on(self, needs: list[tuple[int, int]], full: int) -> None:
-        """An op that was woken by one semaphore and stopped by another wakes the next one of the first."""
+        """Wake the next op of a semaphore whose woken op waits for another semaphore now."""
         for sem, _ in needs:
             if sem != full:
                 self._wake(sem)
@@ -121,14 +121,14 @@ class Progress:
                 self._wake(sem)
 
     def finish(self, op: int) -> None:
-        """The op is done and visible at its source."""
+        """Report that the op is done and visible at its source."""
         self.done[op] = 1
         self.n_done += 1
         self._release(Point.OP_DONE, op)
         self.fire(Tail.OP_DONE, op)
 
     def fire(self, kind: Tail, ident: int) -> None:
-        """A point of an op, member, tile or row has been passed: what waited for it waits no more."""
+        """Report that an edge point of an op, member, tile or row has passed, and release the heads that waited."""
         for head_kind, head in self._out.get((int(kind), ident), ()):
             if head_kind == Head.OP_ISSUE:
                 self.told(head)
@@ -142,17 +142,17 @@ class Progress:
                     self.listener.tile_notifies(head)
 
     def told(self, op: int, times: int = 1) -> None:
-        """One edge (or `times` notifications) of an op has come."""
+        """Report that one edge, or `times` notifications, of an op has come."""
         self._waits[op] -= times
         if self._waits[op] == 0:
             self._offer(op)
 
     def responds_freely(self, member: int) -> bool:
-        """Whether a pull's member may answer as soon as it is asked."""
+        """Whether a pull's member may answer as soon as the request arrives."""
         return self._member_waits.get(member, 0) == 0
 
     def waiting(self) -> Iterator[str]:
-        """One phrase per op that has not finished, those first that were issued and never came back."""
+        """One phrase per op that has not finished. Issued ops come first."""
         p = self.program
         left = [op for op in range(p.n_ops) if not self.done[op]]
         for op in sorted(left, key=lambda op: (not self.issued[op], op)):
@@ -165,7 +165,7 @@ class Progress:
                 yield f"{name} waits for its turn or a semaphore"
 
     def stuck(self) -> str:
-        """What the watchdog says when nothing can happen and ops are left."""
+        """The watchdog's message when no event is possible and ops are left."""
         left = self.program.n_ops - self.n_done
         first = [text for text, _ in zip(self.waiting(), range(SHOWN), strict=False)]
         return f"found {left} of {self.program.n_ops} ops that wait for ever, expected none: " + "; ".join(first)

@@ -1,4 +1,4 @@
-"""References: the same sums again on independently moved data (bit for bit), and a dense computation in plain order."""
+"""References: the recorded sums on independently moved data (bit for bit), and a dense layer in plain order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`out` `[tokens, hidden]`; `gate_grad` `[tokens, topk]` of a backward pass."""
+    """`out`: `[tokens, hidden]`. `gate_grad`: `[tokens, topk]`, backward pass only."""
 
     out: Array
     gate_grad: Array | None
 
 
 class _Rows:
-    """Rows of all (token, expert slot) choices, in the order of the routing: the reference's own memory."""
+    """The memory of the reference: rows of all (token, expert slot) choices, in the order of the routing."""
 
     def __init__(self, t: Tensors) -> None:
         r, e, n = t.routing, t.experts, t.number
@@ -45,7 +45,7 @@ class _Rows:
 
 
 class _Gathered:
-    """A tile's rows gathered out of `_Rows`, computed on, and scattered back: what `run_tile` sees as memory."""
+    """Memory for `run_tile`: the rows of a tile, gathered from `_Rows` and scattered back after the computation."""
 
     def __init__(self, rows: _Rows, index: Array, given: dict[str, Array]) -> None:
         self._from, self._index = rows, index
@@ -68,10 +68,11 @@ FORWARD, BACKWARD = ("gemm1", "gemm2"), ("gemm2_dgrad", "gemm1_dgrad", "gemm2_wg
 
 
 def recorded_reference(t: Tensors, record: Record, *, forward: Record | None = None) -> Reference:
-    """What the machine should have produced: the recorded tiles and sums, on rows taken straight from the inputs.
+    """The expected results: the recorded tiles and sums, on rows taken from the inputs.
 
-    `forward`: the record of the forward pass, for a backward one (`t.tokens` is then dy; activations are computed again from `t.saved`'s
-    inputs). Raises EmulationMismatch when a (token, expert) choice of the routing was computed or added not exactly once.
+    `forward`: record of the forward pass, for a backward pass. `t.tokens` is then dy, and activations are computed
+    again from the inputs in `t.saved`. Raises EmulationMismatch for a (token, expert) choice that was not computed and
+    added exactly once.
     """
     rows = _Rows(t)
     backward = t.saved is not None
@@ -91,7 +92,7 @@ def recorded_reference(t: Tensors, record: Record, *, forward: Record | None = N
 
 
 def _saved_inputs(t: Tensors, rows: _Rows) -> Array:
-    """The forward inputs by (token, slot): all rows of a token hold the same vector."""
+    """The forward inputs by (token, slot). All rows of a token are equal."""
     assert t.saved is not None
     by_token = np.zeros((t.routing.n_tokens, t.experts.hidden), t.number.stored)
     by_token[t.saved.key] = t.saved.x
@@ -106,7 +107,7 @@ def _run(t: Tensors, rows: _Rows, tiles: list[tuple[str, int, tuple[int, ...]]])
         if missing:
             raise EmulationMismatch(f"{fn} in expert slot {slot}: found token {missing[0]} in a tile, expected tokens that chose it")
         index = np.array([rows.index[token, slot] for token in tokens], np.int64)
-        # Forward, inputs come straight from the tokens and activations are not kept: half the memory.
+        # A forward pass reads inputs from the tokens and keeps no activations, which halves the memory.
         forward = t.saved is None
         tile = _Gathered(rows, index, {"x": t.tokens[rows.token[index]]} if forward and fn == "gemm1" else {})
         run_tile(fn, slot_expert[slot], slice(0, len(index)), tile, t)
@@ -127,7 +128,7 @@ def _check_once(rows: _Rows, record: Record, functions: tuple[str, ...]) -> None
 
 
 def _add_up(t: Tensors, rows: _Rows, record: Record, values: Array) -> Array:
-    """`[tokens, hidden]` sums by the recorded expressions, chunk by chunk."""
+    """`[tokens, hidden]` sums, computed by the recorded expressions, chunk by chunk."""
     hidden, n = t.experts.hidden, t.number
     out = np.zeros((t.routing.n_tokens, hidden), n.stored)
     for token in range(t.routing.n_tokens):
@@ -158,7 +159,10 @@ def _reader(rows: _Rows, values: Array, token: int, part: slice) -> Callable[[in
 
 
 def dense_forward(t: Tensors) -> Array:
-    """`[tokens, hidden]` work dtype: every expert on all its tokens at once, nothing rounded, sums in float64 (integers exactly)."""
+    """`[tokens, hidden]` in the work dtype: the dense layer without rounding.
+
+    Each expert computes all its tokens at once. Sums are in float64, of integers exact.
+    """
     r, e, n = t.routing, t.experts, t.number
     wide = np.dtype(np.int64 if n.is_integer else np.float64)
     out = np.zeros((r.n_tokens, e.hidden), wide)
@@ -172,7 +176,10 @@ def dense_forward(t: Tensors) -> Array:
 
 
 def dense_backward(t: Tensors, x: Array) -> tuple[Array, Array]:
-    """(`[tokens, hidden]` dx, `[tokens, topk]` gate gradients), nothing rounded; weight gradients add up in the experts. `x`: forward inputs."""
+    """(`[tokens, hidden]` dx, `[tokens, topk]` gate gradients) of the dense layer without rounding.
+
+    `x`: forward inputs. The experts add up their weight gradients.
+    """
     r, e, n = t.routing, t.experts, t.number
     wide = np.dtype(np.int64 if n.is_integer else np.float64)
     dx, gate = np.zeros((r.n_tokens, e.hidden), wide), np.zeros((r.n_tokens, r.topk), wide)

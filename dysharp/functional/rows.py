@@ -1,4 +1,4 @@
-"""The row path: any Program on real tensors, one row per transfer. Fast, and blind to packets and tables."""
+"""The row path: runs a Program on real tensors, one row per transfer. It is fast and has no packets and no tables."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one pass. `out`: `[tokens, hidden]` stored dtype, y or dx; `gate_grad`: `[tokens, topk]` (backward);
-    `events`: steps taken.
+    """Result of one pass.
+
+    `out`: `[tokens, hidden]` in the stored dtype, y or dx. `gate_grad`: `[tokens, topk]`, backward pass only. `events`:
+    number of steps.
     """
 
     out: Array
@@ -47,10 +49,10 @@ def run_rows(
     trace: Trace | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
-    """Interpret `program` on `tensors`. `order`: one of `orders.ORDERS`; "trace" needs the Trace of this very Program.
+    """Interpret `program` on `tensors`. `order`: one of `orders.ORDERS`; "trace" needs the Trace of `program`.
 
-    `progress(done, total)` is called now and then. Raises EmulationMismatch when nothing can happen and ops are left
-    (the watchdog), ConfigError for parts of a Program that the machine does not interpret.
+    `progress(done, total)` is called from time to time. Raises EmulationMismatch when no event is possible and ops are
+    left (the watchdog), ConfigError for parts of a Program that the machine does not interpret.
     """
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
@@ -92,7 +94,7 @@ class _RowMachine:
             raise ConfigError("backward Program: found another row layout than the forward pass left, expected relayout(program, row_slot)")
 
     def _prepare_output(self) -> None:
-        """A token that goes nowhere yields zeros; every other place has to be written."""
+        """Set the output of tokens without experts to zero. The run must write all other rows."""
         r, n = self.t.routing, self.t.number
         self.out = n.poison((r.n_tokens, self.t.experts.hidden))
         self.out[(r.slot < 0).all(axis=1)] = 0
@@ -116,7 +118,7 @@ class _RowMachine:
         saved = None if self.backward else self.memory.saved()
         return Outcome(self.out, self.gate_grad, self.record, saved, events)
 
-    # ---- what may happen (Listener) ----------------------------------------------------------------------------------
+    # ---- possible events (Listener) ----------------------------------------------------------------------------------
 
     def _add(self, kind: int, ident: int, time: int = 0, tie: int = 0) -> None:
         self.pool.add((kind, ident), (time << 32) + tie)
@@ -154,8 +156,9 @@ class _RowMachine:
             self._finish_later(op)
 
     def _delivery(self, member: int) -> tuple[int, int]:
-        """Time of a delivery, and the slot of its first row: deliveries of one instant fill a region in the order of
-        its slots.
+        """(time of a delivery, slot of its first row).
+
+        Deliveries of one instant fill a region in the order of slots.
         """
         if self.trace is None:
             return 0, 0
@@ -184,7 +187,7 @@ class _RowMachine:
         self._one_less(op)
 
     def _copy(self, op: int, rows: list[int], name: str) -> None:
-        """A token's vector (and, forward, its gate weights) into the rows that the op fills."""
+        """Write a token row, and in a forward pass its gate weights, into the rows that the op fills."""
         buffer, layout, t = self.memory.rows(name), self.layout, self.t
         for row in rows:
             token = self.key[op] if self.key[op] >= 0 else layout.key[row]
@@ -221,7 +224,7 @@ class _RowMachine:
         self._one_less(op)
 
     def _hub_sum(self, node: int, rows: list[int]) -> tuple[Array, Expression]:
-        """Sum of expert rows in one GPU's memory, rounded (as stored)."""
+        """The sum of expert rows in one GPU's memory, rounded to the stored dtype, and its expression."""
         t, layout = self.t, self.layout
         buffer = self.memory.rows("dx" if self.backward else "y")
         for row in rows:
@@ -239,7 +242,7 @@ class _RowMachine:
             self.gate_grad[token, self.layout.column[row]] = self.memory.gate_grad[self.layout.place[row]]
 
     def _push_sum(self, op: int, rows: list[int]) -> None:
-        """One GPU's sum of a token's expert rows, pushed into the source's partial row."""
+        """Push one GPU's sum of a token's expert rows into the source's partial row."""
         mine = self._rows_of.get((self.node[op], self.key[op]), [])
         for row in rows:
             self._partial[row] = self._hub_sum(self.node[op], mine)
@@ -247,7 +250,7 @@ class _RowMachine:
             self._return_gate_grads(self.key[op], mine)
 
     def _push_rows(self, op: int, rows: list[int]) -> None:
-        """A token's expert rows, each pushed alone into its own partial row at the source."""
+        """Push each expert row of a token into its own partial row at the source."""
         for row in rows:
             mine = [self.layout.pushed(row, self.key[op])]
             self._partial[row] = self._hub_sum(self.node[op], mine)
@@ -290,7 +293,7 @@ class _RowMachine:
         self.record.sums[token] = (("source", tuple(e for _, e in parts)),)
 
     def _sum_for_free(self, node: int) -> None:
-        """Combine of a system whose communication is free: everything is added where it lies."""
+        """Combine of a system with free communication: add all expert rows without a transfer."""
         nodes = range(self.p.n_nodes)
         for token in range(node * self.tokens_per_gpu, (node + 1) * self.tokens_per_gpu):
             groups = [(g, self._rows_of.get((g, token), [])) for g in nodes]
@@ -302,8 +305,9 @@ class _RowMachine:
                     self._return_gate_grads(token, rows)
 
     def _copy_out(self) -> None:
-        """What pushed Combines leave at the source: partial rows of every token (per GPU or per expert), added in
-        the order of the rows.
+        """Add the partial rows that pushes left at the source, in the order of rows.
+
+        A token has one partial row per GPU or one per expert.
         """
         by_token: dict[int, list[int]] = defaultdict(list)
         for region in self.layout.partial:

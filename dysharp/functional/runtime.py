@@ -40,8 +40,8 @@ class Device:
 
     | attribute | meaning |
     |---|---|
-    | `told` | notifications that have arrived: (GPU, token, expert); the caller takes them out |
-    | `newly_ready` | tiles whose rows have all arrived: (object, GPU, tile); the caller takes them out |
+    | `told` | notifications that have arrived: (GPU, token, expert); the caller removes them |
+    | `newly_ready` | tiles whose rows have all arrived: (object, GPU, tile); the caller removes them |
     | `packets` | packets by kind, once per link that they cross |
 
     Raises ConfigError for sizes outside the fields of a packet: 1 .. 4096 GPUs, 1 .. 65536 experts in all, and for an
@@ -60,7 +60,7 @@ class Device:
     ) -> None:
         if not 1 <= n_gpus <= MAX_GPUS or experts_per_gpu < 1 or n_gpus * experts_per_gpu > EXPERT_LIMIT or planes < 1 or reduction_entries < 1:
             sizes = f"{n_gpus} GPUs, {experts_per_gpu} experts each, {planes} planes, {reduction_entries} reduction entries"
-            raise ConfigError(f"Device: found {sizes}, expected 1 .. {MAX_GPUS} GPUs, 1 .. {EXPERT_LIMIT} experts in all, at least 1 of the others")
+            raise ConfigError(f"Device: found {sizes}, expected 1 .. {MAX_GPUS} GPUs, 1 .. {EXPERT_LIMIT} experts in all, 1 plane, 1 entry")
         self.n_gpus, self.experts_per_gpu, self.planes = n_gpus, experts_per_gpu, planes
         self.n_experts, self.number = n_gpus * experts_per_gpu, number(dtype)
         self.told: deque[tuple[int, int, int]] = deque()
@@ -95,15 +95,15 @@ class Device:
     # ---- instructions ------------------------------------------------------------------------------------------------
 
     def dymultimem_st(self, gpu: int, obj: DyMulticastObject, address: int, data: Array, targets: Sequence[int]) -> Handle:
-        """GPU `gpu` stores `data` at every target's own place of a block. Packets arrive when the device runs.
+        """GPU `gpu` stores `data` into the block of every target expert. Packets move when the device runs.
 
         | operand | contents |
         |---|---|
         | `address` | where to begin in the block: `obj.address(token, offset)`, a multiple of 16 |
         | `data` | `[n_elements]` of the device's dtype, whole 16 B vectors, not past the end of the block |
-        | `targets` | distinct experts, 0 .. n_experts - 1, at most 32767, on GPUs where `obj` is bound; [] completes at once |
+        | `targets` | at most 32767 distinct experts on GPUs where `obj` is bound; [] completes at once |
 
-        Raises IsaError naming instruction, operand and GPU for any other operand; nothing is sent then.
+        Raises IsaError with instruction, operand and GPU for any other operand. The device then sends no packet.
         """
         self._check_gpu(ST, gpu)
         if data.dtype != self.number.stored:
@@ -116,7 +116,7 @@ class Device:
         return handle
 
     def dymultimem_ld_reduce(self, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> Handle:
-        """GPU `gpu` reads `n_elements` of every target's place of a block and adds them up, without weights.
+        """GPU `gpu` reads `n_elements` of the block of every target expert and adds them, without weights.
 
         | operand | contents |
         |---|---|
@@ -127,8 +127,8 @@ class Device:
         The load reads the region of the object's last stage. `Handle.value` is `[n_elements]` of the device's dtype.
         Floats are added in float32 and rounded at each GPU, at the switch and at `gpu`.
 
-        Raises IsaError naming instruction, operand and GPU for any other operand, and while running for a target that
-        was never stored.
+        Raises IsaError with instruction, operand and GPU for any other operand. `run` raises IsaError for a target
+        without a store.
         """
         self._check_gpu(LD, gpu)
         self._unit.check(LD, gpu, obj, address, n_elements, targets)
@@ -147,7 +147,7 @@ class Device:
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Deliver until nothing is left. Raises EmulationMismatch naming instructions that are not complete then."""
+        """Deliver all packets. Raises EmulationMismatch with the instructions that are not complete then."""
         while self.step():
             pass
         waiting = list(self.network.under_way())
@@ -156,7 +156,7 @@ class Device:
             raise EmulationMismatch(f"run: found {len(waiting)} packets that never complete ({names}), expected none")
 
     def step(self) -> bool:
-        """One event, chosen at random, happens: a packet arrives, or memory answers. False if nothing is left."""
+        """Run one random event: a packet arrives, or memory answers. False if no event is left."""
         if not len(self.network.pool):
             return False
         self.network.step()

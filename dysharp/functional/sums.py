@@ -1,8 +1,14 @@
-"""How a vector was added up, as an expression, and its evaluation on independently computed rows.
+"""Expressions that record the order of a sum, and their evaluation on independently computed rows.
 
-An expression is a nested tuple whose head says where the sum was made, and so how it was rounded (docs/design/0004, Numbers):
-`("hub", gpu, (slot, ...))` adds local experts' rows, `("switch", parts)` the hubs' sums, both rounded; `("partial", parts)` is a switch's
-sum sent on before it was complete, not rounded; `("source", parts)` is the final value, rounded.
+An expression is a nested tuple. Its head names the place of the sum, which decides the rounding (docs/design/0004,
+Numbers):
+
+| expression | sum | rounded |
+|---|---|---|
+| `("hub", gpu, (slot, ...))` | rows of local experts | yes |
+| `("switch", parts)` | sums of hubs | yes |
+| `("partial", parts)` | sum of a switch, sent before it was complete | no |
+| `("source", parts)` | final value | yes |
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ Expression = tuple[Any, ...]
 
 
 def slots_of(expression: Expression) -> Iterator[int]:
-    """The expert slots an expression adds, in order, repeats included."""
+    """The expert slots in an expression, in order, repeats included."""
     if expression[0] == "hub":
         yield from expression[2]
     else:
@@ -29,7 +35,7 @@ def slots_of(expression: Expression) -> Iterator[int]:
 
 
 def add_in_order(parts: list[Array], width: int, number: Number) -> Array:
-    """Sum from left to right in the work dtype; zeros for nothing."""
+    """`[width]` sum from left to right in the work dtype; zeros if there are no parts."""
     if not parts:
         return np.zeros(width, number.work)
     total = number.load(parts[0])
@@ -39,7 +45,10 @@ def add_in_order(parts: list[Array], width: int, number: Number) -> Array:
 
 
 def evaluate(expression: Expression, row: Callable[[int], Array], width: int, number: Number) -> Array:
-    """`[width]` value of an expression; `row(slot)` is the stored row of an expert slot. Partial sums stay in the work dtype."""
+    """`[width]` value of an expression. `row(slot)`: stored row of an expert slot.
+
+    Partial sums stay in the work dtype.
+    """
     if expression[0] == "hub":
         return number.store(add_in_order([row(slot) for slot in expression[2]], width, number))
     total = add_in_order([evaluate(part, row, width, number) for part in expression[1]], width, number)

@@ -1,4 +1,4 @@
-"""Numbers, data types and labels of a measurement's `config_json`. Each reader raises `Unsupported` with the reason."""
+"""Readers of numbers, data types and labels in `config_json`. Each reader raises `Unsupported` with the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = {
     "nvfp4": "nvfp4",
     "fp4": "fp4",
 }
-"""First word of a data type in `config_json` -> its name here."""
+"""First word of a data type in `config_json` -> name of the data type in this package."""
 LIMITS: Mapping[str, tuple[int, int]] = {
     "tokens_per_rank": (1, 1 << 20),
     "hidden": (128, 1 << 16),
@@ -46,7 +46,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
 
 
 def number(m: Measurement, key: str) -> float:
-    """A number of the configuration inside its `LIMITS`. A key outside the table has no limits."""
+    """A number of the configuration. Raises `Unsupported` outside `LIMITS`; a key outside that table has no limits."""
     value = m.config.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Unsupported(f"no number {key!r} in config_json")
@@ -57,7 +57,7 @@ def number(m: Measurement, key: str) -> float:
 
 
 def whole(value: float, name: str) -> int:
-    """`value` as a whole number of at least 1; `name` is what it counts."""
+    """`value` as a whole number of at least 1. `name`: the things counted, for the error."""
     if value != math.floor(value) or value < 1:
         raise Unsupported(f"no whole number of {name}")
     return int(value)
@@ -86,6 +86,6 @@ def label(m: Measurement, *keys: str) -> str:
 
 
 def check_quality(m: Measurement) -> None:
-    """Raise `Unsupported` for measurements that their own collector marks as weak."""
+    """Raise `Unsupported` for measurements that their collector marks as weak."""
     if str(m.config.get("quality", "")).startswith("WEAK"):
-        raise Unsupported("rule 14.7: marked WEAK by its source (baselines run by competitors or under blocking launches)")
+        raise Unsupported("marked WEAK in the data (a competitor ran this baseline, or launches were blocking)")

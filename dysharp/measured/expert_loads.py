@@ -1,6 +1,6 @@
-"""Rows per expert under the routings that layers are measured with, and what the busiest rank has of them.
+"""Rows per expert under the routings of measured layers, and the share of the busiest rank.
 
-A rank is one GPU with its experts in a row. Draws are seeded: the same arguments give the same loads.
+A rank is one GPU with consecutive experts. Draws are seeded: equal arguments give equal loads.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from dysharp.measured.measurements import Unsupported
 
 F64 = NDArray[np.float64]
-DRAWS = 24  # of a load distribution; the median of them is used
+DRAWS = 24  # draws of a load distribution; the median draw is used
 
 
 @functools.cache
 def busiest_rank(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> tuple[float, float]:
-    """(rows that the busiest rank computes, how many of its experts have any), each the median of the draws.
+    """(rows of the busiest rank, number of its experts with rows), each the median of the draws.
 
     `distribution`: "balanced" (round robin) or one of `_loads`. `tokens` are per GPU.
     """
@@ -35,7 +35,7 @@ def busiest_rank(gpus: int, experts: int, topk: int, tokens: int, distribution: 
 
 
 def expert_loads(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> F64:
-    """`[experts]` rows, not rounded, of the draw whose busiest rank has the median of rows."""
+    """`[experts]` float rows of the draw whose busiest rank has the median number of rows."""
     draws = _draws(gpus, experts, topk, tokens, distribution)
     ranks = _busiest(draws, gpus)
     return draws[sorted(range(DRAWS), key=lambda i: ranks[i])[DRAWS // 2]]
@@ -47,7 +47,7 @@ def _draws(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -
 
 
 def _busiest(draws: list[F64], gpus: int) -> list[tuple[float, float]]:
-    """For each draw the rows of the rank with most, and how many of its experts have any."""
+    """For each draw: rows of the rank with most rows, and number of its experts with rows."""
     ranks = [max(loads.reshape(gpus, -1), key=lambda rank: float(rank.sum())) for loads in draws]
     return [(float(rank.sum()), float((rank > 0).sum())) for rank in ranks]
 
@@ -60,7 +60,7 @@ def _loads(rng: np.random.Generator, experts: int, rows: int, tokens: int, distr
     | "random" | uniform top-k |
     | "power_law_A", "power_law_sampled_A" | a power law with exponent A, bounded by 1 and 0.8 times all tokens |
 
-    With fewer rows than experts the power law is bounded by 0.01 and 2, as the collector of protocol P6 draws it.
+    With fewer rows than experts the power law is bounded by 0.01 and 2, as in SGLang's benchmark of Mega MoE.
     """
     if distribution == "random":
         return rng.multinomial(rows, np.full(experts, 1 / experts)).astype(np.float64)
@@ -79,7 +79,10 @@ def _exponent(distribution: str) -> float:
 
 
 def _capped(loads: F64, most: float) -> F64:
-    """Loads with the same total and none above `most`: a token chooses an expert once. Other loads grow in proportion."""
+    """Loads with the same total and none above `most`: a token chooses an expert once.
+
+    Other loads grow in proportion.
+    """
     total = loads.sum()
     for _ in range(64):
         over = loads >= most

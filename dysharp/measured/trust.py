@@ -1,8 +1,8 @@
-"""How far a prediction on a real machine can be trusted: the validated errors of its parts, and what was not measured.
+"""Error bars of a prediction on an hw cluster, and warnings about parts of the prediction without measurements.
 
-The table is `specs/data/validated.toml`: errors per family and GPU, and the ranges of tokens, hidden sizes and GPUs of
-the measurements, and their data types. `summary.py` makes it. Which family judges which part of a system's layer is
-declared by the family (`family.judges_of`); a system that no family judges has no error bar.
+The table `specs/data/validated.toml` holds errors per family and GPU, with the data types of the measurements and their
+ranges of tokens, hidden sizes and GPUs. `summary.py` writes the table. A family declares which part of which system's
+layer it judges (`family.judges_of`). A system without such a family has no error bar.
 """
 
 from __future__ import annotations
@@ -25,20 +25,26 @@ from dysharp.workload.routing import max_over_mean
 
 FILE = DATA / "validated.toml"
 OTHER = "other"
-"""Stands for a GPU: errors on a GPU that was left out of the fit. Only families measured on several GPUs have them."""
+"""Name in the column GPU for errors on a GPU that was left out of the fit.
+
+Only families measured on several GPUs have such errors.
+"""
 FEWEST = 8
-"""Fewest measurements of a family on a GPU that count; with fewer the errors are those of a GPU that was held out."""
-DATASHEET = 1.01  # a cluster that departs from its GPU's datasheet by more is another machine
+"""A GPU with fewer measurements of a family takes the errors of the entry `OTHER`."""
+DATASHEET = 1.01  # a cluster whose numbers differ from its GPU's datasheet by more than 1 % was not measured
+HELD_OUT = "error bars come from GPUs that were left out of the fit"
 EVEN, SPREAD = 1.05, 5.0
-"""Routing counts as skewed where the busiest GPU has more than `EVEN` times the mean of expert rows, and more rows than
-chance gives it: `SPREAD` standard deviations of a Poisson count."""
+"""Routing is skewed if the busiest GPU has more useful rows than `EVEN` + `SPREAD` / sqrt(mean) times the mean.
+
+The second term is `SPREAD` standard deviations of a Poisson count: the excess that chance explains.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyErrors:
     """Errors of one family on one GPU, in percent of the measured value.
 
-    `by` is what predicted; `ranges` and `dtypes` are those of the measurements.
+    `by`: "program" or a closed form. `ranges`, `dtypes`: ranges and data types of the measurements.
     """
 
     family: str
@@ -54,7 +60,7 @@ class FamilyErrors:
 
 @dataclass(frozen=True, slots=True)
 class PredictionScope:
-    """What is predicted, to be held against what was measured. Without a `routing` nothing is said about skew."""
+    """A prediction, to be compared with the measured ranges. Without a `routing` the skew is not compared."""
 
     system: str
     model: Model
@@ -66,7 +72,7 @@ class PredictionScope:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Values that `FamilyErrors.ranges` may limit, by the same names."""
+        """Numbers of the prediction, under the names that `FamilyErrors.ranges` uses."""
         m, gpus = self.model, self.cluster.n_gpus
         values: dict[str, float] = {
             "tokens": self.tokens,
@@ -82,20 +88,20 @@ class PredictionScope:
 
     @property
     def is_real(self) -> bool:
-        """Whether the system runs with its software costs here."""
+        """Whether the system runs in its real form."""
         return form_of(self.cluster, self.options) == "real"
 
     def unmeasured_dtypes(self, family: Family, entry: FamilyErrors) -> list[str]:
-        """Data types of the family's parts that it was not measured with; empty where its types are not known."""
+        """Data types of the prediction without a measurement of the family. Empty if the family's types are unknown."""
         dtypes = family.dtypes_of(self.model, self.options) if entry.dtypes else ()
         return [dtype for dtype in dtypes if dtype not in entry.dtypes]
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Relative errors of such predictions: the median (`typical`) and the 90th percentile (`wide`), as fractions.
+    """Expected relative errors of a prediction, as fractions: median (`typical`) and 90th percentile (`wide`).
 
-    Both are None without measurements. `families` are those whose errors count.
+    Both are None without measurements. `families`: families whose errors were used.
     """
 
     families: tuple[str, ...]
@@ -106,7 +112,7 @@ class Trust:
 
 @functools.cache
 def family_errors(path: Path = FILE) -> Mapping[tuple[str, str], FamilyErrors]:
-    """The packaged table by (family, GPU); GPU "other" stands for one without measurements of its own."""
+    """The packaged table by (family, GPU). GPU "other": a GPU without measurements."""
     table = parse_toml(read_text(path), path.name)
     return {(family, gpu): _entry(family, gpu, entry) for family, gpus in table.items() for gpu, entry in gpus.items()}
 
@@ -118,9 +124,10 @@ def _entry(family: str, gpu: str, entry: Mapping[str, Any]) -> FamilyErrors:
 
 
 def part_judges(system: str) -> dict[Part, Family]:
-    """Which family's errors make the bar of which part of a layer; empty where a part has none.
+    """Part of the layer -> the family whose errors make its error bar. Empty if a part has no family.
 
-    The parts are "layer" alone for a system that is one kernel, else "dispatch", "combine", "gemm1" and "gemm2".
+    A system that is one kernel has the single part "layer". All other systems have "dispatch", "combine", "gemm1" and
+    "gemm2".
     """
     judges = judges_of(system)
     if "layer" in judges:
@@ -130,9 +137,10 @@ def part_judges(system: str) -> dict[Part, Family]:
 
 
 def measured_range(system: str, name: str, gpu: str) -> tuple[float, float] | None:
-    """The range of `name` behind a system's Dispatch on `gpu`, else on GPUs of the same architecture; None without one.
+    """The measured range of `name` for a system's Dispatch on `gpu`; None without measurements.
 
-    `name` is one of `FamilyErrors.ranges`.
+    `name`: a key of `FamilyErrors.ranges`. A GPU with too few measurements takes the range of all GPUs of its
+    architecture.
     """
     judges = judges_of(system)
     family = judges.get("dispatch") or judges.get("layer")
@@ -145,32 +153,35 @@ def measured_range(system: str, name: str, gpu: str) -> tuple[float, float] | No
 
 
 def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
-    """What of the prediction was not measured; empty on paper clusters, where nothing was measured at all."""
+    """Warnings about parts of the prediction without measurements.
+
+    Empty on paper clusters, which cannot be measured.
+    """
     if scope.cluster.family != "hw":
         return ()
     if not scope.is_real:
-        uncharged = "paper form, no software cost is charged for its communication"
-        return (f"{scope.system}: {uncharged} and no measurement stands behind it",)
+        uncharged = "the paper form charges no software cost for communication"
+        return (f"{scope.system}: {uncharged}, and no measurement checks its predictions",)
     warnings = _machine_warnings(scope.cluster)
     if scope.direction != "fwd":
-        warnings.append("backward passes were not measured")
+        warnings.append("no measurement checks predictions of backward passes")
     judges = part_judges(scope.system)
     if not judges:
-        return (*warnings, f"{scope.system}: no measurement stands behind {_not_judged(scope.system)}")
+        return (*warnings, f"{scope.system}: no measurement checks predictions of its {_not_judged(scope.system)}")
     for family in judges.values():
         warnings += _range_warnings(scope, family)
     warnings += _skew_warnings(scope)
     if "sum" in judges_of(scope.system) and whole_layers(scope) is None:
-        beyond = _beyond_layers(scope)
-        warnings.append(f"no whole layer like this one was measured{beyond}: the sum of the parts is not checked")
+        measured = _measured_layers(scope)
+        warnings.append(f"{scope.system}: measurements check the parts of this layer but not their sum{measured}")
     return tuple(dict.fromkeys(warnings))
 
 
 def _not_judged(system: str) -> str:
-    """ "it", or the one direction that no family judges."""
+    """ "layer", or the operator that no family judges if there is only one."""
     judges = judges_of(system)
     lacking = [verb for verb in ("dispatch", "combine") if verb not in judges]
-    return f"its {lacking[0].capitalize()}" if len(lacking) == 1 else "it"
+    return lacking[0].capitalize() if len(lacking) == 1 else "layer"
 
 
 def _family_names(system: str) -> tuple[str, ...]:
@@ -178,9 +189,9 @@ def _family_names(system: str) -> tuple[str, ...]:
 
 
 def departures(cluster: Cluster) -> str:
-    """Where a cluster is not the packaged GPU it names, as "hbm_GBps 1000 (3350), ..." with the datasheet in brackets.
+    """Numbers of a cluster that differ from its packaged GPU, as "hbm_GBps 1000 (datasheet 3350), ...".
 
-    Empty where it is that GPU.
+    Empty if all numbers agree.
     """
     gpu = load_gpu(cluster.gpu)
     values = {
@@ -191,16 +202,15 @@ def departures(cluster: Cluster) -> str:
         "n_sms": float(cluster.n_sms),
     }
     both = {name: (value, float(getattr(gpu, name))) for name, value in values.items()}
-    return ", ".join(f"{name} {a:g} ({b:g})" for name, (a, b) in both.items() if max(a, b) > DATASHEET * min(a, b))
+    return ", ".join(f"{name} {a:g} (datasheet {b:g})" for name, (a, b) in both.items() if max(a, b) > DATASHEET * min(a, b))
 
 
 def _machine_warnings(cluster: Cluster) -> list[str]:
     warnings = []
     if other := departures(cluster):
-        bars = "error bars are those of a GPU that was held out"
-        warnings.append(f"{other} is not {cluster.gpu} (in brackets): no such machine was measured, {bars}")
+        warnings.append(f"cluster {cluster.name} differs from {cluster.gpu} in {other}: not measured; {HELD_OUT}")
     if cluster.constants:
-        warnings.append(f"cluster {cluster.name} has constants of its own; the error bars are those of the packaged ones")
+        warnings.append(f"cluster {cluster.name} sets its own constants; the error bars were validated with the packaged constants")
     return warnings
 
 
@@ -208,20 +218,20 @@ def _range_warnings(scope: PredictionScope, family: Family) -> list[str]:
     table, name, gpu = family_errors(), family.name, scope.cluster.gpu
     entry = table.get((name, gpu))
     measured_on = ", ".join(other for known, other in table if known == name and other != OTHER)
-    held_out = "error bars are those of a GPU that was held out"
-    bars = held_out if (name, OTHER) in table else f"no bar: measured on {measured_on or 'no GPU'} only"
+    only = f", because only {measured_on} was measured" if measured_on else ""
+    bars = HELD_OUT if (name, OTHER) in table else f"no error bar{only}"
     if entry is None:
-        return [f"{name} was not measured on {gpu}: {bars}"]
-    warnings = [f"{name}: only {entry.n} rows on {gpu}; {bars}"] if entry.n < FEWEST else []
+        return [f"{name} was not measured on {gpu}; {bars}"]
+    warnings = [f"{name} has too few measurements on {gpu} ({entry.n}, at least {FEWEST} count); {bars}"] if entry.n < FEWEST else []
     for number, value, limits in _outside(scope, entry):
-        warnings.append(f"{name}: {number} {value:g} is outside the measured range ({limits} on {gpu})")
+        warnings.append(f"{name}: {number} {value:g} is outside the measured range on {gpu}, {limits}")
     if unmeasured := scope.unmeasured_dtypes(family, entry):
-        warnings.append(f"{name}: {', '.join(unmeasured)} was not measured ({', '.join(entry.dtypes)} on {gpu})")
+        warnings.append(f"{name}: {', '.join(unmeasured)} was not measured on {gpu}, only {', '.join(entry.dtypes)}")
     return warnings
 
 
 def _outside(scope: PredictionScope, entry: FamilyErrors) -> list[tuple[str, float, str]]:
-    """(name, value, measured range) of what is outside."""
+    """(name, value, measured range) of each number outside its measured range."""
     pairs = [(name, value, entry.ranges.get(name, (value, value))) for name, value in scope.numbers.items()]
     return [
         (name, value, f"{low:g}" if low == high else f"{low:g} to {high:g}")
@@ -231,7 +241,7 @@ def _outside(scope: PredictionScope, entry: FamilyErrors) -> list[tuple[str, flo
 
 
 def _skew_warnings(scope: PredictionScope) -> list[str]:
-    """Where the busiest GPU has more rows than uniform routing gives it by chance."""
+    """A warning if the busiest GPU has more useful rows than uniform routing gives it by chance."""
     judges = part_judges(scope.system)
     transfers = [family for part, family in judges.items() if part in ("dispatch", "combine", "layer")]
     if scope.routing is None or all(family.skewed for family in transfers):
@@ -240,12 +250,12 @@ def _skew_warnings(scope: PredictionScope) -> list[str]:
     busiest, mean = max_over_mean(rows), float(rows.mean())
     if mean == 0 or busiest <= EVEN + SPREAD / mean**0.5:
         return []
-    skew = f"the busiest GPU has {busiest:.2f} times the mean of rows"
-    return [f"skewed routing ({skew}): {', '.join(_family_names(scope.system))} were measured without"]
+    skew = f"skewed routing: the busiest GPU has {busiest:.2f} times the mean of rows"
+    return [f"{skew}, but {', '.join(_family_names(scope.system))} were measured under even routing"]
 
 
 def whole_layers(scope: PredictionScope) -> FamilyErrors | None:
-    """The errors of whole layers like this one: of the same system and GPU, inside the measured ranges."""
+    """The errors of whole layers of this system on this GPU, if the prediction is inside the measured ranges."""
     family, entry = _layers(scope)
     if family is None or entry is None or entry.n < FEWEST or not scope.is_real or departures(scope.cluster):
         return None
@@ -258,22 +268,23 @@ def _layers(scope: PredictionScope) -> tuple[Family | None, FamilyErrors | None]
     return family, None if family is None else family_errors().get((family.name, scope.cluster.gpu))
 
 
-def _beyond_layers(scope: PredictionScope) -> str:
+def _measured_layers(scope: PredictionScope) -> str:
+    """The numbers of measured whole layers from which this prediction differs, as the end of a warning."""
     _, entry = _layers(scope)
     beyond = _outside(scope, entry) if entry is not None else []
-    shown = ", ".join(f"{name} {value:g}, measured {limits}" for name, value, limits in beyond)
-    return f" ({shown} on {scope.cluster.gpu})" if beyond else ""
+    limits = ", ".join(f"{name} {limits} (here {value:g})" for name, value, limits in beyond)
+    return f"; whole layers were measured on {scope.cluster.gpu} at {limits}" if beyond else ""
 
 
 def trust_of(scope: PredictionScope, shares: Mapping[str, float]) -> Trust:
-    """Error bars of a layer from those of its parts.
+    """The error bar of a layer, from the errors of its parts.
 
-    `shares`: of its critical path by operator (dispatch, gemm1, gemm2, combine, other; the sum is 1).
+    `shares`: shares of the critical path by operator (dispatch, gemm1, gemm2, combine, other); the sum is 1.
 
-    - The errors of the parts are added as if they always pointed the same way, which is cautious.
-    - A share that is neither transfer nor GEMM has the largest error of the parts.
-    - Where whole layers were measured on that GPU and are off by more, their errors count, also outside their ranges.
-    - A part whose errors on this GPU are not known leaves the layer without a bar.
+    - The errors of the parts are added as if they always had the same sign, which is cautious.
+    - A share that is neither transfer nor GEMM has the largest error of all parts.
+    - If the errors of measured whole layers on this GPU are larger, they replace the sum, also outside their ranges.
+    - A part without known errors on this GPU leaves the layer without an error bar.
     """
     warnings, judges = warnings_of(scope), part_judges(scope.system)
     if scope.cluster.family != "hw" or not scope.is_real or not judges:
@@ -297,7 +308,7 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float]) -> Trust:
 
 
 def _error(family: str, gpu: str) -> tuple[float, float] | None:
-    """(median, p90) in percent. A GPU without measurements has the errors of GPUs held out; None where there are none."""
+    """(median, p90) in percent; None if unknown. A GPU without measurements takes the entry `OTHER`."""
     table = family_errors()
     own = table.get((family, gpu))
     entry = own if own is not None and own.n >= FEWEST else table.get((family, OTHER))

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
     from dysharp.api.network_curve import NetworkCurve
 
-SHOWN = 20.0  # packet latency past saturation grows with the run: at most this many times the smallest is drawn
+SHOWN = 20.0  # largest drawn latency over smallest latency: past saturation, latency grows with the length of the run
 
 
 def plot_network(curves: Sequence[NetworkCurve], *, ax: Axes | None = None) -> Axes:
-    """Packet latency (cycles) against offered load, one line a curve; hollow marks are saturated, at the upper edge where they lie above."""
+    """Packet latency (cycles) against offered load, one line per curve. Hollow marks: the network is saturated.
+
+    A mark above the drawn range lies at the upper edge. Returns the axes.
+    """
     with matplotlib.rc_context(STYLE):
         if ax is None:
             ax = Figure(figsize=(6.4, 4.0), layout="constrained").subplots()
@@ -40,6 +43,6 @@ def plot_network(curves: Sequence[NetworkCurve], *, ax: Axes | None = None) -> A
         ax.set_xlim(0, 1)
         ax.set_xlabel("offered load (flits per cycle and terminal)")
         ax.set_ylabel("packet latency (cycles)")
-        ax.set_title("latency against load; hollow: saturated", loc="left")
+        ax.set_title("latency against load (hollow: saturated)", loc="left")
         ax.legend(loc="upper left", frameon=False)
     return ax

@@ -1,4 +1,4 @@
-"""Figures: `plot_x(rows, *, ax=None) -> Axes`; nothing is shown, and only `save_figure` writes."""
+"""Figures: `plot_x(rows, *, ax=None) -> Axes`. No function shows a figure, and only `save_figure` writes a file."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from dysharp.systems import OTHER_COLOUR, all_systems
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe-Ito and two more, distinguishable under the common forms of colour blindness: curves that are no systems, in this order.
+# Colours of curves that are no systems, in this order: Okabe-Ito and two more. The common forms of colour blindness
+# can tell them apart.
 PALETTE = ("#0072B2", "#E69F00", "#CC79A7", "#009E73", "#999999", "#56B4E9", "#D55E00", "#F0E442", "#332288")
 STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "dysharp"}
 FORMATS = ("svg", "png")
 
 
 def colour_of(system: str) -> str:
-    """The colour that a system declares, the same in every figure; a system that is not installed has the shared colour."""
+    """The colour that a system declares, equal in all figures. A system that is not installed has the shared colour."""
     installed = all_systems().get(system)
     return OTHER_COLOUR if installed is None else installed.colour
 
 
 def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
-    """Layer time (us) per system as bars; a black mark is the system's own bound, a dashed line the bound of any system."""
+    """Layer time (us) per system as bars. Black mark: bound of the system. Dashed line: bound of every system."""
     with matplotlib.rc_context(STYLE):
         if ax is None:
             ax = Figure(figsize=(6.4, 0.8 + 0.4 * len(rows)), layout="constrained").subplots()
@@ -41,7 +42,7 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
         ax.bar_label(bars, fmt="%.1f", padding=3)
         ax.plot([row.bound_us for row in rows], place, "k|", markersize=14, label="bound of this system")
         least = max((row.workload_bound_us for row in rows), default=0.0)
-        ax.axvline(least, color="black", linestyle="--", linewidth=1, label="bound of any system")
+        ax.axvline(least, color="black", linestyle="--", linewidth=1, label="bound of every system")
         ax.set_yticks(place, [row.system for row in rows])
         ax.invert_yaxis()
         ax.margins(x=0.12)
@@ -55,7 +56,7 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
 
 
 def check_format(path: str | os.PathLike[str]) -> None:
-    """Raise ConfigError unless `save_figure` can write to `path`: a known ending, an existing folder."""
+    """Raise ConfigError unless `path` has a known ending and its folder exists, so that `save_figure` can write."""
     file = Path(path)
     ending = file.suffix.removeprefix(".").lower()
     if ending not in FORMATS:
@@ -65,9 +66,9 @@ def check_format(path: str | os.PathLike[str]) -> None:
 
 
 def save_figure(axes: Axes, path: str | os.PathLike[str]) -> Path:
-    """Write the figure of `axes` as .svg or .png: to a temporary name first, then renamed.
+    """Write the figure of `axes` as .svg or .png to a temporary file and rename the file. Returns the path.
 
-    Raises ConfigError for what `check_format` refuses and for a folder that cannot be written to.
+    Raises ConfigError where `check_format` does, and for a folder that cannot be written to.
     """
     check_format(path)
     file, figure = Path(path), axes.figure
@@ -91,5 +92,5 @@ def save_figure(axes: Axes, path: str | os.PathLike[str]) -> Path:
 
 
 def _undated(file: Path) -> dict[str, str | None]:
-    """No date in the file: the same rows give the same bytes."""
+    """Metadata without a date, so that equal Rows give equal bytes."""
     return {"Date": None} if file.suffix.lower() == ".svg" else {}

@@ -1,4 +1,4 @@
-"""Figures as tables: on a terminal and as Markdown."""
+"""Tables of figures, on a terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dysharp.errors import ConfigError
 
 
 class FigureLike(Protocol):
-    """What is said about a figure."""
+    """The texts of a figure."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ def _cells(result: Any) -> tuple[str, ...]:
 
 
 def print_figure(figure: FigureLike, results: Sequence[Any], holds: bool) -> None:
-    """One table on stdout, the reasons of gaps below it, and the verdict."""
+    """Print the table of a figure on stdout, then the reasons of its gaps and the verdict."""
     from rich.console import Console
     from rich.table import Table
 
@@ -53,7 +53,7 @@ def print_figure(figure: FigureLike, results: Sequence[Any], holds: bool) -> Non
 
 
 def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
-    """A section of Markdown; what came from a file is escaped."""
+    """A figure as a section of Markdown. Texts from files are escaped."""
     lines = [f"## {figure.name}: {_escape(figure.title)}", "", _escape(figure.source), ""]
     if figure.text:
         lines += [_escape(figure.text), ""]
@@ -70,7 +70,7 @@ def _escape(text: str) -> str:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to a temporary name and rename. Raises ConfigError where the folder cannot be written to."""
+    """Write `text` to a temporary file and rename it. Raises ConfigError for a folder that cannot be written to."""
     file = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")

@@ -18,15 +18,25 @@ from dysharp.reports.plots import STYLE, save_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe-Ito and two of Tol's muted colours, one per family in the order of the family map.
+# Okabe-Ito and two of Tol's muted colours, one per family in the order of the tables.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
+LEGEND = (
+    {"column": "`by`", "meaning": "what predicts the family: Programs on the engine, or a rate form of `dysharp.compute`"},
+    {"column": "`n`, `n_rows`", "meaning": "number of predictions, number of measurements"},
+    {"column": "`coverage`", "meaning": "`n` in percent of `n_rows`"},
+    {"column": "`median_ape`, `p90_ape`, `mape`", "meaning": "median, 90th percentile, mean of the absolute error, in percent of the measured value"},
+    {"column": "`bias`", "meaning": "median of the signed error in percent; positive: the predicted time or rate is too large"},
+)
 COMMAND = "dysharp validate --data measured.csv --hold-out shape --hold-out gpu --page docs/validation.md"
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
-    """Predicted against measured time (us), one colour per family; the line is equality, the band 25 % to either side."""
+    """Predicted against measured time (us), one colour per family. Line: equality. Band: 25 % to either side.
+
+    `points`: (family, measured us, predicted us). Returns the axes.
+    """
     with matplotlib.rc_context(STYLE):
         if ax is None:
             ax = Figure(figsize=(6.0, 5.4), layout="constrained").subplots()
@@ -34,7 +44,7 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
             mine = [(m, p) for name, m, p in points if name == family]
             colour = FAMILY_COLOURS[at % len(FAMILY_COLOURS)]
             label = f"{family} ({len(mine)})"
-            # Thousands of points: as a picture they are smaller.
+            # Thousands of points take less space as a bitmap.
             ax.plot([m for m, _ in mine], [p for _, p in mine], ".", markersize=3, color=colour, label=label, rasterized=True)
         ends = [min((m for _, m, _ in points), default=1.0), max((m for _, m, _ in points), default=10.0)]
         ax.plot(ends, ends, color="black", linewidth=1)
@@ -48,7 +58,10 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
 
 
 def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
-    """The report as Markdown, good and bad groups alike, and its plot as `figures/NAME.svg` beside it."""
+    """Write the report as Markdown, and its plot as `figures/NAME.svg` beside the page.
+
+    Raises ConfigError for a folder that cannot be written to.
+    """
     page = Path(path)
     figure = page.parent / "figures" / f"{page.stem}.svg"
     try:
@@ -60,42 +73,45 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
 
 
 def page_of(done: Validation, figure: str = "") -> str:
-    """Markdown; the first line says how it is made. `figure`: address of its plot."""
+    """The page as Markdown. Its first line has the command that writes the page. `figure`: address of the plot."""
     parts = [
         f"<!-- Generated: {COMMAND} -->",
         "# Predictions against measurements",
-        "Predictions with the constants of `dysharp/specs/data/fitted.toml` against public measurements. `by` names what predicts a family: the "
-        "Program of the system run on the engine (on up to 512 tokens per GPU, fused layers 8192; longer rows along the line through its two "
-        "largest runs) or a rate form of `dysharp.compute`. Errors are in "
-        "percent of the measured value: median and 90th percentile of the absolute error; bias is the median of the signed one (positive: "
-        "predicted too long, or for a rate too high). Nothing is left out: groups that are bad are printed as they are.",
+        "This page compares predictions with public measurements. The predictions use the constants of `dysharp/specs/data/fitted.toml`. "
+        "All groups of measurements are printed, also groups with large errors.",
+        _table(LEGEND, ("column", "meaning")),
+        "A Program runs with up to 512 tokens per GPU (fused layers: 8192). The time of more tokens lies on the line through the two "
+        "largest runs.",
         "## Families",
         _table(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias")),
         _sentence(done.overall),
-        *([f"![Predicted against measured times of all rows; the band is 25 % to either side]({figure})"] if figure else []),
+        *([f"![Predicted against measured times of all measurements. The band is 25 % to either side]({figure})"] if figure else []),
         "## Bars",
         _table(done.bars, ("name", "value", "bar", "holds")),
     ]
     if done.forms:
         parts += [
             "## Closed forms against Programs",
-            "The second, independent way: `closed_over_program` is the median signed difference in percent of the Program's time or rate, "
-            "`p90_apart` the 90th percentile of its size; then the errors of the closed form against the measurements.",
+            "Closed forms predict the same families without a Program. `closed_over_program` is the median of the signed difference between "
+            "closed form and Program, in percent of the Program's time or rate. `p90_apart` is the 90th percentile of the absolute difference. "
+            "`closed_median_ape` and `closed_p90_ape` are the errors of the closed form against the measurements.",
             _table(done.forms, FORM_KEYS),
         ]
     if done.beyond:
         parts += [
             "## Beyond the bars",
-            "All-reduces through the switch (`multimem`) and between peers, predicted by Programs without a constant of their own "
-            "(docs/design/0008): in no mean, coverage, bar, fit or hold-out. `closed_median_ape` is the error of the closed form.",
+            "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
+            "families. All-reduces through the switch (`multimem`) and between peers are described in docs/design/0008. "
+            "`closed_median_ape` is the median error of the closed form.",
             _table(done.beyond, BEYOND_KEYS),
         ]
     if done.hold_out:
         parts += [
             "## Held out",
-            "Whole shapes or a whole GPU are left out of the fit, and their rows predicted as all others are: Programs are run with the constants of "
-            "the rest. `ratio` is the median error then over that of the fit to all rows. The launch time of a host is an input of its machine "
-            "and kept.",
+            "The constants are fitted without whole shapes, or without a whole GPU. The measurements that were left out are then predicted "
+            "with these constants. `fit` is the median error with the fit to all measurements, `held_out` the median error with the "
+            "measurement left out of the fit, `ratio` the second divided by the first. The launch time of a host keeps its value in all fits, "
+            "because it is an input that describes the host.",
             _table(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio")),
         ]
     parts += [
@@ -103,11 +119,11 @@ def page_of(done: Validation, figure: str = "") -> str:
         _table(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "mape", "bias")),
         "## By size of the measured time",
         _table(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias")),
-        "## Worst rows",
+        "## Largest errors",
         _table(done.worst, ("id", "family", "hardware", "measured", "predicted", "unit", "error")),
         "## Fitted constants",
         _table(done.fitted_constants, ("name", "value", "unit", "meaning", "fitted_on")),
-        "## Rows of these families without a prediction",
+        "## Measurements of these families without a prediction",
         _table([row for row in done.unsupported if row["family"]], ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason")),
         _outside(done.unsupported),
     ]
@@ -115,24 +131,24 @@ def page_of(done: Validation, figure: str = "") -> str:
 
 
 def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of no family, by kind."""
+    """A sentence about the measurements that belong to no family, by kind."""
     kinds: dict[str, int] = {}
     for row in unsupported:
         if not row["family"]:
             kinds[row["kind"]] = kinds.get(row["kind"], 0) + row["n"]
     if not kinds:
-        return "Every row is of one of these families."
+        return "Every measurement belongs to one of these families."
     shown = ", ".join(f"{_cell(kind)} {n}" for kind, n in sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
-    return f"{sum(kinds.values())} more rows are of kinds that no family predicts: {shown}."
+    return f"{sum(kinds.values())} more measurements are of kinds that no family predicts: {shown}."
 
 
 def _sentence(overall: Mapping[str, Any]) -> str:
     if not overall["n"]:
-        return "No row has a prediction."
+        return "No measurement has a prediction."
     return (
-        f"All {overall['n']} rows together: median {overall['median_ape']:.1f} %, 90th percentile {overall['p90_ape']:.1f} %; "
-        f"mean over families: {overall['macro_median_ape']:.1f} % and {overall['macro_p90_ape']:.1f} %; "
-        f"coverage {overall['coverage']:.1f} % of {overall['n_rows']} rows; {overall['n_constants']} fitted constants."
+        f"All {overall['n']} predictions together: median {overall['median_ape']:.1f} %, 90th percentile {overall['p90_ape']:.1f} %; "
+        f"means over families: median {overall['macro_median_ape']:.1f} %, 90th percentile {overall['macro_p90_ape']:.1f} %; "
+        f"coverage {overall['coverage']:.1f} % of {overall['n_rows']} measurements; {overall['n_constants']} fitted constants."
     )
 
 

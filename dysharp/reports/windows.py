@@ -1,4 +1,4 @@
-"""The map of layer time over the two windows of DySHARP."""
+"""The map of layer time over dispatch window and combine window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def plot_windows(rows: Mapping[Any, Mapping[str, Any]]) -> Axes:
-    """One heat map a model: layer time over the best point, by dispatch and combine window; the default stands in the title.
+    """One heat map per model: layer time divided by the best time, by dispatch and combine window.
+
+    The title has the time with the default windows.
 
     `rows` maps points (with `model` and `options`) to the Rows of `dysharp run`. Returns the axes of the first map.
     """

@@ -1,4 +1,4 @@
-"""COMET, paper form: tiles start as their rows arrive, results leave as their rows finish; a barrier between GEMMs."""
+"""COMET, paper form: tiles start as their rows arrive, results leave as tiles finish; a barrier splits the GEMMs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """No knobs in the paper form."""
+    """The paper form has no options."""
 
 
 @system(
     "comet",
-    source="COMET, MLSys'25 and bytedance/flux; spec/baselines.md section 8, design section 4 (paper form)",
+    source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
     traffic="one_copy_per_gpu",
     permutes=0,
@@ -29,7 +29,7 @@ class Options:
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """One GEMM overlaps Dispatch, the next one Combine, row by row; a GPU's Combine starts after its own first GEMM."""
+    """GEMM-1 overlaps Dispatch, GEMM-2 overlaps Combine, row by row. Combine starts after the GPU's own GEMM-1."""
     layer = LayerBuilder(model, cluster, routing, direction)
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)

@@ -1,14 +1,15 @@
 """DeepEP normal kernels: push, one copy per distinct GPU each way, operators one after the other.
 
-Real form: channels of SM pairs. One SM of a pair pushes rows into rings at the receivers. The other takes rows out of
-its own rings.
+Real form: channels of SM pairs. The first SM of a pair pushes rows into rings at the receivers. The second SM takes
+rows out of the rings of its own GPU.
 
 - The tokens of a GPU are cut into equal runs, one per channel.
-- The warps of a sending SM are split evenly over the destinations, the own GPU too. Each group of warps walks all tokens
-  of its channel and copies the tokens for its destination, one at a time (`deepep.copy_us`: slot, metadata, tail).
+- The warps of a sending SM are split evenly over the destinations, the own GPU included.
+- Each group of warps walks all tokens of its channel. It copies the tokens for its destination, one at a time
+  (`deepep.copy_us`: slot, metadata, tail).
 - All copies of an SM share its copy rate. All bytes that leave a GPU share the pace of SM stores.
 - A slot of a ring is held from the start of a copy until the receiver has taken the row.
-- A receiver sees a row when the sender has moved the tail of the ring, which follows the acknowledgement of the row.
+- A receiver sees a row when the sender has moved the tail of the ring, after the acknowledgement of the row.
 """
 
 from __future__ import annotations
@@ -32,19 +33,24 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-RING_SLOTS = 256  # tokens per (channel, source): DeepEP V1
-BARRIERS = 2  # of a call with a cached handle: DeepEP V1
+RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
+BARRIERS = 2  # barriers in a call with a cached handle: DeepEP V1
 CHUNK = {"dispatch": 6, "combine": 4}
-"""Tokens after which a sender moves the tail of a ring: the tuned values of DeepEP's tests on eight GPUs."""
+"""A sender moves the tail of a ring after this many tokens: tuned values of DeepEP's tests on eight GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+    """Options of DeepEP's normal kernels.
 
-    The real form has SM channels, rings, launches and barriers with their costs. `n_sm`: SMs of the communication
-    kernels, real form only. `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32
-    scale per 128). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `n_sm` | SMs of the communication kernels; real form only |
+    | `dispatch` | format of rows: "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128) |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds SM channels, rings, launches and barriers with their costs.
     """
 
     form: str = "auto"
@@ -59,7 +65,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, with both kernels as they run: a call starts when all GPUs are there."""
+    """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
     layer = _layer(model, cluster, routing, direction, options)
     channels = _Channels(layer, options.n_sm)
     channels.combine(one_after_another(layer, channels.dispatch()))
@@ -69,7 +75,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 @system(
     "deepep",
     real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (V1, normal); spec/baselines.md section 1",
+    source="https://github.com/deepseek-ai/DeepEP (V1, normal)",
     options=Options,
     traffic="one_copy_per_gpu",
     permutes=1,
@@ -90,7 +96,7 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
 
 
 class _Channels(SoftwareSteps):
-    """`n_sm` SMs of every GPU as `n_sm / 2` channels."""
+    """DeepEP channels: `n_sm` SMs of every GPU make `n_sm / 2` channels."""
 
     def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
         most = layer.cluster.n_sms
@@ -100,7 +106,7 @@ class _Channels(SoftwareSteps):
         self.n = n_sm // 2
 
     def _channel(self, token: I64 | I32) -> I64:
-        """The channel of a token: the run of its GPU's tokens in which it lies."""
+        """The channel of each token. Channels split the tokens of a GPU into equal runs."""
         tokens = self.layer.tokens
         return token.astype(np.int64) % tokens * self.n // tokens
 
@@ -120,9 +126,9 @@ class _Channels(SoftwareSteps):
         return first
 
     def _seen(self, ring: I64, chunk: int) -> I64:
-        """`[rows]` the row whose arrival moves the tail past each row: the last row of its chunk in its ring.
+        """`[rows]` for each row, the last row of its chunk in its ring: its arrival moves the tail past the row.
 
-        Rows in the order of sending.
+        Rows are in the order of sending.
         """
         order = np.argsort(ring, kind="stable")
         start = np.flatnonzero(np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)])
@@ -134,9 +140,9 @@ class _Channels(SoftwareSteps):
         return seen
 
     def call(self, name: str, after: I32 | None) -> I32:
-        """`[gpus]` DELAYs: the start of a kernel with a cached handle, behind `after` of all GPUs.
+        """Add the start of a kernel with a cached handle, after `after` of all GPUs. Returns `[gpus]` its DELAYs.
 
-        It has the launch, the barriers and the heads of the rings.
+        The start consists of the launch, the barriers and the reset of the ring heads.
         """
         start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps)
         if after is not None:
@@ -144,10 +150,10 @@ class _Channels(SoftwareSteps):
         return start
 
     def _group(self, operator: str, cost_ps: int, walk_ps: I64 | int, node: I32, channel: I64, to: I32) -> Batch:
-        """A DELAY per copy: what the warps of one destination do before the bytes move, `cost_ps` and the walk to the
-        token.
+        """Add a DELAY per copy: the time of the warps of one destination before the bytes move.
 
-        Each group of each channel is an issuer of its own, which takes its copies in the order of the arrays.
+        A DELAY lasts `cost_ps` and the walk to the token, `walk_ps`. Each group of each channel has an issuer, which
+        takes its copies in the order of the arrays.
         """
         b, g = self.layer.b, self.layer.n_gpus
         group = (node.astype(np.int64) * self.n + channel) * g + to
@@ -160,7 +166,7 @@ class _Channels(SoftwareSteps):
         return self.copies(operator, durations, node, np.array(issuers, np.int32)[group_index], 1 + walk_index, name="group")
 
     def _walked(self, ring: I64, token: I32 | I64) -> I64:
-        """`[rows]` tokens that a group has walked past since its last copy, the copied token included.
+        """`[rows]` the number of tokens that a group has passed since its last copy, the copied token included.
 
         One group fills one `ring`.
         """
@@ -175,20 +181,17 @@ class _Channels(SoftwareSteps):
         return walked
 
     def dispatch(self) -> I32:
-        """Dispatch of all tokens.
-
-        Returns `[gpus]` the JOIN of each GPU that has taken all of its rows out of the rings.
-        """
+        """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when the GPU has taken all its rows out of the rings."""
         layer, costs, p = self.layer, self.costs, self.layer.p
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        order = np.lexsort(((puts.to - puts.node) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
+        order = np.lexsort(((puts.to - puts.node) % layer.n_gpus, p.token))  # peers in turn, own GPU first
         token, channel = p.token[order], self._channel(p.token)
         copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
         first = np.append(True, token[1:] != token[:-1])[: len(token)]
         source, ring = puts.node[order], self._rings(puts.to, channel, puts.node)[order]
         walk = self._walked(ring, token) * costs.ps("deepep.token_us")
         groups = self._group("dispatch", costs.ps("deepep.copy_us"), walk, source, channel[order], puts.to[order])
-        # The look-up of a token takes issue slots of the SM once, although all groups walk past the token.
+        # Looking a token up takes issue slots of the SM once, although all groups walk past the token.
         sender = self.issuers("send", Discipline.READY_FIFO, self.n)[source, channel[order]]
         sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source, sender, 1 + first)
         layer.wait_each(sends.op, groups.op)
@@ -203,7 +206,7 @@ class _Channels(SoftwareSteps):
         return received
 
     def combine(self, finished: I32) -> None:
-        """Rows go back when `finished[gpu]` of all GPUs are done.
+        """Add Combine. It starts when `finished[gpu]` of all GPUs are done.
 
         The source sums the copies of a token when the last copy has arrived.
         """

@@ -20,16 +20,20 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-HEADER_BYTES = 16  # of a message: the index of the token at its source
+HEADER_BYTES = 16  # header of a message: the index of the token at its source
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+    """Options of DeepEP's low-latency kernels.
 
-    The real form has SMs that cast and send tokens, the pace of their stores, fences, count words and polls.
-    `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128).
-    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `dispatch` | format of rows: "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128) |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds SMs that cast and send tokens, the pace of SM stores, fences, count words and polls.
     """
 
     form: str = "auto"
@@ -43,7 +47,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, with count words: a GPU goes on when it has polled the words for its own experts."""
+    """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _LowLatency(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -53,7 +57,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 @system(
     "deepep-ll",
     real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (V1, low latency); spec/baselines.md section 2",
+    source="https://github.com/deepseek-ai/DeepEP (V1, low latency)",
     options=Options,
     traffic="one_copy_per_expert",
     permutes=0,
@@ -69,18 +73,18 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Messages, GEMMs, messages back; a GPU goes on when its own rows have arrived and waits for no other GPU."""
+    """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
     return one_copy_per_expert(_layer(model, cluster, routing, direction, options))
 
 
 class _LowLatency(SoftwareSteps):
-    """Both kernels, send and receive parts. Times are device times: a CUDA graph or the profiler hides launches."""
+    """Send and receive parts of both kernels. Times are device times: they contain no launch."""
 
     def dispatch(self) -> I32:
-        """Returns `[gpus]` the DELAY of each GPU behind which all of its rows are packed.
+        """Add Dispatch. Returns `[gpus]` DELAYs: when `[gpu]` is done, all rows of the GPU are packed.
 
-        The grid has ceil(experts / warp groups per SM) SMs. An SM casts a token, then its warps send the messages, all
-        warps of a GPU at the pace of `ll.dispatch_link`.
+        The grid has ceil(experts / warp groups per SM) SMs. An SM casts a token, then its warps send the messages. All
+        warps of a GPU together send at the rate `ll.dispatch_link`.
         """
         layer, costs = self.layer, self.costs
         experts, n_sms = layer.routing.placement.n_slots, layer.cluster.n_sms
@@ -93,9 +97,9 @@ class _LowLatency(SoftwareSteps):
         return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
-        """The rows of a GPU go back behind `finished[gpu]`.
+        """Add Combine. A GPU returns its rows after `finished[gpu]`.
 
-        The source weights and adds them, at the pace of the stores.
+        The source weights and adds the rows as fast as the stores bring them.
         """
         layer = self.layer
         pace = self.costs.stores_ps(layer.model.row_bytes, "ARCH.ll_combine_link")
@@ -104,11 +108,11 @@ class _LowLatency(SoftwareSteps):
         self._counts("combine", "combined", puts, finished, 0)
 
     def _counts(self, name: str, ends: str, puts: Sends, after: I32 | None, started_ps: int) -> I32:
-        """A fence behind a GPU's messages, a word per (expert, source) behind the fence, a poll at the receiver.
+        """Add a fence after a GPU's messages, a word per (expert, source) after the fence, a poll at the receiver.
 
-        `started_ps` of a flag exchange, the start of the first message, has been simulated, and so has its flight.
-        Sending, polling and clearing the words takes `ll.expert_part` of an exchange per expert. Returns `[gpus]` the
-        polls.
+        Returns `[gpus]` the polls. Sending, polling and clearing the words of one expert takes the fraction
+        `ll.expert_part` of a flag exchange. `started_ps`: the part of the exchange that the start of the
+        first message has already simulated. The flight of the words is simulated, too.
         """
         layer, costs, placement = self.layer, self.costs, self.layer.routing.placement
         fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))

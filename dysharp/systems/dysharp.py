@@ -14,7 +14,7 @@ from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 
-SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV; spec/dysharp.md"
+SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,9 @@ class Options:
 def start(
     model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing, *, one_kernel: bool = False
 ) -> tuple[LayerBuilder, int]:
-    """The exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns (layer, combine window).
+    """Add the exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns (layer, combine window).
 
-    A backward pass exchanges nothing: it knows the layout from the AL Table of its forward pass (spec/dysharp.md
-    decision 15).
+    A backward pass exchanges nothing: the AL Table of its forward pass holds the layout (docs/design/0005-backward.md).
     """
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
@@ -66,7 +65,7 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     fused=True,
     row_formats=ROWS,
     colour="#009E73",
-    change=Change("DySHARP switches", "as `overlap by rows`, with multicast and sums in the switch; the hub of each GPU places rows", rank=2),
+    change=Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
     drops="AL TLB misses, TS/OR overflow, polling",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -76,7 +75,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 
 @system(
     "explicit",
-    source=SOURCE + " section 2.2 (static multimem with explicit target addresses, fused)",
+    source="DySHARP (arXiv 2605.05607) Fig. 19: static multimem with explicit target addresses, fused",
     options=Options,
     traffic="multicast",
     permutes=0,
@@ -92,7 +91,7 @@ def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: s
 
 @system(
     "dysharp-basic",
-    source=SOURCE + " ablation (c)",
+    source=SOURCE + ", ablation (c)",
     options=Options,
     traffic="multicast",
     permutes=0,
@@ -112,7 +111,7 @@ def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str,
 
 @system(
     "dysharp-comet",
-    source=SOURCE + " ablation (d)",
+    source=SOURCE + ", ablation (d)",
     options=Options,
     traffic="multicast",
     permutes=0,

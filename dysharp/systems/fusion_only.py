@@ -1,4 +1,4 @@
-"""Token-centric fusion without in-switch help: Dispatch, GEMMs and Combine at once, one copy per GPU each way."""
+"""Token-centric fusion without in-switch computing: Dispatch, GEMMs and Combine overlap, one copy per GPU each way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Options:
 
 @system(
     "fusion-only",
-    source="DySHARP (arXiv 2605.05607) section IV, ablation (e); spec/dysharp.md section 9",
+    source="DySHARP (arXiv 2605.05607) section IV, ablation (e)",
     options=Options,
     traffic="one_copy_per_gpu",
     permutes=0,
@@ -39,10 +39,10 @@ class Options:
         "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row",
         rank=1,
     ),
-    drops="the addressing that pushes need: counts and offsets are free",
+    drops="the addressing of pushes: counts and offsets cost nothing",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """A token's row leaves as soon as its GPU has finished the token's experts there."""
+    """A GPU returns the partial sum of a token as soon as it has computed its experts of the token."""
     layer = formatted_layer("fusion-only", model, cluster, routing, direction, one_kernel=True, **asdict(options))
     layer.dispatch_puts()
     combine = layer.combine_puts(Discipline.READY_FIFO)

@@ -23,22 +23,30 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: spec/baselines.md section 3
+CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: DeepEP, branch hybrid-ep
 IN_FLIGHT = {"store": 8, "read": 10}
-"""Rows that an SM has on their way, held in its shared memory: the library's defaults (csrc/hybrid_ep)."""
+"""Rows in flight that an SM holds in its shared memory: defaults of DeepEP, branch hybrid-ep (csrc/hybrid_ep)."""
 PROB_BYTES = 4
-"""An FP32 probability; a copy has one per expert of the domain (docs/Hybrid-EP_Implementation.md, buffers)."""
+"""An FP32 probability. A copy has one per expert of the domain.
+
+Source: DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md, buffers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+    """Options of Hybrid-EP.
 
-    The real form has the exchange of routing maps and its scan, SMs with their chunks, the pace of their stores,
-    barriers, and the kernels between the exchange buffer and the experts' rows. `n_sm`: SMs of the communication
-    kernels, real form only. `permute`: these kernels sort rows by expert (and back), else they copy rows as they lie;
-    real form only. `dispatch`: format of rows, "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per
-    128). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `n_sm` | SMs of the communication kernels; real form only |
+    | `permute` | the buffer kernels sort rows by expert and back; False: they keep the order. Real form only |
+    | `dispatch` | format of rows: "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128) |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds the exchange of routing maps and its scan, SMs with their chunks, the pace of SM stores,
+    barriers, and the kernels between the exchange buffer and the experts' rows.
     """
 
     form: str = "auto"
@@ -64,7 +72,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 @system(
     "hybrid-ep",
     real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain); spec/baselines.md section 3",
+    source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain)",
     options=Options,
     traffic="one_copy_per_gpu",
     permutes=0,
@@ -72,7 +80,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     row_formats=ROWS_OR_FP8,
     colour="#DDCC77",
     ships=Ships(
-        "spec/baselines.md section 3: Hopper and Blackwell, Combine in BF16; hidden sizes: unknown, compiled when first used",
+        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used",
         ("hopper", "blackwell"),
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
     ),
@@ -100,7 +108,7 @@ class _Chunks(SoftwareSteps):
         self.received_rows = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
 
     def _sm(self, token: I64 | I32) -> I64:
-        """The SM of a token at its source: chunk i goes to SM i modulo `n_sm`."""
+        """The SM that sends a token at its source: chunk i goes to SM i modulo `n_sm`."""
         return token.astype(np.int64) % self.layer.tokens // CHUNK_TOKENS % self.n
 
     def _probabilities(self, aux_bytes: int) -> int:
@@ -108,13 +116,13 @@ class _Chunks(SoftwareSteps):
         return PROB_BYTES * self.layer.routing.placement.n_slots if aux_bytes else 0
 
     def _in_flight(self, role: str) -> I32:
-        """`[gpus, n_sm]` semaphores: rows that the warps of `role` on an SM have under way."""
+        """`[gpus, n_sm]` semaphores that limit the rows in flight of the warps of `role` on each SM."""
         b = self.layer.b
         slots = [[b.semaphore(g, IN_FLIGHT[role], role, "rows") for _ in range(self.n)] for g in range(self.layer.n_gpus)]
         return np.array(slots, np.int32)
 
     def _buffer_kernel(self, name: str, row_bytes: int) -> I32:
-        """`[gpus]` DELAYs: the kernel between the exchange buffer and the experts' rows."""
+        """Add the kernel between the exchange buffer and the experts' rows. Returns `[gpus]` its DELAYs."""
         layer, costs = self.layer, self.costs
         counts = zip(self.received_copies.tolist(), self.received_rows.tolist(), strict=True)
         if self.permute:
@@ -134,9 +142,9 @@ class _Chunks(SoftwareSteps):
         layer.wait_each(start, scan)
 
     def dispatch(self) -> I32:
-        """Returns `[gpus]` the DELAY of each GPU behind which its rows lie where its experts read them.
+        """Add Dispatch. Returns `[gpus]` DELAYs: when `[gpu]` is done, the experts of the GPU can read its rows.
 
-        The SM of a token looks the token up and loads it once, then stores it copy by copy. All stores of a GPU share
+        The SM of a token looks the token up, loads it once, and stores it copy by copy. All stores of a GPU share
         its link. A row that waits for the link keeps its place in the shared memory of the SM.
         """
         layer, costs, p, source = self.layer, self.costs, self.layer.p, self.layer.pair_source
@@ -147,8 +155,8 @@ class _Chunks(SoftwareSteps):
         loader = self.issuers("load", Discipline.PROGRAM_ORDER, self.n)[layer.sent_source, self._sm(layer.sent)]
         loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.sent_source, loader)
         layer.wait_first(loads, start, stream=loader)
-        order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # the peers in turn, from the own GPU on
-        # One thread issues a bulk store: the work of DeepEP's warps per copy is not paid.
+        order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # peers in turn, own GPU first
+        # One thread issues a bulk store, so a copy does not cost the warp time that it costs in DeepEP.
         copy = costs.copy_ps("sm.copy_GBps", n_bytes)
         sm = source[order], self._sm(p.token[order])
         storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]

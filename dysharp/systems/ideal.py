@@ -1,4 +1,4 @@
-"""Bound: all communication free, experts at full speed; tensors are still produced."""
+"""Lower bound: communication takes no time, experts run at full speed; all tensors are still produced."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ GEMMS = ("library", FUSED_GEMMS)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`gemms`: whose tiles the GEMMs have.
+    """`gemms`: the GEMM variant, which sets the tiles.
 
-    | gemms | tiles |
+    | gemms | meaning |
     |---|---|
-    | library | of a GEMM library; on hw-* clusters an activation and casts run between the GEMMs |
-    | fused | of a fused kernel |
-    | auto | on hw-* clusters `run` tries both and returns the faster Row; else as "library" |
+    | library | tiles of a GEMM library; on hw-* clusters an activation and casts run between the GEMMs |
+    | fused | tiles of a fused kernel |
+    | auto | on hw-* clusters both variants run and the faster Row is returned; on paper clusters "library" |
 
     `weights`: format of weights, "model", "fp4", "mxfp8" or "nvfp4".
     """
@@ -37,7 +37,7 @@ class Options:
 
 @system(
     "ideal",
-    source="spec/moe_hub.md section 1 (ideal MoE layer); design section 5",
+    source="MoE-Hub (arXiv 2605.05888), ideal MoE layer",
     options=Options,
     traffic="none",
     permutes=0,
@@ -47,14 +47,14 @@ class Options:
     colour="#999999",
     change=Change(
         "communication for free",
-        "transfers take no time; the faster of GEMM library and fused kernel: the bound of any change to communication",
+        "transfers take no time, the faster GEMM variant runs; no change to communication can gain more",
         rank=3,
     ),
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """One local op per GPU stands for Dispatch: all rows of its experts arrive at once.
+    """The Program: one local op per GPU stands for Dispatch and brings all rows of the GPU's experts at once.
 
-    All sums appear when all results do.
+    All sums exist as soon as all results exist.
     """
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
     one_kernel = options.gemms == FUSED_GEMMS

@@ -20,21 +20,27 @@ from dysharp.workload import Routing
 I64 = NDArray[np.int64]
 ROWS = ("rows", "mxfp8", "nvfp4")
 """Formats of the rows that the kernel pulls and pushes."""
-BARRIERS = 3  # of all GPUs: before rows are pulled, before rows are summed, after the buffers are cleared
-COUNTS = 1  # exchanges in front of the barriers: the number of rows of every expert
+BARRIERS = 3  # over all GPUs: before the pulls, before the sums, after the clearing of buffers
+COUNTS = 1  # exchanges before the barriers: the number of rows of every expert
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+    """Options of Mega MoE.
 
-    The real form has the launch, the exchange of counts, barriers, the pace of pulls and pushes, and the sum at the
-    source. `dispatch`, `combine`: format of the rows and of the experts' results, "rows" (the model's), "mxfp8" or
-    "nvfp4". `weights`: "model" (the type of the GEMMs), "fp4", "mxfp8" or "nvfp4". `building.formats` has their bytes.
-    GEMMs run at the model's rate, and at the rate of FP4 where rows and weights are "nvfp4". On real GPUs the height of
-    the tiles follows the expected rows of an expert, in both forms. `cast`: the quantisation of the input runs in front
-    of the kernel, real form only. `compute` = False leaves the GEMMs out: pure communication, a row is ready when it
-    has arrived.
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `dispatch` | format of dispatched rows: "rows" (the model's), "mxfp8" or "nvfp4" |
+    | `combine` | format of the experts' results: "rows", "mxfp8" or "nvfp4" |
+    | `weights` | format of weights: "model" (the type of the GEMMs), "fp4", "mxfp8" or "nvfp4" |
+    | `cast` | the quantisation of the input runs before the kernel; real form only |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds the launch, the exchange of counts, barriers, the pace of pulls and pushes, and the sum at the
+    source. `building.formats` holds the bytes of each format. GEMMs run at the FP4 rate where rows and weights are
+    "nvfp4", else at the model's rate. On hw clusters the height of tiles follows the expected rows of an expert,
+    in both forms.
     """
 
     form: str = "auto"
@@ -54,7 +60,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, from the launch to the last barrier of the kernel."""
+    """The paper form with software costs, from the launch to the last barrier of the kernel."""
     layer = _layer(model, cluster, routing, direction, options)
     _OneKernel(layer).run(cast=options.cast)
     return layer.build("one_copy_per_expert")
@@ -63,7 +69,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 @system(
     "megamoe",
     real=plan_real,
-    source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316); spec/baselines.md section 3",
+    source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316)",
     options=Options,
     traffic="one_copy_per_expert",
     permutes=0,
@@ -82,7 +88,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Everything at once, tile by tile; the expert rows of a token come back one by one."""
+    """Dispatch, GEMMs and Combine overlap tile by tile. Each expert returns its own row of a token."""
     layer = _layer(model, cluster, routing, direction, options)
     layer.dispatch_rows(order=_pull_order(layer))
     fused(layer, layer.combine_rows(Discipline.READY_FIFO).of_useful_row)
@@ -90,7 +96,7 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
 
 
 def _pull_order(layer: LayerBuilder) -> I64:
-    """The useful rows as receivers pull them: of the first expert from all sources in turn, then of the second."""
+    """The useful rows in the order in which receivers pull them: by expert, and for one expert by source in turn."""
     local = layer.p.slot % layer.routing.placement.slots_per_gpu
     turn = (layer.row_gpu - layer.row_source) % layer.n_gpus
     return np.lexsort((turn, layer.row_token % layer.tokens, local, layer.row_source))
@@ -100,9 +106,9 @@ class _OneKernel(SoftwareSteps):
     """The persistent kernel: pulls and pushes share the links, tiles share the SMs."""
 
     def run(self, *, cast: bool) -> None:
-        """From the launch to the last barrier; `cast`: with the quantisation of the input in front."""
+        """Add the kernel from the launch to the last barrier. `cast`: the quantisation of the input runs first."""
         layer, costs, stores = self.layer, self.costs, self.pools("stores")
-        # The exchange of counts, and the quantisation, which takes as long as the rest of the fitted exchanges.
+        # The exchange of counts. The quantisation takes as long as the remaining fitted exchanges.
         before = max(COUNTS, costs.value("fused.barriers") - BARRIERS) if cast else COUNTS
         start = self.delay("launch", costs.kernel_ps + round(before * costs.sync_ps))
         counted = self.barrier("dispatch", "counted", start)

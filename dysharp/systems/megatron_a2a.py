@@ -26,10 +26,15 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+    """Options of the alltoall dispatcher.
 
-    The real form has permutations, the exchange of counts, and NCCL's start and pace (as rates: its rings and channels
-    are not modelled). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds permutations, the exchange of counts, and NCCL's start and pace. NCCL's pace is a rate: its rings
+    and channels are not modelled.
     """
 
     form: str = "auto"
@@ -37,7 +42,7 @@ class Options:
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, with the kernels around two NCCL all-to-alls."""
+    """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     there, back = _stream_orders(layer)
     kernels = _AllToAll(layer)
@@ -48,7 +53,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 @system(
     "megatron-a2a",
     real=plan_real,
-    source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher); spec/baselines.md section 10",
+    source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher)",
     options=Options,
     traffic="one_copy_per_expert",
     permutes=0,
@@ -58,20 +63,21 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Everything one after the other; an all-to-all sends to all peers in turn, the rows for each peer by expert."""
+    """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     return one_copy_per_expert(layer, *_stream_orders(layer))
 
 
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
-    """The useful rows as the all-to-alls of Dispatch and of Combine send them."""
+    """The useful rows in the order in which the all-to-all of Dispatch sends them, and that of Combine."""
     return _stream_order(layer, layer.row_source, layer.row_gpu), _stream_order(layer, layer.row_gpu, layer.row_source)
 
 
 def _stream_order(layer: LayerBuilder, node: I32, to: I32) -> I64:
-    """The useful rows as an all-to-all sends them: each GPU's first row for every peer, then its second.
+    """The useful rows in the order in which an all-to-all sends them.
 
-    A peer's rows are sorted by expert.
+    Each GPU sends its first row for every peer, then its second row for every peer. The rows for one peer are sorted
+    by expert.
     """
     n = layer.n_gpus
     stream = node.astype(np.int64) * n + to
@@ -86,7 +92,7 @@ class _AllToAll(SoftwareSteps):
     """Two all-to-alls and the kernels around them, which sort the rows on both sides."""
 
     def dispatch(self, order: I64) -> I32:
-        """Sends the useful rows in `order`. Returns `[gpus]` the DELAYs behind which the rows lie by expert."""
+        """Add Dispatch of the useful rows in `order`. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
         layer, costs = self.layer, self.costs
         sent, received = self._rows(layer.row_source), self._rows(layer.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
@@ -98,7 +104,7 @@ class _AllToAll(SoftwareSteps):
         return sort
 
     def combine(self, finished: I32, order: I64) -> None:
-        """Sends the results in `order` behind the GEMMs of each GPU, `finished[gpu]`."""
+        """Add Combine of the results in `order`, after the GEMMs of each GPU, `finished[gpu]`."""
         layer = self.layer
         sent, received = self._rows(layer.row_gpu), self._rows(layer.row_source)
         unsort = self.delay("unsort", self._reorder(sent, sent))
@@ -112,9 +118,9 @@ class _AllToAll(SoftwareSteps):
         self._wait_rows_and_gates(unpermute, returned, gates=bool(layer.combine_aux))
 
     def _wait_rows_and_gates(self, heads: I32, arrived: I32, *, gates: bool) -> None:
-        """`heads[gpu]` wait for the rows, `arrived[gpu]`.
+        """`heads[gpu]` waits for the rows, `arrived[gpu]`.
 
-        With `gates` an all-to-all of gate weights (or their gradients) runs in between.
+        With `gates` an all-to-all of gate weights, or of their gradients, runs before `heads`.
         """
         if gates:
             second = self.delay("gates", self.costs.nccl_start_ps)
@@ -132,7 +138,7 @@ class _AllToAll(SoftwareSteps):
         return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in counts]
 
     def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
-        """NCCL behind `after` of all GPUs: start and handshakes, the own chunk, rows at the pace of plain stores."""
+        """Add NCCL's all-to-all after `after` of all GPUs: start, handshakes, own chunk, rows paced as stores."""
         layer, costs = self.layer, self.costs
         own = costs.value("nccl.self_copy") * costs.stores_ps(n_bytes) * self._rows(puts.node[puts.node == puts.to])
         start = self.delay(f"{name}.nccl", costs.nccl_start_ps + own.round().astype(np.int64))

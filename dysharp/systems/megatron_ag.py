@@ -23,11 +23,15 @@ PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Co
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+    """Options of the allgather dispatcher.
 
-    The real form has NCCL's start and pace (as rates: its rings and channels are not modelled), the all-gathers of
-    probabilities and routing map, and permutations. `compute` = False leaves the GEMMs out: pure communication, a row
-    is ready when it has arrived.
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds NCCL's start and pace, the all-gathers of probabilities and routing map, and permutations. NCCL's
+    pace is a rate: its rings and channels are not modelled.
     """
 
     form: str = "auto"
@@ -35,7 +39,7 @@ class Options:
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, with NCCL's collectives and the kernels around them."""
+    """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     kernels = _AllGather(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -45,7 +49,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 @system(
     "megatron-ag",
     real=plan_real,
-    source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher); spec/baselines.md sections 4 and 10",
+    source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher)",
     options=Options,
     traffic="ring",
     permutes=0,
@@ -56,7 +60,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     "the straight way to each GPU (the same bytes on every link); shared experts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Every token to every GPU, the GEMMs of the rows that a GPU needs, a row back for every token from every GPU."""
+    """Every GPU receives every token, computes its experts' rows, and returns one row per token."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     gathered = _collective(layer, "dispatch", layer.dispatch_puts())
     finished = one_after_another(layer, _surplus_arrived(layer, gathered))
@@ -70,8 +74,8 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
 class _Collective:
     """The rows of an all-gather or reduce-scatter.
 
-    `rows`: every row in the order of sending, each GPU's first token to all peers in turn, then its second token.
-    `surplus`: the rows that no expert reads, one for every (token, GPU) that is no pair of the layer.
+    `rows`: all rows in the order of sending: each GPU sends its first token to all peers in turn, then its second.
+    `surplus`: the rows that no expert reads, one per (token, GPU) without an expert of the token.
     `tile`: `[gpus]` region tile that is ready when all surplus rows of a GPU have arrived, -1 = none comes.
     """
 
@@ -122,20 +126,20 @@ def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to:
 
 
 def _surplus_arrived(layer: LayerBuilder, collective: _Collective) -> I32:
-    """`[gpus]` a JOIN per GPU behind its surplus rows."""
+    """`[gpus]` one JOIN per GPU, which ends when the surplus rows of the GPU have arrived."""
     gathered = layer.join("gathered")
     layer.wait_tiles(gathered, collective.tile)
     return gathered
 
 
 class _AllGather(SoftwareSteps):
-    """Collectives start when all GPUs are there; permutations are kernels of their own."""
+    """A collective starts when all GPUs have called it. Permutations are separate kernels."""
 
     def dispatch(self) -> I32:
-        """Returns `[gpus]` the DELAY of each GPU behind which its rows lie by expert."""
+        """Add Dispatch. Returns `[gpus]` DELAYs after which the rows of a GPU are sorted by expert."""
         layer = self.layer
         gathered = _collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
-        forward = layer.direction == "fwd"  # a backward pass knows who needs what
+        forward = layer.direction == "fwd"  # a backward pass has the routing map of its forward pass
         ready = self._beside("maps and probabilities", "all_gather", (MAP_BYTES, PROB_BYTES)) if forward else None
         self._send("dispatch", ready, gathered.rows, layer.sent_bytes)
         needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
@@ -145,7 +149,7 @@ class _AllGather(SoftwareSteps):
         return permute
 
     def combine(self, finished: I32) -> None:
-        """Behind `finished[gpu]` the rows of a GPU are added into a buffer of all tokens, and the sums go back."""
+        """Add Combine: after `finished[gpu]` a GPU adds its rows into a buffer of all tokens and returns the sums."""
         layer = self.layer
         needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
         unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
@@ -161,7 +165,7 @@ class _AllGather(SoftwareSteps):
             layer.wait_each(gradients, returned)
 
     def _beside(self, name: str, kind: str, sizes: tuple[int, ...]) -> I32:
-        """`[gpus]` DELAYs: NCCL collectives of `sizes` bytes per token and expert, one after the other."""
+        """Add NCCL collectives of `sizes` bytes per token and expert, in sequence. Returns `[gpus]` the last DELAYs."""
         layer = self.layer
         cells = layer.routing.n_tokens * layer.model.n_experts
         return self.delay(name, sum(self.costs.collective_ps(kind, layer.n_gpus, size * cells) for size in sizes))
@@ -171,7 +175,7 @@ class _AllGather(SoftwareSteps):
         return self.costs.reorder_ps(tokens, rows, layer.model.hidden, layer.model.row_bytes / layer.model.hidden)
 
     def _send(self, name: str, after: I32 | None, rows: Sends, n_bytes: int) -> None:
-        """NCCL's ring behind `after` of all GPUs: start and hops, the own chunk, rows at the pace of the protocol."""
+        """Add NCCL's ring after `after` of all GPUs: start, hops, the own chunk, rows paced by the protocol."""
         layer, costs = self.layer, self.costs
         start_ps, part = costs.ring(layer.n_gpus, layer.routing.n_tokens * n_bytes)
         pace = costs.stores_ps(n_bytes, part)

@@ -27,7 +27,7 @@ class Options:
 
 @system(
     "nvls",
-    source="NVLS collectives (multimem.st, multimem.ld_reduce); spec/baselines.md section 4, spec/dysharp.md section 10.3",
+    source="PTX multimem.st and multimem.ld_reduce (NVLS); DySHARP (arXiv 2605.05607), baseline NVLS",
     options=Options,
     traffic="allgather",
     permutes=0,

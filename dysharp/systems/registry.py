@@ -32,30 +32,30 @@ OTHER_COLOUR = "#44AA99"
 
 @dataclass(frozen=True, slots=True)
 class Ships:
-    """On which GPUs and models the released software of a system runs.
+    """The GPUs and models on which the released software of a system runs.
 
-    A default restricts nothing: the source says nothing about it.
+    A field with its default restricts nothing, because the source does not mention it.
     """
 
     source: str
     archs: tuple[str, ...]
     """Architectures of GPUs (`Gpu.arch`)."""
     formats: Mapping[str, Mapping[str, str]]
-    """GEMM type of a model -> the options with which the system is usually run for such models.
+    """GEMM type of a model -> the options with which the system usually runs such models.
 
-    No kernels exist for other types.
+    For other types the software has no kernels.
     """
     hidden: tuple[int, ...] = ()
-    """Hidden sizes that are compiled; () = any."""
+    """Hidden sizes for which the release has kernels; () = any."""
     step: int = 1
     """The hidden size must be a multiple of this."""
     expert_step: int = 1
     """The hidden size of an expert must be a multiple of this."""
     gated: bool = False
-    """Only gated experts."""
+    """True: the software runs gated experts only."""
 
     def why_not(self, model: Model, cluster: Cluster) -> str:
-        """Why the software does not run this model on this machine; "" where it does."""
+        """Why the software does not run this model on this cluster; "": the software runs."""
         arch = load_gpu(cluster.gpu).arch
         reasons = [
             (arch not in self.archs, f"on {arch}, expected {' or '.join(self.archs)}"),
@@ -70,59 +70,58 @@ class Ships:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of software or hardware that `advise` tries: the declaring system shows what the change would bring."""
+    """A change of software or hardware that `advise` tries. The declaring system has the change built in."""
 
     name: str
     assumes: str
     rank: int
-    """Place in the list of changes: smaller changes come first."""
+    """Place in the list of changes: the smallest change has the smallest rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system under its public name, with every fact about the system that other folders read."""
+    """A system with its public name and all facts about the system that other folders read."""
 
     name: str
     source: str
     summary: str
-    """One line: of the module, or of the plan where a module holds several systems."""
+    """First line of the module's docstring, or of the plan's docstring where a module holds several systems."""
     options: type
     traffic: Scheme
-    """A closed-form scheme of `workload.traffic` by name, or a function (routing, options) -> token rows up and down per GPU."""
+    """Name of a closed form of `workload.traffic`, or a function (routing, options) -> token rows up and down a GPU."""
     paper: Plan
     """The Program as papers assume it: no software cost."""
     real: Plan | None
     """The Program with its software costs; None: the system has no real form."""
     permutes: int
-    """Permutations of a pass (rows sorted by expert and put back) that the Program does not contain.
+    """Permutations per pass that the Program does not contain. A permutation sorts rows by expert and puts them back.
 
-    On hw clusters each adds to the layer time.
-
-    0: the system writes rows in place, or its Program contains the permutation.
+    On hw clusters each permutation adds to the layer time. 0: the system writes rows in place, or its Program contains
+    the permutation.
     """
     fused: bool
-    """One kernel is the whole layer: no activation, cast or launch is added to the Program's time."""
+    """True: one kernel is the whole layer, so no activation, cast or launch is added to the Program's time."""
     drops: str
-    """What the paper form leaves out."""
+    """Parts of the software or hardware that the paper form leaves out."""
     today: bool
-    """The software runs on machines one can buy."""
+    """True: the software runs on machines that one can buy."""
     bound: bool
-    """No system that one could build, but a lower bound."""
+    """True: a lower bound, which nobody can build."""
     gemm_variants: tuple[str, ...]
-    """Values of the option `gemms` that "auto" chooses from on an hw cluster. (): no such option."""
+    """Values of the option `gemms` among which "auto" chooses on an hw cluster. (): the system has no such option."""
     row_formats: tuple[str, ...]
-    """Values that the option `dispatch` takes."""
+    """Values that the option `dispatch` accepts."""
     colour: str
     """Plot colour, "#RRGGBB"."""
     change: Change | None
     ships: Ships | None
-    """None: not known."""
+    """GPUs and models on which the released software runs. None: not known."""
     peels: str = ""
-    """Why ops of one template wait for each other, so that the verifier has to go op by op. "": they do not."""
+    """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
     @property
     def has_real_form(self) -> bool:
-        """Whether the system also exists with its software costs, and not only as papers assume."""
+        """Whether the system has a real form beside its paper form."""
         return self.real is not None
 
     def plan(self, model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
@@ -151,7 +150,7 @@ def is_real(form: str, cluster: Cluster) -> bool:
     if form not in FORMS:
         raise ConfigError(f"form: found {form!r}, expected one of {', '.join(FORMS)}")
     if form == "real" and not cluster.gpu:
-        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (it names the GPU whose constants are charged)')
+        raise ConfigError(f'form: found "real" on cluster "{cluster.name}", expected an hw-* cluster (it names a GPU with fitted constants)')
     return form == "real" or (form == "auto" and cluster.software_costs)
 
 
@@ -240,7 +239,7 @@ def _scan() -> None:
     for entry in entry_points(group="dysharp.systems"):
         try:
             entry.load()
-        except Exception as error:  # whatever a system from outside raises, every command names the system
+        except Exception as error:  # an entry point may raise anything; the error names the entry point
             raise ConfigError(f"entry point {entry.name} = {entry.value} (dysharp.systems): found {type(error).__name__}: {error}") from error
 
 

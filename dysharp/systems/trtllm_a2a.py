@@ -25,17 +25,22 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
-"""Formats of the rows that the kernels send. Results come back as "rows" or, with two sides, as "nvfp4"."""
+"""Formats of the rows that the kernels send. Results return as "rows", and two-sided also as "nvfp4"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`form`: "paper", "real" or "auto" (real on hw-* clusters).
+    """Options of TensorRT-LLM's all-to-all.
 
-    The real form has kernels, work per token and barriers. `sides`: "one" or "two". The paper form is the same for
-    both. `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-plain" or "nvfp4" (`building.formats` has their
-    bytes). `combine`: format of results, "rows" or, with two sides, "nvfp4" (low-precision Combine, which sums what it
-    has scaled back). `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `sides` | "one" or "two"; the paper form does not depend on it |
+    | `dispatch` | format of rows: "rows" (the model's), "fp8", "fp8-plain" or "nvfp4" (bytes: `building.formats`) |
+    | `combine` | format of results: "rows", or with two sides "nvfp4" (scaled back before the sum) |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds kernels, work per token and barriers.
     """
 
     form: str = "auto"
@@ -59,7 +64,7 @@ def _wrong_combine(options: Options) -> ConfigError:
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """As the paper form, with the kernels of one side or of two."""
+    """The paper form with the software costs of the one-sided or the two-sided kernels."""
     layer = _layer(model, cluster, routing, direction, options)
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
@@ -71,7 +76,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 @system(
     "trtllm-a2a",
     real=plan_real,
-    source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all); spec/baselines.md section 3",
+    source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all)",
     options=Options,
     traffic="one_copy_per_gpu",
     permutes=1,
@@ -79,7 +84,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     row_formats=ROWS,
     colour="#B3E2CD",
     ships=Ships(
-        "TensorRT-LLM fused_moe_cutlass.py: rows are quantised before they are sent for NVFP4 models only; hidden sizes: unknown",
+        "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
         ("hopper", "blackwell"),
         {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
     ),
@@ -91,10 +96,13 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
 
 
 class _Sided(SoftwareSteps):
-    """Steps of both variants: work per token that the whole GPU does."""
+    """Steps of both variants: work per token, done by the whole GPU."""
 
     def tokens(self, operator: str, each_ps: int, copy_ps: int) -> Batch:
-        """A DELAY per token of `layer.sent` on its source GPU: `each_ps`, and `copy_ps` per copy; one token at a time."""
+        """Add a DELAY per token of `layer.sent` on its source GPU, one token at a time.
+
+        A DELAY lasts `each_ps` and `copy_ps` per copy of the token.
+        """
         layer = self.layer
         durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
         issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.sent_source]
@@ -102,12 +110,12 @@ class _Sided(SoftwareSteps):
 
 
 class _OneSided(_Sided):
-    """Puts into slots that the source knows, then one barrier; back, a barrier and then rows and sums side by side."""
+    """Dispatch: puts into slots that the source knows, then a barrier. Combine: a barrier, then rows and sums."""
 
-    LAUNCHES = TRT_LAUNCHES + 1  # the receiver's side is prepared or cleaned by its own kernel
+    LAUNCHES = TRT_LAUNCHES + 1  # one more kernel prepares or cleans the receiver's side
 
     def dispatch(self) -> I32:
-        """Returns `[gpus]` the DELAY of each GPU behind which all GPUs have sent everything."""
+        """Add Dispatch. Returns `[gpus]` DELAYs after which all GPUs have sent all rows."""
         layer, costs = self.layer, self.costs
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes) // layer.cluster.n_sms
@@ -119,7 +127,7 @@ class _OneSided(_Sided):
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
-        """Starts behind the GEMMs of each GPU, `finished[gpu]`."""
+        """Add Combine, which starts after the GEMMs of each GPU, `finished[gpu]`."""
         layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
         layer.wait_each(start, finished)
@@ -146,13 +154,13 @@ class _TwoSided(_Sided):
         self.gather = "trt.combine_us" if layer.back_bytes == layer.model.row_bytes else "trt.lowprec_us"
 
     def prepare(self) -> I32:
-        """Counts and indices to every GPU. Returns `[gpus]` the DELAY behind which each GPU has them."""
+        """Send counts and indices to every GPU. Returns `[gpus]` DELAYs after which a GPU has received them."""
         costs = self.costs
         start = self.delay("prepare", self.LAUNCHES * costs.kernel_ps + costs.ps("trt.token_us", self.layer.tokens))
         return self.barrier("prepare", "prepared", start)
 
     def dispatch(self) -> I32:
-        """Returns `[gpus]` the DELAY of each GPU behind which all of its rows are taken out of the FIFOs."""
+        """Add Dispatch. Returns `[gpus]` DELAYs after which a GPU has taken all its rows out of the FIFOs."""
         layer, costs = self.layer, self.costs
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         if layer.direction == "fwd":  # a backward pass knows counts and indices
@@ -164,7 +172,10 @@ class _TwoSided(_Sided):
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
-        """Copies go back through the FIFOs behind `finished[gpu]`. Another kernel sums them when all have arrived."""
+        """Add Combine: copies return through the FIFOs after `finished[gpu]`.
+
+        Another kernel sums the copies when all of them have arrived.
+        """
         layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
         layer.wait_each(start, finished)

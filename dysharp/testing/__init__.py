@@ -1,4 +1,4 @@
-"""Tests for what others write: the conformance suite of systems, random Programs and mutants to hold interpreters against each other."""
+"""Tests for code from outside: the conformance suite of systems, and random Programs and mutants for interpreters."""
 
 from dysharp.testing.conformance import conformance
 

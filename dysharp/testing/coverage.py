@@ -1,4 +1,4 @@
-"""How often a Program and its run visited each branch of docs/design/0001."""
+"""Counts of visits: how often a Program and its run visited each branch of docs/design/0001."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants: the engine with one thing wrong. Comparing engine and oracle is worth what it catches of these."""
+"""Mutants: the engine with one fault each. They measure how many faults the comparison with the oracle catches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dysharp.program import Program, Trace
 from dysharp.testing.plain import PlainEngine, TooManySteps, source
 from dysharp.testing.random_programs import random_program
 
-MAX_STEPS = 400_000  # about ten times what a tiny Program takes
+MAX_STEPS = 400_000  # about ten times the steps of a tiny Program
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`old` occurs exactly once in `module` and becomes `new`."""
+    """A change of `module`: `old`, which occurs exactly once, becomes `new`."""
 
     name: str
     module: str
@@ -36,21 +36,21 @@ class Mutant:
 
 
 def engine(mutant: Mutant | None = None) -> PlainEngine:
-    """The plain engine, mutated or not."""
+    """The plain engine, with `mutant` if given."""
     return PlainEngine({mutant.module: mutant.text()} if mutant else None, MAX_STEPS)
 
 
 def difference(plain: PlainEngine, program: Program, expected: Trace) -> str | None:
-    """How `plain` departs from `expected` on `program`: column, exception or deadlock; None if not."""
+    """The difference of `plain` from `expected` on `program`: column, exception or deadlock; None if equal."""
     try:
         found = plain.run(program)
     except TooManySteps:
-        return "runs for ever"
+        return "never ends"
     except Exception as error:  # a mutant may break in any way
         return f"{type(error).__name__}: {error}"
     for f in fields(Trace):
         if f.name != "n_events" and not np.array_equal(getattr(found, f.name), getattr(expected, f.name)):
-            return f"another column {f.name}"
+            return f"different column {f.name}"
     return None
 
 
@@ -61,7 +61,7 @@ def _expected(seed: int) -> tuple[Program, Trace]:
 
 
 def caught(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, str] | None:
-    """(seed, how) of the first random Program that tells `mutant` from the oracle, None if none does."""
+    """(seed, difference) of the first random Program on which `mutant` differs from the oracle, else None."""
     plain = engine(mutant)
     for seed in seeds:
         how = difference(plain, *_expected(seed))

@@ -1,4 +1,4 @@
-"""The engine's own sources as plain Python: no numba, any text of them changed, no loop without a limit."""
+"""The engine's sources as plain Python: without numba, with changed texts if wanted, with a limit on loops."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MODULES = (
     *(".".join(p.relative_to(ROOT).with_suffix("").parts) for p in sorted((ROOT / "uarch").rglob("*.py")) if p.stem not in ("__init__", "kernel")),
     *("engine.burst.loop", "engine.burst.lower"),
 )
-EVENTS = 1 << 40  # one call of the loop does it all; steps bound it
+EVENTS = 1 << 40  # no limit on events: one call runs the Program, and the limit on steps ends it
 
 
 class TooManySteps(Exception):
-    """A run passed more loop iterations than it was allowed."""
+    """A run had more loop iterations than allowed."""
 
 
 class _Plain(ast.NodeTransformer):
-    """Counts loop iterations; shifts by a negative number give 0 (compiled code relies on no error there)."""
+    """Counts loop iterations. A shift by a negative number gives 0, because compiled code raises no error there."""
 
     def _loop(self, node: Any) -> Any:
         self.generic_visit(node)
@@ -69,7 +69,7 @@ def _identity(function: Any) -> Any:
 
 
 class PlainEngine:
-    """The burst engine in private modules. `changed`: other texts for some, by name such as "uarch.link"."""
+    """The burst engine in private modules. `changed`: {module such as "uarch.link": changed text}."""
 
     def __init__(self, changed: Mapping[str, str] | None = None, max_steps: int = 2_000_000) -> None:
         self._changed = dict(changed or {})
@@ -92,7 +92,7 @@ class PlainEngine:
         A changed engine may raise anything.
         """
         state = self._load("engine.burst.lower").lower(program)
-        # A memoryview hands out Python integers, not int32 that overflow where compiled code does not.
+        # A memoryview returns Python integers. An int32 would overflow where compiled code does not.
         views = state._make(group._make(memoryview(array) for array in group) for group in state)
         self._steps = 0
         self._loop.run_start(views)
@@ -116,7 +116,7 @@ class PlainEngine:
         return self._modules[name]
 
     def _import(self, name: str, scope: Any = None, local: Any = None, fromlist: tuple[str, ...] = (), level: int = 0) -> Any:
-        """Engine modules come from here, all others as usual."""
+        """Import engine modules from this object and other modules as usual."""
         inner = name.removeprefix(PREFIX)
         if name.startswith(PREFIX) and (inner in MODULES or inner in self._modules):
             return self._load(inner)

@@ -1,4 +1,4 @@
-"""Machines and framings chosen so that events of different kinds often fall on the same picosecond."""
+"""Random hardware and framings. Events of different kinds often fall on one picosecond."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def chance(rng: np.random.Generator, p: float) -> bool:
 
 
 def random_framings(rng: np.random.Generator, n: int) -> list[Framing]:
-    """`n` packet rules: with and without acknowledgements, target lists and explicit addresses."""
+    """`n` framings, with and without acknowledgements, target lists and explicit addresses."""
     return [
         Framing(
             name=f"framing{i}",
@@ -34,9 +34,9 @@ def random_framings(rng: np.random.Generator, n: int) -> list[Framing]:
 
 
 def random_machine(rng: np.random.Generator, payload_bytes: int) -> Machine:
-    """A machine for trains of about `payload_bytes`.
+    """Hardware for trains of about `payload_bytes`.
 
-    Latencies are multiples of a train's time; buffers begin below one train.
+    Latencies are multiples of a train's time. The smallest buffers hold less than one train.
     """
     rate = int(rng.choice(RATES))
     train_bytes = payload_bytes * 9 // 8

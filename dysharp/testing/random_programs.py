@@ -1,8 +1,8 @@
-"""Seeded random Programs in the engine's subset, full of collisions, free of deadlock by construction.
+"""Seeded random Programs for the engine, with many collisions and without deadlock.
 
-Why they end: every edge goes from a lower op id to a higher one, and a row's ops come before the readers of
-its tile. An op that holds a semaphore past its own end is released by an op that waits for nothing else, on
-an issuer that serves only such ops.
+Every Program ends, for two reasons. Every edge goes from a lower op id to a higher op id, and the ops that fill a row
+precede the readers of its tile. A semaphore that an op holds beyond its own end is released by an op that waits for
+that op only, on an issuer for such ops.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["coverage", "random_program"]
 
 DISCIPLINES = (Discipline.PROGRAM_ORDER, Discipline.READY_FIFO, Discipline.SMALLEST_KEY)
 PUSHES = (Kind.PUT, Kind.MULTICAST, Kind.SIGNAL)
-# (least, most) tokens per round, rounds, other ops before, amid and after the tiles of a round
+# (smallest, largest) number of tokens per round, rounds, and other ops before, between and after the tiles of a round
 SIZES = {"tiny": ((4, 14), (1, 3), (8, 16)), "small": ((20, 60), (2, 4), (20, 50))}
 
 
 class Generator:
-    """Builds one Program; all randomness from `rng`."""
+    """Builds one Program. All random numbers come from `rng`."""
 
     def __init__(self, rng: np.random.Generator, size: str) -> None:
         self.rng = rng
@@ -38,7 +38,7 @@ class Generator:
             tuple(f"class{i}" for i in range(self._int(1, 4))),
         )
         self.n_ops = 0
-        # Few edges and holds crowd the links, many exercise the waits.
+        # Programs with few edges and holds fill the links; Programs with many exercise the waits.
         self.hold_chance = float(rng.choice((0, 0.1, 0.3)))
         self.edge_chance = float(rng.choice((0.1, 0.5, 1)))
         self.hot_node = self._node() if chance(rng, 0.4) else -1
@@ -47,23 +47,23 @@ class Generator:
         self._make_semaphores()
 
     def _int(self, low: int, high: int) -> int:
-        """Uniform in low .. high, both included."""
+        """A uniform integer from low to high, both included."""
         return int(self.rng.integers(low, high + 1))
 
     def _node(self) -> int:
         return self._int(0, self.n_nodes - 1)
 
     def _target(self) -> int:
-        """A node to send to: the hot one half of the time."""
+        """A destination node. Half of the draws give the hot node."""
         return self.hot_node if self.hot_node >= 0 and chance(self.rng, 0.5) else self._node()
 
-    # ---- what ops refer to -------------------------------------------------------------------------------
+    # ---- tables that ops refer to -------------------------------------------------------------------------
 
     def _make_templates(self) -> None:
         framings = [self.b.framing(f) for f in random_framings(self.rng, 3)]
         n_classes = len(self.b.classes)
         times = [self.duration, 2 * self.duration, self.duration + int(self.rng.choice((0, 1)))]
-        memory = self.rng.spawn(1)[0]  # a stream of its own: the Programs of a seed stay what they are without it
+        memory = self.rng.spawn(1)[0]  # a separate stream, so that the other draws of a seed do not depend on it
         durations = [self.b.duration([0, *times], int(memory.choice((0, self.row_bytes, 5 * self.row_bytes)))) for _ in range(2)]
         self.templates: dict[Kind, list[int]] = {}
         for kind in list(Kind)[: Kind.PULL_REDUCE + 1]:
@@ -86,7 +86,7 @@ class Generator:
             ]
 
     def _make_issuers(self) -> None:
-        """Per node: issuers of transfers, some sharing an SM pool, a host thread, issuers of releases."""
+        """Per node: issuers of transfers (some share an SM pool), a host thread, issuers of releases."""
         b = self.b
         self.senders: list[list[int]] = []
         self.computers: list[list[int]] = []
@@ -106,7 +106,7 @@ class Generator:
         return DISCIPLINES[self._int(0, 2)]
 
     def _make_semaphores(self) -> None:
-        """Per node semaphores that ops give back themselves, and one window that another op gives back."""
+        """Per node: semaphores that their holders release, and one window that another op releases."""
         self.semaphores = [
             [(self.b.semaphore(n, c), c) for c in self.rng.choice((1, 1, 2, 4), 2).tolist()]
             for n in range(self.n_nodes)
@@ -136,7 +136,7 @@ class Generator:
         return To(len(nodes), nodes, [len(r) for r in rows], [row for r in rows for row in r], ext)
 
     def _hold_own(self, op: int, node: int) -> None:
-        """Up to two semaphores from issue to done, sometimes one in two holds that fit together."""
+        """Hold up to two semaphores from issue to done, sometimes one semaphore in two holds."""
         for sem, capacity in self.semaphores[node]:
             if not chance(self.rng, self.hold_chance):
                 continue
@@ -146,7 +146,7 @@ class Generator:
                 self.b.hold(sem, op, amount=part)
 
     def _hold_window(self, op: int, node: int) -> None:
-        """The node's window from this op's issue to the end of an op that waits for it alone."""
+        """Hold the node's window from this op's issue to the end of an op that waits for this op only."""
         sem, capacity = self.windows[node]
         amount = self._int(1, capacity)
         release = self._release_op(node)
@@ -163,7 +163,7 @@ class Generator:
         return self._op(kind, node, self.releasers[node][0], bytes=16, to=self._to([self._node()]))
 
     def _edges_from_before(self, op: int, p: float) -> None:
-        """Edges from earlier ops, sometimes the same one twice; recent ones more often."""
+        """Add edges from earlier ops, more often from recent ops, sometimes twice from one op."""
         p *= self.edge_chance
         while op > 0 and chance(self.rng, p):
             tail = self._int(max(0, op - 12), op - 1) if chance(self.rng, 0.7) else self._int(0, op - 1)
@@ -183,7 +183,7 @@ class Generator:
     def round(self) -> None:
         tokens = self._int(*self.tokens)
         parts = self._int(1, 3)
-        # Where each token goes: per region a coin, so some regions (and some tokens) stay empty.
+        # A coin per token and region decides the destinations, so some regions and some tokens stay empty.
         n_regions = self._int(1, 2 * self.n_nodes)
         region_node = [self._target() for _ in range(n_regions)]
         wants = self.rng.random((tokens, n_regions)) < self.rng.choice((0.3, 0.7, 1.0))
@@ -199,7 +199,7 @@ class Generator:
     def _make_regions(
         self, region_node: list[int], wants: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     ) -> tuple[list[dict[int, int]], list[range], list[bool]]:
-        """Rows by token, tiles and allocation of every region."""
+        """Add all regions with rows by token, tiles and allocation."""
         rows: list[dict[int, int]] = []
         tiles: list[range] = []
         prefix: list[bool] = []
@@ -239,7 +239,7 @@ class Generator:
     def _compute_tiles(
         self, region_node: list[int], tiles: list[range], prefix: list[bool]
     ) -> dict[int, list[int]]:
-        """Readers of every tile; returns per tile the ops its notification waits for (none = the tile)."""
+        """Add readers of every tile. Returns per tile the ops before its notification; no op = the tile itself."""
         notifiers: dict[int, list[int]] = {}
         for r, node in enumerate(region_node):
             for tile in tiles[r]:
@@ -248,7 +248,7 @@ class Generator:
                     op = self._compute(node) if chance(self.rng, 0.8) else self._op(Kind.JOIN, node, -1)
                     if ops and chance(self.rng, 0.5):
                         self.b.edges(Tail.OP_DONE, ops[-1], Head.OP_ISSUE, op)
-                    # Only a row bound from the start can be notified before its tile is ready.
+                    # Only a row with a fixed slot can be notified before its tile is ready.
                     if not prefix[r] or chance(self.rng, 0.8):
                         self.b.edges(Tail.TILE_READY, tile, Head.OP_ISSUE, op)
                     self._edges_from_before(op, 0.1)
@@ -259,7 +259,7 @@ class Generator:
     def _return_tokens(
         self, tokens: int, region_node: list[int], rows: list[dict[int, int]], notifiers: dict[int, list[int]]
     ) -> None:
-        """One op per token waits for the notifications of its rows: a pull of their sum, or anything else."""
+        """One op per token waits for the notifications of the token's rows: a pull of their sum, or another op."""
         told = [r for r in range(len(rows)) if chance(self.rng, 0.8)]
         for token in range(tokens):
             mine = [r for r in told if token in rows[r]]
@@ -291,7 +291,7 @@ class Generator:
         return self._send(kind, home, self.row_bytes, self._to(nodes, rows))
 
     def _other_ops(self, n: int) -> None:
-        """Ops of any kind with few dependencies, among them chains of JOINs and sets without members."""
+        """Add ops of any kind with few dependencies, such as sequences of JOINs and ops without members."""
         for _ in range(n):
             kind = Kind(self._int(0, Kind.PULL_REDUCE))
             node = self._node()
@@ -316,9 +316,9 @@ class Generator:
 
 
 def random_program(seed: int, *, size: str = "tiny") -> Program:
-    """A legal Program of the engine's subset that cannot deadlock; the same for the same (seed, size).
+    """A legal Program for the engine that cannot deadlock. Equal (seed, size) give equal Programs.
 
-    `size`: "tiny" (about 50 to 400 ops on 1 to 4 nodes) or "small" (a few times that). Raises ConfigError for
+    `size`: "tiny" (about 50 to 400 ops on 1 to 4 nodes) or "small" (several times as many ops). Raises ConfigError for
     another size.
     """
     if size not in SIZES:

@@ -153,7 +153,7 @@ def test_a_fused_kernel_is_judged_by_whole_layers() -> None:
 def test_a_family_of_one_gpu_has_no_bar_elsewhere() -> None:
     asked = scope(system="trtllm-a2a", options={"form": "auto", "sides": "one"})
     assert trust_of(asked, {"dispatch": 0.5, "gemm1": 0.5}).wide is None
-    assert "trtllm-a2a was not measured on h100-sxm: no bar: measured on gb200 only" in warnings_of(asked)
+    assert "trtllm-a2a was not measured on h100-sxm; no error bar, because only gb200 was measured" in warnings_of(asked)
 
 
 def test_the_eager_time_says_whose_host_it_has(advice: Advice) -> None:
@@ -233,25 +233,25 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"tokens": 1 << 18}, "deepep-dispatch: tokens 262144 is outside the measured range (1 to 131072 on h100-sxm)"),
-        ({"cluster": load_cluster("hw-dgx-h100").with_gpus(4)}, "deepep-dispatch: gpus 4 is outside the measured range (8 on h100-sxm)"),
-        ({"model": replace(MEASURED, hidden=1024)}, "hidden 1024 is outside the measured range (2048 to 7168 on h100-sxm)"),
+        ({"tokens": 1 << 18}, "deepep-dispatch: tokens 262144 is outside the measured range on h100-sxm, 1 to 131072"),
+        ({"cluster": load_cluster("hw-dgx-h100").with_gpus(4)}, "deepep-dispatch: gpus 4 is outside the measured range on h100-sxm, 8"),
+        ({"model": replace(MEASURED, hidden=1024)}, "hidden 1024 is outside the measured range on h100-sxm, 2048 to 7168"),
         ({"cluster": load_cluster("hw-dgx-h200")}, "deepep-dispatch was not measured on h200-sxm"),
-        ({"cluster": load_cluster("hw-dgx-h800")}, "deepep-combine: only 1 rows on h800"),
-        ({"direction": "bwd"}, "backward passes were not measured"),
-        ({"system": "new-one"}, "new-one: no measurement stands behind it"),
-        ({"cluster": unlike(link_bytes_per_us=900_000)}, "link_GBps 900 (450) is not h100-sxm (in brackets): no such machine was measured"),
-        ({"cluster": unlike(hbm_bytes_per_us=1_000_000, n_sms=100)}, "hbm_GBps 1000 (3350), n_sms 100 (132) is not h100-sxm"),
-        ({"cluster": unlike(fp8_flops_per_us=500_000_000)}, "fp8_TFLOPS 500 (1979) is not h100-sxm"),
-        ({"options": {"form": "auto"}}, "deepep-dispatch: dispatch bf16 was not measured (dispatch fp8 on h100-sxm)"),
-        ({"system": "deepep-ll", "options": {"form": "auto"}}, "deepep-ll: dispatch bf16 was not measured (combine bf16, dispatch fp8 on"),
-        ({"model": replace(MEASURED, gemm_dtype="bf16")}, "grouped-gemm: bf16 was not measured (fp8 on h100-sxm)"),
+        ({"cluster": load_cluster("hw-dgx-h800")}, "deepep-combine has too few measurements on h800 (1, at least 8 count); error bars"),
+        ({"direction": "bwd"}, "no measurement checks predictions of backward passes"),
+        ({"system": "new-one"}, "new-one: no measurement checks predictions of its layer"),
+        ({"cluster": unlike(link_bytes_per_us=900_000)}, "differs from h100-sxm in link_GBps 900 (datasheet 450): not measured; "),
+        ({"cluster": unlike(hbm_bytes_per_us=1_000_000, n_sms=100)}, "h100-sxm in hbm_GBps 1000 (datasheet 3350), n_sms 100 (datasheet 132)"),
+        ({"cluster": unlike(fp8_flops_per_us=500_000_000)}, "h100-sxm in fp8_TFLOPS 500 (datasheet 1979)"),
+        ({"options": {"form": "auto"}}, "deepep-dispatch: dispatch bf16 was not measured on h100-sxm, only dispatch fp8"),
+        ({"system": "deepep-ll", "options": {"form": "auto"}}, "deepep-ll: dispatch bf16 was not measured on h100-sxm, only combine bf16"),
+        ({"model": replace(MEASURED, gemm_dtype="bf16")}, "grouped-gemm: bf16 was not measured on h100-sxm, only fp8"),
         ({"system": "megamoe", "cluster": load_cluster("hw-dgx-b200"), "options": {"form": "auto"}}, "dispatch bf16, weights fp8 was not"),
-        ({"tokens": 64, "model": load_model("deepseek-v3")}, "no whole layer like this one was measured (tokens 64, measured 4096, experts 256, "),
-        ({"system": "megatron-a2a", "tokens": 256, "options": {"form": "auto"}}, "was measured (tokens 256, measured 4096 on h100"),
-        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "times the mean of rows): deepep-dispatch, deepep-combine, grouped-gemm were"),
-        ({"cluster": replace(load_cluster("hw-dgx-h100"), constants=(("deepep.call_us", 20.0),))}, "has constants of its own"),
-        ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range (4 to 24 on h100-sxm)"),
+        ({"tokens": 64, "model": load_model("deepseek-v3")}, "sum; whole layers were measured on h100-sxm at tokens 4096 (here 64), experts "),
+        ({"system": "megatron-a2a", "tokens": 256, "options": {"form": "auto"}}, "whole layers were measured on h100-sxm at tokens 4096 (here 256"),
+        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "times the mean of rows, but deepep-dispatch, deepep-combine, grouped-gemm were"),
+        ({"cluster": replace(load_cluster("hw-dgx-h100"), constants=(("deepep.call_us", 20.0),))}, "sets its own constants"),
+        ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range on h100-sxm, 4 to 24"),
     ],
 )
 def test_what_lies_outside_carries_a_warning(changes: dict[str, Any], text: str) -> None:
@@ -271,7 +271,7 @@ def test_chance_is_no_skew(tokens: int, experts: int) -> None:
 
 def test_skew_travels_with_a_row() -> None:
     row = ds.run("deepep", model="deepseek-v3", cluster="hw-dgx-h100", tokens=32, routing="powerlaw:2")
-    assert any(text.startswith("skewed routing (the busiest GPU has ") for text in row.warnings)
+    assert any(text.startswith("skewed routing: the busiest GPU has ") for text in row.warnings)
 
 
 def test_packaged_machines_are_their_gpus() -> None:

@@ -42,7 +42,7 @@ def test_command_says_which_rows_it_left_out(tmp_path):
     assert "routing_stat" in every
     page = tmp_path / "a.md"
     run.invoke(cli, ["validate", "--data", str(path), "--page", str(page)])
-    assert "1 more rows are of kinds that no family predicts: routing_stat 1." in page.read_text()
+    assert "1 more measurements are of kinds that no family predicts: routing_stat 1." in page.read_text()
 
 
 def test_own_constants_are_judged(tmp_path):

@@ -141,12 +141,12 @@ def test_only_gate_weights_and_their_gradients_ride_along():
     machine = _packets("dysharp")
     run_case(layer_case("int32"), machine, backward=True)
     forward, backward = machine.passes["forward"], machine.passes["backward"]
-    text = r"packet path: op \d+ \(dispatch.*\): found 32 B riding along, expected 16 B \(gate weights of top-4\) or none \(path row has no limit\)"
+    text = r"packet path: op \d+ \(dispatch.*\): found 32 B behind a row, expected 16 B \(gate weights of top-4\) or none \(path row has no limit\)"
     with pytest.raises(ConfigError, match=text):
         run_packets(_with_aux(forward.program, 16, 32), forward.tensors)
-    with pytest.raises(ConfigError, match=r"op \d+ \(combine.*\): found 32 B riding along, expected 16 B \(gate gradients of top-4\) or none"):
+    with pytest.raises(ConfigError, match=r"op \d+ \(combine.*\): found 32 B behind a row, expected 16 B \(gate gradients of top-4\) or none"):
         run_packets(_with_aux(backward.program, 16, 32), backward.tensors)
-    with pytest.raises(ConfigError, match=r"op \d+ \(nactive\): found 16 B riding along, expected none"):
+    with pytest.raises(ConfigError, match=r"op \d+ \(nactive\): found 16 B behind a row, expected none"):
         run_packets(_with_aux(forward.program, 0, 16), forward.tensors)
 
 

@@ -27,7 +27,7 @@ def test_no_rows_is_no_success():
     assert done.overall["n"] == 0
     assert not done.holds
     json.dumps(done.to_dict(), allow_nan=False)
-    assert "No row has a prediction." in page_of(done)
+    assert "No measurement has a prediction." in page_of(done)
 
 
 @pytest.mark.slow

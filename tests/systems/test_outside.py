@@ -85,7 +85,7 @@ def test_advice_ranks_it_and_tries_what_it_shows() -> None:
         toy = next(entry for entry in done.ranking if entry.row.system == "toy")
         assert toy.around.device_us == 0.0
         assert toy.bar() is None
-        assert "toy: no measurement stands behind it" in toy.row.warnings
+        assert "toy: no measurement checks predictions of its layer" in toy.row.warnings
         changes = [entry.change for entry in done.what_if]
         assert changes[-4:] == ["toy hardware", "overlap by rows", "DySHARP switches", "communication for free"]
         assert next(entry for entry in done.what_if if entry.change == "toy hardware").predicted.row.system == "toy-shows"

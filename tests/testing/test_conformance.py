@@ -151,7 +151,7 @@ def cheat(monkeypatch) -> Callable[..., Report]:
         (silent_about_bytes, r"payload_by_gpu \(fwd\): traffic up of combine at GPU 0: found \d+ B, expected \d+ B"),
         (stowaway, r'only_operators_move_rows \(fwd\): template dispatch.put: found fn "copy" moved as operator "other", expected "control"'),
         (under_another_name, r"only_operators_move_rows \(fwd\): traffic up of gemm1: found \d+ B, expected none \(dispatch, combine and other"),
-        (twice, r"gemm_tiles \(fwd\): gemm2: found tiles left out, repeated or moved, expected each once on its GPU with its rows"),
+        (twice, r"gemm_tiles \(fwd\): gemm2: found missing, repeated or moved tiles, expected each tile once on its GPU with its rows"),
         (hasty, r"tensor_of_the_layer \(fwd\): "),
         (unfounded, r'legal \(fwd\): template \d+ \(combine.put\): found ops that read "expert.y" and wait for no op that writes it, expected'),
     ],
@@ -204,9 +204,9 @@ def other_rows(program: Program) -> Program:
 @pytest.mark.parametrize(
     ("change", "rule", "text"),
     [
-        (gradients_at_once, "backward_waits_as_forward", "gemm2_wgrad: found it waiting for nothing, expected join, as gemm1 does"),
-        (waited_for, "nothing_waits_for_weight_gradients", r"op \d+: found something that waits for this weight gradient"),
-        (without_gate_gradients, "backward_mirrors_bytes", r"riding along: found \{'up': 0, 'down': 0\} B backward, expected the mirror of"),
+        (gradients_at_once, "backward_waits_as_forward", "gemm2_wgrad: found waits for nothing, expected waits for join, as gemm1 has"),
+        (waited_for, "nothing_waits_for_weight_gradients", r"op \d+: found an op that waits for this weight gradient"),
+        (without_gate_gradients, "backward_mirrors_bytes", r"gate gradients: found \{'up': 0, 'down': 0\} B backward, expected the mirror of"),
     ],
 )
 def test_a_backward_pass_that_is_no_mirror_fails(change, rule, text, cheat):
@@ -252,7 +252,7 @@ def test_a_system_from_outside_conforms_in_one_call(outsider):
     report = dysharp.testing.conformance(outsider(plan_rows))
     assert str(report).splitlines() == [
         f"outsider conforms: {sum(report.ran.values())} checks of {len(RULES) - 1} rules, 0 faults",
-        "not run: packet_time_agrees (slow, runs when asked for by name)",
+        "not run: packet_time_agrees (slow; runs only if it is named)",
         'not run: pure_communication_has_no_surroundings (a real form with the option "compute" is needed)',
     ]
     assert set(report.ran) == {"legal", *(r.name for r in RULES)} - {f.rule for f in report.not_run}
@@ -320,7 +320,7 @@ def test_a_pipelined_system_says_that_it_takes_the_long_way(outsider):
         (lambda: conformance("deepep", rules=["useful_row"]), "rule 'useful_row': unknown; did you mean \"useful_rows\""),
         (lambda: conformance("deepep", options={"n_smm": 3}), "option deepep.n_smm: unknown"),
         (lambda: conformance("deepep", direction="up"), "direction 'up': unknown"),
-        (lambda: conformance("deepep", LAYERS["uniform"][0]), "found a part of a layer, expected model, cluster and routing"),
+        (lambda: conformance("deepep", LAYERS["uniform"][0]), "found only a part of model, cluster and routing, expected all three or none"),
     ],
 )
 def test_wrong_input_is_refused(call, text):

@@ -178,4 +178,4 @@ def _check_riding(p: Program, t: Tensors) -> None:
             what = "gate weights" if t.saved is None else "gate gradients"
             expected = f"{size} B ({what} of top-{t.routing.topk}) or none" if rides else "none"
             where = f"op {op} ({template.name})"
-            raise ConfigError(f"packet path: {where}: found {aux_bytes} B riding along, expected {expected} (path row has no limit)")
+            raise ConfigError(f"packet path: {where}: found {aux_bytes} B behind a row, expected {expected} (path row has no limit)")

@@ -1,4 +1,7 @@
-"""PyTorch and Hugging Face blocks on the functional machine. Importing this package does not import torch; using it does."""
+"""PyTorch and Hugging Face blocks on the functional machine.
+
+Torch is imported at the first use, not with the package.
+"""
 
 from dysharp.functional.torch.blocks import BLOCKS, make_block
 from dysharp.functional.torch.experts import ModuleExperts

@@ -21,20 +21,20 @@ def check_tensor(tensor: torch.Tensor, what: str) -> None:
     import torch
 
     if tensor.device.type != "cpu":
-        raise ConfigError(f"{what}: found device {tensor.device}, expected cpu: the machine computes in NumPy and moves nothing by itself")
+        raise ConfigError(f"{what}: found device {tensor.device}, expected cpu, because the machine computes in NumPy")
     if tensor.dtype not in (torch.float32, torch.bfloat16):
         raise ConfigError(f"{what}: found dtype {dtype_name(tensor.dtype)}, expected float32 or bfloat16")
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """`tensor` (float32 or bfloat16) as a read-only array of the same dtype; shares memory when `tensor` is contiguous."""
+    """`tensor` (float32 or bfloat16) as a read-only array of its dtype. A contiguous tensor shares its memory."""
     import torch
 
     tensor = tensor.detach().contiguous()
-    # NumPy has no bfloat16 of its own; the bits pass as int16.
+    # NumPy has no bfloat16, so the bits pass as int16.
     is_bf16 = tensor.dtype == torch.bfloat16
     array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if is_bf16 else tensor.numpy()
-    # The memory may be the user's own.
+    # The memory may belong to the user.
     array.flags.writeable = False
     return array
 
@@ -42,13 +42,13 @@ def to_array(tensor: torch.Tensor) -> Array:
 def to_tensor(array: Array, like: torch.Tensor, what: str) -> torch.Tensor:
     """A copy of `array` as a tensor of the shape and dtype of `like`.
 
-    The array may be of that dtype or float32, which is then rounded to nearest even. Raises ConfigError for another shape or dtype.
+    An array of float32 is rounded to nearest even. Raises ConfigError for another shape or dtype.
     """
     import torch
 
     if array.shape != tuple(like.shape) or array.dtype not in (np.float32, ml_dtypes.bfloat16):
         raise ConfigError(f"{what}: found {array.dtype} {list(array.shape)}, expected {dtype_name(like.dtype)} {list(like.shape)}")
-    # Always a copy: the machine may keep its array, and autograd adds into tensors it is handed.
+    # Always a copy: the machine may keep its array, and autograd adds into the tensor.
     copy = np.array(array, order="C")
     if copy.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16).to(like.dtype)
@@ -56,5 +56,5 @@ def to_tensor(array: Array, like: torch.Tensor, what: str) -> torch.Tensor:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as an error message says it."""
+    """The name of a dtype in error messages."""
     return str(dtype).removeprefix("torch.")

@@ -32,12 +32,12 @@ class _Sizes:
 def make_block(
     name: str, *, hidden: int, expert_hidden: int, n_experts: int, topk: int, dtype: str | torch.dtype = "float32", seed: int = 0
 ) -> torch.nn.Module:
-    """A block of `BLOCKS` with random weights, in the Hugging Face class; inputs of order 1 give outputs of order 1.
+    """A block of `BLOCKS` in its Hugging Face class, with random weights. Inputs of order 1 give outputs of order 1.
 
-    Input and output are `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate weights)`. The
-    experts run in the `eager` implementation, whose order of sums is ascending expert id. The same arguments give the same weights, and the
-    global random state is left as it was. Raises ConfigError for an unknown name, sizes that do not fit, another dtype, and without
-    torch and transformers 5.
+    Input and output: `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate
+    weights)`. The experts run in the `eager` implementation, which adds in the order of expert ids. Equal arguments
+    give equal weights. The global random state does not change. Raises ConfigError for an unknown name, for sizes that
+    do not fit, for another dtype, and without torch and transformers 5.
     """
     if name not in BLOCKS:
         raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")
@@ -99,10 +99,13 @@ def _deepseek_v3(s: _Sizes) -> torch.nn.Module:
 
 
 def _groups(n_experts: int, topk: int) -> tuple[int, int]:
-    """Groups and groups per token: up to 8 equal groups of at least two experts, half of them chosen, as in DeepSeek-V3, more if top-k needs it."""
+    """(groups, groups per token), as in DeepSeek-V3: up to 8 equal groups of at least two experts.
+
+    A token chooses half of the groups, or more if top-k needs more.
+    """
     n_group = max((g for g in range(1, 9) if n_experts % g == 0 and n_experts // g >= 2), default=0)
     if n_group == 0:
-        raise ConfigError(f"block deepseek-v3: found n_experts {n_experts}, expected at least 2: a group is scored by its best two")
+        raise ConfigError(f"block deepseek-v3: found n_experts {n_experts}, expected at least 2, because the best two experts of a group score it")
     return n_group, max(n_group // 2, 1, -(-topk * n_group // n_experts))
 
 
@@ -152,7 +155,10 @@ _BUILDERS: dict[str, Callable[[_Sizes], torch.nn.Module]] = {
 
 
 def _fill(block: torch.nn.Module, generator: torch.Generator) -> None:
-    """Normal weights that keep the variance of their input; in order of name, so that weights do not depend on the class's own order."""
+    """Draw normal weights that keep the variance of the input.
+
+    Parameters are drawn in order of name, so that weights do not depend on the order of parameters in the class.
+    """
     import torch
 
     tensors = dict(block.named_parameters()) | dict(block.named_buffers())
@@ -161,6 +167,6 @@ def _fill(block: torch.nn.Module, generator: torch.Generator) -> None:
         for name, tensor in sorted(tensors.items()):
             is_bias = name.endswith("bias")
             fan_in = tensor.shape[-2 if any(name.startswith(t) for t in transposed) and not is_bias else -1]
-            # Products of gate and up lose about half of their spread in the activation; `down_proj` gives it back.
+            # The activation about halves the spread of the products of gate and up; `down_proj` restores the spread.
             gain = 2.0 if "down_proj" in name else 1.0
             tensor.normal_(0.0, 0.1 if is_bias else gain * fan_in**-0.5, generator=generator)

@@ -1,4 +1,4 @@
-"""The autograd side of a wrapped block; imports torch at the top, so only `wrap` imports it."""
+"""The autograd side of a wrapped block. This module imports torch, so only `wrap` imports this module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARGUMENTS = 3  # hidden states, expert ids, gate weights
 
 
 class MachineExperts(torch.nn.Module):
-    """Stands in for an experts module: the same parameters and attributes, but `forward` runs on a machine."""
+    """Replaces an experts module. Parameters and attributes stay, and `forward` runs on a machine."""
 
     def __init__(self, experts: torch.nn.Module, machine: MoeMachine, where: str) -> None:
         super().__init__()
@@ -32,7 +32,8 @@ class MachineExperts(torch.nn.Module):
         self._machine = machine
         for name in self._names:
             self.register_parameter(name, getattr(experts, name))
-        # In a tuple, so that torch does not list the user's module as a child; last, because `__getattr__` then finds its names.
+        # A tuple hides the user's module from torch's list of children. The assignment is last, because `__getattr__`
+        # then reads names of that module.
         self._own = (experts,)
         self.train(experts.training)
 
@@ -49,8 +50,8 @@ class MachineExperts(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """The weighted sum of the experts' outputs, `[tokens, hidden]` in the dtype of the hidden states.
 
-        Arguments as of the replaced module: hidden states `[tokens, hidden]`, expert ids `[tokens, topk]` integers (-1 or the number of
-        experts = dropped), gate weights `[tokens, topk]`. Raises ConfigError for others.
+        The arguments are the replaced module's: hidden states `[tokens, hidden]`, expert ids `[tokens, topk]` integers
+        (-1 or the number of experts = dropped), gate weights `[tokens, topk]`. Raises ConfigError for other arguments.
         """
         hidden, index, weight = self._arguments(args, kwargs)
         experts = ModuleExperts(self)
@@ -67,7 +68,7 @@ class MachineExperts(torch.nn.Module):
         if len(bound) != ARGUMENTS or not all(isinstance(v, torch.Tensor) for v in bound):
             raise ConfigError(f"{self._where}: found {len(bound)} arguments, expected three tensors: hidden states, expert ids, gate weights")
         hidden, index, weight = bound
-        # Plain `getattr`: `torch.func.functional_call` puts tensors in the parameters' places.
+        # `getattr`, because `torch.func.functional_call` replaces parameters by tensors.
         for name in self._names:
             check_tensor(getattr(self, name), f"{self._where}.{name}")
         check_tensor(hidden, f"{self._where}: hidden states")
@@ -82,7 +83,7 @@ class MachineExperts(torch.nn.Module):
 
 
 def _expert_ids(index: torch.Tensor, n_experts: int, where: str) -> Array:
-    """`[tokens, topk]` int64 with -1 for dropped; Hugging Face marks dropped places by the id past the last expert."""
+    """`[tokens, topk]` int64, -1 = dropped. Hugging Face marks a dropped place by the id after the last expert."""
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise ConfigError(f"{where}: found expert ids {dtype_name(index.dtype)}, expected integers")
     ids: Array = index.detach().to("cpu", torch.int64).numpy().copy()
@@ -95,14 +96,17 @@ def _expert_ids(index: torch.Tensor, n_experts: int, where: str) -> Array:
 
 
 class _OnMachine(torch.autograd.Function):
-    """Hidden states, gate weights and expert parameters in, weighted sums out; all saved state belongs to one call."""
+    """A function from hidden states, gate weights and expert parameters to weighted sums.
+
+    Each call has its own state.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, machine: MoeMachine, experts: ModuleExperts, ids: Array, hidden: torch.Tensor, weight: torch.Tensor, *parameters: torch.Tensor
     ) -> torch.Tensor:
         y, saved = machine.forward(to_array(hidden), ids, to_array(weight.float()), experts)
-        # Arrays share memory with these tensors; saving them lets autograd refuse a backward after one was changed in place.
+        # Arrays share memory with these tensors. Autograd refuses a backward pass after a saved tensor has changed.
         ctx.save_for_backward(hidden, weight, *parameters)
         ctx.machine, ctx.experts, ctx.saved = machine, experts, saved
         return to_tensor(y, hidden, "the machine's output")

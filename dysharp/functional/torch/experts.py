@@ -20,9 +20,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an experts module stores its weights. `names`: the parameters that exist, in the order W1, W2, b1, b2.
+    """The storage of weights in an experts module. `names`: names of the parameters, in the order W1, W2, b1, b2.
 
-    `gated`: W1 holds gate and up; `transposed`: matrices are `[in, out]` (gpt-oss), else `[out, in]` as in `nn.Linear`.
+    `gated`: W1 holds gate and up. `transposed`: matrices are `[in, out]` (gpt-oss), else `[out, in]` as in `nn.Linear`.
     """
 
     names: tuple[str, ...]
@@ -37,9 +37,9 @@ class Layout:
 def layout_of(module: torch.nn.Module) -> Layout:
     """The layout of an experts module, from its parameters' shapes and the attributes of `use_experts_implementation`.
 
-    Raises ConfigError, naming module and attributes, for anything else than two weight tensors `[experts, ., .]` with at most one bias
-    each, for shapes that fit neither or both orientations, and for what the machine has no step for (parameters in the activation, a
-    norm behind each expert).
+    Raises ConfigError with module and attributes in three cases: the parameters are not two weight tensors `[experts,
+    ., .]` with at most one bias each; the shapes fit neither or both orientations; the machine has no step for a part
+    (parameters in the activation, a norm after each expert).
     """
     kind = type(module).__name__
     gated = getattr(module, "gate_up_proj", None) is not None
@@ -59,10 +59,10 @@ def layout_of(module: torch.nn.Module) -> Layout:
 
 
 def _check_activation(module: torch.nn.Module, gated: bool) -> None:
-    # Without `_apply_gate` nothing says whether gate and up alternate or follow each other.
+    # Only `_apply_gate` tells whether the columns of gate and up alternate.
     name = "_apply_gate" if gated else "act_fn"
     if not callable(getattr(module, name, None)):
-        raise ConfigError(f"{type(module).__name__}: found no {name}, expected the one that use_experts_implementation provides")
+        raise ConfigError(f"{type(module).__name__}: found no {name}, expected the method of use_experts_implementation")
 
 
 def _transposed(module: torch.nn.Module, first: str, gated: bool) -> bool:
@@ -94,12 +94,17 @@ def _check_biases(module: torch.nn.Module, layout: Layout) -> None:
 class ModuleExperts:
     """`Experts` of the functional machine on the parameters and the activation of a Hugging Face experts module.
 
-    Weights are used as they are now: zero-copy views where they are float32, float32 copies where they are bfloat16. The activation is the
-    module's own `_apply_gate` (`act_fn` where there is no gate), in float32; its derivative is torch autograd's. All arrays are
-    `[n, columns]` of one expert; results are float32. Weight gradients add up here, in the module's own layout, until `take_grads`;
-    frozen parameters (`requires_grad` false) get none.
+    | part | comes from |
+    |---|---|
+    | weights | the module's present parameters: views of float32, float32 copies of bfloat16 |
+    | activation | the module's `_apply_gate`, without a gate `act_fn`, in float32 |
+    | derivative of the activation | torch autograd |
 
-    Raises ConfigError for a module of another shape (see `layout_of`), another dtype, or on another device than the CPU.
+    All arrays are `[n, columns]` of one expert; results are float32. This object adds up weight gradients in the
+    module's layout until `take_grads`. Frozen parameters (`requires_grad` false) get no gradient.
+
+    Raises ConfigError for a module of another shape (see `layout_of`), another dtype, or on another device than the
+    CPU.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -145,7 +150,7 @@ class ModuleExperts:
         """`[n, mid]` to `[n, inner]`: `da` through the activation at `h`."""
         import torch
 
-        # Inside an autograd Function's backward the grad mode is off.
+        # Grad mode is off inside the backward of an autograd Function.
         with torch.enable_grad():
             at = _tensor(h).requires_grad_()
             (dh,) = torch.autograd.grad(self._activate(at), at, _tensor(da))
@@ -156,21 +161,21 @@ class ModuleExperts:
         return _rows(dh) @ self._matrix(self._first, e).T
 
     def gemm2_wgrad(self, e: int, a: Array, wdy: Array) -> None:
-        """Add `a^T wdy` to the gradient of W2 and the rows of `wdy` to that of b2."""
+        """Add `a^T wdy` to the gradient of W2, and the rows of `wdy` to the gradient of b2."""
         self._wgrad(self._second, self._bias2, e, _rows(a), _rows(wdy))
 
     def gemm1_wgrad(self, e: int, x: Array, dh: Array) -> None:
-        """Add `x^T dh` to the gradient of W1 and the rows of `dh` to that of b1."""
+        """Add `x^T dh` to the gradient of W1, and the rows of `dh` to the gradient of b1."""
         self._wgrad(self._first, self._bias1, e, _rows(x), _rows(dh))
 
     def take_grads(self) -> dict[str, Array]:
-        """The float32 gradients by parameter name, shaped as the parameters, zeros where nothing came; sums start again from zero."""
+        """The float32 gradients by parameter name, in the shapes of the parameters. The sums then restart from zero."""
         out = {n: self._grad(n) for n, learns in self._learns.items() if learns}
         self.clear_grads()
         return out
 
     def clear_grads(self) -> None:
-        """Forget what was added up, as after a backward pass that failed half way."""
+        """Set all weight gradients to zero, as after a backward pass that failed."""
         self._grads = {}
 
     def _in_out(self, stored: Array) -> Array:
@@ -217,7 +222,7 @@ def _rows(array: Array) -> Array:
 def _tensor(array: Array) -> torch.Tensor:
     import torch
 
-    # A copy: torch warns about arrays that may not be written, and the caller's stays untouched whatever the activation does.
+    # A copy, because torch warns about read-only arrays and because the activation may write into its input.
     return torch.from_numpy(np.array(array, np.float32, order="C"))
 
 

@@ -1,4 +1,4 @@
-"""The optional packages of this folder: present, and of the generation this code is written for."""
+"""Checks that the optional packages of this folder are installed in a version that this code supports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from dysharp.errors import ConfigError
 
-OLDEST_TRANSFORMERS = 5  # 4.x has other routers, other return orders and lists of expert modules
+OLDEST_TRANSFORMERS = 5  # 4.x has other routers, other return orders, and lists of expert modules
 
 
 def require_torch() -> None:

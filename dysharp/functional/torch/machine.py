@@ -1,4 +1,4 @@
-"""What a wrapped block needs of a machine."""
+"""The contract between a wrapped block and a machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Array = NDArray[Any]
 
 
 class MoeMachine(Protocol):
-    """What computes and moves the expert part of a layer.
+    """Computes the experts of a layer and moves their rows.
 
     `x`, `y`, `dy`, `dx`: `[tokens, hidden]`, float32 or `ml_dtypes.bfloat16`; `expert`: `[tokens, topk]` int64, -1 =
-    dropped; `weight`, `dweight`: `[tokens, topk]` float32. The arrays handed in are read only.
+    dropped; `weight`, `dweight`: `[tokens, topk]` float32. The argument arrays are read only.
     """
 
     def forward(self, x: Array, expert: Array, weight: Array, experts: ModuleExperts) -> tuple[Array, Any]:
-        """`y` (the dtype of `x`) and whatever `backward` needs."""
+        """`y` in the dtype of `x`, and the data for `backward`."""
 
     def backward(self, saved: Any, dy: Array, experts: ModuleExperts) -> tuple[Array, Array]:
-        """`dx` and `dweight`; weight gradients are added up in `experts`."""
+        """(`dx`, `dweight`). `experts` adds up its weight gradients."""

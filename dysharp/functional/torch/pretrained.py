@@ -1,4 +1,4 @@
-"""A Hugging Face model from a local folder: safetensors only, no code from the folder, nothing from the network."""
+"""A Hugging Face model from a local folder: safetensors only. No code of the folder runs, no network is used."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _SAFE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_pretrained(folder: Path, layers: tuple[int, ...] | None = None) -> torch.nn.Module:
-    """The causal language model of a folder with `config.json` and `*.safetensors`, in the dtype it was saved in.
+    """The causal language model of a folder with `config.json` and `*.safetensors`, in its saved dtype.
 
-    Before weights are read: the config must name a model that transformers itself has, with experts in all of `layers`, and the weight
-    files must be large enough for it. Raises ConfigError for anything else, and when weights are missing (transformers would draw them).
+    Two checks run before weights are read: the config names a model of transformers with experts in all `layers`, and
+    the weight files are large enough for the model. Raises ConfigError if a check fails or a weight is missing, because
+    transformers would draw missing weights.
     """
     require_transformers()
     import torch
@@ -54,7 +55,7 @@ def load_pretrained(folder: Path, layers: tuple[int, ...] | None = None) -> torc
 
 
 def load_tokenizer(folder: Path) -> Any | None:
-    """The tokenizer of the folder; None when it holds none, which stands for bytes. Raises ConfigError when it does not load."""
+    """The tokenizer of the folder; None if the folder has none. Raises ConfigError if the tokenizer does not load."""
     if not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
     with _one_line(folder), _quiet():
@@ -62,7 +63,9 @@ def load_tokenizer(folder: Path) -> Any | None:
 
 
 def token_ids(text: str, tokenizer: Any | None, max_tokens: int, n_vocabulary: int) -> NDArray[np.int64]:
-    """The first `max_tokens` token ids of a text, [tokens]; without a tokenizer its UTF-8 bytes, for a model with at least 256 tokens.
+    """The first `max_tokens` token ids of a text, `[tokens]`.
+
+    Without a tokenizer the ids are UTF-8 bytes, for a model with at least 256 tokens.
 
     Raises ConfigError for an empty text.
     """
@@ -74,7 +77,7 @@ def token_ids(text: str, tokenizer: Any | None, max_tokens: int, n_vocabulary: i
         if n_vocabulary < _N_BYTES:
             raise ConfigError(f"capture: no tokenizer, and {n_vocabulary} tokens in the model, expected at least {_N_BYTES} to feed it bytes")
         return np.frombuffer(text[:max_tokens].encode()[:max_tokens], dtype=np.uint8).astype(np.int64)
-    short = text[: 16 * max_tokens]  # a long text costs a tokenizer minutes; a token is rarely this long
+    short = text[: 16 * max_tokens]  # a tokenizer takes minutes for a long text, and few tokens have 16 characters
     ids = _encoded(tokenizer, short)
     if len(ids) < max_tokens and len(short) < len(text):
         ids = _encoded(tokenizer, text)
@@ -99,7 +102,7 @@ def _check_folder(folder: Path) -> None:
 
 def _check_bytes(folder: Path, n_parameters: int) -> None:
     n_bytes = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
-    if n_parameters > 4 * n_bytes:  # four parameters a byte: fewer bits than any checkpoint spends
+    if n_parameters > 4 * n_bytes:  # four parameters per byte: no checkpoint stores parameters in fewer bits
         raise ConfigError(f"{folder}: config.json describes {n_parameters} parameters, the safetensors have {n_bytes} bytes, expected a whole model")
 
 
@@ -110,7 +113,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _one_line(folder: Path) -> Iterator[None]:
-    """Whatever transformers finds wrong with a folder is wrong input, not a fault here."""
+    """Turn errors of transformers about a folder into ConfigError, because the input is wrong."""
     try:
         yield
     except (ConfigError, MemoryError):
@@ -122,7 +125,7 @@ def _one_line(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """transformers without its own progress bars and warnings."""
+    """Run transformers without its progress bars and warnings."""
     logging = _transformers().utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -136,7 +139,7 @@ def _quiet() -> Iterator[None]:
 
 
 def model_name(folder: Path) -> str:
-    """How a folder calls itself in a trace: its own name, and the type its config states."""
+    """The name of a model in a recording: name of the folder, and model type of the config."""
     try:
         kind = json.loads(read_text(folder / "config.json")).get("model_type", "")
     except (ValueError, AttributeError, RecursionError):

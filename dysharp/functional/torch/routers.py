@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import torch
 
 Array = NDArray[Any]
-SEQUENCE = 512  # tokens that see each other; longer texts are cut
+SEQUENCE = 512  # tokens that attend to each other; a longer text is cut
 
 
 @dataclass(slots=True)
 class _Recorder:
-    """What the experts module of one layer was called with."""
+    """The arguments of all calls of one layer's experts module."""
 
     layer: int
     name: str
@@ -35,17 +35,17 @@ class _Recorder:
     n_rows: int = 0
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Expert ids `[tokens, topk]` and gate weights of the same shape, from the arguments of one call."""
+        """Keep expert ids and gate weights, both `[tokens, topk]`, from the arguments of one call."""
         import torch
 
-        # By position, as `wrap` reads them: the names of the parameters differ from model to model.
+        # Read by position, as in `wrap`, because the names of the parameters differ between models.
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         plain = len(given) == 3 and given[1].ndim == 2 and given[1].shape == given[2].shape
         if not plain or given[1].is_floating_point() or given[1].dtype == torch.bool:
             shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in given)
             raise ConfigError(f"{self.name}: found experts called with {shapes}, expected hidden states, expert ids and gate weights")
         ids: Array = given[1].detach().to("cpu", torch.int64).numpy().copy()
-        ids[ids == self.n_experts] = -1  # how some routers mark a dropped place
+        ids[ids == self.n_experts] = -1  # some routers mark a dropped place with this id
         self.ids.append(ids)
         self.weights.append(given[2].detach().to("cpu", torch.float32).numpy().copy())
         self.n_rows += len(ids)
@@ -61,15 +61,20 @@ def capture(
     name: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
-    """Run `model` on token ids [tokens] and return what its routers chose: ids and float32 gate weights, as its experts received them.
+    """Run `model` on token ids `[tokens]` and record its routers: expert ids and float32 gate weights per token.
 
-    The tokens are cut into windows of `sequence` (512, or the model's own limit), the sequences of the Trace; windows run `batch` at a
-    time, none is padded. `layers`: the numbers in the modules' names, all MoE layers by default. Works on every model whose experts are
-    called with (hidden states, expert ids, gate weights), as in transformers 5; the model is left as it was. `progress(done, total)`
-    counts tokens.
+    | argument | meaning |
+    |---|---|
+    | `sequence` | tokens per sequence (default: 512, or the model's limit); the text is cut without padding |
+    | `batch` | sequences per run of the model |
+    | `layers` | layer numbers as in the modules' names; default: all MoE layers |
+    | `progress` | called with (tokens done, tokens in total) |
 
-    Raises ConfigError when torch or transformers 5 is missing, the model has no such layer, a layer is not there, an id is no token of
-    the model, the model fails on them, and for layers that differ in experts or top-k.
+    The experts of the model must take (hidden states, expert ids, gate weights), as in transformers 5. The model does
+    not change.
+
+    Raises ConfigError if torch or transformers 5 is missing, if the model has no experts or lacks a layer, if an id is
+    no token of the model, if the model fails, and if layers differ in experts or top-k.
     """
     require_torch()
     if type(model).__module__.startswith("transformers."):
@@ -87,7 +92,7 @@ def capture(
 
 
 def moe_layers(model: torch.nn.Module, layers: Sequence[int] | None = None) -> list[_Recorder]:
-    """The routed experts of a model by layer number; raises ConfigError when there are none, or one that is asked for is not there."""
+    """The routed experts of a model by layer number. Raises ConfigError if a layer of `layers` has no experts."""
     found = [
         _Recorder(_number(name), name, module, _n_experts(name, module))
         for name, module in model.named_modules()
@@ -98,7 +103,7 @@ def moe_layers(model: torch.nn.Module, layers: Sequence[int] | None = None) -> l
         raise ConfigError(f"{type(model).__name__}: found no module named experts among {kinds[:160]}, expected a model with MoE layers")
     numbers = [r.layer for r in found]
     if len(set(numbers)) < len(numbers):
-        for position, recorder in enumerate(found):  # two towers, or no numbers in the names: count
+        for position, recorder in enumerate(found):  # no unique numbers in names: number by position
             recorder.layer = position
         numbers = list(range(len(found)))
     if layers is None:
@@ -164,7 +169,7 @@ def _hooks(recorders: list[_Recorder]) -> Iterator[None]:
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Without dropout, router noise and gradients; every module gets its own mode back."""
+    """Run without dropout, router noise and gradients, then restore the mode of every module."""
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -182,7 +187,7 @@ def _run(
 ) -> None:
     import torch
 
-    backbone: torch.nn.Module = getattr(model, "base_model", model)  # the head's logits are not needed
+    backbone: torch.nn.Module = getattr(model, "base_model", model)  # without the head, because no logits are used
     device = next(model.parameters()).device
     options = {"use_cache": False} if "use_cache" in inspect.signature(backbone.forward).parameters else {}
     done, total = 0, sum(len(window) for window in windows)
@@ -201,7 +206,7 @@ def _run(
 
 
 def _groups(windows: list[Array], batch: int) -> Iterator[list[Array]]:
-    """Windows of one length together; only the last window of a text is shorter, and runs alone."""
+    """Batches of sequences of equal length. The last sequence of a text may be shorter and then runs alone."""
     full = [window for window in windows if len(window) == len(windows[0])]
     yield from (full[start : start + batch] for start in range(0, len(full), batch))
     yield from ([window] for window in windows[len(full) :])

@@ -14,16 +14,15 @@ if TYPE_CHECKING:
 
 
 def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
-    """A module like `block` whose routed experts run on `machine`; everything else stays the block's own code.
+    """A module like `block` whose routed experts run on `machine`. The block's own code computes all other parts.
 
     Every submodule named `experts` is replaced, so `block` may be a MoE block, a layer or a model. The result shares
-    all parameters and buffers with `block` under the same names; `block` itself is not changed, nor does `.train()` or
-    a hook on the result reach it. Inputs and outputs are those of `block`, float32 or bfloat16 on the CPU; gradients
-    reach the inputs, the router (through the gate weights) and the expert weights and biases.
+    all parameters and buffers with `block` under the same names; `block` does not change, and `.train()` or a hook on
+    the result does not reach `block`. Inputs and outputs have the shapes of `block`, in float32 or bfloat16 on the CPU.
+    Gradients reach the inputs, the router (through the gate weights) and the expert weights and biases.
 
-    Raises ConfigError when torch is missing, for a transformers block of a release before 5, when there is no
-    `experts`, when an `experts` is no layout the machine knows, or is called with other arguments than hidden states,
-    expert ids and gate weights.
+    Raises ConfigError if torch is missing, if transformers is older than 5, if `block` has no submodule `experts`, and
+    if such a submodule has an unknown layout or other arguments than hidden states, expert ids and gate weights.
     """
     require_torch()
     if type(block).__module__.startswith("transformers."):
@@ -45,7 +44,7 @@ def _twin(module: torch.nn.Module, twins: dict[int, torch.nn.Module]) -> torch.n
     if id(module) not in twins:
         twin = copy.copy(module)
         twins[id(module)] = twin
-        # The tables (parameters, buffers, hooks ...) are copied, what they hold is not.
+        # The tables of parameters, buffers and hooks are copied. Their entries are shared.
         vars(twin).update({k: copy.copy(v) for k, v in vars(twin).items() if isinstance(v, dict | set)})
         for name, child in module.named_children():
             twin.add_module(name, _twin(child, twins))

@@ -21,7 +21,7 @@ SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
 class DeepEpCase(EpCase):
     """A call on `n_sm` SMs with a cached handle. `fp8`: FP8 rows in Dispatch; Combine always sends BF16.
 
-    A token needs `copies` GPUs on average; `row_bytes` are those of the kernel that was measured.
+    `copies`: mean number of GPUs per token. `row_bytes`: bytes of a row in the measured kernel.
     """
 
     n_sm: int
@@ -82,14 +82,14 @@ def combine_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     dtypes_of=combine_dtypes,
 )
 def case(m: Measurement) -> DeepEpCase:
-    """A latency, or the GB/s that a GPU receives, its own rows included."""
+    """The case of a latency, or of the GB/s that a GPU receives, its own rows included."""
     if str(m.config.get("version", "")).startswith("V1, user report"):
-        raise Unsupported("rule 14.6: this report disagrees with the newer measurement of the same case")
+        raise Unsupported("a newer measurement of the same case contradicts this report")
     read, verb = ep_fields(m), verb_of(m)
     dtype = dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
     n_sm = whole(number(m, "sms"), "SMs")
     if n_sm % 2:
-        raise Unsupported("an odd number of SMs: channels are pairs of them")
+        raise Unsupported("an odd number of SMs: a channel is a pair of SMs")
     copies = copies_of(read)
     row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
     return DeepEpCase(

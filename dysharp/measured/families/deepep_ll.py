@@ -15,12 +15,12 @@ from dysharp.measured.scope import NO_DOMAIN
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 
-MOST_GPUS = 8  # over NVLink; beyond, the kernels use RDMA
+MOST_GPUS = 8  # with more GPUs the kernels use RDMA instead of NVLink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowLatencyCase(EpCase):
-    """`fp8`: FP8 rows in Dispatch; Combine always sends BF16. `row_bytes` are those of the kernel that was measured."""
+    """One call. `fp8`: FP8 rows in Dispatch; Combine always sends BF16. `row_bytes`: bytes of a measured row."""
 
     fp8: bool
     row_bytes: float
@@ -62,7 +62,7 @@ def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     dtypes_of=dtypes_of,
 )
 def case(m: Measurement) -> LowLatencyCase:
-    """A latency, or GB/s of the messages that a GPU sends."""
+    """The case of a latency, or of the GB/s of the messages that a GPU sends."""
     read, verb = ep_fields(m), verb_of(m)
     if read["gpus"] > MOST_GPUS:
         raise Unsupported(NO_DOMAIN)

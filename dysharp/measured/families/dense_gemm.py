@@ -53,7 +53,7 @@ def case(measurement: Measurement) -> GemmCase:
     dtype = dtype_of(measurement, "dtype", expected=("fp8", "bf16"))
     eager = "eager" in str(config.get("timing", ""))
     if eager and (measurement.value or 0) * measurement.us_per_unit < LEAST_EAGER_US:
-        raise Unsupported("rule 14.4: eager and below 0.1 ms, launch-bound")
+        raise Unsupported("launched eagerly and below 0.1 ms: the host's launches limit the time")
     element = operators.ELEMENT_BYTES[dtype]
     work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * (m * k + n * k) + 2 * m * n) / 1e3}
     return GemmCase(

@@ -1,4 +1,4 @@
-"""Grouped GEMM kernels, and the grouped MLP of one rank (protocol P7), by rate forms."""
+"""Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dysharp.specs.gpu import Gpu
 
 LEAST_MLP_US = 500.0
 BLOCK_ROWS = 128
-"""Rows that the collector of P7 deals to an expert at once."""
+"""Rows that the benchmark of the grouped MLP deals to an expert at once."""
 MLP_EXPERTS, MLP_TOPK = 256.0, 8
-"""Of the group of GPUs that the collector of P7 pretends to be one of."""
+"""Number of GPUs in the group that the benchmark of the grouped MLP simulates on one GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def _kernel(m: Measurement) -> GroupedCase:
 def _mlp(m: Measurement) -> MlpCase:
     gpu = gpu_of(m)
     if (m.value or 0) * m.us_per_unit < LEAST_MLP_US:
-        raise Unsupported("rule 14.4: eager and below 0.5 ms, launch-bound")
+        raise Unsupported("launched eagerly and below 0.5 ms: the host's launches limit the time")
     dtype_of(m, "dtype", expected=("fp8",))
     per_expert, experts = number(m, "rows_per_expert"), number(m, "local_experts")
     total = per_expert * experts

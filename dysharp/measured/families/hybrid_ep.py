@@ -1,4 +1,4 @@
-"""Hybrid-EP's kernels alone, beyond the bars: nothing is fitted to them, and there is no closed form."""
+"""Hybrid-EP's kernels, a family beyond the bars. No constant is fitted to them, and there is no closed form."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RATE = "GB/s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridCase(EpCase):
-    """A call on `n_sm` SMs with a cached handle. `fp8`: rows in FP8. `alone`: without launches and copies.
+    """A call on `n_sm` SMs with a cached handle. `fp8`: rows in FP8. `alone`: launches and copies are not timed.
 
-    The copies go out of the exchange buffer behind Dispatch and into it before Combine.
+    The copies leave the exchange buffer after Dispatch and fill the buffer before Combine.
     """
 
     n_sm: int
@@ -38,7 +38,7 @@ def belongs(m: Measurement) -> bool:
 def program_us(case: HybridCase, constants: Constants) -> float:
     """The kernel under uniform routing.
 
-    SMs take turns at chunks, so the line is drawn through runs in which every SM has as many chunks.
+    SMs take turns at chunks, so the two runs of the line give every SM equally many chunks.
     """
     turn = case.n_sm * CHUNK_TOKENS
     marks = ("dispatch.launch", "received", "combine.launch") if case.alone else ("scan", "permute", "permute")
@@ -48,11 +48,11 @@ def program_us(case: HybridCase, constants: Constants) -> float:
 
 @family("hybrid-ep", belongs=belongs, program_us=program_us, in_bars=False, level=Level.KERNEL, order=120)
 def case(m: Measurement) -> HybridCase:
-    """GB/s of the rows that a GPU receives."""
+    """The case of the GB/s of the rows that a GPU receives."""
     if m.unit != RATE:
         raise Unsupported(f"no value in {RATE}")
     if m.config.get("measure") not in KERNELS_ALONE:
-        raise Unsupported("times of torch calls: what the host adds was not measured apart")
+        raise Unsupported("times of torch calls: the share of the host is unknown")
     if number(m, "ep") > MOST_GPUS:
         raise Unsupported(f"more than {MOST_GPUS} GPUs: a run takes minutes")
     fp8 = dtype_of(m, "dtype", expected=("fp8", "bf16")) == "fp8"

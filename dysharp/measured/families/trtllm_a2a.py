@@ -1,4 +1,4 @@
-"""TensorRT-LLM's all-to-all over NVLink, under the balanced routing of its benchmark (protocol P4)."""
+"""TensorRT-LLM's all-to-all over NVLink, under the balanced routing of its benchmark."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ep_combine": ("combine", ("bf16",)),
     "ep_combine_lowprec": ("combine", ("nvfp4",)),
 }
-"""Kind -> the kernel and the data types it exists for."""
+"""Kind of measurement -> the kernel and its data types."""
 BYTES = {"bf16": 2.0, "fp8": 1.0, "nvfp4": SCALED_FP4}
 PAYLOADS = {"bf16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 """Data type of rows -> the system's option `dispatch`."""
-TOPK = 8  # of the benchmark
+TOPK = 8  # experts per token in the benchmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrtllmCase(EpCase):
     """One kernel of the "one"- or "two"-sided all-to-all.
 
-    `payload` and `back` are the system's options `dispatch` and `combine`; a token needs `copies` GPUs.
+    `payload`, `back`: the system's options `dispatch` and `combine`. `copies`: GPUs per token.
     """
 
     sides: str
@@ -58,7 +58,7 @@ def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 def _fields_constant(case: TrtllmCase) -> str:
-    """The constant that says how long a token's fields take."""
+    """Name of the constant for the time of a token's fields."""
     if case.verb == "dispatch":
         return "trt.scaled_us" if case.payload == "nvfp4" else "trt.token_us"
     return "trt.lowprec_us" if case.back == "nvfp4" else "trt.combine_us"
@@ -70,7 +70,7 @@ def program_us(case: TrtllmCase, constants: Constants) -> float:
 
 
 def balanced(model: Model, gpus: int, tokens: int) -> Routing:
-    """As many rows for every GPU, as the benchmark routes them.
+    """The routing of the benchmark, with equally many rows on every GPU.
 
     Token i of a GPU goes to the 8 consecutive GPUs of group i mod (GPUs / 8), one expert each; below 8 GPUs to every
     GPU, 8 / GPUs experts each.
@@ -102,7 +102,7 @@ def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     dtypes_of=dtypes_of,
 )
 def case(m: Measurement) -> TrtllmCase:
-    """A latency of one kernel."""
+    """The case of one kernel's latency."""
     if m.kind not in KINDS:
         raise Unsupported(f"kind {m.kind!r} of TensorRT-LLM, expected {' or '.join(KINDS)}")
     verb, known = KINDS[m.kind]
@@ -111,7 +111,7 @@ def case(m: Measurement) -> TrtllmCase:
     if (sides, verb) == ("one", "prepare"):
         raise Unsupported("one-sided kernels prepare nothing")
     if read["topk"] != TOPK:
-        raise Unsupported(f"balanced routing of another top-k than {TOPK}")
+        raise Unsupported(f"balanced routing with another top-k than {TOPK}")
     return TrtllmCase(
         **read,
         verb=verb,

@@ -1,6 +1,6 @@
-"""What building blocks return: the ops that one call added, with the GPUs and rows that the ops stand for.
+"""Return types of building blocks: the ops that one call added, with the GPUs and rows that the ops stand for.
 
-Each class has what the class before it has, and one thing more: `Batch` (ops and their GPUs), `Sends` (receivers),
+Each class adds one thing to the class before: `Batch` (ops and their GPUs), `Sends` (receivers),
 `Transfers` (rows), `Returns` (when the rows have come back).
 """
 
@@ -53,8 +53,8 @@ class Transfers(Sends):
 class Returns(Transfers):
     """Ops that push results back to the sources of the tokens.
 
-    `tile`: `[gpus]` int32, the region tile that is ready when all results of a GPU's tokens have arrived, -1 = none
-    comes.
+    `tile`: `[gpus]` int32, the region tile that is ready when all results of a GPU's tokens have arrived, -1 = the GPU
+    receives no result.
     """
 
     tile: I32

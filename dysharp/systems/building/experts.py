@@ -92,8 +92,8 @@ def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
 def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     """Add both stages on the SMs of the GPUs, one op per GEMM and tile. No op waits for anything yet.
 
-    `second_first`: which stage an SM prefers. The second stage first lets results leave early (spec/dysharp.md decision
-    23). The first stage first packs the SMs best when no result has to leave.
+    `second_first`: True: an SM prefers tiles of the second stage, so results leave early. False: an SM prefers tiles of
+    the first stage, which packs the SMs best when no result has to leave.
     """
     sms = [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)]
     issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)[layer.tile_gpu]
@@ -123,9 +123,9 @@ def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
 
 
 def _weight_share(layer: LayerBuilder) -> F64:
-    """The part of an expert's weights that a tile moves, by the rows of the tile.
+    """The share of an expert's weights that a tile moves, by the number of rows in the tile.
 
-    On a real GPU it follows the load of each expert, on a paper cluster the mean load.
+    On an hw cluster the share follows the load of each expert, on a paper cluster the mean load.
     """
     if layer.cluster.gpu:
         return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
@@ -134,7 +134,7 @@ def _weight_share(layer: LayerBuilder) -> F64:
 
 
 def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:
-    """Each GPU waits for all of its rows and for the op `received[gpu]`, then runs one stage after the other.
+    """Each GPU waits for all its rows and for the op `received[gpu]`, then runs both stages in sequence.
 
     Returns `[gpus]` the JOIN that ends the GEMMs of each GPU.
     """

@@ -11,7 +11,7 @@ MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
 NV_BLOCK = 16  # values that share an 8-bit scale in NVFP4
 FP8_BLOCK = 128  # values that share an FP32 scale (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)
 WEIGHT_BYTES: Mapping[str, float | None] = {"model": None, "fp4": 0.5 + 1 / MX_BLOCK, "mxfp8": 1 + 1 / MX_BLOCK, "nvfp4": 0.5 + 1 / NV_BLOCK}
-"""Format of weights -> bytes of one weight with its share of a scale; None: as many as the type of the GEMMs has."""
+"""Format of weights -> bytes of one weight and its share of a scale. None: bytes of the GEMM type."""
 ROW_BYTES: Mapping[str, Callable[[Model], int]] = {
     "rows": lambda model: model.row_bytes,
     "fp8": lambda model: model.hidden + 4 * -(-model.hidden // FP8_BLOCK),
@@ -19,9 +19,9 @@ ROW_BYTES: Mapping[str, Callable[[Model], int]] = {
     "mxfp8": lambda model: model.hidden + -(-model.hidden // MX_BLOCK),
     "nvfp4": lambda model: -(-model.hidden // 2) + -(-model.hidden // NV_BLOCK),
 }
-"""Format of rows -> bytes of one token's row.
+"""Format of rows -> bytes of one token row.
 
-| format | a row has |
+| format | content of a row |
 |---|---|
 | rows | the model's own type |
 | fp8 | FP8 values, an FP32 scale per 128 |
@@ -30,7 +30,7 @@ ROW_BYTES: Mapping[str, Callable[[Model], int]] = {
 | nvfp4 | FP4 values, an 8-bit scale per 16 |
 """
 ROWS_OR_FP8 = ("rows", "fp8")
-"""What DeepEP and the kernels in its repository send."""
+"""Row formats of DeepEP and of the other kernels in its repository."""
 
 
 def row_bytes(option: str, word: str, known: Iterable[str], model: Model) -> int:

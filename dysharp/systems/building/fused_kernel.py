@@ -1,6 +1,6 @@
 """GEMM tiles and formats of systems that compute and communicate in one kernel.
 
-On a real GPU they have the tiles of Mega MoE.
+On an hw cluster these systems have the tiles of Mega MoE.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.workload import Routing
 
 ROWS = ("rows", "fp8", "mxfp8")
-"""Formats that Dispatch may send: the model's rows, DeepEP's FP8 rows, Mega MoE's FP8 rows."""
-ROW_STEP = 16  # a partial tile is computed as if it had the next multiple of so many rows
+"""Row formats that Dispatch may send: the model's rows, DeepEP's FP8 rows, Mega MoE's FP8 rows."""
+ROW_STEP = 16  # the rows of a partial tile are rounded up to a multiple of this
 TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
-"""(most expected rows per expert, rows of a tile): DeepGEMM's block configuration of Mega MoE."""
+"""(largest number of expected rows per expert, rows of a tile): block configurations of Mega MoE in DeepGEMM."""
 
 
 def tile_rows(rows_per_expert: float) -> int:
@@ -40,9 +40,9 @@ def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str =
 def formatted_layer(
     system: str, model: Model, cluster: Cluster, routing: Routing, direction: str, *, dispatch: str, weights: str, compute: bool, one_kernel: bool
 ) -> LayerBuilder:
-    """A layer with rows in the format `dispatch` and weights in the format `weights`, options of `system`.
+    """A layer with rows in the format `dispatch` and weights in the format `weights`. Both are options of `system`.
 
-    `one_kernel`: the tiles are a fused kernel's, else a GEMM library's.
+    `one_kernel`: True: tiles of a fused kernel. False: tiles of a GEMM library.
     """
     sent = row_bytes(f"{system}.dispatch", dispatch, ROWS, model)
     check(f"{system}.weights", weights, WEIGHT_BYTES)

@@ -62,7 +62,7 @@ class LayerBuilder:
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
     ) -> None:
-        """Start a pass in `direction`, "fwd" or "bwd".
+        """Begin a pass in `direction`, "fwd" or "bwd".
 
         Raises ConfigError for another direction and for rows longer than one train.
 
@@ -87,8 +87,8 @@ class LayerBuilder:
         self.sent_buffer, self.summed_buffer = BUFFERS[direction]
         self.arrived = f"expert.{self.sent_buffer}"
         self.result = f"expert.{self.summed_buffer}" if compute else self.arrived
-        # Gate weights ride behind the rows of Dispatch, their gradients behind the rows of Combine.
-        # There is one place per expert of the token.
+        # Gate weights ride behind the rows of Dispatch, gradients of gate weights behind the rows of Combine.
+        # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
         self._add_regions()
@@ -262,7 +262,7 @@ class LayerBuilder:
         return needs.astype(np.int64) * (packets * self.cluster.flit_bytes)
 
     def target_fetch(self, after: I32 | None) -> I32:
-        """`[gpus]` DELAYs: each LSU fetches its first target list, behind region tile `after[gpu]` if any."""
+        """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
         duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
         template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
         pools = [self.b.pool(g, 1, "lsu") for g in range(self.n_gpus)]
@@ -273,7 +273,7 @@ class LayerBuilder:
         return fetch
 
     def dispatch_allgather(self, window: int) -> Transfers:
-        """Multicast every token to every GPU; a GPU keeps the rows that its experts need.
+        """Multicast every token to every GPU. A GPU keeps the rows that its experts need.
 
         `window`: most tokens in flight per source.
         """
@@ -322,7 +322,7 @@ class LayerBuilder:
         template = Template(name, Kind.PUT, "combine", fn, COMBINE, framing=self.b.framing(STORE), src=self.result, dst="partial")
         token, node, home = columns
         owned = np.bincount(home, minlength=self.n_gpus)
-        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a part of the region
+        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
         _, first_row, first_tile = self.b.regions(
             np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
         )
@@ -341,10 +341,10 @@ class LayerBuilder:
 
     @cached_property
     def push_order(self) -> I64:
-        """The pairs in the order in which GPUs push results: by GPU, by the token's place at its source.
+        """The pairs in the order in which GPUs push results: by GPU, then by the token's place at its source.
 
-        Each GPU takes the sources in turn, from the next GPU on: it returns results to all sources at once, as DeepEP
-        does, whose warps are split evenly over peers.
+        Each GPU serves the sources in turn, beginning with the next GPU, so that it returns results to all sources at
+        once. DeepEP does so too: its warps are split evenly over peers.
         """
         return np.argsort(self._push_rank(self.p.token, self.p.gpu, self.pair_source))
 
@@ -386,13 +386,13 @@ class LayerBuilder:
         return batch
 
     def combine_free(self, results: I32) -> None:
-        """Sums that cost nothing: a JOIN per GPU behind the ops `results[tile]` of all tiles on all GPUs."""
+        """Sums without cost: one JOIN per GPU, which waits for the ops `results[tile]` of all tiles on all GPUs."""
         own = self.join_tiles(results)
         template = Template("combine.free", Kind.JOIN, "combine", "sum", src=self.result, dst=self.summed_buffer)
         sums = ids(self.b.ops(self.b.template(template), np.arange(self.n_gpus)), self.n_gpus)
         self.wait_all(sums, own)
 
-    # ---- which op waits for which: heads first, then what they wait for ----------------------------------------------
+    # ---- edges: heads wait for tails ---------------------------------------------------------------------------------
 
     def wait_each(self, heads: I32, tails: I32) -> None:
         """Op `heads[i]` waits for op `tails[i]`."""
@@ -404,13 +404,13 @@ class LayerBuilder:
         self.wait_each(head.ravel(), tail.ravel())
 
     def wait_tiles(self, heads: I32, tiles: I32) -> None:
-        """Op `heads[i]` waits until region tile `tiles[i]` is ready; -1: for nothing."""
+        """Op `heads[i]` waits until region tile `tiles[i]` is ready; -1: the op does not wait."""
         self.b.edges(Tail.TILE_READY, tiles[tiles >= 0], Head.OP_ISSUE, heads[tiles >= 0])
 
     def wait_first(self, batch: Batch, tails: I32, *, tail: Tail = Tail.OP_DONE, stream: NDArray[np.integer] | None = None) -> None:
         """The first op of each stream of `batch` waits for `tails[gpu]`.
 
-        That holds back all ops of a program-order stream.
+        In a stream in program order, all later ops wait behind the first op.
 
         `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). `stream`: `[n]` the stream of each op
         (default: its GPU).
@@ -440,12 +440,12 @@ class LayerBuilder:
         return np.arange(len(self.tile_gpu), dtype=np.int32)
 
     def join(self, name: str) -> I32:
-        """`[gpus]` one JOIN per GPU: an op that does nothing but wait."""
+        """`[gpus]` one JOIN per GPU. A JOIN only waits."""
         template = self.b.template(Template(name, Kind.JOIN, "other", "join"))
         return ids(self.b.ops(template, np.arange(self.n_gpus)), self.n_gpus)
 
     def join_tiles(self, tails: I32, tail: Tail = Tail.OP_DONE, *, heads: Iterable[I32] = (), also: I32 | None = None) -> I32:
-        """`[gpus]` one JOIN per GPU, behind `tails[tile]` of all expert tiles of the GPU and behind the op `also[gpu]`.
+        """`[gpus]` one JOIN per GPU, which waits for `tails[tile]` of all expert tiles of the GPU and for `also[gpu]`.
 
         `heads`: arrays `[tiles]` of ops that wait for the JOIN of their tile's GPU.
         """
@@ -458,7 +458,7 @@ class LayerBuilder:
         return join
 
     def exchange(self, n_bytes: int, *, name: str, after: I32 | None = None) -> I32:
-        """Every GPU multicasts `n_bytes` of control data to all GPUs, behind the op `after[gpu]` if any.
+        """Every GPU multicasts `n_bytes` of control data to all GPUs, after the op `after[gpu]` if given.
 
         Returns `[gpus]` region tiles: tile `[gpu]` is ready when the GPU has the data of all GPUs.
         """
@@ -482,10 +482,10 @@ class LayerBuilder:
     # ---- build -------------------------------------------------------------------------------------------------------
 
     def build(self, scheme: Scheme, options: object = None) -> Program:
-        """The Program.
+        """The finished Program.
 
-        It declares its useful rows and the closed-form traffic of this Routing under `scheme` (`workload.traffic`),
-        which may depend on the system's `options`.
+        The Program declares its useful rows and the closed-form traffic of this Routing under `scheme`
+        (`workload.traffic`). The traffic may depend on the system's `options`.
         """
         back = traffic(self.routing, scheme, self.back_bytes, options)
         out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes, options)

@@ -27,9 +27,10 @@ def one_copy_per_gpu(layer: LayerBuilder) -> Program:
 
 
 def one_copy_per_expert(layer: LayerBuilder, there: I64 | None = None, back: I64 | None = None) -> Program:
-    """Dispatch, one GEMM after the other, Combine. Every (token, expert) is a row of its own, both ways.
+    """Dispatch, one GEMM after the other, Combine. Every (token, expert) travels as a separate row in both operators.
 
-    `there`, `back`: the useful rows in the order of sending (default: as in `dispatch_rows` and `combine_rows`).
+    `there`, `back`: the useful rows in the order in which Dispatch and Combine send them (default: as in
+    `dispatch_rows` and `combine_rows`).
     """
     layer.dispatch_rows(order=there)
     finished = one_after_another(layer)

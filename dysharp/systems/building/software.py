@@ -1,6 +1,6 @@
-"""`Software`: what communication kernels cost on a real GPU.
+"""`Software`: the costs of communication kernels on a real GPU.
 
-Fitted constants (specs/data/fitted.toml) as the picoseconds of ops.
+The class turns fitted constants (specs/data/fitted.toml) into picoseconds of ops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dysharp.units import PS_PER_US
 
 
 class Software:
-    """Costs in ps on the GPU of a cluster. `n_gpus`: GPUs that take part (default: all GPUs of the cluster).
+    """Costs in ps on the GPU of a cluster. `n_gpus`: GPUs that communicate (default: all GPUs of the cluster).
 
     Raises ConfigError for a cluster that names no GPU.
     """
@@ -23,18 +23,18 @@ class Software:
     def __init__(self, cluster: Cluster, n_gpus: int | None = None) -> None:
         if not cluster.gpu:
             where = f'software costs: found cluster "{cluster.name}" without a GPU'
-            raise ConfigError(f"{where}, expected an hw-* cluster (it names the GPU whose constants are charged)")
+            raise ConfigError(f"{where}, expected an hw-* cluster (it names a GPU with fitted constants)")
         self._n_gpus = cluster.n_gpus if n_gpus is None else n_gpus
         self._gpu: Gpu = cluster.own_gpu
         self._link_bytes_per_us = cluster.link_bytes_per_us
         self._fitted = cluster.fitted
 
     def ps(self, name: str, times: float = 1.0) -> int:
-        """`times` a fitted constant of unit us."""
+        """`times` multiplied by a fitted constant in us, as ps."""
         return round(self._fitted[name] * times * PS_PER_US)
 
     def value(self, name: str) -> float:
-        """A fitted constant in its own unit."""
+        """A fitted constant in the unit that `fitted.toml` states."""
         return self._fitted[name]
 
     def whole(self, name: str) -> int:
@@ -42,13 +42,13 @@ class Software:
         return max(1, round(self._fitted[name]))
 
     def copy_ps(self, name: str, n_bytes: int) -> int:
-        """`n_bytes` through one SM at a fitted rate in GB/s."""
+        """Time in which one SM copies `n_bytes` at a fitted rate in GB/s."""
         return round(n_bytes * 1000 / self._fitted[name])
 
     def stores_ps(self, n_bytes: int, part: str = "") -> int:
-        """`n_bytes` out of one GPU by SM stores.
+        """Time in which SM stores bring `n_bytes` out of one GPU.
 
-        `part`: name of the constant that says which part of the full rate the stores reach, "" = all of it. ARCH in the
+        `part`: name of the constant that holds the reached fraction of the full rate; "" = the full rate. ARCH in the
         name stands for the architecture of the GPU.
         """
         name = part.replace("ARCH", arch_of(self._gpu))
@@ -56,25 +56,25 @@ class Software:
         return round(n_bytes * PS_PER_US / rate)
 
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
-        """One kernel that scatters `tokens` rows to `rows` places, or gathers: half of `compute.moe.permute_us`."""
+        """Time of one kernel that scatters `tokens` rows to `rows` places, or gathers them."""
         return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
 
     def memory_ps(self, n_bytes: float) -> int:
-        """One kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
+        """Time of one kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
         return self.kernel_ps + self.stream_ps(n_bytes)
 
     def stream_ps(self, n_bytes: float) -> int:
-        """A step inside a kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
+        """Time of a step inside a kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
         return round(float(hbm_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
 
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
-        """An NCCL collective of `kind`. `n_bytes` as nccl-tests counts them (rate form, compute/collectives.py)."""
+        """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`compute.collectives`)."""
         return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
 
     def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, str]:
-        """An NCCL ring that moves `n_bytes` in all, by the faster of its protocols.
+        """An NCCL ring that moves `n_bytes` in total, by the faster of its protocols.
 
-        Returns (ps before the data flow, `part` of `stores_ps` at which they flow).
+        Returns (ps before the first byte moves, the argument `part` of `stores_ps` for the bytes).
         """
         moved, hops = n_bytes * (n_gpus - 1) // n_gpus, n_gpus - 1
         low = self.nccl_small_ps + round(hops * LOW_HOP_US * PS_PER_US), "nccl.ll_part"
@@ -83,20 +83,20 @@ class Software:
 
     @property
     def nccl_start_ps(self) -> int:
-        """Start and handshakes of an NCCL collective (Simple protocol) before its data flow."""
+        """Time of start and handshakes of an NCCL collective (Simple protocol), before the first byte moves."""
         return round(BASE_US * PS_PER_US) + round(self._fitted["nccl.simple_syncs"] * self.sync_ps)
 
     @property
     def nccl_small_ps(self) -> int:
-        """An NCCL collective of a few words."""
+        """Time of an NCCL collective of a few words."""
         return round(BASE_US * PS_PER_US)
 
     @property
     def sync_ps(self) -> int:
-        """An exchange of flags between all GPUs that take part."""
+        """Time of an exchange of flags between the `n_gpus` GPUs."""
         return round(float(sync_us(self._gpu, self._fitted, self._n_gpus)) * PS_PER_US)
 
     @property
     def kernel_ps(self) -> int:
-        """Start and drain of one kernel."""
+        """Time of start and drain of one kernel."""
         return round(launch_us(self._gpu, self._fitted) * PS_PER_US)

@@ -1,8 +1,8 @@
-"""Steps of communication software that real forms are built from: starts, copies on SMs, paced stores, flags, barriers.
+"""Steps of communication software in real forms: starts, copies on SMs, paced stores, flags, barriers.
 
-Costs are DELAYs on hosts and SMs; bytes are the rows' own transfers and control words. A flag exchange on a real
-machine takes `Software.sync_ps` (store, flight, poll, fence). The Program simulates a part of that time anyway; a DELAY
-charges the rest.
+A cost is a DELAY on a host or an SM. Bytes move in the transfers of rows and control words. A flag exchange on a real
+machine takes `Software.sync_ps` (store, flight, poll, fence). The Program simulates the flight as a transfer; a DELAY
+charges the remaining time.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ WORD_BYTES = 16  # a flag or a count with its address: one flit
 
 
 class SoftwareSteps:
-    """Adds the software around the transfers of `layer`. Only steps with a cost (`costs`) need an hw-* cluster."""
+    """Adds the software around the transfers of `layer`. Steps with a cost (`costs`) need an hw-* cluster."""
 
     def __init__(self, layer: LayerBuilder) -> None:
         self.layer = layer
         m = layer.b.machine
         self.flight_ps = 2 * m.lat  # source to switch to receiver
-        self.visible_ps = 2 * m.lat + m.ack  # until the source knows that the receiver has the bytes
+        self.visible_ps = 2 * m.lat + m.ack  # until the source has the acknowledgement of the receiver
 
     @cached_property
     def costs(self) -> Software:
-        """What software costs on the GPU of the cluster. Raises ConfigError on a cluster that names no GPU."""
+        """Costs of software on the GPU of the cluster. Raises ConfigError on a cluster that names no GPU."""
         return Software(self.layer.cluster, self.layer.n_gpus)
 
     # ---- steps of one GPU --------------------------------------------------------------------------------------------
@@ -56,13 +56,13 @@ class SoftwareSteps:
         return [self.layer.b.pool(g, 1, name) for g in range(self.layer.n_gpus)]
 
     def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
-        """`[gpus, n]` issuers, each on an SM of its own that works on `side_by_side` rows at a time."""
+        """`[gpus, n]` issuers. Each has its own SM, which works on `side_by_side` rows at a time."""
         b = self.layer.b
         rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
         return np.array(rows, np.int32)
 
     def copies(self, operator: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int = 1, *, name: str = "sm") -> Batch:
-        """A DELAY of `durations[rows]` ps per row or copy, on the SM behind `issuer[i]`.
+        """Add a DELAY of `durations[rows]` ps per row or copy, on the SM of `issuer[i]`.
 
         The template is called "OPERATOR.NAME".
         """
@@ -71,7 +71,7 @@ class SoftwareSteps:
         return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows), len(node)), node=node)
 
     def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
-        """A DELAY of `cost_ps` per token of `layer.sent`; token i of a GPU runs on SM i modulo `n_sms`."""
+        """Add a DELAY of `cost_ps` per token of `layer.sent`. Token i of a GPU runs on SM i modulo `n_sms`."""
         layer = self.layer
         used = min(n_sms, layer.tokens)
         issuers = self.issuers("send", Discipline.PROGRAM_ORDER, used)
@@ -88,10 +88,10 @@ class SoftwareSteps:
         pools: list[int] | None = None,
         own: bool = False,
     ) -> SomeSends:
-        """A DELAY of `cost_ps` in front of each of `sends` that leaves its GPU, one at a time per GPU.
+        """Add a DELAY of `cost_ps` before each op of `sends` that leaves its GPU, one DELAY at a time per GPU.
 
-        `pools`: stores that share them are paced together. `own`: copies that stay on the GPU are paced too.
-        Returns `sends` with the DELAY in place of each paced op: what waits, waits in front of the DELAY.
+        `pools`: stores with the same pools are paced together. `own`: copies that stay on the GPU are paced, too.
+        Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
         layer, far = self.layer, np.flatnonzero((sends.node != sends.to) | own)
         template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
@@ -104,7 +104,7 @@ class SoftwareSteps:
     # ---- steps of all GPUs -------------------------------------------------------------------------------------------
 
     def flags(self, name: str, per_pair: int, after: I32, heads: I32) -> None:
-        """Every GPU sends `per_pair` words to every GPU behind the op `after[gpu]`.
+        """Every GPU sends `per_pair` words to every GPU after the op `after[gpu]`.
 
         `heads[gpu]` waits for all words that the GPU receives.
         """
@@ -125,9 +125,9 @@ class SoftwareSteps:
         layer.wait_tiles(heads, ids(tile, g))
 
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:
-        """A flag from every GPU to every GPU behind the op `after[gpu]`, polled.
+        """Every GPU sends a flag to every GPU after the op `after[gpu]`, and polls the flags that it receives.
 
-        `simulated_ps`: the part of the exchange that passed before.
+        `simulated_ps`: the part of the exchange that the Program has simulated before.
 
         Returns `[gpus]` the polls, DELAYs called `ends`.
         """
@@ -136,7 +136,7 @@ class SoftwareSteps:
         return poll
 
     def barrier_after(self, name: str, ends: str, start: I32, sends: Batch) -> I32:
-        """A barrier behind all `sends` of all GPUs; a GPU that sends nothing arrives with its op `start[gpu]`.
+        """A barrier after all `sends` of all GPUs. A GPU that sends nothing arrives with its op `start[gpu]`.
 
         Returns `[gpus]` the polls.
         """

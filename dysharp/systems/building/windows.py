@@ -7,11 +7,9 @@ from dysharp.specs import Cluster, Model
 
 
 def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
-    """Tokens (at least 1) whose reduction sessions always fit the tables of the source's ports.
+    """Number of tokens (at least 1) whose reduction sessions always fit the reduction tables of the source's ports.
 
-    `aux_bytes`: summed with every row.
-
-    A token of n packets takes at most ceil(n / links) sessions in one port.
+    A token of n packets takes at most ceil(n / links) sessions in one port. `aux_bytes`: bytes summed with every row.
     """
     packets = -(-model.row_bytes // PACKET_BYTES) + -(-aux_bytes // PACKET_BYTES)
     per_port = -(-packets // cluster.links_per_gpu)
@@ -19,9 +17,10 @@ def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int
 
 
 def windows(model: Model, cluster: Cluster, dispatch: int, combine: int, aux_bytes: int = 0) -> tuple[int, int]:
-    """(dispatch, combine) windows: tokens in flight per source GPU. An argument of 0 is replaced.
+    """(dispatch, combine) windows in tokens in flight per source GPU. An argument of 0 means automatic.
 
-    `combine` by the largest power of two of tokens whose sessions always fit, `dispatch` by half of `combine`.
+    Automatic `combine`: the largest power of two of tokens whose sessions always fit. Automatic `dispatch`: half of
+    `combine`.
     """
     combine = combine or 1 << (sessions_that_fit(model, cluster, aux_bytes).bit_length() - 1)
     return dispatch or max(1, combine // 2), combine

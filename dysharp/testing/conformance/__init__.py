@@ -1,4 +1,4 @@
-"""One suite for every system, ours or not: legal, complete, honest Programs, whose runs and tensors are what they say."""
+"""One suite of rules for every system, packaged or from outside: Programs, runs and tensors are legal and complete."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ def conformance(
     options: Mapping[str, Any] | None = None,
     rules: Sequence[str] | None = None,
 ) -> Report:
-    """What a registered system does wrong, rule by rule; `print` the Report to read it.
+    """The faults of a registered system, rule by rule. `print` shows the Report.
 
-    `model`, `cluster`, `routing`: one layer; None: the small layers of `conformance.layers` (even, skewed, dropped choices, one GPU, and a
-    real machine where the system has a real form). `direction`: "fwd", "bwd" or "both"; rules about both passes run with "both".
-    `options`: as for `dysharp.run`, without the system's name. `rules`: names of `suite.RULES`; None: all but the slow ones.
+    | argument | meaning |
+    |---|---|
+    | `model`, `cluster`, `routing` | one layer; None: the small layers of `conformance.layers` |
+    | `direction` | "fwd", "bwd" or "both"; rules about both passes run with "both" only |
+    | `options` | options as for `dysharp.run`, without the name of the system |
+    | `rules` | names of rules in `suite.RULES`; None: all rules but the slow rules |
 
-    An exception that a rule or the system raises is one failed line. Raises ConfigError for an unknown system, option, rule or direction.
+    An exception in a rule or in the system is one fault. Raises ConfigError for an unknown system, option, rule or
+    direction.
     """
     from dysharp.testing.conformance.suite import run_suite
 

@@ -16,9 +16,9 @@ from dysharp.testing.conformance import conformance
 @click.argument("name")
 @click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module first, so that it registers the system.")
 @click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of the system.")
-@click.option("--rule", "rules", multiple=True, metavar="RULE", help="Run this rule only. May be repeated; slow rules run when named.")
+@click.option("--rule", "rules", multiple=True, metavar="RULE", help="Run only this rule; repeatable. A slow rule runs only if it is named.")
 def main(name: str, modules: tuple[str, ...], options: tuple[str, ...], rules: tuple[str, ...]) -> None:
-    """Try the system NAME on small layers and print what it does wrong. Exit code 1: a rule failed; 2: wrong input."""
+    """Try the system NAME on small layers and print its faults. Exit code 1: a rule failed; 2: wrong input."""
     try:
         for module in modules:
             importlib.import_module(module)

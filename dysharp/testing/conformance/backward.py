@@ -1,4 +1,4 @@
-"""Rules about both passes of a layer: the backward pass mirrors the forward one, and runs on the rows that it bound."""
+"""Rules about both passes of a layer: the backward pass mirrors the forward pass and runs on its row layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 WEIGHTS = ("gemm2_wgrad", "gemm1_wgrad")
 DATA = ("gemm2_dgrad", "gemm1_dgrad")
 STAGES = {"gemm1": ("gemm2_dgrad", "gemm2_wgrad"), "gemm2": ("gemm1_dgrad", "gemm1_wgrad")}
-"""Forward GEMM -> the GEMMs of the backward pass that stand in its place."""
+"""Forward GEMM -> its data gradient and weight gradient."""
 WITHOUT_DATA = {"control", "join", "delay"}
 
 
@@ -38,10 +38,11 @@ def ops_of(program: Program, *fns: str) -> Array:
 
 @rule("layer")
 def backward_mirrors_bytes(case: Passes) -> Lines:
-    """Backward moves the payload of the forward pass, and what rides along up in one pass rides down in the other.
+    """The backward pass moves the payload of the forward pass, and gate gradients mirror gate weights.
 
-    Gate gradients come back behind Combine as gate weights went out behind Dispatch. Pushes are exact mirrors. A pull's aux comes up
-    from every GPU and goes down once, a multicast's goes up once and down to every GPU.
+    Gate weights go out behind the rows of Dispatch, gate gradients come back behind the rows of Combine. Pushes mirror
+    exactly. The gate weights of a multicast go up once and down to every GPU; the gate gradients of a pull come up from
+    every GPU and go down once.
     """
     moved = [moved_bytes(one.program) for one in (case.forward, case.backward)]
     for side in ("up", "down"):
@@ -51,13 +52,13 @@ def backward_mirrors_bytes(case: Passes) -> Lines:
                 yield f"{operator} {side}: found {backward} B backward, expected the forward pass's {forward} B"
     out, back = riding_bytes(case.forward), riding_bytes(case.backward)
     if (out["up"], out["down"]) != (back["down"], back["up"]):
-        yield f"riding along: found {back} B backward, expected the mirror of {out} B forward"
+        yield f"gate gradients: found {back} B backward, expected the mirror of {out} B of gate weights forward"
     if (out["up"] > 0) != (moved[0]["up"].get("dispatch", 0) > 0):
-        yield f"riding along: found {out['up']} B up, expected gate weights exactly where Dispatch uses links"
+        yield f"gate weights: found {out['up']} B up, expected more than 0 B if and only if Dispatch uses links"
 
 
 def riding_bytes(case: Pass) -> dict[str, int]:
-    """Bytes up and down of operator "other" without the control words."""
+    """Bytes up and down of operator "other", control words excluded."""
     control = moved_bytes(case.program)
     counted = traffic_bytes(case.program, case.trace)
     return {side: counted[side]["other"] - control[side].get("other", 0) for side in ("up", "down")}
@@ -68,7 +69,7 @@ def riding_bytes(case: Pass) -> dict[str, int]:
 
 @rule("system", over=("plain", "gated"))
 def gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
-    """With a memory that never limits, gradients of data take the forward pass's SM time, and gradients of weights as much again."""
+    """Data gradients and weight gradients each take the forward pass's SM time, if memory is no limit."""
     if not case.computes:
         raise NotRun("the options leave the GEMMs out")
     layer = small_layers()["uniform" if experts == "plain" else "lognormal"]
@@ -83,7 +84,7 @@ def gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
 
 
 def _slot_ps(program: Program, *fns: str) -> int:
-    """Tasks times their duration."""
+    """Slot-picoseconds: tasks times their duration."""
     ops = ops_of(program, *fns)
     template = program.ops.template[ops]
     tasks, duration = (np.array([getattr(t, name) for t in program.templates]) for name in ("tasks", "duration"))
@@ -92,7 +93,7 @@ def _slot_ps(program: Program, *fns: str) -> int:
 
 @rule("layer")
 def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
-    """Weight gradients fill SM slots that no other GEMM wants: nothing waits for them, they come last, and they all finish."""
+    """Weight gradients have the lowest priority, no op waits for them, and all of them finish."""
     if not case.backward.computes:
         raise NotRun("the options leave the GEMMs out")
     program = case.backward.program
@@ -100,19 +101,19 @@ def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
     tails = program.edges.tail[program.edges.tail_kind <= Tail.OP_ISSUED]
     waited = np.isin(tails, fillers)
     if waited.any():
-        yield f"op {tails[waited][0]}: found something that waits for this weight gradient, expected nothing"
+        yield f"op {tails[waited][0]}: found an op that waits for this weight gradient, expected none"
     prio, least = program.ops.prio[fillers].min(), program.ops.prio[others].max()
     if prio <= least:
-        yield f"prio: found {prio} for weight gradients, expected more than {least}, the other GEMMs'"
+        yield f"prio: found {prio} for weight gradients, expected more than {least}, the prio of data gradients"
     if (case.backward.trace.done[fillers] <= 0).any():
-        yield "weight gradients: found some never done, expected all done"
+        yield "weight gradients: found ops that are never done, expected all done"
 
 
 # ---- waits and buffers -----------------------------------------------------------------------------------
 
 
 def waits_of(program: Program, fn: str) -> set[str]:
-    """What the ops of a function wait for: functions of ops, or "tile"."""
+    """The tails of a function's ops: functions of ops, or "tile"."""
     ops = ops_of(program, fn)
     e = program.edges
     into = (e.head_kind == Head.OP_ISSUE) & np.isin(e.head, ops)
@@ -122,7 +123,7 @@ def waits_of(program: Program, fn: str) -> set[str]:
 
 @rule("layer")
 def backward_waits_as_forward(case: Passes) -> Lines:
-    """Both GEMMs of a backward stage, the weight gradient included, wait for what the forward GEMM in their place waits for."""
+    """Data gradient and weight gradient of a GEMM wait for the tails that the forward GEMM waits for."""
     if not case.forward.computes:
         raise NotRun("the options leave the GEMMs out")
     for fn, gradients in STAGES.items():
@@ -130,7 +131,7 @@ def backward_waits_as_forward(case: Passes) -> Lines:
         for gradient in gradients:
             waits = waits_of(case.backward.program, gradient)
             if waits != expected:
-                yield f"{gradient}: found it waiting for {_listed(waits)}, expected {_listed(expected)}, as {fn} does"
+                yield f"{gradient}: found waits for {_listed(waits)}, expected waits for {_listed(expected)}, as {fn} has"
 
 
 def _listed(names: set[str]) -> str:
@@ -139,7 +140,7 @@ def _listed(names: set[str]) -> str:
 
 @rule("pass")
 def buffers_follow_each_other(case: Pass) -> Lines:
-    """What one function writes the next one reads, and only rows of a layer are read or written."""
+    """Every function reads the buffer that the function before it writes, and only row functions name buffers."""
     if not case.computes:
         raise NotRun("the options leave the GEMMs out")
     sent, summed = ("x", "y") if case.direction == "fwd" else ("dy", "dx")
@@ -159,18 +160,18 @@ def buffers_follow_each_other(case: Pass) -> Lines:
     }
     for fn, way in ways.items():
         if (by_fn[fn].src, by_fn[fn].dst) != way:
-            yield f"{fn}: found it from {by_fn[fn].src} to {by_fn[fn].dst}, expected from {way[0]} to {way[1]}"
+            yield f"{fn}: found buffers {by_fn[fn].src} to {by_fn[fn].dst}, expected {way[0]} to {way[1]}"
     odd = {t.fn for t in templates if not t.src and not t.dst} - WITHOUT_DATA
     if odd:
         yield f"functions without buffers: found {_listed(odd)}, expected {_listed(WITHOUT_DATA)} only"
 
 
-# ---- the layout that the forward pass left ---------------------------------------------------------------
+# ---- the row layout of the forward run -------------------------------------------------------------------
 
 
 @rule("layer")
 def backward_takes_the_forward_rows(case: Passes) -> Lines:
-    """On the layout of the forward run, every slot of the backward pass holds the token that the forward run put there."""
+    """On the forward run's layout, every slot of the backward pass holds the token that the forward run put there."""
     forward, moved = case.forward.program, case.relayed
     n = int(np.diff(forward.regions.row_ptr)[expert_regions(forward)].sum())
     region = np.repeat(np.arange(forward.n_regions), np.diff(forward.regions.row_ptr))[:n]
@@ -182,16 +183,16 @@ def backward_takes_the_forward_rows(case: Passes) -> Lines:
         i = int(wrong.argmax())
         yield f"row {i}: found token {moved.regions.row_key[i]} backward, expected token {token[i]} as forward; {int(wrong.sum())} of {n} rows differ"
     if moved_bytes(moved) != moved_bytes(case.backward.program):
-        yield f"bytes: found {moved_bytes(moved)} on the forward rows, expected {moved_bytes(case.backward.program)} as without"
+        yield f"bytes: found {moved_bytes(moved)} after relayout, expected {moved_bytes(case.backward.program)} as before"
     if (run_burst(moved)[0].row_slot[:n] != np.arange(n) - first).any():
-        yield "slots: found rows moved by the backward run, expected them where the forward run left them"
+        yield "slots: found rows moved by the backward run, expected the slots of the forward run"
 
 
 @rule("layer")
 def rows_keep_what_they_are_for(case: Passes) -> Lines:
-    """On the layout of the forward run, the same ops fill, read and are told about every row, found by its region and key."""
+    """Relayout keeps, for every row (by region and key), the ops that fill the row, read it, or are notified."""
     if _meaning(case.relayed) != _meaning(case.backward.program):
-        yield "rows: found other ops at some rows on the forward layout, expected the same by region and key"
+        yield "rows: found rows with other ops after relayout, expected the ops as before by region and key"
 
 
 def _meaning(program: Program) -> list[tuple[int, ...]]:

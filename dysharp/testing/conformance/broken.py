@@ -1,4 +1,4 @@
-"""Rules about ops that are broken on purpose: the verifier, the watchdog of a run, or a wrong tensor notices."""
+"""Rules about broken ops: the verifier, the watchdog of a run, or a wrong tensor must notice a broken op."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from dysharp.testing.conformance.tensors import layer_case, run_case
 
 Array = NDArray[Any]
 SAMPLES = 10
-"""Members that are broken per pass."""
+"""Number of members that the rule breaks per pass."""
 BROKEN_OPS = 20
-"""Ops that are broken on tensors."""
+"""Number of ops that the rule with tensors breaks."""
 
 
 # ---- members: noticed without tensors --------------------------------------------------------------------
@@ -34,7 +34,7 @@ BROKEN_OPS = 20
 
 @rule("pass", over=range(SAMPLES))
 def broken_members_are_noticed(case: Pass, seed: int) -> Lines:
-    """A member or row that is deleted, doubled or redirected is noticed by the verifier or by the watchdog of the run."""
+    """The verifier or the watchdog of the run notices a deleted, doubled or redirected member or row."""
     program, rng = case.program, np.random.default_rng(seed)
     change = CHANGES[seed % len(CHANGES)]
     member = _sample_member(program, rng, needs_rows=change in (delete_fill, double_fill, redirect_fill))
@@ -53,7 +53,7 @@ def broken_members_are_noticed(case: Pass, seed: int) -> Lines:
 
 
 def _sample_member(program: Program, rng: np.random.Generator, needs_rows: bool) -> int | None:
-    """A member that is remote or has rows, of a template drawn first: rare templates count too."""
+    """A random member that is remote or has rows. The template is drawn first, so that rare templates count, too."""
     m = program.members
     owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr))
     has_rows = np.diff(m.fill_ptr) > 0
@@ -65,7 +65,7 @@ def _sample_member(program: Program, rng: np.random.Generator, needs_rows: bool)
 
 
 def _with_members(program: Program, order: Array, node: Array | None = None) -> Program:
-    """Members `order` (indices into the old ones, ascending, repeats allowed) with their rows."""
+    """The Program with the members `order` (ascending indices, repeats allowed) and their rows."""
     m = program.members
     owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr))[order]
     fills = np.diff(m.fill_ptr)[order]
@@ -83,7 +83,7 @@ def _with_members(program: Program, order: Array, node: Array | None = None) -> 
 
 
 def _with_fills(program: Program, member: int, rows: Array) -> Program:
-    """`member` fills (or reads) `rows` instead."""
+    """The Program in which `member` fills or reads `rows`."""
     m = program.members
     first, last = int(m.fill_ptr[member]), int(m.fill_ptr[member + 1])
     fill_ptr = m.fill_ptr.copy()
@@ -98,35 +98,35 @@ def _rows_of(program: Program, member: int) -> Array:
 
 
 def delete_member(program: Program, member: int) -> Program:
-    """Without one member."""
+    """The Program without `member`."""
     return _with_members(program, np.delete(np.arange(program.n_members), member))
 
 
 def double_member(program: Program, member: int) -> Program:
-    """One member twice."""
+    """The Program with `member` twice."""
     return _with_members(program, np.insert(np.arange(program.n_members), member, member))
 
 
 def redirect_member(program: Program, member: int) -> Program:
-    """One member on the next node."""
+    """The Program with `member` on the next node."""
     node = program.members.node.copy()
     node[member] = (node[member] + 1) % program.n_nodes
     return _with_members(program, np.arange(program.n_members), node)
 
 
 def delete_fill(program: Program, member: int) -> Program:
-    """Without the first row of a member."""
+    """The Program without the first row of `member`."""
     return _with_fills(program, member, _rows_of(program, member)[1:])
 
 
 def double_fill(program: Program, member: int) -> Program:
-    """The first row of a member twice."""
+    """The Program with the first row of `member` twice."""
     rows = _rows_of(program, member)
     return _with_fills(program, member, np.append(rows, rows[0]))
 
 
 def redirect_fill(program: Program, member: int) -> Program | None:
-    """The first row of a member becomes the next row; None when there is only one."""
+    """The Program in which the first row of `member` is the next row; None if there is no next row."""
     rows = _rows_of(program, member).copy()
     if program.n_rows < 2:
         return None
@@ -149,13 +149,13 @@ CHANGES: tuple[Callable[[Program, int], Program | None], ...] = (
 
 @rule("system")
 def broken_ops_are_noticed(case: SystemCase, samples: int = BROKEN_OPS) -> Lines:
-    """Ops that are deleted, doubled or redirected are noticed: by the verifier, the watchdog, the record, or a wrong tensor."""
+    """The verifier, the watchdog, the record or a wrong tensor notices a deleted, doubled or redirected op."""
     machine = machine_of(case, "row")
     run_case(layer_case("int32", tokens=24), machine)
     done = machine.passes["forward"]
     expected = dense_forward(done.tensors).astype(np.int32)
     if _noticed(done.program, done, expected):
-        yield "the Program as planned: found something wrong, expected nothing"
+        yield "the unchanged Program: found an error or a wrong tensor, expected none"
     rng = np.random.default_rng(len(case.system.name))
     for _ in range(samples):
         text, program = _mutant(done.program, rng)
@@ -174,7 +174,7 @@ def _noticed(program: Program, done: EmulatedPass, expected: Array) -> bool:
 
 
 def _delete_compute(program: Program, op: int, rng: np.random.Generator) -> Program:
-    """The op stays as an event and does nothing."""
+    """The op stays, but computes nothing."""
     nothing = replace(program.templates[program.ops.template[op]], name="deleted", kind=Kind.JOIN, fn="", tasks=0, duration=-1)
     template, issuer = program.ops.template.copy(), program.ops.issuer.copy()
     template[op], issuer[op] = len(program.templates), -1
@@ -182,7 +182,7 @@ def _delete_compute(program: Program, op: int, rng: np.random.Generator) -> Prog
 
 
 def _redirect_compute(program: Program, op: int, rng: np.random.Generator) -> Program:
-    """The op works on another tile: that one is computed twice, its own never."""
+    """The op computes another tile, so that tile is computed twice and its own tile never."""
     key = program.ops.key.copy()
     others = np.flatnonzero((program.ops.template == program.ops.template[op]) & (program.ops.key != key[op]))
     key[op] = key[rng.choice(others)]
@@ -190,7 +190,7 @@ def _redirect_compute(program: Program, op: int, rng: np.random.Generator) -> Pr
 
 
 def _redirect_token(program: Program, op: int, rng: np.random.Generator) -> Program:
-    """A transfer takes another token of its GPU."""
+    """The transfer sends another token of its GPU."""
     key = program.ops.key.copy()
     same = (program.ops.template == program.ops.template[op]) & (program.ops.node == program.ops.node[op]) & (key != key[op])
     key[op] = key[rng.choice(np.flatnonzero(same))]
@@ -198,11 +198,11 @@ def _redirect_token(program: Program, op: int, rng: np.random.Generator) -> Prog
 
 
 def _mutant(program: Program, rng: np.random.Generator) -> tuple[str, Program]:
-    """One way to break an op that moves or computes data."""
+    """(description, Program) with one op broken that moves or computes data."""
     kinds = program.kinds()
     fn = np.array([t.fn for t in program.templates])[program.ops.template]
     compute = np.flatnonzero(kinds == Kind.COMPUTE)
-    rows = np.diff(program.members.fill_ptr[program.members.ptr])  # by op; one without rows writes nothing anywhere
+    rows = np.diff(program.members.fill_ptr[program.members.ptr])  # rows by op; an op without rows writes nothing
     moves = np.flatnonzero(np.isin(fn, ("copy", "sum", "row")) & (rows > 0))
     ways: list[Callable[[], tuple[str, Program]]] = []
     op = int(rng.choice(compute))

@@ -1,4 +1,4 @@
-"""What rules are asked about: one pass of a layer, both passes, or a system. Everything is planned and run once, when first used."""
+"""The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from dysharp.testing.conformance.layers import SmallLayer
 
 
 def row_format(options: Any, operator: str) -> str:
-    """Format of the rows of Dispatch or Combine: what an option with the operator's name says, else the model's own rows."""
+    """Row format of Dispatch or Combine: the value of the option with the operator's name, else the model's rows."""
     value = getattr(options, operator, "rows")
     return value if value in ROW_BYTES else "rows"
 
 
 class Pass:
-    """One direction of a layer. `program` is verified, `trace` is the burst level's, `packets` the packet level's."""
+    """One direction of a layer. `program`: verified. `trace`: Trace at burst level.
+
+    `packets`: Trace at packet level.
+    """
 
     def __init__(self, system: System, layer: SmallLayer, direction: str, options: Mapping[str, Any] | None = None) -> None:
         self.system, self.layer, self.direction = system, layer, direction
@@ -81,14 +84,14 @@ class Passes:
 
     @cached_property
     def relayed(self) -> Program:
-        """The backward Program on the rows of the forward run."""
+        """The backward Program on the row layout of the forward run."""
         program = relayout(self.backward.program, self.forward.trace.row_slot)
         verify(program)
         return program
 
 
 class SystemCase:
-    """A system with its options; rules bring tensors and layers of their own."""
+    """A system with its options. Rules make their own tensors and layers."""
 
     def __init__(self, system: System, options: Mapping[str, Any] | None = None) -> None:
         self.system, self.given = system, dict(options or {})

@@ -1,4 +1,4 @@
-"""Rules about tensors: the Program, row by row and packet by packet, computes what a dense layer computes."""
+"""Rules about tensors: on the row path and the packet path a Program gives the results of a dense layer."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from dysharp.testing.conformance.tensors import NAMES, LayerCase, layer_case, ru
 
 Array = NDArray[Any]
 EMULATED_OPS = 20_000
-"""Above this the row path takes minutes."""
+"""Largest number of ops for the row path, which takes minutes above."""
 UNTIMED = tuple(sorted(set(ORDERS) - {"trace"}))
 FAULTS: tuple[tuple[str, ...], ...] = ((), *((kind,) for kind in MACHINE), tuple(MACHINE))
 FLOATS = ("float32", "bfloat16")
 HALF_ULP = {"float32": 1e-6, "bfloat16": 2.0**-7}
-"""GEMMs of other tile mates may differ in the last bit."""
+"""A GEMM with other rows in its tile may differ in the last bit."""
 DENSE = {"float32": 1e-5, "bfloat16": 2.0**-5}
 
 
 class _Nobody:
-    """Listens to nothing."""
+    """A listener that ignores all events."""
 
     def may_issue(self, op: int) -> None: ...
     def may_respond(self, member: int) -> None: ...
@@ -48,7 +48,7 @@ class _Nobody:
 
 
 def _check_interpreted(program: Program, packets: Tensors | None = None) -> None:
-    """Raise NotRun for parts of a Program that the row path, or with tensors the packet path, does not interpret."""
+    """Raise NotRun for a part of a Program that the row path, or with `packets` the packet path, does not interpret."""
     try:
         Progress(program, _Nobody())
         if packets is not None:
@@ -58,7 +58,7 @@ def _check_interpreted(program: Program, packets: Tensors | None = None) -> None
 
 
 def machine_of(case: SystemCase, path: str, **settings: Any) -> Machine:
-    """The machine of a rule: four GPUs of the paper's cluster, unless `settings` say otherwise."""
+    """The functional machine of a rule. Default: four GPUs of the paper's cluster."""
     if not case.computes:
         raise NotRun("the options leave the GEMMs out")
     if path == "packet" and any(row_format(case.options, operator) != "rows" for operator in ("dispatch", "combine")):
@@ -67,7 +67,7 @@ def machine_of(case: SystemCase, path: str, **settings: Any) -> Machine:
 
 
 class _Asked(Machine):
-    """A machine that says so when it cannot interpret a Program."""
+    """A machine that raises NotRun for a Program that it cannot interpret."""
 
     def plan(self, tensors: Tensors) -> Program:
         program = super().plan(tensors)
@@ -76,7 +76,7 @@ class _Asked(Machine):
 
 
 def _differing(names: Iterable[str], results: Iterable[Array], expected: Iterable[Array], whose: str) -> Iterator[str]:
-    """One line per result that is not `expected`, which may have rows of padding behind it."""
+    """One line per result that differs from `expected`. A result may end with padding rows."""
     for name, a, b in zip(names, results, expected, strict=True):
         wrong = a != b[: len(a)]
         if wrong.any():
@@ -92,7 +92,7 @@ def _with(t: Tensors, experts: Experts) -> Tensors:
 
 @rule("pass")
 def tensor_of_the_layer(case: Pass) -> Lines:
-    """A forward pass on integers, a few columns wide and in a random order, gives the dense layer's tensor."""
+    """A forward pass on integers in a random order gives the tensor of the dense layer."""
     if case.direction != "fwd":
         return
     if not case.computes:
@@ -114,7 +114,7 @@ def tensor_of_the_layer(case: Pass) -> Lines:
 
 @rule("system", over=UNTIMED)
 def integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
-    """Row by row and in any order, integers of both passes equal the dense layer's, weight gradients included."""
+    """On the row path and in any order, integers of both passes equal the dense layer, weight gradients included."""
     inputs, machine = layer_case("int32"), machine_of(case, "row", order=order)
     results = run_case(inputs, machine, backward=True)
     forward, backward = machine.passes["forward"].tensors, machine.passes["backward"].tensors
@@ -125,7 +125,7 @@ def integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
 
 @rule("system", over=FLOATS)
 def floats_equal_the_recorded_sums(case: SystemCase, dtype: str) -> Lines:
-    """Row by row, floats equal bit for bit a reference that adds in the recorded order, and are close to the dense layer's."""
+    """On the row path, floats equal the reference with recorded sums bit for bit, and are close to the dense layer."""
     inputs, machine = layer_case(dtype), machine_of(case, "row", order="random")
     results = run_case(inputs, machine, backward=True)
     experts = copy.deepcopy(inputs.experts)
@@ -135,7 +135,7 @@ def floats_equal_the_recorded_sums(case: SystemCase, dtype: str) -> Lines:
 
 
 def _recorded(machine: Machine, experts: Experts) -> tuple[Array, ...]:
-    """(y, dx, gate gradients) of references that add in the recorded order; weight gradients add up in `experts`."""
+    """(y, dx, gate gradients) of the references with recorded sums. `experts` adds up its weight gradients."""
     forward, backward = machine.passes["forward"], machine.passes["backward"]
     y = recorded_reference(forward.tensors, forward.outcome.record).out
     again = recorded_reference(_with(backward.tensors, experts), backward.outcome.record, forward=forward.outcome.record)
@@ -144,7 +144,7 @@ def _recorded(machine: Machine, experts: Experts) -> tuple[Array, ...]:
 
 
 def _bits(*arrays: Array) -> list[Array]:
-    """Arrays as unsigned integers, so that equal means equal bit for bit."""
+    """Arrays as unsigned integers, so that equality compares bits."""
     return [np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in arrays]
 
 
@@ -157,13 +157,13 @@ def _far(found: Array, expected: Array, bound: float) -> Iterator[str]:
 
 @rule("system")
 def engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
-    """In the order of the engine's run, rows take the slots of its Trace, and the tensor is that of the recorded sums."""
+    """In the order of the engine's run, rows take the slots of the Trace, and tensors equal the recorded sums."""
     machine = machine_of(case, "row", order="trace")
     (y,) = run_case(layer_case("float32"), machine)
     done = machine.passes["forward"]
     assert done.outcome.saved is not None
     if not np.array_equal(done.outcome.saved.row_slot, run_burst(done.program)[0].row_slot):
-        yield "slots: found others than in the Trace, expected those of the Trace"
+        yield "slots: found other slots than in the Trace, expected equal slots"
     yield from _differing(["y"], _bits(y), _bits(recorded_reference(done.tensors, done.outcome.record).out), "the recorded sums, bit for bit")
 
 
@@ -172,7 +172,7 @@ def engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
 
 @rule("system", over=FAULTS)
 def packets_equal_rows(case: SystemCase, faults: tuple[str, ...]) -> Lines:
-    """Packet by packet and whatever goes wrong, integers of both passes equal those of the row path."""
+    """On the packet path with any faults, integers of both passes equal the row path."""
     expected = run_case(layer_case("int32"), machine_of(case, "row"), backward=True)
     results = run_case(layer_case("int32"), machine_of(case, "packet", faults=machine_faults(faults)), backward=True)
     yield from _differing(NAMES, results, expected, "the row path's")
@@ -180,7 +180,7 @@ def packets_equal_rows(case: SystemCase, faults: tuple[str, ...]) -> Lines:
 
 @rule("system", over=FLOATS)
 def packets_equal_rows_in_floats(case: SystemCase, dtype: str) -> Lines:
-    """Two experts per token, so every sum has two operands at most: floats of packet path and row path agree."""
+    """With two experts per token floats of packet path and row path agree, because a sum has at most two operands."""
     passes: list[EmulatedPass] = []
     for path in ("packet", "row"):
         machine = machine_of(case, path)
@@ -197,7 +197,7 @@ SLOTS = (4, 20, 40)  # replicas as bitmap, as three ids, with extension flits
 
 @rule("system", over=[(direction, slots) for direction in ("forward", "backward") for slots in SLOTS])
 def packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> Lines:
-    """Packed packets put on every link the bytes that the engine times, gate weights' packets and extension flits included."""
+    """On every link, encoded packets have the bytes that the engine times, with gate weights and extension flits."""
     direction, slots = point
     machine = machine_of(case, "packet")
     inputs = layer_case("bfloat16", tokens=24, experts=4 * slots, topk=min(8, slots), hidden=160, expert_hidden=4)
@@ -208,12 +208,12 @@ def packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> L
     for side, sent, timed in (("up", done.statistics.up_bytes, trace.up_busy), ("down", done.statistics.down_bytes, trace.down_busy)):
         for gpu, n_bytes in enumerate(timed.tolist()):
             if sent[gpu] != n_bytes:
-                yield f"link {side} of GPU {gpu}: found {sent[gpu]} B in packets, expected {n_bytes} B (one packet of gate weights rides along a row)"
+                yield f"link {side} of GPU {gpu}: found {sent[gpu]} B in packets, expected {n_bytes} B (a row has one packet of gate weights)"
 
 
 @rule("system", over=sorted(ROUTING))
 def hard_routings_are_served(case: SystemCase, kind: str) -> Lines:
-    """Empty, local, lopsided and dropped choices give the dense layer's tensor, packet by packet and row by row."""
+    """With empty, local, skewed and dropped choices, both paths give the tensor of the dense layer."""
     drawn = np.argsort(np.random.default_rng(1).random((24, 16)), axis=1)[:, :4]
     inputs: LayerCase = replace(layer_case("int32", tokens=24), expert=routing_cases(drawn, [kind], 4, 16))
     for path in ("packet", "row"):

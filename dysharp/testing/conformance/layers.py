@@ -1,4 +1,4 @@
-"""Small layers on which systems are tried."""
+"""Small layers for the conformance suite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REAL = "hw-dgx-h100"
 
 @dataclass(frozen=True, slots=True)
 class SmallLayer:
-    """One workload under a name."""
+    """A named workload."""
 
     name: str
     model: Model
@@ -36,12 +36,12 @@ class SmallLayer:
 
 
 def paper_cluster(n_gpus: int) -> Cluster:
-    """`n_gpus` of the paper's machine."""
+    """The paper's cluster with `n_gpus` GPUs."""
     return load_cluster("paper-gh200-nvl32").with_gpus(n_gpus)
 
 
 def dropping(routing: Routing, every: int) -> Routing:
-    """Every `every`-th choice dropped, and all choices of token 1."""
+    """`routing` without every `every`-th choice and without all choices of token 1."""
     gone = np.arange(routing.slot.size).reshape(routing.slot.shape) % every == 0
     gone[1] = True
     return replace(
@@ -52,7 +52,7 @@ def dropping(routing: Routing, every: int) -> Routing:
 
 
 def small_layers() -> dict[str, SmallLayer]:
-    """Layers by name: even, skewed, with dropped choices, on one GPU, and on a real machine."""
+    """Layers by name: even, skewed, with dropped choices, on one GPU, and on an hw cluster."""
     layers = (
         SmallLayer("uniform", TINY, paper_cluster(4), make_routing("uniform", TINY, 4, 24)),
         SmallLayer("lognormal", WIDE, paper_cluster(4), make_routing("lognormal:0.65", WIDE, 4, 24, seed=1)),
@@ -64,5 +64,5 @@ def small_layers() -> dict[str, SmallLayer]:
 
 
 def layers_of(system: System) -> list[SmallLayer]:
-    """The layers that a system is tried on: the real machine only where it has a real form."""
+    """The layers for a system. Only a system with a real form runs on the hw cluster."""
     return [layer for layer in small_layers().values() if layer.name != "real" or system.has_real_form]

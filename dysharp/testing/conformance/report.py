@@ -1,4 +1,4 @@
-"""`Report`: what `conformance` found."""
+"""`Report`: the result of `conformance`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SHOWN = 3
-"""Places named per rule and reason."""
+"""Number of places that the report names per rule and reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line about one rule. `place`: the layer and direction, "" for the system as such."""
+    """One line about one rule. `place`: layer and direction; "" = a rule about the whole system."""
 
     rule: str
     place: str
@@ -23,10 +23,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a system does wrong. True in conditions when at least one rule ran and none failed.
+    """The faults of a system. As a bool: True if at least one rule ran and no rule failed.
 
-    `ran`: how often each rule was asked and answered, by name; `failed`: one Finding per fault; `not_run`: rules that gave no
-    answer, with the reason.
+    `ran`: {rule: number of checks}. `failed`: one Finding per fault. `not_run`: rules that did not run, with the
+    reason.
     """
 
     system: str
@@ -36,7 +36,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether at least one rule ran and none failed."""
+        """Whether at least one rule ran and no rule failed."""
         return bool(self.ran) and not self.failed
 
     def __bool__(self) -> bool:
@@ -52,7 +52,7 @@ class Report:
 
 
 def _merged(findings: Iterable[Finding]) -> list[str]:
-    """One line per rule and reason, with its places, of many the first."""
+    """One line per rule and reason, with its first `SHOWN` places."""
     places: dict[tuple[str, str], dict[str, None]] = {}
     for finding in findings:
         places.setdefault((finding.rule, finding.text), {})[finding.place] = None

@@ -1,4 +1,4 @@
-"""Rules about what a pass moves and computes: bytes by the closed form, every useful row once, every GEMM tile once."""
+"""Rules about bytes, rows and GEMMs of a pass: closed-form bytes, each useful row once, each GEMM tile once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array
 
 @rule("pass")
 def payload_by_gpu(case: Pass) -> Lines:
-    """Payload bytes of Dispatch and Combine on every link are those of the system's traffic scheme."""
+    """Payload bytes of Dispatch and Combine on every link equal the system's traffic scheme."""
     counted = counted_traffic(case.program, case.trace)
     zero = np.zeros(case.program.n_nodes, np.int64)
     for operator in OPERATORS:
@@ -58,13 +58,13 @@ def payload_by_gpu(case: Pass) -> Lines:
 
 
 def _row_bytes(case: Pass, operator: str) -> int:
-    """Bytes of a row: the model's, or of the format that an option with the operator's name asks for."""
+    """Bytes of a row in the format of the option with the operator's name, else of the model's rows."""
     return ROW_BYTES[row_format(case.options, operator)](case.layer.model)
 
 
 @rule("pass")
 def only_operators_move_rows(case: Pass) -> Lines:
-    """Nothing but Dispatch, Combine and control words moves bytes."""
+    """Only Dispatch, Combine and control words move bytes."""
     counted = counted_traffic(case.program, case.trace)
     for operator in sorted(counted.keys() - {*OPERATORS, "other"}):
         for side, crossed in counted[operator].items():
@@ -77,7 +77,7 @@ def only_operators_move_rows(case: Pass) -> Lines:
 
 @rule("pass")
 def useful_rows(case: Pass) -> Lines:
-    """Every (token, expert) row of the Routing exists once, has a slot of its own, and its tile becomes ready."""
+    """Every (token, expert) row of the Routing exists once and has a slot, and its tile becomes ready."""
     r, routing, trace = case.program.regions, case.layer.routing, case.trace
     region = np.repeat(np.arange(case.program.n_regions), np.diff(r.row_ptr))
     expert = expert_regions(case.program)[region]
@@ -90,14 +90,14 @@ def useful_rows(case: Pass) -> Lines:
         yield f"useful rows: found {planned.shape[1]}, expected the Routing's {expected.shape[1]} (GPU, token) rows"
     slots = np.sort(trace.row_slot + r.row_ptr[region])
     if (slots != np.arange(case.program.n_rows)).any():
-        yield "slots: found a slot taken twice or never, expected one per row"
+        yield "slots: found slots with no row or several rows, expected one row per slot"
     if (trace.tile_ready < 0).any():
         yield f"tiles: found {int((trace.tile_ready < 0).sum())} never ready, expected none"
 
 
 @rule("pass", over=sorted({fn for fns in GEMMS.values() for fn in fns}))
 def gemm_tiles(case: Pass, fn: str) -> Lines:
-    """Every GEMM of the pass computes every tile of the experts once, with all its rows, on the GPU that holds it."""
+    """Every GEMM of the pass computes every tile once, with all rows, on the GPU that holds the tile."""
     if fn not in GEMMS[case.direction]:
         return
     if not case.computes:
@@ -118,4 +118,4 @@ def gemm_tiles(case: Pass, fn: str) -> Lines:
         g = int((rows != per_gpu).argmax())
         yield f"{fn} on GPU {g}: found {int(rows[g])} rows computed, expected {per_gpu[g]}"
     elif computed.shape != expected.shape or (computed != expected).any():
-        yield f"{fn}: found tiles left out, repeated or moved, expected each once on its GPU with its rows"
+        yield f"{fn}: found missing, repeated or moved tiles, expected each tile once on its GPU with its rows"

@@ -1,4 +1,4 @@
-"""Rules: named functions that say what a system does wrong, in one list."""
+"""Rules: named functions in one list. A rule yields the faults of a system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 Lines = Iterable[str]
 Check = Callable[..., Lines]
 SCOPES = ("pass", "layer", "system")
-"""What a rule is asked about: one pass of a layer, both passes of a layer, or the system on tensors and layers of the rule's own."""
+"""The case of a rule: one pass of a layer, both passes of a layer, or the system on tensors that the rule makes."""
 
 
 class NotRun(Exception):
@@ -18,9 +18,9 @@ class NotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`check(case)` yields one line per fault: found, expected. With `over`, `check(case, value)` is asked for each of its values.
+    """`check(case)` yields one line per fault: found, expected. With `over`, `check(case, value)` runs per value.
 
-    `case` is a `Pass`, `Passes` or `SystemCase`, by `scope`. `slow`: run only when it is asked for by name.
+    `case`: a `Pass`, `Passes` or `SystemCase`, by `scope`. `slow`: the rule runs only if it is named.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Rule:
 
 
 RULES: list[Rule] = []
-"""All rules, once `suite` has been imported: it imports the files that hold them."""
+"""All rules. `suite` imports the files with rules, so the list is complete after the import of `suite`."""
 
 
 def rule(scope: str, over: Iterable[Any] = (), *, slow: bool = False) -> Callable[[Check], Check]:
-    """Put a function into `RULES` under its own name."""
+    """Decorator: add a function to `RULES` under its name."""
     assert scope in SCOPES, scope
 
     def add(check: Check) -> Check:

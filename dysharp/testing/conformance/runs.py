@@ -1,4 +1,4 @@
-"""Rules about the run of a pass: bounds, repeatability, the oracle, the packet level, and what the analysis says about it."""
+"""Rules about the run of a pass: bounds, repeatability, the oracle, the packet level, and the analysis."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from dysharp.workload import make_routing
 
 Array = NDArray[Any]
 ORACLE_OPS = 20_000
-"""Above this the oracle takes minutes."""
+"""Largest number of ops for the oracle, which takes minutes above."""
 ROUNDING_US = 1e-9
 
 
 @rule("pass")
 def starts_at_a_glance(case: Pass) -> Lines:
-    """The verifier sees from kinds of ops alone that every op can start, and peeling the Program op by op agrees."""
+    """The verifier sees from templates alone that every op can start, and checking op by op agrees."""
     if not starts_by_kind(case.program):
         if case.system.peels:
             raise NotRun(f"the verifier peels the Program: {case.system.peels}")
-        yield 'waits: found a circle of templates, expected none (or @system(peels="why"): layers of millions of ops verify more slowly then)'
+        yield 'waits: found a circle of templates, expected none (or @system(peels="why"), which makes the verifier slow on large layers)'
         return
     peel = Peel(case.program)
     peel.run()
     if not peel.reached.all() or peel.too_early.any():
-        yield "waits: found no circle of templates and ops that never start, expected the same answer from both"
+        yield "waits: found ops that never start but no circle of templates, expected both or neither"
 
 
 # ---- times -----------------------------------------------------------------------------------------------
 
 
 def busy_floor_ps(program: Program) -> int:
-    """Time (ps) of the busiest link direction or pool with its trains or tasks alone, without latencies."""
+    """Busy time (ps) of the busiest link direction or pool, without latencies."""
     p, w, n = program, program.wires, program.n_nodes
     owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
     remote = p.members.node != p.ops.node[owner]
@@ -77,7 +77,7 @@ def busy_floor_ps(program: Program) -> int:
 
 @rule("pass")
 def time_above_bounds(case: Pass) -> Lines:
-    """The time is at least that of the busiest link or pool, of the Program's bound and of the workload's."""
+    """The time is at least the busy time of every link and pool, the Program's bound and the workload's bound."""
     bounds = {"busiest link or pool": busy_floor_ps(case.program), "bound of the Program": int(program_bound(case.program).us * PS_PER_US)}
     for name, ps in bounds.items():
         if case.trace.time_ps < ps:
@@ -90,7 +90,7 @@ def time_above_bounds(case: Pass) -> Lines:
 
 @rule("pass")
 def bound_adds_up(case: Pass) -> Lines:
-    """The terms of the Program's bound are positive and add up to it."""
+    """The terms of the Program's bound are positive and sum to the bound."""
     bound = program_bound(case.program)
     if not np.isclose(sum(bound.terms.values()), bound.us, rtol=1e-6, atol=1e-12):
         yield f"bound: found terms that add up to {sum(bound.terms.values())} us, expected {bound.us} us"
@@ -99,9 +99,9 @@ def bound_adds_up(case: Pass) -> Lines:
 
 @rule("pass")
 def one_digest(case: Pass) -> Lines:
-    """Two runs of the Program give one digest."""
+    """Two runs of the Program have equal digests."""
     if run_burst(case.program)[0].digest() != case.trace.digest():
-        yield "digest: found two, expected one from two runs"
+        yield "digest: found different digests of two runs, expected equal digests"
 
 
 @rule("pass")
@@ -121,7 +121,7 @@ def differing_columns(program: Program, trace: Trace) -> Lines:
         return
     for f in fields(Trace):
         if f.name != "n_events" and not np.array_equal(getattr(trace, f.name), getattr(second, f.name)):
-            yield f"oracle: found another column {f.name}, expected the engine's"
+            yield f"oracle: found a different column {f.name}, expected the engine's values"
 
 
 # ---- the packet level ------------------------------------------------------------------------------------
@@ -140,14 +140,14 @@ def packets_carry_the_same_bytes(case: Pass) -> Lines:
 
 
 def full_layer(tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> SmallLayer:
-    """A packaged model under its own routing on the paper's machine."""
+    """A packaged model with its default routing on the paper's cluster."""
     model, cluster = load_model(model_name), paper_cluster(n_gpus)
     routing = make_routing(model.routing, model, n_gpus, tokens, seed=0, layer=None, placement="auto")
     return SmallLayer(f"{model_name}, {tokens} tokens", model, cluster, routing)
 
 
 def packet_differences(case: Pass) -> tuple[float, float]:
-    """Time of the packet level over that of the burst level, minus one; distance of the mean shares of use of the up links."""
+    """Relative difference of time between packet level and burst level, and difference of mean up-link utilization."""
     wire_ps = case.trace.up_busy.mean() * PS_PER_US / case.layer.cluster.link_bytes_per_us
     return case.packets.time_ps / case.trace.time_ps - 1, abs(wire_ps / case.packets.time_ps - wire_ps / case.trace.time_ps)
 
@@ -159,17 +159,17 @@ def packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float 
     yield from packets_carry_the_same_bytes(forward)
     time, use = packet_differences(forward)
     if abs(time) >= time_bar:
-        yield f"packet level: found {time:+.2%} of time, expected less than {time_bar:.0%} (docs/deviations.md names causes of more)"
+        yield f"packet level: found {time:+.2%} of time, expected less than {time_bar:.0%} (causes: docs/deviations.md)"
     if use >= use_bar:
-        yield f"packet level: found link use {use:.2%} away, expected less than {use_bar:.0%}"
+        yield f"packet level: found a difference of {use:.2%} in link use, expected less than {use_bar:.0%}"
 
 
-# ---- what the analysis says ------------------------------------------------------------------------------
+# ---- the analysis ----------------------------------------------------------------------------------------
 
 
 @rule("pass")
 def wire_bytes_are_explained(case: Pass) -> Lines:
-    """Bytes that links carried are the sum of what the analysis counts: payload, headers, requests, acknowledgements."""
+    """The bytes on links equal the bytes that the analysis counts: payload, headers, requests, acknowledgements."""
     table = wire_table(case.program)
     for side, terms, busy in (("up", table.up, case.trace.up_busy), ("down", table.down, case.trace.down_busy)):
         if (terms.sum(axis=1) != busy).any():
@@ -186,7 +186,7 @@ def wire_bytes_are_explained(case: Pass) -> Lines:
 
 @rule("pass")
 def payload_is_declared(case: Pass) -> Lines:
-    """Payload counted from the Trace is what the plan declares, by operator, and what the wire carries."""
+    """The payload in the Trace equals the declared payload of each operator and the payload on the wire."""
     counted, table = traffic_bytes(case.program, case.trace), wire_table(case.program)
     declared = case.program.declared.traffic
     for what, sides in (("declared", declared), ("counted", counted)):
@@ -208,7 +208,7 @@ def payload_is_declared(case: Pass) -> Lines:
 
 @rule("pass")
 def causes_add_up(case: Pass) -> Lines:
-    """Attribution has a part for every cause and for every operator; each adds up to the time."""
+    """The attribution by cause and the attribution by operator are complete, and each sums to the time."""
     for what, parts, names in (
         ("attribution", attribute(case.program, case.trace), CAUSES),
         ("critical path", critical_path(case.program, case.trace)[1], PHASES),
@@ -221,14 +221,14 @@ def causes_add_up(case: Pass) -> Lines:
 
 @rule("pass")
 def shares_lie_within_the_run(case: Pass) -> Lines:
-    """Shares of use lie between 0 and 1; phases, exposed communication and stalls lie within the time."""
+    """Utilization lies between 0 and 1. Phases, exposed communication and stalls lie within the time."""
     measured = case.measured
     yield from (f"utilization: found {share} of {name}, expected 0 .. 1" for name, share in measured.utilization.items() if not 0 <= share <= 1)
     for name, phase in measured.phases_us.items():
         if not 0 <= phase["busy"] <= phase["end"] - phase["start"] + ROUNDING_US or phase["end"] > measured.simulated_us:
-            yield f"phase {name}: found {phase}, expected it busy within its length and over within {measured.simulated_us} us"
+            yield f"phase {name}: found {phase}, expected busy time within its length and an end within {measured.simulated_us} us"
     parts = {"exposed_comm_us": measured.exposed_comm_us, **measured.stalls}
     yield from (f"{name}: found {us} us, expected 0 .. {measured.simulated_us}" for name, us in parts.items() if not 0 <= us <= measured.simulated_us)
     last = max(phase["end"] for phase in measured.phases_us.values())
     if last != measured.simulated_us:
-        yield f"phases: found the last one over at {last} us, expected {measured.simulated_us}"
+        yield f"phases: found the last end at {last} us, expected {measured.simulated_us} us"

@@ -1,4 +1,4 @@
-"""Asks all rules about a system and collects what they say. Importing this file fills the list of rules, in the order of reports."""
+"""Runs all rules on a system and collects the faults. The import of this file fills the list of rules in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dysharp.workload import Routing
 FILES = (rows, runs, backward, emulation, broken, surroundings)
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 LEGAL = "legal"
-"""The rule before all rules: the Program verifies, and its run comes to an end."""
+"""The rule before all rules: the Program verifies, and its run ends."""
 
 
 def run_suite(
@@ -42,9 +42,9 @@ def run_suite(
 
 
 def _chosen(names: Sequence[str] | None) -> dict[Rule, str]:
-    """Rules to ask, and why a rule among them is left out ("" = it is not)."""
+    """{rule: reason for not running it}; "" = the rule runs."""
     if names is None:
-        return {r: "slow, runs when asked for by name" if r.slow else "" for r in RULES}
+        return {r: "slow; runs only if it is named" if r.slow else "" for r in RULES}
     known = {r.name: r for r in RULES}
     for name in names:
         if name not in known:
@@ -56,12 +56,12 @@ def _layers(system: System, model: Model | None, cluster: Cluster | None, routin
     if model is None and cluster is None and routing is None:
         return layers_of(system)
     if model is None or cluster is None or routing is None:
-        raise ConfigError("conformance: found a part of a layer, expected model, cluster and routing, or none of them")
+        raise ConfigError("conformance: found only a part of model, cluster and routing, expected all three or none")
     return [SmallLayer("", model, cluster, routing)]
 
 
 class _Suite:
-    """What has been found so far."""
+    """The findings so far."""
 
     def __init__(self, system: System, options: Mapping[str, Any] | None, rules: dict[Rule, str]) -> None:
         self.system, self.options, self.rules = system, options, rules
@@ -106,7 +106,7 @@ class _Suite:
                     self.not_run.append(Finding(r.name, where, str(reason)))
 
     def _ask(self, name: str, place: str, lines: Iterable[str]) -> bool:
-        """Whether no line came; an exception is one."""
+        """Run one rule. True if it yields no fault; an exception is a fault."""
         faults = list(_guarded(lines))
         self.ran[name] = self.ran.get(name, 0) + 1
         self.failed += [Finding(name, place, text) for text in faults]
@@ -118,7 +118,7 @@ def _text(value: Any) -> str:
 
 
 def _guarded(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, and whatever a rule raises as one more. NotRun passes through."""
+    """The lines of a rule. An exception becomes one more line, except NotRun, which passes through."""
     try:
         yield from lines
     except NotRun:
@@ -126,7 +126,7 @@ def _guarded(lines: Iterable[str]) -> Iterator[str]:
     except DysharpError as error:
         yield str(error)
     except Exception as error:  # a system from outside may raise anything
-        yield f"found {type(error).__name__}: {str(error) or 'without a text'}, expected no exception"
+        yield f"found {type(error).__name__}: {str(error) or 'no text'}, expected no exception"
 
 
 def _legal(case: Pass) -> Iterator[str]:

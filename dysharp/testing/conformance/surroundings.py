@@ -1,4 +1,4 @@
-"""Rules about what `dysharp run` adds to a Program on a real machine."""
+"""Rules about the surroundings that `dysharp run` adds to a Program on an hw cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dysharp.testing.conformance.rule import Lines, NotRun, rule
 
 @rule("system")
 def pure_communication_has_no_surroundings(case: SystemCase) -> Lines:
-    """On a real machine and without GEMMs, a Row is the Program's time and nothing else."""
+    """On an hw cluster and without GEMMs, a Row has the Program's time and no surroundings."""
     if not case.system.has_real_form or not hasattr(case.options, "compute"):
         raise NotRun('a real form with the option "compute" is needed')
     options = case.given | {"compute": False}
@@ -18,4 +18,4 @@ def pure_communication_has_no_surroundings(case: SystemCase) -> Lines:
     if row.surroundings_us or "surroundings_us" in row.to_dict():
         yield f"surroundings_us: found {row.surroundings_us}, expected none"
     if not row.eager_us == row.time_us == row.simulated_us:
-        yield f"times: found eager {row.eager_us}, time {row.time_us}, simulated {row.simulated_us} us, expected one value"
+        yield f"times: found eager {row.eager_us}, time {row.time_us}, simulated {row.simulated_us} us, expected equal times"

@@ -37,7 +37,7 @@ def layer_case(
     expert_hidden: int = 16,
     seed: int = 0,
 ) -> LayerCase:
-    """`tokens` in all; token 0 goes nowhere and token 3 has dropped one choice."""
+    """A layer of `tokens` tokens. Token 0 has no expert, and token 3 has one dropped choice."""
     rng = np.random.default_rng(seed)
     n = number(dtype)
     expert = np.argsort(rng.random((tokens, experts)), axis=1)[:, :topk]
@@ -62,4 +62,4 @@ def run_case(case: LayerCase, machine: Machine, *, backward: bool = False) -> tu
 
 
 NAMES = ("y", "dx", "gate gradients", "w1 gradients", "w2 gradients")
-"""What `run_case` returns."""
+"""Names of the results of `run_case`."""
