@@ -17,7 +17,7 @@ from dysharp.specs import load_cluster, load_model
 
 SMALL: dict[str, Any] = {"gpus": 4, "tokens": 24}
 
-# The fields of `run --json` (design section 6) and their types; a nested dict lists its own keys.
+# The fields of `run --json` and their types; a nested dict lists its own keys.
 OPERATORS = {"dispatch": int, "combine": int, "other": int}
 PHASE = {"start": float, "end": float, "busy": float}
 SCHEMA: dict[str, Any] = {

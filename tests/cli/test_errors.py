@@ -1,4 +1,4 @@
-"""Wrong input: one line on stderr, nothing on stdout, exit code 2, nothing written (design section 8)."""
+"""Wrong input: one line on stderr, nothing on stdout, exit code 2, nothing written."""
 
 import io
 import pickle

@@ -12,7 +12,7 @@ from dysharp.experiments.figure import PACKET_FORMAT
 from dysharp.isa.efficiency import FORMATS, closed_efficiency, encoded_efficiency
 from dysharp.isa.framing import pull_train
 
-# spec/dysharp.md section 2.4, percent: ideal, lean copies, a flit on every copy, seven and eight addresses more
+# Worked by hand from the packet formats (docs/design/0004), percent: ideal, lean copies, a flit on every copy, seven and eight addresses more
 TABLE = {
     16: (33.3, 32.1, 25.0, 22.0, 20.9),
     32: (50.0, 48.6, 40.0, 36.0, 34.6),

@@ -85,7 +85,7 @@ def test_store(payload_bytes: int) -> None:
 
 
 def test_published_efficiency() -> None:
-    """Payload flits over all flits of nine links at 128 B and eight targets: 79.1 %, 69.2 % explicit (spec/dysharp.md section 2.4)."""
+    """Payload flits over all flits of nine links at 128 B and eight targets: 79.1 %, 69.2 % explicit."""
     data, eight = bytes(128), tuple(range(8))
     lean = _bytes(Command.DYST, targets=eight, payload=data) + _bytes(Command.MERGED_ACK, count=8)
     lean += 8 * (_bytes(Command.DYST_REPLICA, targets=(3,), local_experts=8, payload=data) + _bytes(Command.ACK, count=1))
