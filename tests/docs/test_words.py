@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -58,8 +60,13 @@ def names() -> list[str]:
 
 
 def is_defined(name: str) -> bool:
-    """Whether the last part of a dotted name is a class, function, field, constant or module of the package."""
-    last = name.rsplit(".", maxsplit=1)[-1]
+    """Whether a name that begins with a folder resolves by import; else whether the package defines its last part."""
+    folder, *parts = name.split(".")
+    if parts and (ROOT / "dysharp" / folder).is_dir():
+        with contextlib.suppress(ImportError, AttributeError):
+            return bool(pkgutil.resolve_name(f"dysharp.{name}"))
+        return False
+    last = parts[-1] if parts else folder
     modules = [*(ROOT / "dysharp").rglob(f"{last}.py"), *(ROOT / "dysharp").rglob(f"{last}/__init__.py")]
     return bool(modules) or last == "dysharp" or bool(re.search(rf"(?:class|def) {last}\b|\b{last}\b\"?(?:: | = |=)", SOURCES))
 
