@@ -27,11 +27,6 @@ def ns_to_ps(ns: float) -> int:
     return _whole(ns * PS_PER_NS)
 
 
-def us_to_ps(us: float) -> int:
-    """Microseconds to picoseconds."""
-    return _whole(us * PS_PER_US)
-
-
 def ps_to_ns(ps: int) -> float:
     """Picoseconds to nanoseconds, for rows and plots only."""
     return ps / PS_PER_NS
@@ -60,11 +55,3 @@ def GB_to_bytes(gb: float) -> int:
 def KiB_to_bytes(kib: float) -> int:
     """Kibibytes to bytes."""
     return _whole(kib * KiB)
-
-
-def busy_ps(n_bytes: int, rate_bytes_per_us: int) -> int:
-    """Picoseconds a server of this rate is busy with `n_bytes`, rounded up once.
-
-    Call it once per busy period, never per flit: rounding each flit up costs 1 % and more.
-    """
-    return -(-n_bytes * PS_PER_US // rate_bytes_per_us)

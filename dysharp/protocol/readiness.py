@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from dysharp.protocol.frozen import Table
 
 Notice = tuple[int, int]  # (token, expert)
-Told = tuple[int, ...]  # experts that have told, in order of arrival
+Announced = tuple[int, ...]  # experts that have told, in order of arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class ReadinessState:
 
     entries: int
     expected: tuple[int, ...]
-    on_chip: Table[int, Told] = field(default_factory=Table)
-    memory: Table[int, Told] = field(default_factory=Table)
+    on_chip: Table[int, Announced] = field(default_factory=Table)
+    memory: Table[int, Announced] = field(default_factory=Table)
     ready: Table[int, None] = field(default_factory=Table)
 
 
@@ -74,5 +74,5 @@ def step(state: ReadinessState, notice: Notice) -> tuple[ReadinessState, tuple[O
     return replace(state, on_chip=on_chip, memory=memory), (Spilled(victim),)
 
 
-def _told(state: ReadinessState, token: int) -> Told:
+def _told(state: ReadinessState, token: int) -> Announced:
     return state.on_chip.get(token) or state.memory.get(token) or ()

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.workload.traces import Trace
+from dysharp.workload.traces import Recording
 
 
 def deal(
-    trace: Trace, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator
+    trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """Expert ids of every GPU's tokens: ([n_gpus * tokens_per_gpu, topk] int32, notes for the header).
 
@@ -49,7 +49,7 @@ def _mixed(n_recorded: int, n_needed: int, rng: np.random.Generator) -> tuple[ND
     return token, n_needed
 
 
-def _kept_lengths(trace: Trace, keep: NDArray[np.bool_], tokens_per_gpu: int) -> NDArray[np.int64]:
+def _kept_lengths(trace: Recording, keep: NDArray[np.bool_], tokens_per_gpu: int) -> NDArray[np.int64]:
     """Lengths of the sequences that are left without their unrecorded tokens."""
     if trace.seq_len is None:
         n_kept = int(keep.sum())

@@ -25,7 +25,7 @@ from dysharp.workload.routing import (
     variation,
 )
 from dysharp.workload.spec import DISTRIBUTIONS, parse_routing
-from dysharp.workload.traces import Trace, copies_max_mean, load_trace
+from dysharp.workload.traces import Recording, copies_max_mean, load_trace
 
 _MAX_GPUS = 1 << 12
 
@@ -112,8 +112,8 @@ def describe_routing(routing: Routing) -> LayerRow:
     return _layer_row(routing.description, None, load, routing.topk, routing.n_tokens, (gpu,))
 
 
-def describe_trace(trace: Trace, n_gpus: Sequence[int] = (8, 16, 32, 64)) -> list[LayerRow]:
-    """The rows of a Trace in memory; raises ConfigError as `describe`."""
+def describe_trace(trace: Recording, n_gpus: Sequence[int] = (8, 16, 32, 64)) -> list[LayerRow]:
+    """The rows of a Recording in memory; raises ConfigError as `describe`."""
     _check_gpus(n_gpus)
     return _of_trace(trace, None, n_gpus)
 
@@ -124,7 +124,7 @@ def _check_gpus(n_gpus: Sequence[int]) -> None:
             raise ConfigError(f"describe: found {count} GPUs, expected 1 to {_MAX_GPUS}")
 
 
-def _of_trace(trace: Trace, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
+def _of_trace(trace: Recording, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
     rows = range(len(trace.layers)) if layer is None else [trace.row_of(layer)]
     placements = [auto(trace.n_experts, count) for count in n_gpus]
     found = []

@@ -18,7 +18,7 @@ from dysharp.workload.deal import deal
 from dysharp.workload.placement import auto, place, replica_slots
 from dysharp.workload.routing import Routing, count_ids
 from dysharp.workload.spec import RoutingSpec, parse_routing
-from dysharp.workload.traces import Trace, load_trace, median_layer
+from dysharp.workload.traces import Recording, load_trace, median_layer
 
 _MAX_EXPERTS = 1 << 16
 _MAX_ROWS = (1 << 31) - 1
@@ -265,7 +265,7 @@ def _from_trace(
     return _Choice(expert, description, trace.synthetic, notes, trace.layers[row])
 
 
-def _check_trace(trace: Trace, model: Model) -> None:
+def _check_trace(trace: Recording, model: Model) -> None:
     if (trace.n_experts, trace.topk) != (model.n_experts, model.topk):
         raise ConfigError(
             f"trace {trace.name}: recorded with top-{trace.topk} of {trace.n_experts} experts, "

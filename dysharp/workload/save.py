@@ -1,4 +1,4 @@
-"""Writing a `Trace` in the package's own `.npz` format."""
+"""Writing a `Recording` in the package's own `.npz` format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from dysharp.errors import ConfigError
-from dysharp.workload.traces import Trace
+from dysharp.workload.traces import Recording
 
 
 def check_writable(path: str | os.PathLike[str], ending: str = ".npz") -> Path:
@@ -28,7 +28,7 @@ def check_writable(path: str | os.PathLike[str], ending: str = ".npz") -> Path:
     return file
 
 
-def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
+def save_trace(trace: Recording, path: str | os.PathLike[str]) -> Path:
     """Write `trace` as `.npz` (`load_trace` reads it back): to a temporary name first, then renamed. The same trace gives the same bytes.
 
     Raises ConfigError for another ending than `.npz` and for a folder that cannot be written to.
@@ -65,7 +65,7 @@ def _write(file: Path, write: Callable[[IO[bytes]], object]) -> None:
         raise
 
 
-def _arrays(trace: Trace) -> dict[str, Any]:
+def _arrays(trace: Recording) -> dict[str, Any]:
     meta = {"model": trace.name, "k": trace.topk, "E": trace.n_experts, "origin": trace.origin, "synthetic": trace.synthetic}
     arrays: dict[str, Any] = {"expert": trace.expert, "layer_id": np.array(trace.layers, dtype=np.int32)}
     if trace.weight is not None:

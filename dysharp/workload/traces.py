@@ -29,7 +29,7 @@ _MAX_ORIGIN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Recording:
     """Expert ids of real tokens. `expert`: [layers, tokens, topk] signed integers, -1 = not recorded.
 
     `layers`: the model's own layer numbers. `seq_len`: [sequences] int64, the token axis is these sequences
@@ -72,7 +72,7 @@ def packaged_traces() -> tuple[str, ...]:
     return tuple(_PACKAGED)
 
 
-def load_trace(name: str) -> Trace:
+def load_trace(name: str) -> Recording:
     """A packaged trace by name, or a file in one of two formats; raises ConfigError on damage.
 
     Own format: `expert [layers, tokens, topk]` integers (-1 = none), optional `weight` of that shape,
@@ -93,13 +93,13 @@ def load_trace(name: str) -> Trace:
     return _read(path, path.stem)
 
 
-def median_layer(trace: Trace, placement: Placement) -> int:
+def median_layer(trace: Recording, placement: Placement) -> int:
     """Index of the layer whose copies per GPU have the median max/mean (the lower one of two)."""
     ratio = [copies_max_mean(layer_counts(trace, row), placement) for row in range(len(trace.layers))]
     return int(np.argsort(ratio, kind="stable")[(len(ratio) - 1) // 2])
 
 
-def layer_counts(trace: Trace, row: int) -> NDArray[np.int64]:
+def layer_counts(trace: Recording, row: int) -> NDArray[np.int64]:
     """How often each expert was chosen in one layer, incomplete tokens left out. [n_experts] int64."""
     ids = trace.expert[row]
     keep = trace.recorded(row)
@@ -112,13 +112,13 @@ def copies_max_mean(count: NDArray[np.int64], placement: Placement) -> float:
     return max_over_mean(per_slot.reshape(placement.n_gpus, -1).sum(axis=1))
 
 
-def _joined(name: str, parts: list[Trace]) -> Trace:
+def _joined(name: str, parts: list[Recording]) -> Recording:
     lengths = [part.seq_len for part in parts if part.seq_len is not None]
     expert = np.concatenate([part.expert for part in parts], axis=1)
-    return Trace(name, expert, parts[0].layers, np.concatenate(lengths), parts[0].n_experts)
+    return Recording(name, expert, parts[0].layers, np.concatenate(lengths), parts[0].n_experts)
 
 
-def _read(path: Path, name: str) -> Trace:
+def _read(path: Path, name: str) -> Recording:
     arrays = read_npz(path, {*_OWN, *_PLAIN})
     if "expert" in arrays:
         _need(path, arrays, ("expert", "meta"))
@@ -144,7 +144,7 @@ def _read(path: Path, name: str) -> Trace:
         check_weights(path, weight, expert.shape, numbers)
     lengths = _lengths(path, arrays, expert.shape[1])
     origin = one_line(str(meta.get("origin", ""))[:_MAX_ORIGIN])
-    return Trace(name, ids, numbers, lengths, n_experts, weight, meta.get("synthetic") is True, origin)
+    return Recording(name, ids, numbers, lengths, n_experts, weight, meta.get("synthetic") is True, origin)
 
 
 def _need(path: Path, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benc
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 OUTSIDE = re.compile(r"(?<![\w/.-])(?:spec|shared)/[\w.]+|\b(?:spec|design) section \d|\bhouse_style\b")
 """Notes that the project was written from; no clone has them."""
-PENDING = {"docs/writing-a-system.md", "docs/follow-an-op.md", "Hardware", "Recording"}
+PENDING = {"docs/writing-a-system.md", "docs/follow-an-op.md", "Hardware"}
 """Pages and names of docs/design/0009 that other branches bring; to be emptied when they are merged."""
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "dysharp").rglob("*.py")))
 

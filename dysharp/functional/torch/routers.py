@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.functional.torch.extra import require_torch, require_transformers
-from dysharp.workload.traces import Trace, check_weights, checked_ids
+from dysharp.workload.traces import Recording, check_weights, checked_ids
 
 if TYPE_CHECKING:
     import torch
@@ -60,10 +60,10 @@ def capture(
     batch: int = 4,
     name: str = "",
     progress: Callable[[int, int], None] | None = None,
-) -> Trace:
+) -> Recording:
     """Run `model` on token ids [tokens] and return what its routers chose: ids and float32 gate weights, as its experts received them.
 
-    The tokens are cut into windows of `sequence` (512, or the model's own limit), the sequences of the Trace; windows run `batch` at a
+    The tokens are cut into windows of `sequence` (512, or the model's own limit), the sequences of the Recording; windows run `batch` at a
     time, none is padded. `layers`: the numbers in the modules' names, all MoE layers by default. Works on every model whose experts are
     called with (hidden states, expert ids, gate weights), as in transformers 5; the model is left as it was. `progress(done, total)`
     counts tokens.
@@ -207,7 +207,7 @@ def _groups(windows: list[Array], batch: int) -> Iterator[list[Array]]:
     yield from ([window] for window in windows[len(full) :])
 
 
-def _trace(name: str, recorders: list[_Recorder], lengths: list[int]) -> Trace:
+def _trace(name: str, recorders: list[_Recorder], lengths: list[int]) -> Recording:
     first = recorders[0]
     form = (first.n_experts, first.ids[0].shape[1])
     for r in recorders:
@@ -219,4 +219,4 @@ def _trace(name: str, recorders: list[_Recorder], lengths: list[int]) -> Trace:
     weight = np.stack([np.concatenate(r.weights) for r in recorders])
     ids = checked_ids(name, expert, layers, first.n_experts)
     check_weights(name, weight, expert.shape, layers)
-    return Trace(name, ids, layers, np.array(lengths, dtype=np.int64), first.n_experts, weight, origin="captured from the model's own routers")
+    return Recording(name, ids, layers, np.array(lengths, dtype=np.int64), first.n_experts, weight, origin="captured from the model's own routers")

@@ -1,4 +1,4 @@
-"""Routing dumps of other tools as a `Trace`. Files are data: nothing in them is executed, and sizes are checked before memory is taken."""
+"""Routing dumps of other tools as a `Recording`. Files are data: nothing in them is executed, and sizes are checked before memory is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the arrays of a dump to one checked `Trace`."""
+"""From the arrays of a dump to one checked `Recording`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.hints import Hints
-from dysharp.workload.traces import Trace, check_weights, checked_ids
+from dysharp.workload.traces import Recording, check_weights, checked_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Piece:
 class Imported:
     """What a file became: `notes` say what was assumed on the way."""
 
-    trace: Trace
+    trace: Recording
     format: str
     notes: tuple[str, ...]
 
@@ -76,7 +76,7 @@ def imported(
     incomplete = int((joined < 0).any(axis=2).sum())
     if incomplete:
         notes = (*notes, f"{incomplete} rows with -1: they stay in the file, a replay leaves them out")
-    trace = Trace(
+    trace = Recording(
         name, joined, numbers, _lengths(pieces), n_experts, np.concatenate(weights, axis=1) if weights else None, origin=f"imported ({format_name})"
     )
     return Imported(trace, format_name, notes)
@@ -136,6 +136,6 @@ def joined(parts: Sequence[Imported]) -> Imported:
     return Imported(trace, parts[0].format, tuple(dict.fromkeys(note for p in parts for note in p.notes)))
 
 
-def _form(trace: Trace) -> str:
+def _form(trace: Recording) -> str:
     layers = ", ".join(str(n) for n in trace.layers[:12])
     return f"top-{trace.topk} of {trace.n_experts} experts{'' if trace.weight is None else ' with gate weights'} in layers {layers}"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.hints import Hints
 from dysharp.workload.importers.pieces import Imported
-from dysharp.workload.traces import Trace
+from dysharp.workload.traces import Recording
 
 _ROUNDS_PER_CHOICE = 6  # each choice changes tokens about so often: exp(-6) of them stay where they were dealt
 _MAX_TOKENS = 1 << 19
@@ -78,7 +78,7 @@ def imported_counts(
     hints: Hints,
     notes: tuple[str, ...] = (),
 ) -> Imported:
-    """A Trace drawn from loads [layers, experts], layer by layer with streams of their own; layers without any load are left out.
+    """A Recording drawn from loads [layers, experts], layer by layer with streams of their own; layers without any load are left out.
 
     Without `hints.tokens` the loads must be whole and are met exactly, by as many tokens as they stand for; with it they are scaled first.
     """
@@ -109,7 +109,7 @@ def imported_counts(
     incomplete = int(np.less(expert, 0).any(axis=2).sum())
     if incomplete:
         notes = (*notes, f"{incomplete} rows with -1, since the counts do not fill every token: a replay leaves them out")
-    trace = Trace(name, expert, tuple(layers[row] for row in rows), None, count.shape[1], None, True, origin)
+    trace = Recording(name, expert, tuple(layers[row] for row in rows), None, count.shape[1], None, True, origin)
     return Imported(trace, format_name, (origin, *notes))
 
 
