@@ -1,7 +1,7 @@
-"""Units. Time is int64 picoseconds, sizes int64 bytes, rates int64 bytes (or FLOP) per microsecond.
+"""Units. Time is int64 picoseconds, sizes are int64 bytes, rates are int64 bytes (or FLOP) per microsecond.
 
-GB and GB/s are decimal (1e9); KiB, MiB and GiB are binary. Conversions into integers round to nearest and
-raise `ValueError` for a negative, infinite or not-a-number input.
+GB and GB/s are decimal (1e9). KiB, MiB and GiB are binary. A conversion to an integer rounds to the nearest one.
+It raises `ValueError` for a negative, infinite or not-a-number input.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def ns_to_ps(ns: float) -> int:
 
 
 def ps_to_ns(ps: int) -> float:
-    """Picoseconds to nanoseconds, for rows and plots only."""
+    """Picoseconds to nanoseconds, for Rows and plots only."""
     return ps / PS_PER_NS
 
 
 def ps_to_us(ps: int) -> float:
-    """Picoseconds to microseconds, for rows and plots only."""
+    """Picoseconds to microseconds, for Rows and plots only."""
     return ps / PS_PER_US
 
 
