@@ -16,7 +16,7 @@ PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 
 
-def _whole(value: float) -> int:
+def _rounded(value: float) -> int:
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"found {value}, expected a finite number of at least 0")
     return round(value)
@@ -24,7 +24,7 @@ def _whole(value: float) -> int:
 
 def ns_to_ps(ns: float) -> int:
     """Nanoseconds to picoseconds."""
-    return _whole(ns * PS_PER_NS)
+    return _rounded(ns * PS_PER_NS)
 
 
 def ps_to_ns(ps: int) -> float:
@@ -39,19 +39,19 @@ def ps_to_us(ps: int) -> float:
 
 def GBps_to_bytes_per_us(gb_per_s: float) -> int:
     """GB/s (decimal) to bytes per microsecond: 1 GB/s = 1000."""
-    return _whole(gb_per_s * 1_000)
+    return _rounded(gb_per_s * 1_000)
 
 
 def TFLOPS_to_flops_per_us(tflops: float) -> int:
     """TFLOP/s to FLOP per microsecond: 1 TFLOP/s = 1e6."""
-    return _whole(tflops * 1_000_000)
+    return _rounded(tflops * 1_000_000)
 
 
 def GB_to_bytes(gb: float) -> int:
     """Decimal gigabytes to bytes."""
-    return _whole(gb * GB)
+    return _rounded(gb * GB)
 
 
 def KiB_to_bytes(kib: float) -> int:
     """Kibibytes to bytes."""
-    return _whole(kib * KiB)
+    return _rounded(kib * KiB)

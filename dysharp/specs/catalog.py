@@ -93,7 +93,7 @@ def _in_file(build: Callable[[], Spec], where: str) -> Spec:
 
 
 def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
-    """`table` completed by the packaged spec that `base = "name"` names. A key of the file replaces the key of the base.
+    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace keys of the base.
 
     A variant needs its own name: no printed table may show changed numbers under a packaged name.
     """

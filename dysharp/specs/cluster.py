@@ -78,7 +78,7 @@ class Cluster:
 
     @property
     def software_costs(self) -> bool:
-        """Whether systems run in their real form, with launches, barriers and polls, unless the option `form` says otherwise."""
+        """Whether systems run in their real form (launches, barriers, polls) unless the option `form` is set."""
         return self.family == "hw"
 
     def peak_flops_per_us(self, dtype: str) -> int:

@@ -1,4 +1,4 @@
-"""Workloads: `Routing`, which expert every token needs, where it lives, and the bytes that follow from it."""
+"""`Routing`: which experts every token needs and where the experts lie. Traffic: the bytes that follow from it."""
 
 from __future__ import annotations
 

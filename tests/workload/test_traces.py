@@ -272,7 +272,7 @@ def test_bad_files(case: str, tmp_path: Path) -> None:
         ("model,layer,expert,count\nm,0,0,-3\n", r"row 2, column count: found '-3', expected a whole number"),
         (
             "model,layer,expert,count\nm,0,0,3\nm,0,0,3\n",
-            r"row 3: expert 0 of layer 0 stands in the file already",
+            r"row 3: found expert 0 of layer 0 again, expected each expert once",
         ),
         ("model,layer,expert,count\nm,0,1,3\n", r"m: layer 0 has no row for expert 0 of 2"),
         ("model,layer,expert,count\nm,0,0,0\n", r"m: layer 0 has only zero counts"),
