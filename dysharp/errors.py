@@ -1,4 +1,4 @@
-"""The exception tree. Every message is one line: what was found, what was expected, where."""
+"""The exceptions. Every message is one line. It names the place, the value found and the value expected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def one_line(text: str) -> str:
 
 
 class DysharpError(Exception):
-    """Base of all errors a caller may want to catch; `exit_code` is what the command line returns."""
+    """Base of all errors that a caller may want to catch. The command line returns `exit_code`."""
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str) -> None:
-        # Messages quote text from files; escaping here keeps the one-line promise for every subclass.
+        # Messages quote text from files. Escaping here keeps the message of every subclass on one line.
         super().__init__(one_line(message))
 
 
@@ -43,7 +43,7 @@ class EmulationMismatch(DysharpError):
 
 
 class IsaError(DysharpError):
-    """A packet that cannot be written to or read from the wire: a field out of range, damage, a broken rule. Exit code 1."""
+    """A packet that cannot be encoded or decoded: a field out of range, damage, a broken rule. Exit code 1."""
 
 
 class MissingExtra(DysharpError):
@@ -58,12 +58,12 @@ class MissingExtra(DysharpError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A tail for an error message: `; did you mean "x"?`, else the list of valid names.
+    """The end of an error message: `; did you mean "x"?`, or the list of valid names if no name is close.
 
-    The comparison ignores case. Returns `; there is none` when `names` is empty.
+    The comparison ignores case. The result is `; there is none` when `names` is empty.
     """
     known = {n.casefold(): n for n in sorted(names)}
-    # difflib is quadratic: a megabyte of garbage must not hang the error path.
+    # difflib takes quadratic time, so an error about a megabyte of garbage compares its beginning only.
     folded = name[:200].casefold()
     begins = [n for n in known if folded and n.startswith(folded)]
     close = begins[:1] or difflib.get_close_matches(folded, known, n=1, cutoff=0.6)

@@ -1,7 +1,7 @@
-"""Units. Time is int64 picoseconds, sizes int64 bytes, rates int64 bytes (or FLOP) per microsecond.
+"""Units. Time is int64 picoseconds, sizes are int64 bytes, rates are int64 bytes (or FLOP) per microsecond.
 
-GB and GB/s are decimal (1e9); KiB, MiB and GiB are binary. Conversions into integers round to nearest and
-raise `ValueError` for a negative, infinite or not-a-number input.
+GB and GB/s are decimal (1e9). KiB, MiB and GiB are binary. A conversion to an integer rounds to the nearest one.
+It raises `ValueError` for a negative, infinite or not-a-number input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 
 
-def _whole(value: float) -> int:
+def _rounded(value: float) -> int:
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"found {value}, expected a finite number of at least 0")
     return round(value)
@@ -24,47 +24,34 @@ def _whole(value: float) -> int:
 
 def ns_to_ps(ns: float) -> int:
     """Nanoseconds to picoseconds."""
-    return _whole(ns * PS_PER_NS)
-
-
-def us_to_ps(us: float) -> int:
-    """Microseconds to picoseconds."""
-    return _whole(us * PS_PER_US)
+    return _rounded(ns * PS_PER_NS)
 
 
 def ps_to_ns(ps: int) -> float:
-    """Picoseconds to nanoseconds, for rows and plots only."""
+    """Picoseconds to nanoseconds, for Rows and plots only."""
     return ps / PS_PER_NS
 
 
 def ps_to_us(ps: int) -> float:
-    """Picoseconds to microseconds, for rows and plots only."""
+    """Picoseconds to microseconds, for Rows and plots only."""
     return ps / PS_PER_US
 
 
 def GBps_to_bytes_per_us(gb_per_s: float) -> int:
     """GB/s (decimal) to bytes per microsecond: 1 GB/s = 1000."""
-    return _whole(gb_per_s * 1_000)
+    return _rounded(gb_per_s * 1_000)
 
 
 def TFLOPS_to_flops_per_us(tflops: float) -> int:
     """TFLOP/s to FLOP per microsecond: 1 TFLOP/s = 1e6."""
-    return _whole(tflops * 1_000_000)
+    return _rounded(tflops * 1_000_000)
 
 
 def GB_to_bytes(gb: float) -> int:
     """Decimal gigabytes to bytes."""
-    return _whole(gb * GB)
+    return _rounded(gb * GB)
 
 
 def KiB_to_bytes(kib: float) -> int:
     """Kibibytes to bytes."""
-    return _whole(kib * KiB)
-
-
-def busy_ps(n_bytes: int, rate_bytes_per_us: int) -> int:
-    """Picoseconds a server of this rate is busy with `n_bytes`, rounded up once.
-
-    Call it once per busy period, never per flit: rounding each flit up costs 1 % and more.
-    """
-    return -(-n_bytes * PS_PER_US // rate_bytes_per_us)
+    return _rounded(kib * KiB)

@@ -1,4 +1,4 @@
-"""`capture`: from a model and a text to a Trace of its routing."""
+"""`capture`: from a model and a text to a Recording of its routing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError
 from dysharp.specs.reading import decode
 from dysharp.units import MiB
-from dysharp.workload import Trace
+from dysharp.workload import Recording
 
 if TYPE_CHECKING:
     import torch
@@ -29,11 +29,11 @@ def capture(
     max_tokens: int = MAX_TOKENS,
     sequence: int | None = None,
     progress: Progress | None = None,
-) -> Trace:
+) -> Recording:
     """Record the experts that a Hugging Face MoE model chooses while it reads the first `max_tokens` tokens of `text`.
 
     model      a model in memory, or a local folder with `config.json` and `*.safetensors`
-    tokenizer  None: the tokenizer of the folder; without one the model reads the bytes of the text, and the Trace's `origin` says so
+    tokenizer  None: the tokenizer of the folder; without one the model reads the bytes of the text, and the Recording's `origin` says so
     layers     layers to record. None: all layers with experts
     sequence   tokens of one sequence; they attend to each other. None: 512, or the model's limit
 

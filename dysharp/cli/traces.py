@@ -12,7 +12,7 @@ from dysharp.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dysharp.workload import Trace
+    from dysharp.workload import Recording
 
 GiB = 1 << 30
 _gpus = click.option("--gpus", default="8,16,32,64", show_default=True, metavar="G,G,...", help="Numbers of GPUs to place the experts on.")
@@ -167,7 +167,7 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-def _save(trace: Trace, out: str | Path, counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
+def _save(trace: Recording, out: str | Path, counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
     from dysharp.cli.output import print_json
     from dysharp.cli.routing import print_layers, routing_dict
     from dysharp.workload import describe_trace, save_trace

@@ -1,6 +1,6 @@
 """All-reduce kernels beside NCCL's as lists of steps, and their closed form: `measured.allreduce_program` builds Programs from the same lists.
 
-Steps and their order are those of the public sources named at `KERNELS`; nothing is fitted here.
+Steps and their order are those of the public sources named at `ALLREDUCES`; nothing is fitted here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 FLIGHT_US = 0.5
 """GPU to switch to GPU on every packaged machine."""
 TORCH_BUFFER = ("copy", "launch", "flags")
-KERNELS: dict[str, tuple[str, ...]] = {
+ALLREDUCES: dict[str, tuple[str, ...]] = {
     "one-shot": ("launch", "pull"),
     "two-shot polled": ("launch", "pull+multicast"),
     "two-shot": ("launch", "pull+multicast", "sync"),
@@ -70,7 +70,7 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
     """All-reduce of `n_bytes` per GPU. `in_flight`: most bytes that a GPU has under way of each load (0: no limit)."""
     n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
     round_trip = 2 * FLIGHT_US + choice_int("machine.responder_ns") / 1e3
-    steps = KERNELS[kernel]
+    steps = ALLREDUCES[kernel]
     time = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
     for step, following in zip(steps, (*steps[1:], ""), strict=True):
         if step == "launch":

@@ -102,16 +102,3 @@ def grouped_gemm_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: Arr
         each = 2 * TILE_ROWS * columns * k / (per_sm * _tile_rate(TILE_ROWS, columns)) + constants["gemm.tile_us"]
         compute = np.minimum(compute, waves * each)
     return launch_us(gpu, constants) + overlap(compute, hbm_us(gpu, constants, moved), constants["sm.overlap"])
-
-
-def attention_us(gpu: Gpu, constants: Constants, batch: ArrayLike, heads: ArrayLike, queries: ArrayLike, keys: ArrayLike, head_dim: ArrayLike,
-                 *, causal: bool = True) -> F64:
-    """Exact attention (FlashAttention): two GEMMs per head at the BF16 rate, half of them under a causal mask, against reading K and V once.
-
-    Not fitted: no row of attention alone is in the data; the constants are those of the dense GEMM.
-    """
-    b, h, q, s, d = (np.asarray(x, np.float64) for x in (batch, heads, queries, keys, head_dim))
-    pairs = q * s - np.where(causal, np.minimum(q, s) * (np.minimum(q, s) - 1) / 2, 0.0)
-    flops = 4 * b * h * pairs * d
-    moved = 2.0 * b * h * d * (2 * q + 2 * s)
-    return launch_us(gpu, constants) + np.maximum(flops / sustained_flops_per_us(gpu, constants, "bf16"), hbm_us(gpu, constants, moved))

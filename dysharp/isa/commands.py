@@ -1,7 +1,11 @@
 """Commands, the named numbers in a packet, and the layout of flit 0 for each command.
 
-Source: spec/dysharp.md section 2.1 for the address half of the `dymultimem` requests (48 + 1 + 15 bits) and section 4 for the virtual channels,
-section 14 (3) for the replicas; commands, codes and the control half are assumed, because NVLink's are not public.
+| part | source |
+|---|---|
+| address half of the `dymultimem` requests: 48 + 1 + 15 bits | DySHARP (arXiv 2605.05607), packet format |
+| sixteen virtual channels per input port | DySHARP, methodology |
+| replicas without extension flit | docs/design/0004, Packets; choice `dysharp.replica_form` |
+| commands, codes, control half | assumed: those of NVLink are not public |
 """
 
 from __future__ import annotations
@@ -15,13 +19,13 @@ from dysharp.isa.fields import Field, Layout
 FLIT_BYTES: Final = 16
 FLIT_BITS: Final = 128
 MAX_PAYLOAD: Final = 256  # bytes in one packet
-BITMAP_EXPERTS: Final = 15  # local experts that a replica names one bit each
-INLINE_EXPERTS: Final = 32  # local experts that five bits tell apart
-INLINE_IDS: Final = 3  # such ids in fifteen bits
+BITMAP_EXPERTS: Final = 15  # most local experts for a bitmap with one bit per expert
+INLINE_EXPERTS: Final = 32  # most local experts for ids of five bits
+INLINE_IDS: Final = 3  # ids of five bits in fifteen bits
 
 
 class Command(IntEnum):
-    """What a packet is. 0 is left out: a link that sends nothing sends zeros."""
+    """What a packet is. No command has the code 0, because an idle link sends zeros."""
 
     DYST = 1
     DYLD = 2
@@ -45,7 +49,10 @@ class Command(IntEnum):
 
 
 class VirtualChannel(IntEnum):
-    """The sixteen virtual channels of an input port: eight for requests, eight for answers, so that answers always drain."""
+    """The sixteen virtual channels of an input port: eight for requests, eight for answers.
+
+    Answers never wait behind requests, so they always drain.
+    """
 
     REQUEST_0 = 0
     REQUEST_1 = 1
@@ -66,7 +73,7 @@ class VirtualChannel(IntEnum):
 
 
 class Stage(IntEnum):
-    """The stage bit: which base address and which access the memory manager of the target uses."""
+    """The stage bit. It selects the base address and the access in the memory manager of the target."""
 
     DISPATCH = 0
     COMBINE = 1
@@ -83,12 +90,12 @@ class Dtype(IntEnum):
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one element; 1 for NONE, whose payload is plain bytes."""
+        """Bytes of one element. 1 for NONE: its payload is plain bytes."""
         return (1, 4, 8, 4, 2)[self]
 
     @property
     def sum_dtype(self) -> Dtype:
-        """The type in which a switch sums elements of this type: itself, but FLOAT32 for BFLOAT16."""
+        """The type in which a switch sums elements of this type: FLOAT32 for BFLOAT16, otherwise the type itself."""
         return Dtype.FLOAT32 if self is Dtype.BFLOAT16 else self
 
 
@@ -136,7 +143,7 @@ assert CONTROL[-1].width == 8
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one command is written. `answer`: it travels on an answer channel."""
+    """How one command is encoded. `answer`: the packet travels on an answer channel."""
 
     name: str
     half: Half
@@ -175,5 +182,5 @@ RULES: Final[dict[Command, Rule]] = {
 
 
 def virtual_channel(op: Command, lane: int = 0) -> VirtualChannel:
-    """The channel of `lane` (0 .. 7) in the group that `op` belongs to."""
+    """The virtual channel `lane` (0 .. 7) in the group of command `op`."""
     return VirtualChannel(lane + 8 * RULES[op].answer)

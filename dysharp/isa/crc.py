@@ -1,7 +1,7 @@
 """CRC-8 of a packet: polynomial x^8 + x^2 + x + 1, initial value 0, nothing reflected.
 
-Every damage confined to eight neighbouring bits changes it, single bits included, and so does any odd number of flipped bits.
-NVLink's own check is not public (assumed).
+The CRC detects every damage within eight neighbouring bits, and every odd number of flipped bits. It is assumed:
+the check of NVLink is not public.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TABLE = bytes(_times_x8(byte) for byte in range(256))
 def crc8(data: bytes | bytearray) -> int:
     """The CRC-8 of `data`, 0 .. 255.
 
-    A loop over all bytes would dominate the cost of a packet. Because x^127 = 1, pieces of the message that lie a multiple of 127 bits
-    apart may be added first; what remains is one piece of 127 bits.
+    A loop over all bytes would dominate the cost of a packet. Because x^127 = 1 modulo the polynomial, pieces of the
+    message at distances of 127 bits are added first. The loop then covers one piece of 127 bits.
     """
     word = int.from_bytes(data, "big")
     width = PERIOD << (8 * len(data) // PERIOD).bit_length()

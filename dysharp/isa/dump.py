@@ -10,15 +10,20 @@ from dysharp.isa.commands import FLIT_BITS, FLIT_BYTES, RULES, Command, Dtype, H
 from dysharp.isa.fields import unpack
 from dysharp.isa.packets import IDS_PER_FLIT, Packet, encode, flits, replica_form
 
-SHOWN: Final = 4  # values of a data flit
-HEX_DIGITS: Final = 2 * FLIT_BYTES + 3  # four groups
+SHOWN: Final = 4  # values of a data flit that are printed
+HEX_DIGITS: Final = 2 * FLIT_BYTES + 3  # with the three spaces between four groups
 
 
 def dump(packet: Packet) -> str:
-    """The flits of `packet` in hexadecimal at the left, what they mean at the right; no newline at the end.
+    """The flits of `packet`: hexadecimal at the left, meaning at the right, no newline at the end.
 
-    Flit 0 shows one field a line with its bit range (bit 127 is sent first), extension flits their ids or address, data flits the first
-    values by dtype. Raises IsaError for a packet that cannot be encoded.
+    | flit | meaning |
+    |---|---|
+    | flit 0 | one field per line with its bit range; bit 127 is sent first |
+    | extension flit | its ids, or its address |
+    | data flit | its first values, by dtype |
+
+    Raises IsaError for a packet that cannot be encoded.
     """
     wire = encode(packet)
     length = flits(packet)
@@ -69,12 +74,12 @@ def _value(packet: Packet, name: str, value: int) -> str:
 
 
 def _data(packet: Packet, start: int) -> str:
-    """The first values of the flit that begins at byte `start` of the payload. An element that the payload cuts off is left out."""
+    """The first values of the flit that begins at byte `start` of the payload. An incomplete element is left out."""
     piece = packet.payload[start : start + FLIT_BYTES]
     size = packet.dtype.item_bytes
-    whole = len(piece) // size
-    values = [_element(packet.dtype, piece[at : at + size]) for at in range(0, min(whole, SHOWN) * size, size)]
-    more = [f"... {whole - SHOWN} more"] if whole > SHOWN else []
+    n_values = len(piece) // size
+    values = [_element(packet.dtype, piece[begin : begin + size]) for begin in range(0, min(n_values, SHOWN) * size, size)]
+    more = [f"... {n_values - SHOWN} more"] if n_values > SHOWN else []
     return " ".join([f"data {start:>3}:", *values, *more])
 
 
@@ -83,6 +88,6 @@ def _element(dtype: Dtype, raw: bytes) -> str:
         return raw.hex()
     if dtype in (Dtype.INT32, Dtype.INT64):
         return str(int.from_bytes(raw, "little", signed=True))
-    # A BF16 number is the upper half of an FP32 number.
+    # The bits of a BF16 number are the upper half of an FP32 number.
     (number,) = struct.unpack("<f", raw.rjust(4, b"\0"))
     return f"{number:.6g}"

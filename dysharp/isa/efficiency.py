@@ -1,7 +1,8 @@
-"""Payload efficiency of packet formats: data flits over all flits of a multicast store, on its source link and its destination links.
+"""Payload efficiency of packet formats: data flits of a multicast store divided by all its flits, over all its links.
 
-Source: DySHARP Fig. 19(a); spec/dysharp.md section 2.4: nine links for eight targets on eight GPUs, requests and acknowledgements. Two ways
-that share no arithmetic: the trains of `framing`, and the flits of packets that are really encoded.
+Source: DySHARP (arXiv 2605.05607), Fig. 19(a). Its two stated values fit a count over nine links for eight targets on
+eight GPUs, with requests and acknowledgements. Two functions give the efficiency and share no arithmetic: one takes the
+trains of `framing`, the other encodes packets and counts their flits.
 """
 
 from __future__ import annotations
@@ -13,36 +14,40 @@ from dysharp.isa.commands import FLIT_BYTES, MAX_PAYLOAD, Command, virtual_chann
 from dysharp.isa.framing import Framing, push_train
 from dysharp.isa.packets import Packet, encode
 
-LISTED_LOCALLY = 33  # local experts from which on a replica lists its targets in a flit of its own
+LISTED_LOCALLY = 33  # with so many local experts a replica lists its targets in an extension flit
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a store names its targets. `more_listed`: addresses listed besides one per target; `replica_flits`: on every copy."""
+    """How a store names its targets.
+
+    `more_listed`: addresses in the list besides one per target. `replica_flits`: extension flits on every copy.
+    """
 
     framing: Framing
     more_listed: int = 0
     replica_flits: int = 0
 
 
+# "explicit": flit 0 holds the first address. "explicit-8": flit 0 holds no address.
 FORMATS = {
-    "ideal": Format(Framing("ideal", MAX_PAYLOAD)),  # one header flit, as a static multicast group
+    "ideal": Format(Framing("ideal", MAX_PAYLOAD)),  # one header flit, as with a static multicast group
     "dysharp": Format(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8)),
     "dysharp-listed": Format(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8), replica_flits=1),
-    "explicit": Format(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1)),  # the first is in flit 0
+    "explicit": Format(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1)),
     "explicit-8": Format(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1), more_listed=1),
 }
 
 
 def format_of(name: str) -> Format:
-    """The format of a name of FORMATS. Raises ConfigError with the nearest one."""
+    """The format with a name of FORMATS. Raises ConfigError with the nearest name."""
     if name not in FORMATS:
         raise ConfigError(f"packet format {name[:40]!r}{nearest(name, FORMATS)}")
     return FORMATS[name]
 
 
 def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
-    """Data flits over all flits of one packet of `payload_bytes` (1 .. 256) to `targets` GPUs, by the trains of `framing`."""
+    """Payload efficiency of one packet of `payload_bytes` (1 .. 256) to `targets` GPUs, from trains of `framing`."""
     _check(payload_bytes, targets)
     form = format_of(name)
     train = push_train(form.framing, payload_bytes, targets + form.more_listed)
@@ -52,7 +57,7 @@ def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
 
 
 def encoded_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
-    """The same from the bytes of encoded packets: request, copies, acknowledgements, merged acknowledgement."""
+    """Payload efficiency from encoded packets: request, copies, acknowledgements, merged acknowledgement."""
     _check(payload_bytes, targets)
     format_of(name)
     data, ids = bytes(payload_bytes), tuple(range(targets))

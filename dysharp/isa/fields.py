@@ -1,4 +1,4 @@
-"""Bit fields declared by name and width. The first field is the most significant; bytes are big-endian.
+"""Bit fields that are declared by name and width. The first field is the most significant. Bytes are big-endian.
 
 >>> NIBBLES = Layout("pair", (Field("high", 4, "first"), Field("low", 4, "second")))
 >>> hex(pack(NIBBLES, {"high": 10, "low": 3}))
@@ -21,7 +21,7 @@ SPARE: Final = "spare"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`width` bits (at least 1) that hold an unsigned integer. A field called `spare` is always zero and takes no value."""
+    """`width` bits (at least 1) for an unsigned integer. A field called `spare` is always zero and takes no value."""
 
     name: str
     width: int
@@ -41,7 +41,7 @@ class Layout:
     fields: tuple[Field, ...]
     bits: int = field(init=False)
     slots: tuple[tuple[str, int, int], ...] = field(init=False, repr=False)
-    """(name, shift, limit) of every field that takes a value: computed once, because packets are many."""
+    """(name, shift, limit) of every field that takes a value. Computed once, because there are many packets."""
     spare_mask: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,19 +60,19 @@ class Layout:
         object.__setattr__(self, "spare_mask", spare)
 
     def positions(self) -> dict[str, tuple[int, int]]:
-        """(highest, lowest) bit of every field that takes a value; bit 0 is the least significant."""
+        """(highest, lowest) bit of every field that takes a value. Bit 0 is the least significant."""
         return {name: (shift + limit.bit_length() - 1, shift) for name, shift, limit in self.slots}
 
 
 def pack(layout: Layout, values: Mapping[str, int]) -> int:
-    """The word of `layout.bits` bits that holds `values`, one for every field but the spare ones.
+    """The word of `layout.bits` bits with `values`, one value for every field except the spare fields.
 
-    Raises IsaError for a value out of range, a missing field and a name that the layout does not have.
+    Raises IsaError for a value out of range, for a missing field and for a name that the layout does not have.
     """
     word = 0
     try:
         for name, shift, limit in layout.slots:
-            # A fixed-width integer of NumPy would overflow silently in the shift below.
+            # `index` makes a Python integer: one of NumPy would overflow silently in the shift below.
             value = index(values[name])
             if not 0 <= value <= limit:
                 out_of_range(layout.name, name, value, 0, limit)
@@ -86,7 +86,7 @@ def pack(layout: Layout, values: Mapping[str, int]) -> int:
 
 
 def unpack(layout: Layout, word: int) -> dict[str, int]:
-    """The value of every field but the spare ones. Raises IsaError if the word is too long or a spare bit is set."""
+    """The value of every field except the spare fields. Raises IsaError for a long word or a set spare bit."""
     if not 0 <= word < 1 << layout.bits:
         raise IsaError(f"{layout.name}: found {word:#x}, expected {layout.bits} bits")
     if word & layout.spare_mask:

@@ -1,7 +1,11 @@
-"""Wire arithmetic: how many bytes one train puts on each hop. The one place that turns payload into flits.
+"""Wire arithmetic: the bytes that one train puts on each hop. The one place that turns payload into flits.
 
-Source: spec/dysharp.md sections 1.3 and 2.2 (16 B flits, one header flit, 128 B packets, extension flits on the source hop only, one
-acknowledgement flit per packet and copy, acknowledgements of a multicast merged in the switch).
+| rule | source |
+|---|---|
+| flits of 16 B, one header flit, extension flits with eight targets | DySHARP (arXiv 2605.05607), packet format |
+| packets of at most 128 B payload | CAIS (HPCA 2026), methodology |
+| extension flits on the source hop only | docs/design/0004, Packets; choice `dysharp.replica_form` |
+| one acknowledgement flit per packet and copy, merged in the switch | derived, docs/assumptions.md |
 """
 
 from __future__ import annotations
@@ -11,16 +15,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """Rule that cuts payload into packets. Counts are flits unless the name says otherwise."""
+    """The rule that cuts payload into packets. A field counts flits unless its name gives another unit."""
 
     name: str
-    payload_bytes: int = 128  # per packet, 16 .. 256
+    payload_bytes: int = 128  # most payload of one packet, 16 .. 256
     header: int = 1
     targets_per_ext: int = 0  # target ids in one extension flit on the source hop (8 = DySHARP), 0 = no list
-    address_per_target: int = 0  # further flits per further target on the source hop (1 = explicit addressing)
-    ack: int = 1  # per packet and copy, member to switch
-    source_ack: int = 1  # per packet, switch to source (a multicast's are merged)
-    source_ack_per_target: int = 0  # more per further target (explicit addressing)
+    address_per_target: int = 0  # address flits per target after the first, on the source hop (1 = explicit addressing)
+    ack: int = 1  # acknowledgement per packet and copy, member to switch
+    source_ack: int = 1  # acknowledgement per packet, switch to source; the switch merges those of a multicast
+    source_ack_per_target: int = 0  # address flits of that acknowledgement per target after the first
 
     def source_hop_flits(self, targets: int) -> int:
         """Flits of one packet on the source hop besides its data."""
@@ -28,16 +32,18 @@ class Framing:
         return self.header + ext + self.address_per_target * max(0, targets - 1)
 
     def packets(self, payload_bytes: int) -> int:
+        """Packets of a payload."""
         return -(-payload_bytes // self.payload_bytes)
 
     def data_flits(self, payload_bytes: int, flit_bytes: int) -> int:
+        """Data flits of a payload: every packet fills whole flits."""
         full, rest = divmod(payload_bytes, self.payload_bytes)
         return full * -(-self.payload_bytes // flit_bytes) + -(-rest // flit_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Wire bytes of one op (see `program.tables.Wires`); 0 where a hop does not exist."""
+    """Wire bytes of one op (see `program.tables.Wires`). 0: the op does not use this hop."""
 
     up: int
     down: int
@@ -49,7 +55,7 @@ class Train:
 
 
 def push_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> Train:
-    """A store or multicast of `payload_bytes` to `targets` listed targets, with `aux_bytes` in packets of their own behind it."""
+    """A store or multicast of `payload_bytes` to `targets` listed targets. `aux_bytes` follow in separate packets."""
     packets = framing.packets(payload_bytes) + framing.packets(aux_bytes)
     data = framing.data_flits(payload_bytes, flit_bytes) + framing.data_flits(aux_bytes, flit_bytes)
     source_ack = framing.source_ack + framing.source_ack_per_target * max(0, targets - 1)
@@ -65,14 +71,15 @@ def push_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
 
 
 def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> Train:
-    """A load or load-reduce: requests without data, one response per member, one result. Nothing is acknowledged.
+    """A load or load-reduce: requests without data, one response per member, one result, no acknowledgement.
 
-    `aux_bytes` more of every member are asked for and answered in packets of their own.
+    The request also asks every member for `aux_bytes`. They travel in separate packets.
     """
     packets = framing.packets(payload_bytes) + framing.packets(aux_bytes)
     data = framing.data_flits(payload_bytes, flit_bytes) + framing.data_flits(aux_bytes, flit_bytes)
     answer = flit_bytes * (packets * framing.header + data)
-    listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)  # explicit addresses come back with the result
+    # The result returns explicit addresses.
+    listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)
     return Train(
         up=flit_bytes * packets * framing.source_hop_flits(targets),
         down=flit_bytes * packets * framing.header,
@@ -85,7 +92,10 @@ def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
 
 
 def stripe_ps(wire_bytes: int, packets: int, n_links: int, rate: int) -> int:
-    """Time (ps) by which the last byte on the most loaded of `n_links` links trails the average of a train of `packets` packets."""
+    """Time (ps) from the mean end of a train of `packets` packets on `n_links` links to its end on the last link.
+
+    `wire_bytes`: bytes of the train. `rate`: bytes per microsecond of all links together.
+    """
     if packets == 0:
         return 0
     idle_packets = -(-packets // n_links) * n_links - packets

@@ -1,4 +1,4 @@
-"""Packets and their bits: flit 0, extension flits of targets or addresses, data flits; 16 bytes each, big-endian fields.
+"""Packets as bits: flit 0, extension flits (targets or addresses), data flits. Flits have 16 B, fields are big-endian.
 
 Source: docs/design/0004-functional-machine.md, section "Packets".
 """
@@ -43,24 +43,24 @@ ADDRESS_LIMIT: Final = 1 << 48
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet of any command. What the command has no field for stays at its default; `encode` refuses it otherwise.
-
-    `source`: GPU that issued the instruction, also in what comes back to it; with `tag` and `attempt` it names a session.
-    `channel`: a `VirtualChannel`. `address`: in bytes, multimem or virtual. `payload`: little-endian elements of `dtype`, 1 .. 256 B.
-    """
+    """One packet of any command. A field that the command does not have stays at its default, or `encode` refuses."""
 
     op: Command
     channel: int
+    """A `VirtualChannel`."""
     source: int
+    """The GPU that issued the instruction, also in answers. Source, `tag` and `attempt` name a session."""
     tag: int
     attempt: int = 0
     dtype: Dtype = Dtype.NONE
     address: int = 0
+    """Multimem or virtual address, in bytes."""
     stage: Stage = Stage.DISPATCH
     targets: tuple[int, ...] = ()
-    """Requests: experts in the order of their list. Replicas: experts counted from the GPU's first one, ascending."""
+    """Requests: experts in list order. Replicas: experts counted from the GPU's first expert, ascending."""
     local_experts: int = 0
-    """Replicas: experts of the object on the receiving GPU, which decides the form. Both ends know it; it does not travel."""
+    """Replicas: experts of the object on the receiving GPU. The number decides the form of the replica.
+    Both ends know the number, so it does not travel."""
     count: int = 0
     """Acknowledgements, responses, results and partial sums: targets included, at least 1."""
     further: tuple[int, ...] = ()
@@ -69,8 +69,9 @@ class Packet:
     token: int = 0
     expert: int = 0
     wanted_bytes: int = 0
-    """Loads: bytes asked for, 1 .. 256."""
+    """Loads: requested bytes, 1 .. 256."""
     payload: bytes = b""
+    """Little-endian elements of `dtype`, 1 .. 256 B."""
 
 
 class ReplicaForm(Enum):
@@ -90,19 +91,19 @@ def replica_form(local_experts: int, n_targets: int) -> ReplicaForm:
 
 
 def check_targets(name: str, targets: Sequence[int], experts: int) -> None:
-    """Raise IsaError unless `targets` holds at least one id, no id twice, and only ids below `experts`. `name` begins the message."""
+    """Raise IsaError unless `targets` are distinct ids below `experts`, at least one. `name` begins the message."""
     if not targets:
         raise IsaError(f"{name} targets: found none, expected at least 1")
     if min(targets) < 0 or max(targets) >= experts:
-        found = next(t for t in targets if not 0 <= t < experts)
-        raise IsaError(f"{name} targets: found {found}, expected 0 .. {experts - 1}")
+        outside = next(t for t in targets if not 0 <= t < experts)
+        raise IsaError(f"{name} targets: found {outside}, expected 0 .. {experts - 1}")
     if len(set(targets)) < len(targets):
         twice = Counter(targets).most_common(1)[0][0]
         raise IsaError(f"{name} targets: found {twice} twice, expected distinct targets")
 
 
 def flits(packet: Packet) -> int:
-    """Length of the packet on the wire in 16 B flits."""
+    """Length of the encoded packet in 16 B flits."""
     half = RULES[packet.op].half
     listed = 0
     if half is Half.REQUEST or (half is Half.REPLICA and replica_form(packet.local_experts, len(packet.targets)) is ReplicaForm.LIST):
@@ -111,10 +112,11 @@ def flits(packet: Packet) -> int:
 
 
 def encode(packet: Packet, *, experts: int = EXPERT_LIMIT) -> bytes:
-    """The packet as it travels: a multiple of 16 bytes, `flits(packet)` of them.
+    """The bytes of the packet on the wire: `flits(packet)` flits of 16 bytes.
 
-    `experts`: experts of the object, a bound on the ids of a request's list. Raises IsaError for a value that its field cannot hold or that the
-    command has no field for, and for targets that are missing, repeated or out of range.
+    `experts`: experts of the object, a bound on the ids of a request's list. Raises IsaError for a value that its
+    field cannot hold, for a value without a field in this command, and for targets that are missing, repeated or out
+    of range.
     """
     codec = _CODECS[packet.op]
     for name in codec.unused:
@@ -138,10 +140,10 @@ def encode(packet: Packet, *, experts: int = EXPERT_LIMIT) -> bytes:
 
 
 def decode(data: bytes, *, local_experts: int | None = None, experts: int = EXPERT_LIMIT) -> Packet:
-    """The packet that `encode` wrote. `local_experts` is needed for replicas only; `experts` as in `encode`.
+    """The packet that `encode` wrote. Only replicas need `local_experts`. `experts`: as in `encode`.
 
-    Raises IsaError, in this order, for: a length that is no whole number of flits, an unknown command, spare bits that are set, a length that
-    flit 0 contradicts, a wrong CRC, and contents that `encode` would refuse to write.
+    Raises IsaError for the first of these faults: a length that is no whole number of flits, an unknown command, a
+    spare bit that is set, a length that flit 0 contradicts, a wrong CRC, contents that `encode` refuses.
     """
     if not data or len(data) % FLIT_BYTES:
         raise IsaError(f"packet: found {len(data)} bytes, expected a positive multiple of {FLIT_BYTES}")
@@ -176,10 +178,11 @@ def decode(data: bytes, *, local_experts: int | None = None, experts: int = EXPE
 
 
 def partial_sums(request: Packet, sums: bytes, count: int, channel: int, packet_bytes: int = 128) -> tuple[Packet, ...]:
-    """The packets that carry `sums`, the sum of `count` responses to `request` in `request.dtype.sum_dtype`, to the source.
+    """The packets that carry `sums` to the source. `sums` is the sum of `count` responses to `request`.
 
-    FP32 sums of BF16 elements are twice as long as the elements, so 128 B asked for come back in two packets of 128 B. Each has the multimem
-    address of its first element and the same count. Raises IsaError if `sums` has not one value per element asked for.
+    The elements of `sums` have the type `request.dtype.sum_dtype`. FP32 sums of BF16 elements are twice as long as the
+    elements, so a request for 128 B gives two packets of 128 B. Each packet has the multimem address of its first
+    element, and `count`. Raises IsaError unless `sums` has one value per requested element.
     """
     dtype = request.dtype.sum_dtype
     expected = request.wanted_bytes // request.dtype.item_bytes * dtype.item_bytes
@@ -202,7 +205,7 @@ def partial_sums(request: Packet, sums: bytes, count: int, channel: int, packet_
     )
 
 
-# --- checks that writing and reading share ---
+# --- checks of `encode` and `decode` ---
 
 
 def _check_data(codec: _Codec, dtype: Dtype, n_bytes: int) -> None:
@@ -213,10 +216,10 @@ def _check_data(codec: _Codec, dtype: Dtype, n_bytes: int) -> None:
         raise IsaError(f"{codec.name} field dtype: found {dtype.name}, expected the type of a sum, {dtype.sum_dtype.name}")
 
 
-def _check_crc(name: str, data: bytes, found: int) -> None:
+def _check_crc(name: str, data: bytes, crc: int) -> None:
     expected = crc8(data[:CRC_BYTE] + b"\0" + data[FLIT_BYTES:])
-    if found != expected:
-        raise IsaError(f"{name} field crc: found {found:#04x}, expected {expected:#04x}")
+    if crc != expected:
+        raise IsaError(f"{name} field crc: found {crc:#04x}, expected {expected:#04x}")
 
 
 def _check_padding(name: str, data: bytes, start: int) -> None:
@@ -328,14 +331,14 @@ def _read_answer(field: dict[str, int], _extension: bytes, name: str, _local: in
 
 
 def _read_explicit(field: dict[str, int], extension: bytes, name: str, _local: int | None, _experts: int) -> dict[str, Any]:
-    further = tuple(int.from_bytes(extension[at : at + FLIT_BYTES], "big") for at in range(0, len(extension), FLIT_BYTES))
+    further = tuple(int.from_bytes(extension[begin : begin + FLIT_BYTES], "big") for begin in range(0, len(extension), FLIT_BYTES))
     _check_further(name, field["address"], further)
     return {"address": field["address"], "further": further}
 
 
 @dataclass(frozen=True, slots=True)
 class _HalfCodec:
-    """How an address half and its extension flits are written and read. `listed`: extension flits that the fields announce."""
+    """How an address half and its extension flits are written and read. `listed`: extension flits, from the fields."""
 
     used: tuple[str, ...]
     write: Callable[[Packet, str, int], Written]
@@ -344,7 +347,7 @@ class _HalfCodec:
 
 
 def _plain_half(*names: str) -> _HalfCodec:
-    """A half whose fields are attributes of the packet and that announces no extension flits."""
+    """A half without extension flits. Its fields are attributes of the packet."""
 
     def write(p: Packet, _name: str, _experts: int) -> Written:
         return {name: getattr(p, name) for name in names}, b""
@@ -378,7 +381,7 @@ _HALVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """What one command needs, looked up once: members of an Enum are slow to reach and packets are many."""
+    """All constants of one command. They are collected once, because members of an Enum are slow to reach."""
 
     op: Command
     name: str

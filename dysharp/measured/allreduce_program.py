@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute.allreduce import KERNELS, STORES
+from dysharp.compute.allreduce import ALLREDUCES, STORES
 from dysharp.isa.framing import push_train
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Machine, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, DISPATCH, OTHER, RESPONSE, machine_of
@@ -27,12 +27,12 @@ I64 = NDArray[np.int64]
 
 
 def plan(cluster: Cluster, kernel: str, n_bytes: int, in_flight: int = 0) -> Program:
-    """An all-reduce of `n_bytes` per GPU by `kernel` of `KERNELS`.
+    """An all-reduce of `n_bytes` per GPU by `kernel` of `ALLREDUCES`.
 
     `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
     """
     build = _AllReduce(cluster, n_bytes, in_flight)
-    for step in KERNELS[kernel]:
+    for step in ALLREDUCES[kernel]:
         build.step(step)
     return build.b.build(Declared(0))
 

@@ -1,1 +1,1 @@
-"""Tables and protocols as pure plain Python: `step(state, event) -> (state, outputs)` on hashable states."""
+"""Tables and protocols in pure Python: `step(state, event) -> (state, outputs)` on hashable states."""

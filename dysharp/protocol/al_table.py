@@ -1,8 +1,10 @@
-"""Algebraic-layout table of a destination GPU with its TLB: first touch allocates, misses merge.
+"""AL Table (algebraic index to layout index) of a destination GPU with its TLB: first touch allocates, misses merge.
 
-The table lives in memory, the TLB on chip (least recently used entry out). A lookup that misses becomes *pending* until memory answers;
-lookups of the same entry meanwhile wait for that answer, so one (expert, algebraic index) can never get two layout indices. Dispatch
-allocates, Combine reads what Dispatch bound. Source: spec/dysharp.md section 6, decisions 12, 13 and 15 of section 14.
+The table lies in memory. The TLB lies on chip and evicts the least recently used entry. A lookup that misses is
+*pending* until memory answers. Later lookups of that entry wait for the same answer, so one (expert, algebraic index)
+never gets two layout indices. Dispatch allocates entries, Combine reads them.
+Source: DySHARP (arXiv 2605.05607), memory manager of the destination GPU. The paper does not describe pending misses,
+the replacement of entries and the life of a table: docs/design/0004, Blocks.
 """
 
 from __future__ import annotations
@@ -18,21 +20,25 @@ NO_LIMIT = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class AlState:
-    """`tables[expert]`: layout index by algebraic index; its length is the next free block. `tlb`: cached keys, least recently used first.
-
-    `pending`: what waits for a miss, in order of arrival: (packet, allocates); at most `mshrs` misses at a time.
-    """
+    """The table in memory, the TLB, and the misses under way."""
 
     tlb_entries: int
     mshrs: int
+    """Most misses under way."""
     tables: tuple[Table[int, int], ...]
+    """By local expert: layout index by algebraic index. The length of a table is its next free block."""
     tlb: Table[Key, int] = field(default_factory=Table)
+    """Cached layout indices, least recently used first."""
     pending: Table[Key, tuple[tuple[Hashable, bool], ...]] = field(default_factory=Table)
+    """Lookups that wait for a miss, in order of arrival: (packet, allocates)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A packet (an opaque id) asks where its block lies. `allocate`: Dispatch, which binds on first touch; Combine only reads."""
+    """A packet (an opaque id) asks for the layout index of its block.
+
+    `allocate`: True for Dispatch, which binds the block on first touch. False for Combine, which only reads.
+    """
 
     key: Key
     packet: Hashable
@@ -41,7 +47,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
-    """Memory answers the pending miss of `key`, in any order among misses."""
+    """Memory answers the pending miss of `key`. Answers may come in any order."""
 
     key: Key
 
@@ -57,7 +63,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """The packet only reads, and nobody has written the block."""
+    """The packet reads a block that no packet has written."""
 
     packet: Hashable
     key: Key
@@ -72,7 +78,7 @@ class ReadTable:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """`key` was bound to a new block, before any packet is told."""
+    """`key` is bound to a new block. This output comes before the `Found` of any packet."""
 
     key: Key
     layout: int
@@ -80,7 +86,7 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """All miss registers are taken: the packet stays where it is and asks again."""
+    """All miss registers are taken. The packet waits and asks again."""
 
     packet: Hashable
     key: Key
@@ -91,30 +97,30 @@ Output = Found | Unbound | ReadTable | Allocated | Full
 
 
 def empty(n_experts: int, tlb_entries: int, mshrs: int = NO_LIMIT) -> AlState:
-    """No block allocated, nothing cached. `tlb_entries` and `mshrs` are at least 1."""
+    """A table without blocks and an empty TLB. `tlb_entries` and `mshrs` are at least 1."""
     return AlState(tlb_entries, mshrs, (Table(),) * n_experts)
 
 
 def bound(n_experts: int, tlb_entries: int, layout: Iterable[tuple[Key, int]], mshrs: int = NO_LIMIT) -> AlState:
-    """With a layout given before: backward reuses the table of its forward. Blocks of an expert are dense from 0."""
+    """A table with an existing layout: backward reuses its forward's table. Blocks of an expert are dense from 0."""
     pairs = list(layout)
     tables = tuple(Table((index, place) for (e, index), place in pairs if e == expert) for expert in range(n_experts))
     return AlState(tlb_entries, mshrs, tables)
 
 
 def layout_of(state: AlState, key: Key) -> int:
-    """The block of `key`, -1 = not allocated."""
+    """The layout index of `key`, -1 = not allocated."""
     place = state.tables[key[0]].get(key[1])
     return -1 if place is None else place
 
 
 def is_hit(state: AlState, key: Key) -> bool:
-    """Whether a lookup of `key` is answered at once."""
+    """Whether the TLB answers a lookup of `key`."""
     return key in state.tlb
 
 
 def step(state: AlState, event: Event) -> tuple[AlState, tuple[Output, ...]]:
-    """The tables after one lookup or one answer. An answer nobody waits for changes nothing."""
+    """The tables after one lookup or one answer. An answer without a pending miss changes nothing."""
     if isinstance(event, Lookup):
         return _look_up(state, event)
     return _answer(state, event.key) if event.key in state.pending else (state, ())
@@ -129,7 +135,7 @@ def _look_up(state: AlState, event: Lookup) -> tuple[AlState, tuple[Output, ...]
     if waiting is None and len(state.pending) >= state.mshrs:
         return state, (Full(event.packet, key),)
     joined = (*(waiting or ()), (event.packet, event.allocate))
-    # Whoever joins a miss needs no read of its own.
+    # A lookup that joins a pending miss needs no read.
     return replace(state, pending=state.pending.put(key, joined)), () if waiting else (ReadTable(key),)
 
 
@@ -146,7 +152,7 @@ def _answer(state: AlState, key: Key) -> tuple[AlState, tuple[Output, ...]]:
 
 
 def _allocate(state: AlState, key: Key) -> tuple[AlState, int]:
-    """`key` takes the next free block of its expert; the table in memory is written through."""
+    """`key` takes the next free block of its expert. The table in memory is updated at once."""
     expert, index = key
     table = state.tables[expert]
     tables = (*state.tables[:expert], table.put(index, len(table)), *state.tables[expert + 1 :])
@@ -155,5 +161,5 @@ def _allocate(state: AlState, key: Key) -> tuple[AlState, int]:
 
 def _cache(state: AlState, key: Key, layout: int) -> AlState:
     tlb = state.tlb.last(key, layout)
-    # Entries are written through, so the oldest one can be dropped without a trace.
+    # Memory has every entry, so the oldest entry of the TLB is dropped without a write.
     return replace(state, tlb=tlb.without(tlb.first()) if len(tlb) > state.tlb_entries else tlb)

@@ -1,8 +1,10 @@
-"""Source side of a reduction: pieces add up per attempt; the first attempt whose counts reach the target count wins.
+"""Source side of a reduction: pieces add up per attempt. The first attempt with all its counts completes the tag.
 
-A piece is a result, an evicted partial sum, a response that passed the switch by, or the source's own experts. Counts, not packets, say
-when a total is complete, so it does not matter how the switch cut it. Pieces of different attempts never mix: each attempt covers
-every target once. Source: spec/dysharp.md section 14, decision 9. Acknowledgements are collected in the same way, with 0 as their value.
+A piece is a result, an evicted partial sum, a response that bypassed the reduction table, or the sum of the source's
+own experts. A total is complete when the counts of its pieces reach the target count. So the number of pieces is free.
+Pieces of different attempts never mix, because each attempt covers every target once. Acknowledgements are collected
+in the same way, with 0 as their value. DySHARP (arXiv 2605.05607) does not describe evicted sums: docs/design/0004,
+Blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ V = TypeVar("V", bound=Addable)
 
 @dataclass(frozen=True, slots=True)
 class Total(Generic[V]):
-    """What an attempt has so far."""
+    """The sum of the pieces of an attempt so far, and the number of contributions in it."""
 
     count: int
     value: V
@@ -26,7 +28,7 @@ class Total(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class CollectState(Generic[V]):
-    """`open`: (target count, totals by attempt) of every tag that is not complete."""
+    """The tags that are not complete. `open`: (target count, totals by attempt) by tag."""
 
     open: Table[Hashable, tuple[int, Table[int, Total[V]]]]
 
@@ -41,7 +43,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[V]):
-    """The sum of `count` contributions to an attempt of `tag` arrives."""
+    """A piece arrives: the sum of `count` contributions to an attempt of `tag`."""
 
     tag: Hashable
     attempt: int
@@ -51,7 +53,7 @@ class Piece(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Complete(Generic[V]):
-    """`attempt` is the first to have all contributions of `tag`; `value` is their unrounded sum."""
+    """`attempt` is the first attempt with all contributions of `tag`. `value`: their unrounded sum."""
 
     tag: Hashable
     attempt: int
@@ -60,7 +62,7 @@ class Complete(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """The piece came for a tag that is complete already."""
+    """The piece belongs to a tag that is complete already."""
 
     tag: Hashable
     attempt: int
@@ -71,12 +73,12 @@ Output = Complete[V] | Discarded
 
 
 def empty() -> CollectState[V]:
-    """Nobody waits."""
+    """No tag is open."""
     return CollectState(Table())
 
 
 def step(state: CollectState[V], event: Event[V]) -> tuple[CollectState[V], tuple[Output[V], ...]]:
-    """The source after one event. A tag is free for reuse once it is complete and no piece of it is under way."""
+    """The source after one event. A tag may be reused when it is complete and none of its pieces is under way."""
     if isinstance(event, Open):
         assert event.targets > 0, f"{event.tag} opens without targets"
         assert event.tag not in state.open, f"{event.tag} opens twice"

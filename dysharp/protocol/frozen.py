@@ -1,4 +1,4 @@
-"""What the blocks share: an immutable map that remembers its order, and what a payload must be able to do."""
+"""Types that the blocks share: `Table`, an immutable map with an order, and `Addable`, a payload."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ V = TypeVar("V")
 
 
 class Addable(Protocol):
-    """A payload: an int, an array, anything with `+`. Blocks never compare or hash payloads."""
+    """A payload: an int, an array, or another type with `+`. Blocks never compare or hash payloads."""
 
     def __add__(self, other: Any, /) -> Any: ...
 
 
 class Table(Generic[K, V]):
-    """A map whose every change makes a new map. Its order is part of it: tables keep their least recently used entry first.
+    """An immutable map with an order: the least recently used entry comes first. A change returns a new map.
 
-    A change copies the dict below, which costs a few microseconds at 512 entries.
+    Tables are equal if their entries and their orders are equal. A change copies the dict, which takes a few
+    microseconds at 512 entries.
     """
 
     __slots__ = ("_of",)
@@ -30,7 +31,7 @@ class Table(Generic[K, V]):
         return self._of[key]
 
     def get(self, key: K) -> V | None:
-        """The value of `key`, None if absent."""
+        """The value of `key`. None: the key is absent."""
         return self._of.get(key)
 
     def __contains__(self, key: object) -> bool:
@@ -47,24 +48,24 @@ class Table(Generic[K, V]):
         return self._of.items()
 
     def first(self) -> K:
-        """The first key: the least recently used one."""
+        """The first key, which is the least recently used one."""
         return next(iter(self._of))
 
     def put(self, key: K, value: V) -> Table[K, V]:
-        """With `key` at its place, at the end if it is new."""
+        """The table with `value` for `key`. An existing key keeps its place, a new key comes last."""
         return self._made(self._of | {key: value})
 
     def last(self, key: K, value: V) -> Table[K, V]:
-        """With `key` at the end: the most recently used one."""
+        """The table with `value` for `key`, which comes last as the most recently used key."""
         if self._of.get(key) is value and next(reversed(self._of)) == key:
-            return self  # packets of one vector come in a row
+            return self  # packets of one token row often come one after the other
         of = self._of.copy()
         of.pop(key, None)
         of[key] = value
         return self._made(of)
 
     def without(self, key: K) -> Table[K, V]:
-        """Without `key`, which may be absent."""
+        """The table without `key`, which may be absent."""
         of = self._of.copy()
         of.pop(key, None)
         return self._made(of)

@@ -1,7 +1,8 @@
-"""Load/store unit of a source GPU: an instruction waits in the MultimemQ for its target list, leaves, and is outstanding until done.
+"""Load/store unit of a source GPU: an instruction waits in the MultimemQ for its target list, leaves, is outstanding.
 
-Instructions leave in the order in which their lists arrive. A retry sends the whole request again with the next attempt number; the entry
-stays until any attempt is done. Source: spec/dysharp.md section 5; decision 4 of docs/design/0004 (empty target lists).
+Instructions leave in the order in which their lists arrive. A retry sends the whole request again with the next attempt
+number. The tag stays outstanding until one attempt is done. Source: DySHARP (arXiv 2605.05607), source GPU. Empty
+target lists: docs/design/0004, Decisions where the paper is silent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ ATTEMPTS = 8  # 3 bits of the packet
 
 @dataclass(frozen=True, slots=True)
 class LsuState:
-    """`queue`: instructions that wait for their list; `outstanding`: the latest attempt by tag."""
+    """`queue`: instructions that wait for their target list. `outstanding`: the latest attempt by tag."""
 
     entries: int
     attempts: int
@@ -26,7 +27,7 @@ class LsuState:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """An instruction with `targets` targets is executed; `tag` is free."""
+    """An SM executes an instruction with `targets` targets. `tag` is free."""
 
     tag: Hashable
     targets: int
@@ -41,7 +42,7 @@ class ListArrived:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """`tag` is outstanding for too long."""
+    """`tag` has been outstanding for too long."""
 
     tag: Hashable
 
@@ -55,7 +56,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class FetchList:
-    """Read the target list of `tag`; `ListArrived` must follow."""
+    """The unit reads the target list of `tag`. `ListArrived` must follow."""
 
     tag: Hashable
 
@@ -77,14 +78,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The MultimemQ is full: the instruction stays with its SM and enters again later."""
+    """The MultimemQ is full. The instruction stays with its SM and enters again later."""
 
     tag: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """No attempt number is left for another retry."""
+    """`tag` has no attempt number left for another retry."""
 
     tag: Hashable
 
@@ -94,7 +95,7 @@ Output = FetchList | Send | Done | Refused | Exhausted
 
 
 def empty(entries: int, attempts: int = ATTEMPTS) -> LsuState:
-    """Nothing under way. `entries` of the MultimemQ and `attempts` are at least 1."""
+    """A unit without instructions. `entries`: places of the MultimemQ. `entries` and `attempts` are at least 1."""
     return LsuState(entries, attempts)
 
 
@@ -116,7 +117,7 @@ def _enter(state: LsuState, event: Enter) -> tuple[LsuState, tuple[Output, ...]]
     assert event.tag not in state.queue, f"{event.tag} enters twice"
     assert event.tag not in state.outstanding, f"{event.tag} is still outstanding"
     if event.targets == 0:
-        return state, (Done(event.tag),)  # there is no list to fetch and nobody to ask
+        return state, (Done(event.tag),)  # an empty list needs no fetch and no request
     if len(state.queue) >= state.entries:
         return state, (Refused(event.tag),)
     return replace(state, queue=state.queue.put(event.tag, None)), (FetchList(event.tag),)

@@ -1,7 +1,8 @@
-"""Output readiness at the source GPU: a token may be combined when all its experts have told.
+"""The OR table (output readiness) of a source GPU: Combine of a token may start after the notices of all its experts.
 
-The OR table on chip is small; entries that do not fit spill to memory and keep counting there. A notice names token and expert, so one
-that is sent twice counts once. Source: the OR table, spec/dysharp.md section 8, decision 20 of section 14.
+The table on chip is small. Entries that do not fit spill to memory and keep counting there. A notice names token and
+expert, so a repeated notice counts once. Source: DySHARP (arXiv 2605.05607), token tracker. Spilling: docs/design/0004,
+Blocks.
 """
 
 from __future__ import annotations
@@ -11,26 +12,28 @@ from dataclasses import dataclass, field, replace
 from dysharp.protocol.frozen import Table
 
 Notice = tuple[int, int]  # (token, expert)
-Told = tuple[int, ...]  # experts that have told, in order of arrival
+Announced = tuple[int, ...]  # experts whose notice has arrived, in order of arrival
 
 
 @dataclass(frozen=True, slots=True)
 class ReadinessState:
-    """`expected[token]`: notices needed. `on_chip`: tokens with an entry on chip, least recently told first; `memory`: the others.
-
-    `ready`: tokens with all notices, in that order; their entries are gone.
-    """
+    """Notices of every token so far."""
 
     entries: int
+    """Most entries on chip."""
     expected: tuple[int, ...]
-    on_chip: Table[int, Told] = field(default_factory=Table)
-    memory: Table[int, Told] = field(default_factory=Table)
+    """By token: the number of notices that make it ready."""
+    on_chip: Table[int, Announced] = field(default_factory=Table)
+    """Entries on chip, least recently used first."""
+    memory: Table[int, Announced] = field(default_factory=Table)
+    """Entries that spilled to memory."""
     ready: Table[int, None] = field(default_factory=Table)
+    """Tokens with all notices, in order of their last notice. They have no entry any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """`token` may be combined."""
+    """`token` has all notices: its Combine may start."""
 
     token: int
 
@@ -46,27 +49,27 @@ Output = Ready | Spilled
 
 
 def empty(expected: tuple[int, ...], entries: int) -> ReadinessState:
-    """Nobody has told anything. Tokens that expect nothing are ready at once. `entries` is at least 1."""
+    """A table without notices. Tokens that expect no notice are ready at once. `entries` is at least 1."""
     return ReadinessState(entries, expected, ready=Table((t, None) for t, n in enumerate(expected) if n == 0))
 
 
 def n_ready(state: ReadinessState, token: int) -> int:
     """Notices counted for `token`."""
-    return state.expected[token] if token in state.ready else len(_told(state, token))
+    return state.expected[token] if token in state.ready else len(_announced(state, token))
 
 
 def step(state: ReadinessState, notice: Notice) -> tuple[ReadinessState, tuple[Output, ...]]:
-    """The table after one notice; one for a ready token or one already seen changes nothing."""
+    """The table after one notice. A repeated notice and a notice of a ready token change nothing."""
     token, expert = notice
-    told = _told(state, token)
-    if token in state.ready or expert in told:
+    announced = _announced(state, token)
+    if token in state.ready or expert in announced:
         return state, ()
-    told = (*told, expert)
+    announced = (*announced, expert)
     memory = state.memory.without(token) if token in state.memory else state.memory
-    if len(told) == state.expected[token]:
+    if len(announced) == state.expected[token]:
         ready = state.ready.put(token, None)
         return replace(state, on_chip=state.on_chip.without(token), memory=memory, ready=ready), (Ready(token),)
-    on_chip = state.on_chip.last(token, told)
+    on_chip = state.on_chip.last(token, announced)
     if len(on_chip) <= state.entries:
         return replace(state, on_chip=on_chip, memory=memory), ()
     victim = on_chip.first()
@@ -74,5 +77,5 @@ def step(state: ReadinessState, notice: Notice) -> tuple[ReadinessState, tuple[O
     return replace(state, on_chip=on_chip, memory=memory), (Spilled(victim),)
 
 
-def _told(state: ReadinessState, token: int) -> Told:
+def _announced(state: ReadinessState, token: int) -> Announced:
     return state.on_chip.get(token) or state.memory.get(token) or ()

@@ -1,10 +1,11 @@
-"""Reduction table of a switch port: the request makes an entry, responses add up in it, the last one sends the result.
+"""Reduction table of a switch port. A request makes an entry, responses add up in it, the last one sends the result.
 
-An entry that has to make room (least recently used), or that was idle for too long, sends what is there with the number of contributions
-in it; later responses find no entry and go straight on to the source with their own counts. So an entry that exists has seen every
-response since its request, nobody waits for an entry that is gone, and the source adds what comes until the counts are complete. Source:
-spec/dysharp.md section 4 and decisions 8 and 9 of section 14, spec/cais.md section 2 (eviction). Acknowledgements merge in the same
-way, with 0 as their value.
+An entry leaves early if the table needs room (the least recently used entry goes) or if it was idle for too long. It
+then sends its partial sum with the number of contributions. Later responses find no entry and go on to the source with
+their own counts. So an existing entry has seen every response since its request, and the source adds pieces until the
+counts are complete. Acknowledgements merge in the same way, with 0 as their value.
+Source: DySHARP (arXiv 2605.05607), switch; CAIS (HPCA 2026), eviction and timeout of the merge unit. The key of a
+session and the rounding: docs/design/0004, Blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ V = TypeVar("V", bound=Addable)
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[V]):
-    """`remaining` targets have not answered; `count` have, and `value` (None = no data yet) is their sum."""
+    """One session. `count` targets have answered with the sum `value` (None = no answer yet), `remaining` have not."""
 
     remaining: int
     count: int
@@ -29,7 +30,7 @@ class Entry(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class ReductionState(Generic[V]):
-    """`table`: live sessions, least recently used first, at most `entries`."""
+    """`table`: live sessions, least recently used first, at most `entries` of them."""
 
     entries: int
     table: Table[Hashable, Entry[V]]
@@ -37,7 +38,7 @@ class ReductionState(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of `session` (opaque: source, tag, attempt) passes to `targets` (at least 1) targets."""
+    """A request of `session` passes to `targets` (at least 1) targets. `session`: an opaque (source, tag, attempt)."""
 
     session: Hashable
     targets: int
@@ -45,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response(Generic[V]):
-    """The sum over `count` targets of `session` comes up."""
+    """A response of `session` arrives: the sum over `count` targets."""
 
     session: Hashable
     count: int
@@ -61,7 +62,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[V]):
-    """All targets of `session` are in: the rounded sum goes to the source."""
+    """All targets of `session` have answered: their sum, which is rounded, goes to the source."""
 
     session: Hashable
     count: int
@@ -70,7 +71,7 @@ class Result(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Partial(Generic[V]):
-    """An entry left early: an unrounded sum over `count` targets goes to the source."""
+    """An entry leaves early: its unrounded sum over `count` targets goes to the source."""
 
     session: Hashable
     count: int
@@ -96,7 +97,7 @@ def empty(entries: int) -> ReductionState[V]:
 
 
 def step(state: ReductionState[V], event: Event[V]) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
-    """The port after one event. A timeout of an absent entry changes nothing."""
+    """The port after one event. `Expire` of an absent entry changes nothing."""
     if isinstance(event, Response):
         return _respond(state, event)
     if isinstance(event, Request):
@@ -126,7 +127,7 @@ def _respond(state: ReductionState[V], event: Response[V]) -> tuple[ReductionSta
 
 
 def _leave(state: ReductionState[V], session: Hashable) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
-    """The entry of `session` goes; one without data leaves nothing behind, since its responses will pass by."""
+    """The entry of `session` leaves. An entry without data sends nothing, because all its responses will bypass."""
     entry = state.table[session]
     left = replace(state, table=state.table.without(session))
     return left, () if entry.value is None else (Partial(session, entry.count, entry.value),)

@@ -1,6 +1,7 @@
-"""A row store: slots in order of first touch, tiles that are ready when their rows are full.
+"""A row store. Rows take slots in order of first touch. A tile is ready when its rows are complete.
 
-Source: MoE-Hub's AAU and DAM (spec/moe_hub.md 3.1, 3.4), DySHARP's TS table (spec/dysharp.md 8).
+Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manager); DySHARP (arXiv 2605.05607), token
+tracker (TS table).
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class RegionState:
-    """One region; rows and slots count from 0 inside it.
-
-    `slot[row]`: -1 = not bound; `row_at[slot]`: bound rows in slot order; `received[row]`: bytes.
-    With `first_touch` false the binding is the identity from the start.
-    """
+    """One region. Rows and slots count from 0 inside the region."""
 
     row_bytes: int
     tile_rows: int
     first_touch: bool
+    """False: row i has slot i from the start."""
     slot: tuple[int, ...]
+    """By row: its slot, -1 = not bound."""
     row_at: tuple[int, ...]
+    """By slot: its row. The length is the number of bound rows."""
     received: tuple[int, ...]
+    """By row: bytes so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The choice of a step: `n_bytes` (> 0) of row `row` become visible."""
+    """The event of a step: `n_bytes` (> 0) of row `row` become visible."""
 
     row: int
     n_bytes: int
 
 
 def empty(n_rows: int, row_bytes: int, tile_rows: int, *, first_touch: bool = True) -> RegionState:
-    """A region of `n_rows` rows that has received nothing."""
+    """A region of `n_rows` rows without data."""
     identity = tuple(range(n_rows))
     slot, row_at = ((-1,) * n_rows, ()) if first_touch else (identity, identity)
     return RegionState(row_bytes, tile_rows, first_touch, slot, row_at, (0,) * n_rows)
@@ -44,7 +45,7 @@ def _put(column: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
 
 
 def step(state: RegionState, fill: Fill) -> RegionState:
-    """The region after one fill. A row seen for the first time takes the next free slot."""
+    """The region after one fill. A row that is not bound takes the next free slot."""
     received = _put(state.received, fill.row, state.received[fill.row] + fill.n_bytes)
     if state.slot[fill.row] >= 0:
         return replace(state, received=received)
@@ -63,7 +64,7 @@ def tile_of(state: RegionState, row: int) -> int:
 
 
 def tile_slots(state: RegionState, tile: int) -> range:
-    """The slots of a tile; the last tile may be short."""
+    """The slots of a tile. The last tile may be short."""
     return range(tile * state.tile_rows, min((tile + 1) * state.tile_rows, len(state.slot)))
 
 

@@ -1,8 +1,9 @@
-"""Token tracker of a destination GPU: which tile can feed GEMM-1, which row of GEMM-1 can feed GEMM-2, who is told when GEMM-2 is done.
+"""Token tracker of a destination GPU. It tells when GEMM-1 and GEMM-2 may read a tile, and which source GPUs to notify.
 
-The TS table is a cache over memory: what does not fit keeps counting there. The TID list beside it holds the tokens of a tile in layout
-order, each with a bitmap of the chunks that have arrived, so that a store that comes twice counts once. All updates happen when data is
-visible. Source: spec/dysharp.md section 8, decisions 17, 19 and 20 of section 14.
+The TS table is a cache over memory: entries that do not fit keep counting in memory. The TID list of a tile holds its
+tokens in layout order. Each token has a bitmap of the chunks that have arrived, so a repeated store counts once. All
+updates happen when data is visible. Source: DySHARP (arXiv 2605.05607), token tracker. The threshold of a partial tile,
+the token ids and the spilling of entries: docs/design/0004, Blocks.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from dysharp.protocol.frozen import Table
 
-Tile = tuple[int, int]  # (local expert, tile row): the rows from tile row x tile_rows on
+Tile = tuple[int, int]  # (local expert, index of the tile among the tiles of the expert)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tile: bytes that have arrived, finished thread blocks of GEMM-1 and GEMM-2."""
+    """Counts of one tile: bytes that have arrived, finished thread blocks of GEMM-1 and of GEMM-2."""
 
     bytes: int = 0
     gemm1: int = 0
@@ -25,13 +26,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`n_active[expert]`: rows the expert will get, so that its last tile knows how many are its own; thread blocks per tile."""
+    """Sizes of tiles."""
 
     tile_rows: int
     row_bytes: int
     n_active: tuple[int, ...]
+    """By local expert: the rows that it will get. They give the size of its last tile."""
     gemm1_blocks: int = 1
+    """Thread blocks of GEMM-1 per tile."""
     gemm2_blocks: int = 1
+    """Thread blocks of GEMM-2 per tile."""
 
     def threshold_bytes(self, tile: Tile) -> int:
         """Bytes that make `tile` ready."""
@@ -40,21 +44,22 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TrackerState:
-    """`on_chip`: TS entries, least recently used first, at most `entries`; `memory`: those that did not fit.
-
-    `tokens[tile]`: the TID list, (token, chunks that have arrived) in layout order.
-    """
+    """The TS table and the TID lists."""
 
     shape: Shape
     entries: int
+    """Most TS entries on chip."""
     on_chip: Table[Tile, Entry] = field(default_factory=Table)
+    """TS entries on chip, least recently used first."""
     memory: Table[Tile, Entry] = field(default_factory=Table)
+    """TS entries that spilled to memory."""
     tokens: Table[Tile, tuple[tuple[int, int], ...]] = field(default_factory=Table)
+    """TID lists: (token, bitmap of the chunks that have arrived) in layout order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """The next block of `expert`, `layout`, was allocated to `token` (blocks come in order 0, 1, ...)."""
+    """Block `layout` of `expert` is allocated to `token`. The blocks of an expert come in order 0, 1, ..."""
 
     expert: int
     layout: int
@@ -63,7 +68,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`n_bytes` of a bound block, its chunk number `chunk`, are visible."""
+    """Chunk number `chunk` of a bound block is visible, with `n_bytes` bytes."""
 
     expert: int
     layout: int
@@ -87,21 +92,21 @@ class Gemm2Block:
 
 @dataclass(frozen=True, slots=True)
 class TileReady:
-    """All rows of `tile` are visible: GEMM-1 may read them."""
+    """All rows of `tile` are visible. GEMM-1 may read them."""
 
     tile: Tile
 
 
 @dataclass(frozen=True, slots=True)
 class RowReady:
-    """GEMM-1 of `tile` is done: GEMM-2 may read it."""
+    """GEMM-1 of `tile` is done. GEMM-2 may read its output."""
 
     tile: Tile
 
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """The output of local `expert` for `token` is visible: tell the token's source GPU."""
+    """The output of local `expert` for `token` is visible. The token's source GPU gets a notice."""
 
     token: int
     expert: int
@@ -109,7 +114,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """The TS entry of `tile` went to memory."""
+    """The TS entry of `tile` moves to memory."""
 
     tile: Tile
 
@@ -119,26 +124,26 @@ Output = TileReady | RowReady | Notify | Spilled
 
 
 def empty(shape: Shape, entries: int) -> TrackerState:
-    """Nothing has arrived. `entries` is at least 1."""
+    """A tracker without data. `entries` is at least 1."""
     return TrackerState(shape, entries)
 
 
 def bound(shape: Shape, entries: int, tokens: tuple[tuple[int, ...], ...]) -> TrackerState:
-    """With a layout given before (backward): `tokens[expert]` in layout order."""
+    """A tracker with an existing layout, for backward. `tokens[expert]`: tokens in layout order."""
     state = empty(shape, entries)
-    for expert, row in enumerate(tokens):
-        for layout, token in enumerate(row):
+    for expert, tokens_of_expert in enumerate(tokens):
+        for layout, token in enumerate(tokens_of_expert):
             state, _ = step(state, Bind(expert, layout, token))
     return state
 
 
 def entry_of(state: TrackerState, tile: Tile) -> Entry:
-    """The counts of `tile`, wherever they are."""
+    """The counts of `tile`, on chip or in memory."""
     return state.on_chip.get(tile) or state.memory.get(tile) or Entry()
 
 
 def step(state: TrackerState, event: Event) -> tuple[TrackerState, tuple[Output, ...]]:
-    """The tables after one event. A chunk that comes again changes nothing."""
+    """The tables after one event. A repeated chunk changes nothing."""
     if isinstance(event, Store):
         return _store(state, event)
     if isinstance(event, Bind):
@@ -149,8 +154,8 @@ def step(state: TrackerState, event: Event) -> tuple[TrackerState, tuple[Output,
         return _put(state, event.tile, replace(entry, gemm1=entry.gemm1 + 1), (RowReady(event.tile),) if done else ())
     if entry.gemm2 + 1 < state.shape.gemm2_blocks:
         return _put(state, event.tile, replace(entry, gemm2=entry.gemm2 + 1), ())
-    told = tuple(Notify(token, event.tile[0]) for token, _ in state.tokens[event.tile])
-    return _free(state, event.tile), told
+    notices = tuple(Notify(token, event.tile[0]) for token, _ in state.tokens[event.tile])
+    return _free(state, event.tile), notices
 
 
 def _bind(state: TrackerState, event: Bind) -> TrackerState:
@@ -161,12 +166,12 @@ def _bind(state: TrackerState, event: Bind) -> TrackerState:
 
 
 def _store(state: TrackerState, event: Store) -> tuple[TrackerState, tuple[Output, ...]]:
-    tile, at = (event.expert, event.layout // state.shape.tile_rows), event.layout % state.shape.tile_rows
+    tile, place = (event.expert, event.layout // state.shape.tile_rows), event.layout % state.shape.tile_rows
     row = state.tokens[tile]
-    token, seen = row[at]
+    token, seen = row[place]
     if seen >> event.chunk & 1:
         return state, ()
-    row = (*row[:at], (token, seen | 1 << event.chunk), *row[at + 1 :])
+    row = (*row[:place], (token, seen | 1 << event.chunk), *row[place + 1 :])
     entry = entry_of(state, tile)
     entry = replace(entry, bytes=entry.bytes + event.n_bytes)
     ready = entry.bytes == state.shape.threshold_bytes(tile)
@@ -174,7 +179,7 @@ def _store(state: TrackerState, event: Store) -> tuple[TrackerState, tuple[Outpu
 
 
 def _put(state: TrackerState, tile: Tile, entry: Entry, outputs: tuple[Output, ...]) -> tuple[TrackerState, tuple[Output, ...]]:
-    """The entry comes on chip; the least recently used one makes room and keeps counting in memory."""
+    """The entry of `tile` comes on chip. The least recently used entry makes room and keeps counting in memory."""
     on_chip, memory = state.on_chip.last(tile, entry), state.memory
     if tile in memory:
         memory = memory.without(tile)
@@ -186,5 +191,5 @@ def _put(state: TrackerState, tile: Tile, entry: Entry, outputs: tuple[Output, .
 
 
 def _free(state: TrackerState, tile: Tile) -> TrackerState:
-    """The entry goes; the TID list stays, for late duplicates and for backward."""
+    """The entry of `tile` leaves. Its TID list stays, for late duplicates and for backward."""
     return replace(state, on_chip=state.on_chip.without(tile), memory=state.memory.without(tile))

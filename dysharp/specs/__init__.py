@@ -1,4 +1,4 @@
-"""What is simulated: `Model`, `Cluster`, and the free modelling choices. See README.md in this folder."""
+"""`Model`, `Cluster` and the modelling choices of a simulation. See README.md in this folder."""
 
 from dysharp.specs.catalog import list_clusters, list_models, load_cluster, load_model
 from dysharp.specs.choices import (

@@ -33,9 +33,9 @@ def list_clusters() -> list[str]:
 
 
 def load_model(name_or_path: NameOrPath) -> Model:
-    """A packaged model by name, a user's TOML, a Hugging Face `config.json`, or the folder that holds one.
+    """A packaged model by name, or a model from a TOML file, a Hugging Face `config.json` or a folder with such a file.
 
-    Raises `ConfigError` (one line: file, key, what was found, nearest valid key).
+    Raises `ConfigError`. Its one line names the file, the key, the value found and the nearest valid key.
     """
     if _is_name(name_or_path, "models"):
         return _packaged_model(str(name_or_path))
@@ -49,7 +49,7 @@ def load_model(name_or_path: NameOrPath) -> Model:
 
 
 def load_cluster(name_or_path: NameOrPath) -> Cluster:
-    """A packaged cluster by name, or a user's TOML. Raises `ConfigError`."""
+    """A packaged cluster by name, or a cluster from a TOML file. Raises `ConfigError`."""
     if _is_name(name_or_path, "clusters"):
         return _packaged_cluster(str(name_or_path))
     path = _user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
@@ -85,7 +85,7 @@ def _packaged_cluster(name: str) -> Cluster:
 
 
 def _in_file(build: Callable[[], Spec], where: str) -> Spec:
-    """`build()`, with the file put in front of a `ConfigError`."""
+    """The result of `build()`. A `ConfigError` gets the name of the file in front."""
     try:
         return build()
     except ConfigError as error:
@@ -93,9 +93,9 @@ def _in_file(build: Callable[[], Spec], where: str) -> Spec:
 
 
 def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
-    """Fill in the keys of the packaged spec that `base = "name"` asks for; the file's own keys win.
+    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace keys of the base.
 
-    A variant needs a name of its own, so that no table shows changed numbers under a known name.
+    A variant needs its own name: no printed table may show changed numbers under a packaged name.
     """
     base = table.pop("base", None)
     if base is None:
@@ -120,7 +120,7 @@ def _is_name(name_or_path: NameOrPath, kind: str) -> bool:
 
 
 def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str) -> Path:
-    """The path of an existing file, or the error for a name that is not known."""
+    """The path that `name_or_path` means. Raises `ConfigError` for a name that is neither packaged nor a path."""
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise ConfigError(f"{what}: found {show(name_or_path)}, expected a name or a path")
     path = Path(name_or_path)
@@ -135,12 +135,12 @@ def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name too long, or with a NUL
+    except (OSError, ValueError):  # the name is too long or contains a NUL
         return False
 
 
 def _config_name(path: Path) -> str:
-    """A model name from where its config.json lies: the folder for `config.json`, else the file's stem."""
+    """The model name of a config file: the name of its folder for `config.json`, otherwise the file's stem."""
     raw = path.resolve().parent.name if path.name == "config.json" else path.stem
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in raw).lstrip("._+-")
     return kept[:128] or "model"

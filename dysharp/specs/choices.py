@@ -1,4 +1,4 @@
-"""Free modelling choices where a paper is silent (`data/choices.toml`); option defaults are read by name."""
+"""Modelling choices where a paper is silent (`data/choices.toml`). Options of systems take their defaults from here."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _Value = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice. A number has a plausible range [`low`, `high`]; a word has `alternatives`.
+    """One choice. A number has a plausible range [`low`, `high`]. A word has `alternatives`.
 
-    `automatic`, if set, is a value outside the range that means "computed from machine and model".
+    The value `automatic` means "computed from cluster and model". It may lie outside the range. None: no such value.
     """
 
     name: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")]
@@ -61,7 +61,7 @@ def _conflicts(c: Choice) -> list[str]:
 
 
 def choice(name: str) -> Choice:
-    """The choice called `name`, such as "machine.train_bytes"; raises `ConfigError` with the nearest name."""
+    """The choice called `name`, such as "machine.train_bytes". Raises `ConfigError` with the nearest name."""
     changed = _overridden.get()
     return changed[name] if name in changed else _packaged(name)
 
@@ -75,10 +75,11 @@ def _packaged(name: str) -> Choice:
 
 @contextmanager
 def choices_overridden(values: Mapping[str, Scalar]) -> Iterator[None]:
-    """Inside the block `choice(name)` has `values[name]`, in this thread or task only. Blocks nest.
+    """Inside the block `choice(name)` has the value `values[name]`, in this thread or task only. Blocks nest.
 
-    What was read before stays as it is: Option defaults of systems are read when `systems` is imported, so set those as options.
-    Raises ConfigError for an unknown name, another type than the choice has, or a value outside its range.
+    Values that were read before the block do not change. The import of `systems` reads the defaults of options,
+    so this block does not change an option: pass the option itself.
+    Raises ConfigError for an unknown name, a value of another type, and a value outside its range.
     """
     changed = {name: _with_value(_packaged(name), value) for name, value in values.items()}
     token = _overridden.set(MappingProxyType({**_overridden.get(), **changed}))
@@ -100,7 +101,7 @@ def choice_value(name: str) -> Scalar:
 
 
 def choice_int(name: str) -> int:
-    """The value of a choice that is an integer; raises `ConfigError` otherwise."""
+    """The value of a choice that is an integer. Raises `ConfigError` for another type."""
     value = choice_value(name)
     if not isinstance(value, int):
         raise ConfigError(f"choice {show(name)}: found {show(value)}, expected an integer")
@@ -108,7 +109,7 @@ def choice_int(name: str) -> int:
 
 
 def choice_str(name: str) -> str:
-    """The value of a choice that is a word; raises `ConfigError` otherwise."""
+    """The value of a choice that is a word. Raises `ConfigError` for another type."""
     value = choice_value(name)
     if not isinstance(value, str):
         raise ConfigError(f"choice {show(name)}: found {show(value)}, expected a word")
@@ -121,34 +122,37 @@ def list_choices() -> list[Choice]:
 
 
 def choices_from_toml(text: str, where: str) -> dict[str, Choice]:
-    """Choices from TOML text: tables `[section.name]` with the fields of `Choice` except `name`."""
-    found: list[str] = []
+    """Choices by name from TOML text. Each table `[section.name]` has the fields of `Choice` except `name`.
+
+    `where` names the file in errors. Raises `ConfigError`.
+    """
+    faults: list[str] = []
     rows: dict[str, dict[str, Any]] = {}
     for section, entries in parse_toml(text, where).items():
         if not isinstance(entries, dict):
-            found.append(f"{section}: found {show(entries)}, expected a table")
+            faults.append(f"{section}: found {show(entries)}, expected a table")
             continue
         for key, fields in entries.items():
-            rows[f"{section}.{key}"] = _row(f"{section}.{key}", fields, found)
-    raise_if(found, where)
+            rows[f"{section}.{key}"] = _row(f"{section}.{key}", fields, faults)
+    raise_if(faults, where)
     try:
         return {name: Choice(**row) for name, row in rows.items()}
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _row(name: str, fields: Any, found: list[str]) -> dict[str, Any]:
-    """The constructor arguments of one choice; problems are appended to `found`."""
+def _row(name: str, fields: Any, faults: list[str]) -> dict[str, Any]:
+    """The constructor arguments of one choice. Appends problems to `faults`."""
     if not isinstance(fields, dict):
-        found.append(f"{name}: found {show(fields)}, expected a table")
+        faults.append(f"{name}: found {show(fields)}, expected a table")
         return {}
     row = {**fields, "name": name}
-    found.extend(f"{name}.{problem}" for problem in problems(Choice, row))
+    faults.extend(f"{name}.{problem}" for problem in problems(Choice, row))
     row["alternatives"] = tuple(row["alternatives"]) if isinstance(row.get("alternatives"), list) else ()
     return row
 
 
-# Not a global in disguise: a ContextVar is seen by the block that set it and by nobody else.
+# Only the thread or task that sets a ContextVar sees its value, so this is no global state.
 _overridden: ContextVar[Mapping[str, Choice]] = ContextVar("choices_overridden", default=MappingProxyType({}))
 
 

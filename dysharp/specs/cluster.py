@@ -27,34 +27,35 @@ MAX_GPUS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One NVLink domain. Times in picoseconds, rates per microsecond; checked when built (`ConfigError`)."""
+    """One NVLink domain. Times are in picoseconds, rates per microsecond. Raises `ConfigError` for an invalid value."""
 
     name: Name
     family: Family
-    """"paper": a paper's assumptions, no software cost it does not name; "hw": calibrated."""
+    """"paper": the assumptions of a paper, without software costs that the paper does not name.
+    "hw": a machine that one can buy, with fitted constants."""
     n_gpus: Small
     n_switches: Small
-    """Switch chips (planes); every GPU has links to each of them."""
+    """Switch chips (planes). Every GPU has links to every switch chip."""
     links_per_gpu: Small
-    """NVLink links, and so switch ports, per GPU."""
+    """NVLink links per GPU. Every link ends at one switch port."""
     link_bytes_per_us: Amount
-    """Per GPU and direction, all links together (450 GB/s = 450_000)."""
+    """Rate of all links of one GPU together, in one direction (450 GB/s = 450_000)."""
     link_latency_ps: AmountOrZero
-    """One hop, GPU to switch or switch to GPU."""
+    """Latency of one hop: from GPU to switch, or from switch to GPU."""
     flit_bytes: Small
     n_vcs: Small
-    """Virtual channels per group; there are two groups, request and response."""
+    """Virtual channels per group. A port has two groups: requests and responses."""
     vc_flits: EntriesOrInfinite
-    """Depth of one virtual channel at one input port; 0 = infinite."""
+    """Depth of one virtual channel at one input port. 0 = infinite."""
     internal_speedup: Small
-    """Switch crossbar rate over link rate."""
+    """Rate of the switch crossbar divided by the link rate."""
     n_sms: Small
     fp8_flops_per_us: Amount
     bf16_flops_per_us: Amount
     hbm_bytes_per_us: Amount
     hbm_bytes: Amount
     reduction_buffer_bytes: AmountOrZero
-    """Reduction table of one switch port."""
+    """Size of the reduction table of one switch port."""
     multimemq_entries: Entries
     al_tlb_entries: Entries
     ts_entries: Entries
@@ -63,11 +64,12 @@ class Cluster:
     """Rows of a tracked tile (tsize)."""
     source: Text = ""
     gpu: Text = ""
-    """Packaged GPU (`specs.gpu`) whose datasheet and fitted constants hold here; "" in paper clusters."""
+    """The packaged GPU (`specs.gpu`) whose datasheet and fitted constants apply. "" in paper clusters."""
     max_gpus: EntriesOrInfinite = 0
-    """Largest `n_gpus` of this machine; 0 = `n_gpus` itself."""
+    """Largest `n_gpus` of this machine. 0 = `n_gpus` itself."""
     constants: Constants = ()
-    """Fitted constants of this machine that replace the packaged ones (`specs.fitted`), sorted by name; `dysharp calibrate` writes them."""
+    """Fitted constants of this machine, sorted by name. They replace the packaged constants (`specs.fitted`).
+    `dysharp calibrate` writes them."""
 
     def __post_init__(self) -> None:
         where = f"cluster {show(self.name)}"
@@ -76,11 +78,11 @@ class Cluster:
 
     @property
     def software_costs(self) -> bool:
-        """Whether systems run in their real form, with launches, barriers and polls, unless the option `form` says otherwise."""
+        """Whether systems run in their real form (launches, barriers, polls) unless the option `form` is set."""
         return self.family == "hw"
 
     def peak_flops_per_us(self, dtype: str) -> int:
-        """Dense peak of one GPU for GEMMs in `dtype` ("fp8" or "bf16"); else `ConfigError`."""
+        """Dense peak of one GPU for GEMMs in `dtype` ("fp8" or "bf16"). Raises `ConfigError` for another `dtype`."""
         if dtype == "fp8":
             return self.fp8_flops_per_us
         if dtype == "bf16":
@@ -89,17 +91,23 @@ class Cluster:
 
     @property
     def fitted(self) -> dict[str, float]:
-        """The fitted constants that hold on this machine, by name."""
+        """The fitted constants of this machine by name."""
         return fitted_values(self.constants)
 
     @property
     def shared_memory_rate(self) -> int:
-        """Bytes per microsecond that GEMMs and transfers of a real GPU share; 0 on a paper cluster, where every SM has its static share."""
+        """Memory rate that GEMMs and transfers of an hw GPU share, in bytes per microsecond.
+
+        0 on a paper cluster: there every SM has a fixed share of the memory rate.
+        """
         return round(self.hbm_bytes_per_us * self.fitted["hbm.fraction"]) if self.gpu else 0
 
     @property
     def own_gpu(self) -> Gpu:
-        """The packaged GPU with what this cluster says of its SMs, rates and memory; FP4 in proportion to FP8. `ConfigError` without `gpu`."""
+        """The packaged GPU with the SMs, rates and memory of this cluster. The FP4 rate scales as the FP8 rate.
+
+        Raises `ConfigError` for a cluster without `gpu`.
+        """
         named = load_gpu(self.gpu)
         fp8 = self.fp8_flops_per_us / 1e6
         return replace(
@@ -114,7 +122,10 @@ class Cluster:
         )
 
     def with_gpus(self, n: int) -> Cluster:
-        """The same machine with `n` GPUs in use, 1 to `max_gpus`; links, switches and tables stay."""
+        """The cluster with `n` GPUs in use, 1 to `max_gpus`. Links, switches and tables do not change.
+
+        Raises `ConfigError` for another `n`.
+        """
         limit = self.max_gpus or self.n_gpus
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
             raise ConfigError(f'cluster "{self.name}": found {show(n)} GPUs, expected 1 to {limit}')
@@ -122,18 +133,18 @@ class Cluster:
 
 
 def _conflicts(c: Cluster) -> list[str]:
-    """Rules between fields; each field alone is already valid."""
-    found = []
+    """Broken rules between fields. Each field alone is valid already."""
+    faults = []
     limit = c.max_gpus or MAX_GPUS
     if limit > MAX_GPUS:
-        found.append(f"max_gpus: found {c.max_gpus}, expected at most {MAX_GPUS}")
+        faults.append(f"max_gpus: found {c.max_gpus}, expected at most {MAX_GPUS}")
     if c.n_gpus > limit:
-        found.append(f"n_gpus: found {c.n_gpus}, expected at most {limit}")
+        faults.append(f"n_gpus: found {c.n_gpus}, expected at most {limit}")
     if c.links_per_gpu < c.n_switches:
-        found.append(f"links_per_gpu: found {c.links_per_gpu}, expected at least n_switches = {c.n_switches}")
+        faults.append(f"links_per_gpu: found {c.links_per_gpu}, expected at least n_switches = {c.n_switches}")
     if (c.family == "hw" or c.gpu) and c.gpu not in list_gpus():
-        found.append(f"gpu: found {show(c.gpu)}, expected one of {', '.join(list_gpus())} (an hw cluster takes that GPU's constants)")
-    found += conflicts_of(c.constants) if c.constants else []
+        faults.append(f"gpu: found {show(c.gpu)}, expected one of {', '.join(list_gpus())} (an hw cluster takes that GPU's constants)")
+    faults += conflicts_of(c.constants) if c.constants else []
     if c.flit_bytes & (c.flit_bytes - 1):
-        found.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
-    return found
+        faults.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
+    return faults

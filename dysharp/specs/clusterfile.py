@@ -1,4 +1,4 @@
-"""The TOML form of a `Cluster`: the same numbers in the units people write (GB/s, ns, KiB)."""
+"""The TOML form of a `Cluster`, in the units that people write: GB/s, ns, KiB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, F
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """Keys of a cluster TOML. GB and GB/s are decimal; `to_cluster` converts once."""
+    """Keys of a cluster TOML. GB and GB/s are decimal. `to_cluster` converts them."""
 
     name: Name
     family: Family
@@ -41,7 +41,7 @@ class ClusterFile:
     constants: Constants = ()
 
     def to_cluster(self) -> Cluster:
-        """The same machine in engine units; raises `ConfigError` when the values conflict."""
+        """The `Cluster` with these values in engine units. Raises `ConfigError` when values conflict."""
         return Cluster(
             name=self.name,
             family=self.family,

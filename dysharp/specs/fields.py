@@ -1,9 +1,9 @@
 """Field types of the specs, and the one place that checks values against them.
 
-Specs stay plain frozen dataclasses. Their annotations carry the range of each field; pydantic reads those and
-reports *all* problems of a value at once. The same check runs at the edge (a file) and in `__post_init__` (a
-call), so a bad spec cannot be built either way. It goes through a model made from the dataclass, not through
-the dataclass itself, because a `TypeAdapter` would call `__post_init__` again.
+Specs are plain frozen dataclasses. Their annotations carry the range of each field. Pydantic reads the annotations
+and reports *all* problems of a spec at once. One check serves both a file and a call (`__post_init__`), so neither
+can build a bad spec. The check uses a pydantic model that is made from the dataclass: a `TypeAdapter` of the
+dataclass itself would call `__post_init__` again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pydantic_core import PydanticCustomError
 
 from dysharp.errors import ConfigError, nearest
 
-MAX_PROBLEMS = 20  # a file of garbage still gives one readable line
+MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
 
 def _one_of(*words: str) -> AfterValidator:
-    """A closed set of words whose static type stays `str`, so that callers can pass computed values."""
+    """A closed set of words. Its static type stays `str`, so that callers can pass computed values."""
 
     def check(value: str) -> str:
         if value not in words:
@@ -88,26 +88,26 @@ def _describe(error: Any, names: list[str]) -> str:
 
 
 def problems(cls: type, values: Mapping[str, Any]) -> list[str]:
-    """Every way in which `values` is no valid set of fields for the dataclass `cls`, in field order."""
+    """Every fault of `values` as fields of the dataclass `cls`, in field order. Empty: the values are valid."""
     try:
         _schema(cls).model_validate(dict(values))
     except pydantic.ValidationError as error:
         names = [f.name for f in dataclasses.fields(cls)]
-        found = error.errors(include_url=False, include_context=False)
-        shown = [_describe(e, names) for e in found[:MAX_PROBLEMS]]
-        if len(found) > MAX_PROBLEMS:
-            shown.append(f"and {len(found) - MAX_PROBLEMS} more")
+        errors = error.errors(include_url=False, include_context=False)
+        shown = [_describe(e, names) for e in errors[:MAX_PROBLEMS]]
+        if len(errors) > MAX_PROBLEMS:
+            shown.append(f"and {len(errors) - MAX_PROBLEMS} more")
         return shown
     return []
 
 
-def raise_if(found: list[str], where: str) -> None:
-    """Raise one `ConfigError` that lists all of `found`; `where` names the file or the object."""
-    if found:
-        raise ConfigError(f"{where}: " + " | ".join(found))
+def raise_if(faults: list[str], where: str) -> None:
+    """Raise one `ConfigError` that lists all `faults`, if there are any. `where` names the file or the object."""
+    if faults:
+        raise ConfigError(f"{where}: " + " | ".join(faults))
 
 
 def check_fields(spec: Any, where: str) -> None:
-    """Check a dataclass instance against its own annotations; raises `ConfigError`."""
+    """Raise `ConfigError` unless the fields of a dataclass instance fit its annotations."""
     values = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
     raise_if(problems(type(spec), values), where)

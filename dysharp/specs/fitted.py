@@ -1,4 +1,4 @@
-"""`Fitted`: the small table of constants that are fitted to measurements, each with unit, meaning and the rows it rests on."""
+"""`Fitted`: one constant that is fitted to measurements, with its unit, its meaning and the measurements behind it."""
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """One constant: `low` to `high` is what its meaning allows; `stage` is the family (or families) whose rows it is fitted on."""
+    """One fitted constant."""
 
     name: str
     value: float
     low: float
+    """Least value that the meaning allows."""
     high: float
+    """Greatest value that the meaning allows."""
     unit: str
     meaning: str
     stage: str
+    """Families of measurements on which the constant is fitted, or "given"."""
     fitted_on: str
+    """The measurements in words."""
 
 
 def fitted_from_toml(text: str, where: str) -> dict[str, Fitted]:
-    """Constants by name, in file order. Raises `ConfigError` (one line: file, constant, what was found)."""
+    """Constants by name, in file order. Raises `ConfigError` that names file, constant and the value found."""
     table = parse_toml(text, where)
     return {name: _fitted(name, entry, f"{where}: {name}") for name, entry in _flat(table)}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """`[a.b]` tables as ("a.b", entry): an entry is a table that has a `value`."""
-    found: list[tuple[str, Any]] = []
+    """Tables `[a.b]` as ("a.b", entry). A table without the key `value` is a group of entries."""
+    entries: list[tuple[str, Any]] = []
     for key, entry in table.items():
         name = f"{prefix}{key}"
         is_group = isinstance(entry, dict) and "value" not in entry
-        found += _flat(entry, f"{name}.") if is_group else [(name, entry)]
-    return found
+        entries += _flat(entry, f"{name}.") if is_group else [(name, entry)]
+    return entries
 
 
 def _fitted(name: str, entry: Any, where: str) -> Fitted:
@@ -63,15 +67,18 @@ def _fitted(name: str, entry: Any, where: str) -> Fitted:
 
 
 def constants_from_file(path: Path) -> dict[str, Fitted]:
-    """Constants of a file in the form of the packaged one, all of them and no others. Raises `ConfigError`."""
-    found = fitted_from_toml(read_text(path), str(path))
-    for name in found:
+    """Constants by name from a file in the form of `data/fitted.toml`.
+
+    Raises `ConfigError` unless the file has every packaged constant and no other constant.
+    """
+    constants = fitted_from_toml(read_text(path), str(path))
+    for name in constants:
         if name not in fitted():
             raise ConfigError(f"{path}: {show(name)}: unknown constant{nearest(name, fitted())}")
-    missing = [name for name in fitted() if name not in found]
+    missing = [name for name in fitted() if name not in constants]
     if missing:
-        raise ConfigError(f"{path}: found {len(found)} constants, expected also {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}")
-    return found
+        raise ConfigError(f"{path}: found {len(constants)} constants, expected also {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}")
+    return constants
 
 
 @functools.cache
@@ -81,45 +88,48 @@ def fitted() -> Mapping[str, Fitted]:
 
 
 Overrides = tuple[tuple[str, float], ...]
-"""Constants of one machine that replace the packaged ones: (name, value), sorted by name."""
+"""Constants of one machine that replace packaged constants: (name, value), sorted by name."""
 
 
 def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
-    """Name to value: what the formulas of `compute` take; `overrides` replace packaged values."""
+    """Value by name, as the formulas of `compute` take it. `overrides` replace packaged values."""
     return {name: constant.value for name, constant in fitted().items()} | dict(overrides)
 
 
 def overrides_of(table: Any, where: str) -> Overrides:
-    """The `[constants]` table of a cluster file, nested or with dotted keys. Raises `ConfigError` for anything but tables of numbers."""
+    """The `[constants]` table of a cluster file, nested or with dotted keys.
+
+    Raises `ConfigError` for a value that is no number and for a name that occurs twice.
+    """
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: constants: found {show(table)}, expected a table of name = value")
-    found: dict[str, float] = {}
-    _collect(table, "", found, where)
-    return tuple(sorted(found.items()))
+    values: dict[str, float] = {}
+    _collect(table, "", values, where)
+    return tuple(sorted(values.items()))
 
 
-def _collect(table: Mapping[str, Any], prefix: str, found: dict[str, float], where: str) -> None:
+def _collect(table: Mapping[str, Any], prefix: str, values: dict[str, float], where: str) -> None:
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
-            _collect(value, f"{name}.", found, where)
+            _collect(value, f"{name}.", values, where)
         elif isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ConfigError(f"{where}: constants: {show(name)}: found {show(value)}, expected a number")
-        elif name in found:
+        elif name in values:
             raise ConfigError(f"{where}: constants: {show(name)}: found twice, expected once")
         else:
-            found[name] = float(value)
+            values[name] = float(value)
 
 
 def conflicts_of(overrides: Overrides) -> list[str]:
-    """What is wrong with constants of a machine: unknown names, values outside what their meaning allows."""
-    known, found = fitted(), []
+    """Faults in the constants of a machine: unknown names, repeated names, values outside [`low`, `high`]."""
+    known, faults = fitted(), []
     for name, value in overrides:
         if name not in known:
-            found.append(f"constants: {show(name)}: unknown{nearest(name, known)}")
+            faults.append(f"constants: {show(name)}: unknown{nearest(name, known)}")
         elif not known[name].low <= value <= known[name].high:
             c = known[name]
-            found.append(f"constants: {name}: found {value:g}, expected {c.low:g} to {c.high:g} {c.unit}")
+            faults.append(f"constants: {name}: found {value:g}, expected {c.low:g} to {c.high:g} {c.unit}")
     if len({name for name, _ in overrides}) < len(overrides):
-        found.append("constants: found a name twice, expected each once")
-    return found
+        faults.append("constants: found a name twice, expected each once")
+    return faults

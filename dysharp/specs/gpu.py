@@ -19,29 +19,29 @@ Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|hopper|blackw
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Datasheet values of one GPU, in the datasheet's units; checked when built (`ConfigError`)."""
+    """Datasheet values of one GPU, in the datasheet's units. Raises `ConfigError` for an invalid value."""
 
     name: Name
     arch: Architecture
-    """Chooses the fitted constants that differ between generations."""
+    """Selects the fitted constants that differ between architectures."""
     n_sms: Small
     boost_MHz: Rate
     bf16_TFLOPS: Rate
-    """Dense tensor peak, as all of them."""
+    """Dense tensor peak, as for FP8 and FP4."""
     fp8_TFLOPS: Rate
     fp4_TFLOPS: Rate
     hbm_GBps: Rate
     hbm_GB: Rate
     l2_MB: Rate
     link_GBps: Rate
-    """NVLink, one direction, all links of the GPU together."""
+    """NVLink rate of all links of the GPU together, in one direction."""
     source: Text
 
     def __post_init__(self) -> None:
         check_fields(self, f"gpu {show(self.name)}")
 
     def peak_TFLOPS(self, dtype: str) -> float:
-        """Dense tensor peak for "bf16", "fp8" or "fp4"; else `ConfigError`."""
+        """Dense tensor peak for "bf16", "fp8" or "fp4". Raises `ConfigError` for another `dtype`."""
         peaks = {"bf16": self.bf16_TFLOPS, "fp8": self.fp8_TFLOPS, "fp4": self.fp4_TFLOPS}
         if dtype not in peaks:
             raise ConfigError(f"gpu {show(self.name)}: no peak for dtype {show(dtype)}{nearest(dtype, peaks)}")

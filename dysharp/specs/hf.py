@@ -1,8 +1,8 @@
-"""Hugging Face `config.json` to `Model`, by a table of the names that model families use; no transformers.
+"""Hugging Face `config.json` to `Model`, by a table of the field names that model families use.
 
-Covered: DeepSeek-V2/V3, Qwen2-MoE, Qwen3-MoE, Mixtral, gpt-oss, Phi-3.5-MoE, OLMoE and every family that
-spells its fields the same way. A config says neither how many tokens there are nor how they are routed:
-`routing` is the skewed generator that real large models resemble (synthetic) and `tokens_per_gpu` is 1024.
+The library `transformers` is not needed. The table covers DeepSeek-V2/V3, Qwen2-MoE, Qwen3-MoE, Mixtral, gpt-oss,
+Phi-3.5-MoE, OLMoE and every family with the same field names. A config gives neither the number of tokens nor their
+routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution whose skew is that of large models.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dysharp.specs.model import Model
 TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
 ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's published expert loads
 
-MAX_LAYERS = 1 << 12  # bounds the loops over layers before any value of the file is used
+MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes from the file
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """One fact of a config: its names, first wins, and its range. `default` None means required."""
+    """One fact of a config: its names (the first one present counts) and its range. `default` None: required."""
 
     names: tuple[str, ...]
     low: int
@@ -33,7 +33,7 @@ class Alias:
 
 ALIASES: dict[str, Alias] = {
     "hidden": Alias(("hidden_size", "d_model", "n_embd"), 1, 1 << 20),
-    # `intermediate_size` is the dense width where a config also has an expert width, so it comes last.
+    # In a config with an expert width, `intermediate_size` is the dense width. So it comes last.
     "expert_hidden": Alias(
         ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"),
         1,
@@ -48,7 +48,7 @@ ALIASES: dict[str, Alias] = {
     "n_group": Alias(("n_group",), 1, 1 << 16, default=1),
     "topk_group": Alias(("topk_group",), 1, 1 << 16, default=1),
     "layers": Alias(("num_hidden_layers", "n_layer", "num_layers"), 1, MAX_LAYERS),
-    # Which layers are MoE: each family has its own way, and absent ones change nothing.
+    # Which layers are MoE: each family of models has its own field. A field that is absent changes nothing.
     "dense_prefix": Alias(("first_k_dense_replace", "moe_layer_start_index"), 0, MAX_LAYERS, default=0),
     "every_from_1": Alias(("decoder_sparse_step", "interleave_moe_layer_step"), 1, MAX_LAYERS, default=1),
     "every_from_0": Alias(("moe_layer_freq", "moe_layer_interval"), 1, MAX_LAYERS, default=1),
@@ -59,19 +59,19 @@ UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have tw
 
 
 def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model:
-    """The MoE layer that a parsed `config.json` describes; `where` names the file in errors.
+    """The MoE layer that a parsed `config.json` describes. `where` names the file in errors.
 
-    Raises `ConfigError` listing every field that is missing, of the wrong type or out of range.
+    Raises `ConfigError` that lists every field that is missing, of the wrong type or out of range.
     """
     config = _text_part(config)
-    found: list[str] = []
-    values = {fact: _integer(config, alias, found) for fact, alias in ALIASES.items()}
-    moe_list = _layer_list(config, found)
-    dense = _dense_layers(config, found)
-    element_bytes = _element_bytes(config, found)
-    gemm_dtype = _gemm_dtype(config, found)
-    raise_if(found, where)
-    if config.get("topk_method") == "greedy":  # DeepSeek-V2: groups are listed but not used
+    faults: list[str] = []
+    values = {fact: _integer(config, alias, faults) for fact, alias in ALIASES.items()}
+    moe_list = _layer_list(config, faults)
+    dense = _dense_layers(config, faults)
+    element_bytes = _element_bytes(config, faults)
+    gemm_dtype = _gemm_dtype(config, faults)
+    raise_if(faults, where)
+    if config.get("topk_method") == "greedy":  # DeepSeek-V2 lists groups and does not use them
         values["n_group"] = values["topk_group"] = 1
     try:
         return Model(
@@ -95,25 +95,25 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model of a multi-modal config, which nests it."""
+    """The config of the language model, which a multi-modal config nests in `text_config`."""
     nested = config.get("text_config")
     has_experts = any(config.get(n) is not None for n in ALIASES["n_experts"].names)
     return nested if isinstance(nested, dict) and not has_experts else config
 
 
-def _integer(config: Mapping[str, Any], alias: Alias, found: list[str]) -> int:
-    """The value of one fact; problems are appended to `found` and the lowest value is returned."""
+def _integer(config: Mapping[str, Any], alias: Alias, faults: list[str]) -> int:
+    """The value of one fact. For a bad value: appends to `faults` and returns the lowest value."""
     present = [n for n in alias.names if config.get(n) is not None]
-    # `moe_layer_freq` may be a list of flags, which `_layer_list` reads.
+    # `moe_layer_freq` may be a list of flags. `_layer_list` reads such a list.
     present = [n for n in present if not (n == "moe_layer_freq" and isinstance(config[n], list))]
     if not present:
         if alias.default is None:
-            found.append(f"{alias.names[0]}: missing{_other_names(alias)}")
+            faults.append(f"{alias.names[0]}: missing{_other_names(alias)}")
         return alias.low if alias.default is None else alias.default
     value = config[present[0]]
     if isinstance(value, bool) or not isinstance(value, int) or not alias.low <= value <= alias.high:
         limits = f"{alias.low} to {alias.high}"
-        found.append(f"{present[0]}: found {show(value)}, expected an integer from {limits}")
+        faults.append(f"{present[0]}: found {show(value)}, expected an integer from {limits}")
         return alias.low
     return value
 
@@ -123,30 +123,30 @@ def _other_names(alias: Alias) -> str:
     return f" (also looked for {', '.join(rest)}), expected a mixture-of-experts config" if rest else ""
 
 
-def _layer_list(config: Mapping[str, Any], found: list[str]) -> list[int] | None:
-    """`moe_layer_freq` as a list: one flag per layer, 1 = MoE."""
+def _layer_list(config: Mapping[str, Any], faults: list[str]) -> list[int] | None:
+    """`moe_layer_freq` as a list: one flag per layer, 1 = MoE. None: the config has no such list."""
     flags = config.get("moe_layer_freq")
     if not isinstance(flags, list):
         return None
     if len(flags) > MAX_LAYERS or any(type(f) is not int or f not in (0, 1) for f in flags):
-        found.append(f"moe_layer_freq: found {show(flags)}, expected an integer or a list of 0 and 1")
+        faults.append(f"moe_layer_freq: found {show(flags)}, expected an integer or a list of 0 and 1")
         return None
     return flags
 
 
-def _dense_layers(config: Mapping[str, Any], found: list[str]) -> set[int]:
-    """`mlp_only_layers` (Qwen): layers that are dense whatever the step says."""
+def _dense_layers(config: Mapping[str, Any], faults: list[str]) -> set[int]:
+    """`mlp_only_layers` (Qwen): layers that are dense although the step makes them MoE layers."""
     layers = config.get("mlp_only_layers")
     if layers is None:
         return set()
     if not isinstance(layers, list) or any(type(i) is not int for i in layers):
-        found.append(f"mlp_only_layers: found {show(layers)}, expected a list of layer numbers")
+        faults.append(f"mlp_only_layers: found {show(layers)}, expected a list of layer numbers")
         return set()
     return set(layers)
 
 
 def _moe_layers(values: Mapping[str, int], moe_list: list[int] | None, dense: set[int]) -> int:
-    """How many of the layers are MoE. 0 is impossible for a Model and so becomes its error."""
+    """The number of MoE layers. `Model` refuses 0."""
     if moe_list is not None:
         return sum(moe_list[: values["layers"]])
     return sum(
@@ -158,24 +158,24 @@ def _moe_layers(values: Mapping[str, int], moe_list: list[int] | None, dense: se
     )
 
 
-def _element_bytes(config: Mapping[str, Any], found: list[str]) -> int:
+def _element_bytes(config: Mapping[str, Any], faults: list[str]) -> int:
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
     dtype = config.get(key)
     if dtype is None:
-        return 2  # assumed: BF16, what these models are run in
+        return 2  # assumed: these models run in BF16
     if not isinstance(dtype, str) or dtype.removeprefix("torch.") not in ELEMENT_BYTES:
-        found.append(f"{key}: found {show(dtype)}, expected one of {', '.join(ELEMENT_BYTES)}")
+        faults.append(f"{key}: found {show(dtype)}, expected one of {', '.join(ELEMENT_BYTES)}")
         return 2
     return ELEMENT_BYTES[dtype.removeprefix("torch.")]
 
 
-def _gemm_dtype(config: Mapping[str, Any], found: list[str]) -> str:
-    """FP8 only where the checkpoint is FP8; other quantisations (MXFP4, AWQ, ...) multiply in BF16."""
+def _gemm_dtype(config: Mapping[str, Any], faults: list[str]) -> str:
+    """FP8 for an FP8 checkpoint. Checkpoints of other quantisations (MXFP4, AWQ, ...) multiply in BF16."""
     quant = config.get("quantization_config")
     if quant is None:
         return "bf16"
     if not isinstance(quant, dict):
-        found.append(f"quantization_config: found {show(quant)}, expected an object")
+        faults.append(f"quantization_config: found {show(quant)}, expected an object")
         return "bf16"
     return "fp8" if quant.get("quant_method") == "fp8" else "bf16"
 

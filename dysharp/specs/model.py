@@ -1,4 +1,4 @@
-"""`Model`: the shape of one mixture-of-experts layer and how often it repeats."""
+"""`Model`: the shape of one mixture-of-experts layer and the number of such layers."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from dysharp.specs.fields import (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One MoE layer. Widths count elements; all values are checked when built (`ConfigError`)."""
+    """One MoE layer. Widths count elements. Raises `ConfigError` for an invalid value."""
 
     name: Name
     hidden: Width
-    """Elements of a token vector."""
+    """Elements of a token row."""
     expert_hidden: Width
     """Inner width of one expert."""
     n_experts: Experts
-    """Routed experts per layer (shared experts move no data and are not counted)."""
+    """Routed experts per layer. Shared experts do not count: they move no data."""
     topk: Experts
     """Distinct experts per token."""
     tokens_per_gpu: Tokens
-    """Default tokens per GPU: one sequence for the papers' models, 1024 for real ones."""
+    """Default tokens per GPU: one sequence for the models of papers, 1024 for public models."""
     n_matrices: Small
     """Weight matrices of an expert: 2 = plain, 3 = gated."""
     element_bytes: Small
-    """Bytes per element on the wire, dispatch and combine (2 = BF16)."""
+    """Bytes per element on the wire, in Dispatch and Combine (2 = BF16)."""
     gemm_dtype: GemmDtype
     """Type of the expert GEMMs: "fp8" or "bf16"."""
     n_group: Experts = 1
     """Expert groups of group-limited gating (1 = off)."""
     topk_group: Experts = 1
-    """Groups a token may choose from."""
+    """Groups from which a token chooses its experts."""
     n_layers: Small = 1
-    """MoE layers of the model (dense layers not counted)."""
+    """MoE layers of the model, without its dense layers."""
     routing: Text = "uniform"
-    """Default routing, such as "uniform", "lognormal:0.65" or "trace:NAME"; read by `workload`."""
+    """Default routing string for `workload`, such as "uniform", "lognormal:0.65" or "trace:NAME"."""
     source: Text = ""
-    """Where the numbers come from."""
+    """Source of the numbers."""
 
     def __post_init__(self) -> None:
         where = f"model {show(self.name)}"
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one token vector on the wire."""
+        """Bytes of one token row on the wire."""
         return self.hidden * self.element_bytes
 
     @property
@@ -67,17 +67,17 @@ class Model:
 
 
 def _conflicts(m: Model) -> list[str]:
-    """Rules between fields; each field alone is already valid."""
-    found = []
+    """Broken rules between fields. Each field alone is valid already."""
+    faults = []
     if m.topk > m.n_experts:
-        found.append(f"topk: found {m.topk}, expected at most n_experts = {m.n_experts}")
+        faults.append(f"topk: found {m.topk}, expected at most n_experts = {m.n_experts}")
     if m.n_matrices not in (2, 3):
-        found.append(f"n_matrices: found {m.n_matrices}, expected 2 (plain) or 3 (gated)")
+        faults.append(f"n_matrices: found {m.n_matrices}, expected 2 (plain) or 3 (gated)")
     if m.element_bytes not in (1, 2, 4):
-        found.append(f"element_bytes: found {m.element_bytes}, expected 1, 2 or 4")
+        faults.append(f"element_bytes: found {m.element_bytes}, expected 1, 2 or 4")
     if not m.routing:
-        found.append('routing: found "", expected a routing such as "uniform"')
-    return found + _group_conflicts(m)
+        faults.append('routing: found "", expected a routing such as "uniform"')
+    return faults + _group_conflicts(m)
 
 
 def _group_conflicts(m: Model) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files to plain values: bounded reading, TOML and JSON, and one-line errors with line and column."""
+"""Files to plain values: bounded reading of TOML and JSON. Errors are one line with line and column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 16 * MiB
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular UTF-8 file of at most 16 MiB; raises `ConfigError` for anything else."""
+    """The text of a regular UTF-8 file of at most 16 MiB. Raises `ConfigError` for any other file."""
     where = show_path(path)
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
@@ -34,12 +34,12 @@ def read_text(path: Path) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # Without O_NONBLOCK opening a named pipe waits for a writer that may never come.
+    # Without O_NONBLOCK the opening of a named pipe waits for a writer, maybe for ever.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 bytes (a leading byte-order mark is dropped) to text; raises `ConfigError`."""
+    """The text of UTF-8 bytes, without a leading byte-order mark. Raises `ConfigError` for other bytes."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -51,7 +51,7 @@ def decode(data: bytes, where: str) -> str:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The table of a TOML text; raises `ConfigError` with line and column."""
+    """The table of a TOML text. Raises `ConfigError` with line and column."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -61,14 +61,14 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 def _toml_reason(error: Exception, text: str) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    if not isinstance(error, tomllib.TOMLDecodeError):  # tomllib lets int() and datetime() errors through
+    if not isinstance(error, tomllib.TOMLDecodeError):  # tomllib passes on errors of int() and datetime()
         return str(error)
     line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
     return str(error).replace("(at end of document)", f"(at line {line}, column {column}, the end)")
 
 
 def parse_json(text: str, where: str) -> dict[str, Any]:
-    """The object of a JSON text; raises `ConfigError` with line and column, or when it is no object."""
+    """The object of a JSON text. Raises `ConfigError`, with line and column for malformed JSON."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -84,5 +84,5 @@ def parse_json(text: str, where: str) -> dict[str, Any]:
 
 
 def show_path(path: Path) -> str:
-    """A path as it appears in messages; unprintable characters are escaped by the error itself."""
+    """A path as messages show it. The error itself escapes unprintable characters."""
     return str(path)

@@ -1,4 +1,4 @@
-"""Workloads: `Routing`, which expert every token needs, where it lives, and the bytes that follow from it."""
+"""`Routing`: which experts every token needs and where the experts lie. Traffic: the bytes that follow from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dysharp.workload.routing import (
     rows_per_slot,
 )
 from dysharp.workload.save import check_writable, save_trace
-from dysharp.workload.traces import Trace, load_trace, packaged_traces
+from dysharp.workload.traces import Recording, load_trace, packaged_traces
 from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme_name, traffic
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "LayerRow",
     "Pairs",
     "Placement",
+    "Recording",
     "Routing",
     "Scheme",
-    "Trace",
     "Traffic",
     "UniformTraffic",
     "check_writable",

@@ -1,7 +1,7 @@
-"""Closed forms for uniform routing: traffic per token in units of one token vector on one link direction.
+"""Closed forms for uniform routing: traffic per token in units of one token row on one link direction.
 
-E experts, G GPUs, E/G experts per GPU, k distinct experts per token. Summed over Dispatch and Combine and
-over both directions. Derived from the systems of DySHARP (arXiv 2605.05607).
+E experts, G GPUs, E/G experts per GPU, k distinct experts per token. Each traffic is the sum over Dispatch and
+Combine and over both directions. Derived from the systems of DySHARP (arXiv 2605.05607).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dysharp.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class UniformTraffic:
-    """Expected vectors per token under uniform routing, and ratios drawn from them (dimensionless)."""
+    """Expected token rows per token under uniform routing, and ratios of such numbers (dimensionless)."""
 
     p: float
     """Chance that a token needs a given GPU."""
@@ -29,28 +29,31 @@ class UniformTraffic:
     redundant_share: float
     """Share of the one-copy-per-GPU traffic that multicast and reduction save."""
     useless_over_useful: float
-    """Useless over useful vectors on the heavy direction of an all-gather."""
+    """Useless rows divided by useful rows, on the heavy direction of an all-gather."""
     ideal_speedup: float
-    """One copy per GPU over multicast, in time, when both operators run at once."""
+    """Time with one copy per GPU divided by time with multicast, when Dispatch and Combine run at the same time."""
 
 
 def uniform_p(n_experts: int, n_gpus: int, topk: int) -> float:
-    """Chance that a token needs a given GPU: 1 - C(E - E/G, k) / C(E, k). E must divide by G."""
+    """Chance that a token needs a given GPU: 1 - C(E - E/G, k) / C(E, k).
+
+    Raises ConfigError unless E is a multiple of G and k is 1 to E.
+    """
     if n_gpus < 1 or n_experts % n_gpus or not 1 <= topk <= n_experts:
         raise ConfigError(
             f"closed form: found {n_experts} experts, {n_gpus} GPUs, top-{topk}; "
-            "expected experts that divide by GPUs and at most top-experts"
+            "expected a multiple of the GPUs as experts, and a top-k from 1 to the number of experts"
         )
     return 1.0 - comb(n_experts - n_experts // n_gpus, topk) / comb(n_experts, topk)
 
 
 def uniform_R(n_experts: int, n_gpus: int, topk: int) -> float:
-    """R = (G - 1) p, the distinct remote GPUs per token."""
+    """R = (G - 1) p, the distinct remote GPUs per token. Raises ConfigError as `uniform_p`."""
     return (n_gpus - 1) * uniform_p(n_experts, n_gpus, topk)
 
 
 def uniform_traffic(n_experts: int, n_gpus: int, topk: int) -> UniformTraffic:
-    """All closed forms of one configuration. At least two GPUs."""
+    """All closed forms of one configuration. Raises ConfigError for fewer than two GPUs, and as `uniform_p`."""
     if n_gpus < 2:
         raise ConfigError(f"closed form: found {n_gpus} GPUs, expected at least 2")
     p = uniform_p(n_experts, n_gpus, topk)

@@ -22,7 +22,7 @@ _MAX_COUNT = 10**15
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Loads of one model: `count` [layers, n_experts] int64, `layers` the layer numbers of its rows."""
+    """Loads of one model. `count`: [layers, n_experts] int64. `layers`: the layer number of every row of `count`."""
 
     model: str
     layers: tuple[int, ...]
@@ -34,7 +34,10 @@ class Counts:
         return int(self.count.shape[1])
 
     def row(self, layer: int | None, placement: Placement) -> int:
-        """Index of a layer number; None takes the layer of median copies per GPU (max/mean)."""
+        """Index of a layer number. None: the layer whose max/mean of copies per GPU is the median.
+
+        Raises ConfigError for a layer that the file does not have.
+        """
         if layer is not None:
             if layer not in self.layers:
                 known = ", ".join(str(number) for number in self.layers[:40])
@@ -45,10 +48,10 @@ class Counts:
 
 
 def load_counts(path: Path, model: str = "") -> Counts:
-    """The counts of one model of a CSV file; `model` may be left out when the file has only one.
+    """The counts of one model of a CSV file. `model` "": the only model of the file.
 
-    Raises ConfigError naming file and row: other columns, no whole numbers, negative counts, an expert
-    twice or missing, a layer without any count.
+    Raises ConfigError that names file and row for: other columns, a value that is no whole number, a negative count,
+    an expert that is missing or occurs twice, a layer without any count.
     """
     tables = read_counts(path)
     if not model and len(tables) > 1:
@@ -60,14 +63,14 @@ def load_counts(path: Path, model: str = "") -> Counts:
 
 
 def read_counts(path: Path) -> dict[str, Counts]:
-    """All models of a counts file, in file order; raises ConfigError as `load_counts`."""
+    """The counts of all models of a CSV file, in file order. Raises ConfigError as `load_counts`."""
     cells: dict[str, dict[tuple[int, int], int]] = {}
     try:
         reader = csv.reader(io.StringIO(read_text(path)), strict=True)
         header = next(reader, [])
         if header != _COLUMNS:
-            found = ",".join(header)[:80]
-            raise ConfigError(f"{path}: found columns {found!r}, expected {','.join(_COLUMNS)!r}")
+            columns = ",".join(header)[:80]
+            raise ConfigError(f"{path}: found columns {columns!r}, expected {','.join(_COLUMNS)!r}")
         for fields in reader:
             _add(cells, fields, f"{path}: row {reader.line_num}")
     except csv.Error as error:
@@ -84,7 +87,7 @@ def _add(cells: dict[str, dict[tuple[int, int], int]], fields: list[str], where:
     expert = _whole(fields[2], f"{where}, column expert", _MAX_EXPERTS - 1)
     rows = cells.setdefault(fields[0], {})
     if (layer, expert) in rows:
-        raise ConfigError(f"{where}: expert {expert} of layer {layer} stands in the file already")
+        raise ConfigError(f"{where}: found expert {expert} of layer {layer} again, expected each expert once")
     rows[layer, expert] = _whole(fields[3], f"{where}, column count", _MAX_COUNT)
 
 
@@ -97,7 +100,7 @@ def _whole(text: str, where: str, highest: int) -> int:
 def _table(path: Path, model: str, rows: dict[tuple[int, int], int]) -> Counts:
     layers = tuple(sorted({layer for layer, _ in rows}))
     n_experts = 1 + max(expert for _, expert in rows)
-    # Compare before taking memory: one row with a huge expert id must not make a huge table.
+    # Compare before taking memory: one row with a huge expert id must not lead to a huge table.
     if len(rows) != len(layers) * n_experts:
         layer, expert = next(
             (layer, expert) for layer in layers for expert in range(n_experts) if (layer, expert) not in rows

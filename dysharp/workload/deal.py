@@ -1,4 +1,4 @@
-"""Dealing a recorded trace to source GPUs."""
+"""Deals the tokens of a recording to source GPUs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.workload.traces import Trace
+from dysharp.workload.traces import Recording
 
 
 def deal(
-    trace: Trace, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator
+    trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """Expert ids of every GPU's tokens: ([n_gpus * tokens_per_gpu, topk] int32, notes for the header).
 
-    `window`: "in-order" gives each GPU whole sequences of its own, as a prefill batch has; "mixed" draws
-    tokens from all sequences, as a decode batch of many users. Tokens not recorded in this layer are left
-    out first. A short trace is drawn again, in a new order each time, which the notes say.
+    window
+        "in-order": each GPU gets whole sequences, as in a prefill batch.
+        "mixed": each GPU gets tokens of all sequences, as in a decode batch of many users.
+
+    Tokens without a recorded choice in this layer are left out. If the recording is too short, its tokens are dealt
+    again in a new order, and a note says so. Raises ConfigError for a layer without a complete token.
     """
     keep = trace.recorded(row)
     ids = trace.expert[row][keep]
@@ -42,19 +45,19 @@ def deal(
 
 
 def _mixed(n_recorded: int, n_needed: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], int]:
-    """Every recorded token once before any is drawn again."""
+    """Indices of the tokens to deal [n_needed], and their number. No token comes again before all have come."""
     token = np.empty(n_needed, dtype=np.int64)
     for start in range(0, n_needed, n_recorded):
         token[start : start + n_recorded] = rng.permutation(n_recorded)[: n_needed - start]
     return token, n_needed
 
 
-def _kept_lengths(trace: Trace, keep: NDArray[np.bool_], tokens_per_gpu: int) -> NDArray[np.int64]:
-    """Lengths of the sequences that are left without their unrecorded tokens."""
+def _kept_lengths(trace: Recording, keep: NDArray[np.bool_], tokens_per_gpu: int) -> NDArray[np.int64]:
+    """Lengths of the sequences without their unrecorded tokens. A sequence of length 0 is left out."""
     if trace.seq_len is None:
         n_kept = int(keep.sum())
-        whole, rest = divmod(n_kept, tokens_per_gpu)
-        return np.array([tokens_per_gpu] * whole + [rest] * (rest > 0), dtype=np.int64)
+        n_full, rest = divmod(n_kept, tokens_per_gpu)
+        return np.array([tokens_per_gpu] * n_full + [rest] * (rest > 0), dtype=np.int64)
     starts = np.cumsum(trace.seq_len) - trace.seq_len
     left = np.add.reduceat(keep, starts, dtype=np.int64)
     return left[left > 0]
@@ -63,10 +66,10 @@ def _kept_lengths(trace: Trace, keep: NDArray[np.bool_], tokens_per_gpu: int) ->
 def _in_order(
     lengths: NDArray[np.int64], n_gpus: int, tokens_per_gpu: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], int]:
-    """Token indices [n_gpus * tokens_per_gpu] and how many recorded tokens the dealt sequences had.
+    """Token indices [n_gpus * tokens_per_gpu], and the number of recorded tokens in the dealt sequences.
 
-    Sequences come in a random order, all of them before any comes again. A GPU takes whole sequences until
-    it is full; the tail of its last one is not used.
+    Sequences come in a random order. No sequence comes again before all have come. A GPU takes whole sequences until
+    it is full. The tail of its last sequence is not used.
     """
     start_of = np.cumsum(lengths) - lengths
     token = np.empty((n_gpus, tokens_per_gpu), dtype=np.int64)
@@ -77,7 +80,7 @@ def _in_order(
         while filled < tokens_per_gpu:
             if not queue.size:
                 queue = rng.permutation(lengths.size)
-            # Take as many sequences at once as fit: short ones would cost a Python step each.
+            # Take all sequences that fit at once: one Python step per short sequence would be slow.
             ends = np.cumsum(lengths[queue])
             n_taken = min(int(np.searchsorted(ends, tokens_per_gpu - filled)) + 1, queue.size)
             taken, queue = queue[:n_taken], queue[n_taken:]

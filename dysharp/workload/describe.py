@@ -25,26 +25,26 @@ from dysharp.workload.routing import (
     variation,
 )
 from dysharp.workload.spec import DISTRIBUTIONS, parse_routing
-from dysharp.workload.traces import Trace, copies_max_mean, load_trace
+from dysharp.workload.traces import Recording, copies_max_mean, load_trace
 
 _MAX_GPUS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """One GPU count. Figures of tokens are None where only counts per expert are known."""
+    """Imbalance for one number of GPUs. A figure of tokens is None if only counts per expert are known."""
 
     n_gpus: int
     copies_max_mean: float
-    """Largest over mean of (token, expert) pairs per GPU."""
+    """Largest number of (token, expert) pairs of a GPU, divided by the mean."""
     tokens_max_mean: float | None
-    """The same with each token counted once per GPU."""
+    """Largest number of tokens of a GPU, divided by the mean. A GPU counts each token once."""
     distinct_gpus: float | None
-    """Mean distinct GPUs per token, its own included."""
+    """Mean distinct GPUs per token, the source GPU included."""
     distinct_gpus_uniform: float | None
-    """The closed form of uniform routing; None when experts do not divide by GPUs."""
+    """Distinct GPUs under uniform routing, by closed form. None: the experts are no multiple of the GPUs."""
     note: str
-    """Replicas used by the placement, or ""."""
+    """Replicas of the placement in words, "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LayerRow:
     max_mean: float
     cv: float
     cv_noise: float | None
-    """The spread uniform routing would show with as many tokens; None where tokens are not known."""
+    """Coefficient of variation of uniform routing with as many tokens. None: the tokens are not known."""
     n_unused: int
     gpus: tuple[GpuRow, ...]
 
@@ -72,10 +72,10 @@ def describe(
     tokens_per_gpu: int | None = None,
     seed: int = 0,
 ) -> list[LayerRow]:
-    """Rows for a trace file, a counts CSV, a packaged trace's name, or any routing string.
+    """Rows for a recording (file or packaged name), a CSV of counts, or any routing string.
 
-    A distribution (`lognormal:0.65`) needs `model`; it gives one row per GPU count, with `tokens_per_gpu`
-    tokens (the model's own by default). Raises ConfigError on files that do not read.
+    A distribution such as `lognormal:0.65` needs `model`. It gives one row for each number of GPUs, with
+    `tokens_per_gpu` tokens (default: those of the model). Raises ConfigError for a file that cannot be read.
     """
     _check_gpus(n_gpus)
     name = source.partition(":")[0]
@@ -97,7 +97,7 @@ def describe(
 
 
 def describe_routing(routing: Routing) -> LayerRow:
-    """The row of one placed Routing, for its own GPU count and placement."""
+    """The row of one Routing, for its number of GPUs and its placement."""
     load = count_ids(routing.expert, routing.n_experts)
     ratios, distinct = imbalance(routing), distinct_gpus(routing)
     note = routing.placement.note
@@ -112,8 +112,8 @@ def describe_routing(routing: Routing) -> LayerRow:
     return _layer_row(routing.description, None, load, routing.topk, routing.n_tokens, (gpu,))
 
 
-def describe_trace(trace: Trace, n_gpus: Sequence[int] = (8, 16, 32, 64)) -> list[LayerRow]:
-    """The rows of a Trace in memory; raises ConfigError as `describe`."""
+def describe_trace(trace: Recording, n_gpus: Sequence[int] = (8, 16, 32, 64)) -> list[LayerRow]:
+    """The rows of a Recording in memory. Raises ConfigError as `describe`."""
     _check_gpus(n_gpus)
     return _of_trace(trace, None, n_gpus)
 
@@ -124,24 +124,24 @@ def _check_gpus(n_gpus: Sequence[int]) -> None:
             raise ConfigError(f"describe: found {count} GPUs, expected 1 to {_MAX_GPUS}")
 
 
-def _of_trace(trace: Trace, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
+def _of_trace(trace: Recording, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
     rows = range(len(trace.layers)) if layer is None else [trace.row_of(layer)]
     placements = [auto(trace.n_experts, count) for count in n_gpus]
-    found = []
+    layers = []
     for row in rows:
         expert = trace.expert[row][trace.recorded(row)].astype(np.int32)
         if not len(expert):
             continue
         gpus = tuple(_gpu_row(expert, placed, trace.n_experts) for placed in placements)
         load = count_ids(expert, trace.n_experts)
-        found.append(_layer_row(trace.name, trace.layers[row], load, trace.topk, len(expert), gpus))
-    if not found:
+        layers.append(_layer_row(trace.name, trace.layers[row], load, trace.topk, len(expert), gpus))
+    if not layers:
         raise ConfigError(f"trace {trace.name}: no layer has a complete token")
-    return found
+    return layers
 
 
 def _gpu_row(expert: NDArray[np.int32], placed: Placement, n_experts: int) -> GpuRow:
-    # As one source GPU with all tokens: these figures do not depend on where a token starts.
+    # One source GPU has all tokens here: the figures do not depend on the source GPU of a token.
     slot = replica_slots(expert, placed, n_experts)
     needs = np.zeros((len(expert), placed.n_gpus), dtype=np.bool_)
     for column in slot.T:
@@ -195,7 +195,7 @@ def _layer_row(
 ) -> LayerRow:
     noise = None
     if topk is not None and n_tokens is not None:
-        # Every token takes an expert with chance k/E: a binomial load.
+        # Every token takes an expert with chance k/E, so the load is binomial.
         chance = topk / load.size
         noise = ((1.0 - chance) / (n_tokens * chance)) ** 0.5
     unused = int((load == 0).sum())

@@ -1,4 +1,4 @@
-"""`make_routing`: from a routing string to a placed Routing."""
+"""`make_routing`: from a routing string to a Routing with its placement."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dysharp.workload.deal import deal
 from dysharp.workload.placement import auto, place, replica_slots
 from dysharp.workload.routing import Routing, count_ids
 from dysharp.workload.spec import RoutingSpec, parse_routing
-from dysharp.workload.traces import Trace, load_trace, median_layer
+from dysharp.workload.traces import Recording, load_trace, median_layer
 
 _MAX_EXPERTS = 1 << 16
 _MAX_ROWS = (1 << 31) - 1
-_BYTES_PER_ROW = 32  # peak of sampling, placing and `pairs` together, per (token, expert)
-_FLOOR = 1e-30  # weights this far below the largest are never drawn
+_BYTES_PER_ROW = 32  # peak memory of sampling, placement and `pairs` per (token, expert)
+_FLOOR = 1e-30  # a weight below this part of the largest weight is never drawn
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Logical expert ids of all tokens and what a header says about them."""
+    """Logical expert ids of all tokens, and their description for a header."""
 
     expert: NDArray[np.int32]
     description: str
@@ -49,12 +49,17 @@ def make_routing(
 ) -> Routing:
     """The expert choices of `n_gpus * tokens_per_gpu` tokens in one MoE layer of `model`, placed on GPUs.
 
-    `spec`: `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`,
-    `lognormal:SIGMA`, `counts:FILE[:layer=L][:model=NAME]`, each with an optional `:group-limited`, or
-    `trace:NAME_OR_FILE[:layer=L][:window=in-order|mixed]`. `layer`: the layer of a recording (its median
-    layer when absent); for a distribution another draw of the popularity. `placement`: `contiguous`, `auto`,
-    `eplb`, `eplb:slots=N` or a `.json`/`.toml` file. The same arguments give the same Routing.
-    Raises ConfigError on anything it cannot do.
+    spec
+        `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`, `lognormal:SIGMA` or
+        `counts:FILE[:layer=L][:model=NAME]`, each with an optional `:group-limited`;
+        or `trace:NAME_OR_FILE[:layer=L][:window=in-order|mixed]`.
+    layer
+        Of a recording: the layer to replay (None: the layer of median imbalance).
+        Of a distribution: another number gives another draw of the popularity.
+    placement
+        `contiguous`, `auto`, `eplb`, `eplb:slots=N` or a `.json`/`.toml` file.
+
+    Equal arguments give equal Routings. Raises ConfigError for arguments that do not fit each other or the model.
     """
     _check_sizes(model, n_gpus, tokens_per_gpu, seed)
     parsed = parse_routing(spec)
@@ -89,9 +94,11 @@ def routing_from(
     synthetic: bool = True,
     layer: int | None = None,
 ) -> Routing:
-    """The Routing of choices made elsewhere: `expert` `[tokens, topk]` integers, -1 = dropped, tokens in GPU order and a multiple of `n_gpus`.
+    """The Routing of choices that the caller brings.
 
-    Raises ConfigError naming token and column for an unknown expert or one chosen twice by a token.
+    `expert`: `[tokens, topk]` integers, -1 = dropped. The tokens are in GPU order, and their number is a multiple of
+    `n_gpus`. Raises ConfigError that names token and column for an unknown expert and for an expert that a token
+    chooses twice.
     """
     expert = np.asarray(expert)
     if expert.ndim != 2 or expert.dtype.kind not in "iu":
@@ -129,31 +136,31 @@ def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> N
             f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} = {n_rows} rows, "
             f"expected at most {_MAX_ROWS}"
         )
-    needed, there = n_rows * _BYTES_PER_ROW, _memory_bytes()
-    if needed > there:
+    needed, available = n_rows * _BYTES_PER_ROW, _memory_bytes()
+    if needed > available:
         raise ConfigError(
             f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} need about "
-            f"{needed / 2**30:.0f} GiB, this machine has {there / 2**30:.0f} GiB"
+            f"{needed / 2**30:.0f} GiB, this machine has {available / 2**30:.0f} GiB"
         )
 
 
 def _memory_bytes() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on every system: then only the row limit holds
+    except (AttributeError, OSError, ValueError):  # unknown on some systems: then only the limit on rows applies
         return 1 << 62
 
 
 def _one_layer(spec: str, in_spec: int | None, argument: int | None) -> int | None:
     if in_spec is not None and argument is not None and in_spec != argument:
-        raise ConfigError(f"routing {spec}: layer {argument} was asked for beside layer={in_spec}")
+        raise ConfigError(f"routing {spec}: found layer={in_spec} in the string and layer {argument} as argument, expected one layer")
     if argument is not None and argument < 0:
         raise ConfigError(f"routing {spec}: found layer {argument}, expected 0 or more")
     return argument if in_spec is None else in_spec
 
 
 def _stream(seed: int, name: str, layer: int | None = None) -> np.random.Generator:
-    """A named stream of random numbers: adding a stream leaves the others as they are."""
+    """A named stream of random numbers. A new stream does not change existing streams."""
     key = (zlib.crc32(name.encode()), 0 if layer is None else layer + 1)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
@@ -187,7 +194,7 @@ def _from_weights(
 def _popularity(
     parsed: RoutingSpec, model: Model, seed: int, layer: int | None
 ) -> tuple[NDArray[np.float64], str]:
-    """Weight of every expert [n_experts] float64 of a distribution, and its description."""
+    """The weight of every expert under a distribution, [n_experts] float64, and the description of the distribution."""
     rng = _stream(seed, "routing.popularity", layer)
     n_experts, value = model.n_experts, parsed.value
     if parsed.name == "uniform":
@@ -265,7 +272,7 @@ def _from_trace(
     return _Choice(expert, description, trace.synthetic, notes, trace.layers[row])
 
 
-def _check_trace(trace: Trace, model: Model) -> None:
+def _check_trace(trace: Recording, model: Model) -> None:
     if (trace.n_experts, trace.topk) != (model.n_experts, model.topk):
         raise ConfigError(
             f"trace {trace.name}: recorded with top-{trace.topk} of {trace.n_experts} experts, "

@@ -1,4 +1,4 @@
-"""Reading `.npz` and `.npy` files of unknown origin: headers are checked before memory is taken, no pickle is read."""
+"""Reads `.npz` and `.npy` files of unknown origin. Headers are checked before memory is taken. Pickles are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_BYTES = 4 * GiB
 _MAX_MEMBERS = 64
 _MAX_NDIM = 4
 
-# What zipfile, zlib and NumPy's header reader raise on damaged bytes.
+# Exceptions of zipfile, zlib and NumPy's header reader on damaged bytes.
 DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -54,10 +54,10 @@ class _Header:
 
 
 def read_npz(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
-    """The wanted arrays of an `.npz` file, those that it has. Others are checked too, but not loaded.
+    """The arrays of an `.npz` file whose names are in `wanted`. All arrays of the file are checked.
 
-    Raises ConfigError naming file and member: not a zip file, truncated, pickled objects, a shape that does
-    not fit the stored bytes, more than `max_bytes` (4 GiB).
+    Raises ConfigError that names file and member for: a file that is no zip file or is truncated, pickled objects,
+    a shape that does not fit the stored bytes, more than `max_bytes` (4 GiB).
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -98,7 +98,7 @@ def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, m
 
 
 def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_BYTES) -> NDArray[Any]:
-    """The array of an `.npy` stream of `n_stored` bytes; raises ConfigError that begins with `where`, as `read_npz`."""
+    """The array of an `.npy` stream of `n_stored` bytes. Raises ConfigError as `read_npz`, beginning with `where`."""
     try:
         header = _checked_header(stream, n_stored, where, max_bytes)
         flat = np.frombuffer(stream.read(header.n_bytes), dtype=header.dtype)
@@ -108,7 +108,7 @@ def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_
 
 
 def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int) -> _Header:
-    """The header of an array that fits the stored bytes and the limit."""
+    """The header of an array. Raises ConfigError unless the array fits the stored bytes and the limit."""
     shape, fortran, dtype = read_header(stream)
     if dtype.hasobject:
         raise ConfigError(f"{where}: holds pickled objects, expected plain numbers or text")
@@ -129,7 +129,7 @@ def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     with warnings.catch_warnings():
-        # A strange header must end in our one line, not in the parser's opinion of its escapes.
+        # A strange header must give our one-line error and no warning of the parser.
         warnings.simplefilter("ignore")
         if version == (1, 0):
             return npy.read_array_header_1_0(stream)
@@ -142,7 +142,7 @@ def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> N
     with archive.open(info) as stream:
         read_header(stream)
         data = stream.read(header.n_bytes)
-        stream.read(1)  # reaching the end makes zipfile compare the checksum
+        stream.read(1)  # zipfile compares the checksum at the end of the member
     flat = np.frombuffer(data, dtype=header.dtype)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
 

@@ -1,4 +1,4 @@
-"""`Pairs`: the distinct (token, destination GPU) pairs of a Routing, with the slots each pair fills."""
+"""`Pairs`: the distinct (token, destination GPU) pairs of a Routing, with the expert slots of every pair."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dysharp.workload.routing import Routing
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Distinct (token, GPU) pairs in compressed rows, sorted by token, then GPU, then slot.
+    """Distinct (token, GPU) pairs in compressed rows, sorted by token, then GPU, then expert slot.
 
-    Pair `q` of token `t` has `token_ptr[t] <= q < token_ptr[t + 1]`; its physical slots are
-    `slot[slot_ptr[q] : slot_ptr[q + 1]]`. The pair with the token's own GPU is included when it exists.
+    Token `t` has the pairs `token_ptr[t] <= q < token_ptr[t + 1]`. Pair `q` has the expert slots
+    `slot[slot_ptr[q] : slot_ptr[q + 1]]`. The pair of a token with its source GPU is included if the token needs it.
     """
 
     token_ptr: NDArray[np.int32]  # [tokens + 1]
@@ -31,8 +31,8 @@ class Pairs:
 
 
 def pairs(routing: Routing) -> Pairs:
-    """The distinct (token, destination GPU) pairs of a Routing; dropped choices (-1) appear nowhere."""
-    by_token = np.sort(routing.slot, axis=1)  # equal GPUs become neighbours, dropped ones come first
+    """The distinct (token, destination GPU) pairs of a Routing. Dropped choices (-1) make no pair."""
+    by_token = np.sort(routing.slot, axis=1)  # slots of one GPU become neighbours, dropped choices come first
     gpu = by_token // routing.placement.slots_per_gpu
     kept = by_token >= 0
     first = kept.copy()

@@ -1,4 +1,4 @@
-"""Where experts live: contiguous, `auto` with replicas, EPLB's global greedy, or a file given by the user."""
+"""Placements of experts on GPUs: contiguous, `auto` with replicas, EPLB's global greedy, or a file of the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_SLOTS = 1 << 20
 
 
 def contiguous(n_experts: int, n_gpus: int) -> Placement:
-    """Expert `e` on GPU `e // (n_experts / n_gpus)`. Refuses counts that do not divide."""
+    """Expert `e` lies on GPU `e // (n_experts / n_gpus)`. Raises ConfigError unless `n_gpus` divides `n_experts`."""
     if n_experts % n_gpus:
         raise ConfigError(
             f"placement contiguous: {n_experts} experts do not divide by {n_gpus} GPUs; "
@@ -29,11 +29,11 @@ def contiguous(n_experts: int, n_gpus: int) -> Placement:
 
 
 def auto(n_experts: int, n_gpus: int) -> Placement:
-    """Contiguous when experts divide by GPUs, else the list of experts runs on into replicas of the first.
+    """`contiguous` if `n_gpus` divides `n_experts`. Otherwise the first experts get replicas.
 
-    Every GPU gets `ceil(n_experts / n_gpus)` slots and slot `s` holds expert `s % n_experts`: 256 experts on
-    72 GPUs fill 288 slots, the last 32 of them second copies of experts 0 to 31; 8 experts on 32 GPUs are
-    held four times each.
+    Every GPU gets `ceil(n_experts / n_gpus)` expert slots, and slot `s` holds expert `s % n_experts`. 256 experts on
+    72 GPUs fill 288 slots: the last 32 slots hold second copies of experts 0 to 31. 8 experts on 32 GPUs have four
+    copies each.
     """
     if n_experts % n_gpus == 0:
         even = contiguous(n_experts, n_gpus)
@@ -46,11 +46,11 @@ def auto(n_experts: int, n_gpus: int) -> Placement:
 def eplb(
     load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots: int | None = None
 ) -> Placement:
-    """The global greedy of deepseek-ai/EPLB: replicate the hottest experts, pack the heaviest first.
+    """The global greedy of deepseek-ai/EPLB: it replicates the hottest experts and packs the heaviest replicas first.
 
-    `load`: [n_experts] non-negative load. `n_slots`: all physical slots, a multiple of `n_gpus` and at least
-    `n_experts`; by default one slot a GPU more than the experts need, DeepSeek's prefill layout (288 slots
-    for 256 experts on 32 GPUs). Ties go to the lowest id, so equal loads give equal placements.
+    `load`: [n_experts] non-negative load. `n_slots`: expert slots of all GPUs, a multiple of `n_gpus` and at least
+    `n_experts`. Default: one slot per GPU more than the experts need, as in DeepSeek's prefill layout (288 slots for
+    256 experts on 32 GPUs). The lowest id wins a tie, so equal loads give equal placements. Raises ConfigError.
     """
     n_experts = load.size
     if n_slots is None:
@@ -67,7 +67,7 @@ def eplb(
 def _replicate(
     load: NDArray[np.integer] | NDArray[np.floating], n_slots: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Expert and load of every replica: a further replica always goes to the largest load per replica."""
+    """Expert and load of every replica. Each further replica goes to the expert with the largest load per replica."""
     copies = np.ones(load.size, dtype=np.int64)
     heap = [(-float(value), expert) for expert, value in enumerate(load)]
     heapq.heapify(heap)
@@ -80,7 +80,7 @@ def _replicate(
 
 
 def _pack(replica: NDArray[np.int32], load: NDArray[np.float64], n_gpus: int) -> NDArray[np.int32]:
-    """Replicas on GPUs: the heaviest first, each to the GPU with the least load and a free slot."""
+    """The expert of every slot. In order of falling load, a replica goes to the least loaded GPU with a free slot."""
     per_gpu = replica.size // n_gpus
     held: list[list[int]] = [[] for _ in range(n_gpus)]
     heap = [(0.0, gpu) for gpu in range(n_gpus)]
@@ -92,11 +92,12 @@ def _pack(replica: NDArray[np.int32], load: NDArray[np.float64], n_gpus: int) ->
     return np.array([expert for experts in held for expert in sorted(experts)], dtype=np.int32)
 
 
-def given(path: Path, n_experts: int, n_gpus: int) -> Placement:
+def from_file(path: Path, n_experts: int, n_gpus: int) -> Placement:
     """A placement from a file: one list of expert ids per GPU.
 
-    JSON: `[[0, 1], [2, 3]]` or `{"gpus": [[0, 1], [2, 3]]}`; TOML: `gpus = [[0, 1], [2, 3]]`. Every expert
-    must appear, replicas are allowed, shorter lists leave slots empty (-1).
+    JSON: `[[0, 1], [2, 3]]` or `{"gpus": [[0, 1], [2, 3]]}`. TOML: `gpus = [[0, 1], [2, 3]]`. Every expert must
+    appear. Replicas are allowed. A list that is shorter than the longest one leaves slots empty (-1).
+    Raises ConfigError that names file, GPU and entry.
     """
     held = _lists_of(path)
     if len(held) != n_gpus:
@@ -160,12 +161,12 @@ def _parse(path: Path) -> Any:
 def place(
     name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | NDArray[np.floating]
 ) -> Placement:
-    """The placement a name stands for: contiguous, auto, eplb, eplb:slots=N, or a .json / .toml file.
+    """The placement of a name: contiguous, auto, eplb, eplb:slots=N, or a .json / .toml file.
 
-    `load`: [n_experts] rows per expert, used by eplb only. Raises ConfigError on unknown names.
+    `load`: [n_experts] rows per expert, for eplb only. Raises ConfigError for an unknown name.
     """
     if name.endswith((".json", ".toml")):
-        return given(Path(name.removeprefix("given:")), n_experts, n_gpus)
+        return from_file(Path(name.removeprefix("given:")), n_experts, n_gpus)
     head, _, rest = name.partition(":")
     if head == "eplb":
         return eplb(load, n_gpus, _slots_option(rest) if rest else None)
@@ -186,10 +187,10 @@ def _slots_option(text: str) -> int:
 
 
 def replica_slots(expert: NDArray[np.int32], placement: Placement, n_experts: int) -> NDArray[np.int32]:
-    """The physical slot that serves each (token, expert): [tokens, topk] int32, -1 = dropped.
+    """The expert slot that serves each (token, expert) pair: [tokens, topk] int32, -1 = dropped.
 
-    Replicas take turns by token number, shifted by the expert id so that neighbouring experts do not turn in
-    step; this is deterministic and even.
+    The replicas of an expert take turns by token number. The turn of an expert is shifted by its id, so that
+    neighbouring experts do not turn in step. The result is deterministic, and replicas get even loads.
     """
     table, copies = _replica_table(placement, n_experts)
     if table.shape[1] == 1:
@@ -207,7 +208,7 @@ def replica_slots(expert: NDArray[np.int32], placement: Placement, n_experts: in
 def replica_loads(
     load: NDArray[np.integer] | NDArray[np.floating], placement: Placement
 ) -> NDArray[np.float64]:
-    """Load of every slot when replicas share their expert's load evenly. [n_slots] float64, 0 when empty."""
+    """Load of every expert slot if replicas share their expert's load evenly: [n_slots] float64, 0 = empty slot."""
     held = placement.slot_expert
     copies = np.bincount(held[held >= 0], minlength=load.size)
     per_replica = np.append(load / np.maximum(copies, 1), 0.0)  # -1, an empty slot, picks the last entry
@@ -215,7 +216,7 @@ def replica_loads(
 
 
 def _replica_table(placement: Placement, n_experts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Slots of every expert in slot order [n_experts, most replicas], -1 padded, and how many there are."""
+    """Slots of every expert in slot order, [n_experts, most replicas] padded with -1, and their number [n_experts]."""
     slots = np.flatnonzero(placement.slot_expert >= 0).astype(np.int32)
     held = placement.slot_expert[slots]
     order = np.argsort(held, kind="stable")

@@ -1,16 +1,16 @@
-"""How popular each expert is: weights of the synthetic generators, and weights that fit recorded counts."""
+"""Popularity of experts: weights of the synthetic distributions, and weights that fit recorded counts."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-_COMET_EXPERTS = 8  # the setup in which a spread of 0.032 was published; see normal_weights
+_COMET_EXPERTS = 8  # experts of the set-up for which a spread of 0.032 was published; see published_spread
 _NODES = 96
 
 
 def normal_weights(rng: np.random.Generator, n_experts: int, cv: float) -> NDArray[np.float64]:
-    """Normal popularity of mean 1 and spread `cv`, values not above zero drawn again. [n_experts] float64."""
+    """Normal popularity of mean 1 and spread `cv`: [n_experts] float64. A value that is not above 0 is drawn again."""
     weight = 1.0 + cv * rng.standard_normal(n_experts)
     while (bad := weight <= 0.0).any():
         weight[bad] = 1.0 + cv * rng.standard_normal(int(bad.sum()))
@@ -18,49 +18,49 @@ def normal_weights(rng: np.random.Generator, n_experts: int, cv: float) -> NDArr
 
 
 def published_spread(std: float) -> float:
-    """Relative spread of a published standard deviation of token shares: it was stated for 8 experts.
+    """The relative spread that belongs to `std`, a published standard deviation of token shares over 8 experts.
 
-    0.032 of a mean share of 1/8 is 0.256 of the mean; taken literally it exceeds the mean share of 1/256
-    eight times over, which no distribution of positive shares has.
+    0.032 with a mean share of 1/8 is 0.256 of the mean. With 256 experts the mean share is 1/256, and 0.032 would be
+    eight times the mean. No distribution of positive shares has such a spread.
     """
     return std * _COMET_EXPERTS
 
 
 def power_law_weights(rng: np.random.Generator, n_experts: int, alpha: float) -> NDArray[np.float64]:
-    """`rank ** -alpha`, ranks dealt to the experts by `rng`. [n_experts] float64."""
+    """`rank ** -alpha`: [n_experts] float64. `rng` deals the ranks to the experts."""
     weight: NDArray[np.float64] = np.arange(1.0, n_experts + 1.0) ** -alpha
     rng.shuffle(weight)
     return weight
 
 
 def log_normal_weights(rng: np.random.Generator, n_experts: int, sigma: float) -> NDArray[np.float64]:
-    """`exp(sigma * normal)`, the best simple fit of recorded expert loads. [n_experts] float64."""
+    """`exp(sigma * normal)`: [n_experts] float64. It is the best simple fit of recorded expert loads."""
     exponent = sigma * rng.standard_normal(n_experts)
     return np.asarray(np.exp(exponent - exponent.max()))
 
 
 def inclusion(weight: NDArray[np.float64], topk: int) -> NDArray[np.float64]:
-    """Chance that each expert is among the k of a token, drawn one by one by `weight`. [n_experts] float64.
+    """Chance of every expert to be among the k experts of a token, drawn one by one by `weight`: [n_experts] float64.
 
-    Expert e wins a place when fewer than k others arrive before it in an exponential race: the integral over
-    its arrival time of the chance that fewer than k of the others have arrived, by Gauss-Legendre quadrature.
+    The draw is an exponential race: expert e gets a place if fewer than k experts arrive before e. Gauss-Legendre
+    quadrature integrates the chance of that event over the arrival time of e.
     """
     node, mass = np.polynomial.legendre.leggauss(_NODES)
     quantile, mass = (node + 1.0) / 2.0, mass / 2.0
-    # Substitute a time scale on which about k arrivals spread over the unit interval.
+    # On this time scale about k arrivals spread over the unit interval.
     scale = topk / weight.sum()
     time = scale * quantile / (1.0 - quantile)
     measure = mass * scale / (1.0 - quantile) ** 2
-    late = np.exp(-np.outer(weight, time))  # [experts, nodes]: has not arrived yet
+    late = np.exp(-np.outer(weight, time))  # [experts, nodes]: chance that the expert has not arrived
     fewer = _fewer_than(late, topk)
     return np.asarray((weight[:, None] * late * fewer * measure).sum(axis=1))
 
 
 def _fewer_than(late: NDArray[np.float64], topk: int) -> NDArray[np.float64]:
-    """[experts, nodes]: chance that fewer than k of all *other* experts have arrived.
+    """[experts, nodes]: for every expert e, the chance that fewer than k experts except e have arrived.
 
-    The count of the others is the convolution of a running product over the experts before with one over the
-    experts after; both are kept up to k - 1 arrivals.
+    The distribution of their number is the convolution of two running products: over the experts before e and over
+    the experts after e. Both products are kept up to k - 1 arrivals.
     """
     n_experts, n_nodes = late.shape
     before = np.zeros((n_experts, topk, n_nodes))
@@ -79,10 +79,10 @@ def _add_one(count: NDArray[np.float64], late: NDArray[np.float64], out: NDArray
 
 
 def fit_weights(count: NDArray[np.int64], topk: int) -> tuple[NDArray[np.float64], bool]:
-    """Weights whose draws of k distinct experts reproduce recorded loads. ([n_experts] float64, capped).
+    """Weights whose draws of k distinct experts reproduce recorded loads: ([n_experts] float64, capped).
 
-    No expert can be chosen more than once a token, so a count above `sum / k` cannot be met; such loads are
-    cut and the rest raised (`capped` is True). At least `topk` counts must be above zero.
+    A token chooses an expert at most once, so no draw can reach a count above `sum / k`. Such counts are cut and the
+    remaining counts raised; `capped` is then True. At least `topk` counts must be above zero.
     """
     target, capped = _chances(count.astype(np.float64), topk)
     used = count > 0
@@ -99,7 +99,7 @@ def fit_weights(count: NDArray[np.int64], topk: int) -> tuple[NDArray[np.float64
 
 
 def _chances(load: NDArray[np.float64], topk: int) -> tuple[NDArray[np.float64], bool]:
-    """Chance of each expert to be in a token's k, proportional to `load` but never above one."""
+    """Chance of each expert to be among a token's k: proportional to `load`, at most 1. True: a chance was cut."""
     full = np.zeros(load.size, dtype=np.bool_)
     while True:
         chance = np.where(full, 1.0, 0.0)

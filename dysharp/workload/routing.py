@@ -1,4 +1,4 @@
-"""`Routing`: which experts every token chose, which physical slot serves each choice, and statistics."""
+"""`Routing`: which experts every token chose, and which expert slot serves each choice. Statistics of a Routing."""
 
 from __future__ import annotations
 
@@ -12,45 +12,41 @@ from dysharp.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Physical expert slots of a group of GPUs; slot `s` lies on GPU `s // slots_per_gpu`.
-
-    `slot_expert`: [n_gpus * slots_per_gpu] int32, the logical expert each slot holds, -1 = empty slot.
-    `kind`: contiguous | auto | eplb | given. `note`: one line for a table header when replicas or
-    empty slots were used ("256 experts -> 288 slots on 72 GPUs"), else "".
-    """
+    """Expert slots of a group of GPUs. Slot `s` lies on GPU `s // slots_per_gpu`."""
 
     n_gpus: int
     slots_per_gpu: int
     slot_expert: NDArray[np.int32]
+    """[n_gpus * slots_per_gpu] int32: the logical expert of every slot, -1 = empty slot."""
     kind: str
+    """contiguous | auto | eplb | given (from a file)."""
     note: str
+    """Replicas and empty slots in one line ("256 experts -> 288 slots on 72 GPUs"), "" for none."""
 
     @property
     def n_slots(self) -> int:
-        """All physical slots, empty ones included."""
+        """Expert slots of all GPUs, with empty slots."""
         return self.n_gpus * self.slots_per_gpu
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Expert choices of one MoE layer; token `g * tokens_per_gpu + t` belongs to GPU `g`.
-
-    `expert`: [tokens, topk] int32 logical expert ids, distinct within a token, -1 = dropped; the order of
-    the columns carries no meaning. `slot`: [tokens, topk] int32 physical slots, -1 = dropped.
-    `synthetic` is False only when the ids themselves were recorded from a model. `layer`: the model's layer they stand for, None where
-    no layer was named.
-    """
+    """Expert choices of one MoE layer. Token `g * tokens_per_gpu + t` starts on GPU `g`."""
 
     expert: NDArray[np.int32]
+    """[tokens, topk] int32 logical expert ids, distinct within a token, -1 = dropped. Columns have no order."""
     slot: NDArray[np.int32]
+    """[tokens, topk] int32 expert slots that serve the choices, -1 = dropped."""
     n_gpus: int
     tokens_per_gpu: int
     n_experts: int
     placement: Placement
     description: str
     synthetic: bool
+    """False: the expert ids were recorded from a model."""
     notes: tuple[str, ...]
     layer: int | None = None
+    """The model's layer that the choices stand for. None: no layer was named."""
 
     @property
     def n_tokens(self) -> int:
@@ -65,7 +61,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """Load ratios. `copies` counts (token, expert) pairs per GPU, `tokens` every token once per GPU."""
+    """Load ratios. `copies` counts (token, expert) pairs per GPU. `tokens` counts each token once per GPU."""
 
     expert_max_mean: float
     expert_cv: float
@@ -75,14 +71,17 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True)
 class DistinctGpus:
-    """Mean distinct GPUs per token: all of them (`G p` = R + p for uniform) and without the source (R)."""
+    """Mean distinct GPUs per token, with and without its source GPU. Uniform routing: `G p` = R + p, and R."""
 
     with_source: float
     without_source: float
 
 
 def first_tokens(routing: Routing, tokens: int) -> Routing:
-    """The first `tokens` tokens of every GPU, experts where the whole Routing has put them. ConfigError unless there are so many."""
+    """The first `tokens` tokens of every GPU. The placement of `routing` does not change.
+
+    Raises ConfigError unless `tokens` is 1 to `tokens_per_gpu`.
+    """
     if not 1 <= tokens <= routing.tokens_per_gpu:
         raise ConfigError(f"routing: found {tokens} tokens per GPU to take, expected 1 to {routing.tokens_per_gpu}")
     taken = (np.arange(routing.n_gpus)[:, None] * routing.tokens_per_gpu + np.arange(tokens)).ravel()
@@ -95,15 +94,15 @@ def rows_per_expert(routing: Routing) -> NDArray[np.int64]:
 
 
 def rows_per_slot(routing: Routing) -> NDArray[np.int64]:
-    """Useful (token, expert) rows per physical slot: [n_slots] int64."""
+    """Useful (token, expert) rows per expert slot: [n_slots] int64."""
     return count_ids(routing.slot, routing.placement.n_slots)
 
 
 def needed_gpus(routing: Routing) -> NDArray[np.bool_]:
-    """[tokens, n_gpus] bool: does the token need the GPU at least once (its own GPU included)."""
+    """[tokens, n_gpus] bool: whether the token needs the GPU. The source GPU is included."""
     needs = np.zeros((routing.n_tokens, routing.n_gpus + 1), dtype=np.bool_)
     token = np.arange(routing.n_tokens)
-    for column in routing.slot.T:  # column by column: no [tokens, topk, gpus] array
+    for column in routing.slot.T:  # column by column, because a [tokens, topk, gpus] array would be large
         # A dropped entry (-1) floor-divides to GPU -1, which is the spare last column.
         needs[token, column // routing.placement.slots_per_gpu] = True
     return needs[:, : routing.n_gpus]
@@ -118,7 +117,7 @@ def imbalance(routing: Routing) -> Imbalance:
 
 
 def distinct_gpus(routing: Routing) -> DistinctGpus:
-    """Mean number of distinct GPUs per token, counted, with and without the token's own GPU."""
+    """Mean number of distinct GPUs per token, with and without the token's source GPU."""
     needs = needed_gpus(routing)
     total = int(needs.sum())
     gpu = np.arange(routing.n_gpus)
@@ -127,20 +126,20 @@ def distinct_gpus(routing: Routing) -> DistinctGpus:
 
 
 def count_ids(ids: NDArray[np.integer], n_ids: int) -> NDArray[np.int64]:
-    """How often each of 0..n_ids-1 occurs in an integer array; -1 is not counted. [n_ids] int64."""
+    """How often each of 0 .. n_ids - 1 occurs in an integer array: [n_ids] int64. -1 does not count."""
     counts = np.zeros(n_ids + 1, dtype=np.int64)
-    for column in ids.T:  # bincount makes an int64 copy of what it gets: keep that to one column
+    for column in ids.T:  # bincount copies its argument to int64: one column at a time keeps the copy small
         counts += np.bincount(column + 1, minlength=n_ids + 1)
     return counts[1:]
 
 
 def max_over_mean(load: NDArray[np.integer] | NDArray[np.floating]) -> float:
-    """Largest over mean; 1.0 for an all-zero load."""
+    """Largest load divided by the mean. 1.0 for an all-zero load."""
     mean = float(load.mean())
     return float(load.max()) / mean if mean > 0 else 1.0
 
 
 def variation(load: NDArray[np.integer] | NDArray[np.floating]) -> float:
-    """Coefficient of variation (population standard deviation over mean); 0.0 for an all-zero load."""
+    """Coefficient of variation: population standard deviation divided by the mean. 0.0 for an all-zero load."""
     mean = float(load.mean())
     return float(load.std()) / mean if mean > 0 else 0.0

@@ -1,6 +1,6 @@
 """Vectorised draws of k distinct experts per token.
 
-Every sampler works on blocks of tokens that stay in cache, in the smallest integer type that holds an id.
+Every sampler works on blocks of tokens that fit in cache, with the smallest integer type that holds an id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Draw = Callable[[int], NDArray[np.uint16]]
 
 
 def draw_uniform(rng: np.random.Generator, n_tokens: int, n_experts: int, topk: int) -> NDArray[np.int32]:
-    """k distinct experts per token, every choice equally likely. [n_tokens, topk] int32."""
+    """k distinct experts per token, all choices equally likely: [n_tokens, topk] int32."""
     equal = np.ones(n_experts)
     if _redraws_much(equal, topk):
         return _race(rng, n_tokens, equal, topk)
@@ -33,9 +33,11 @@ def draw_weighted(
 ) -> NDArray[np.int32]:
     """k distinct experts per token, drawn one after the other with chance proportional to `weight`.
 
-    This is the Plackett-Luce law: the same as taking the k largest of `ln weight + Gumbel noise`, mostly at
-    the cost of k draws a token instead of one per expert. `weight`: [n_experts] float64 in any unit, at least
-    `topk` of them above zero, the largest at most 1e30 times the smallest of those. [n_tokens, topk] int32.
+    `weight`: [n_experts] float64 in any unit. At least `topk` weights are above zero, and the largest is at most 1e30
+    times the smallest weight above zero. Result: [n_tokens, topk] int32.
+
+    The law is that of Plackett and Luce: the k largest of `ln weight + Gumbel noise` have it too. This function
+    mostly needs k random numbers per token instead of one per expert.
     """
     if _redraws_much(weight, topk):
         return _race(rng, n_tokens, weight, topk)
@@ -57,11 +59,11 @@ def draw_group_limited(
     n_group: int,
     topk_group: int,
 ) -> NDArray[np.int32]:
-    """DeepSeek's group-limited top-k on scores `ln weight + Gumbel noise`. [n_tokens, topk] int32.
+    """DeepSeek's group-limited top-k on scores `ln weight + Gumbel noise`: [n_tokens, topk] int32.
 
-    Experts form `n_group` equal groups of neighbours; a group scores the sum of its two best experts; the
-    `topk` best experts of the `topk_group` best groups are taken (DeepSeek-V3, section 2.1.2). A weight of
-    zero is a score of minus infinity, so at least `topk` weights of any `topk_group` groups must be above 0.
+    Experts form `n_group` equal groups of neighbours. The score of a group is the sum of its two best experts. A token
+    takes the `topk` best experts of the `topk_group` best groups (DeepSeek-V3, arXiv 2412.19437 section 2.1.2). The
+    score of weight 0 is minus infinity, so any `topk_group` groups must hold at least `topk` weights above 0.
     """
     size = weight.size // n_group
     chosen = np.empty((n_tokens, topk), dtype=np.int32)
@@ -76,14 +78,14 @@ def draw_group_limited(
 
 
 def _best_groups(arrival: NDArray[np.float32], topk_group: int) -> NDArray[np.intp]:
-    """[tokens, topk_group] groups with the best sum of two scores; a score is minus ln(arrival)."""
+    """[tokens, topk_group] groups with the best sum of two scores. A score is minus ln(arrival)."""
     n_best = min(2, arrival.shape[2])
     first_two = np.partition(arrival, n_best - 1, axis=2)[:, :, :n_best]
     return np.argpartition(np.log(first_two).sum(axis=2), topk_group - 1, axis=1)[:, :topk_group]
 
 
 def _redraws_much(weight: NDArray[np.float64], topk: int) -> bool:
-    """Would drawing again cost more than one number per expert, the heaviest experts being taken first?"""
+    """Whether repeated draws cost more than one number per expert, if a token takes the heaviest experts first."""
     heaviest = np.sort(weight)[::-1]
     left = np.cumsum(heaviest[::-1])[::-1][:topk] / weight.sum()
     return bool((1.0 / left).sum() > weight.size / 4)
@@ -92,7 +94,7 @@ def _redraws_much(weight: NDArray[np.float64], topk: int) -> bool:
 def _race(
     rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int
 ) -> NDArray[np.int32]:
-    """The first k arrivals of an exponential race among all experts."""
+    """The first k arrivals of an exponential race among all experts: [n_tokens, topk] int32."""
     chosen = np.empty((n_tokens, topk), dtype=np.int32)
     for start, arrival in _arrivals(rng, n_tokens, weight):
         chosen[start : start + len(arrival)] = _first_arrivals(arrival, topk)
@@ -102,16 +104,16 @@ def _race(
 def _arrivals(
     rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64]
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Blocks (first token, arrival times [block, n_experts]); expert e arrives after Exp(1) / weight.
+    """Blocks (first token, arrival times [block, n_experts]). Expert e arrives after Exp(1) / weight[e].
 
-    Minus the log of such a time is `ln weight + Gumbel noise`.
+    Minus the logarithm of an arrival time is `ln weight + Gumbel noise`.
     """
     with np.errstate(divide="ignore"):
         slowness = (weight.max() / weight).astype(np.float32)
     for start in range(0, n_tokens, _DENSE_BLOCK):
         count = min(_DENSE_BLOCK, n_tokens - start)
         arrival = rng.standard_exponential((count, weight.size), dtype=np.float32)
-        np.maximum(arrival, np.finfo(np.float32).tiny, out=arrival)  # 0 * inf would be no number
+        np.maximum(arrival, np.finfo(np.float32).tiny, out=arrival)  # 0 * inf would be NaN
         arrival *= slowness
         yield start, arrival
 
@@ -119,20 +121,19 @@ def _arrivals(
 def _first_arrivals(arrival: NDArray[np.float32], topk: int) -> NDArray[np.intp]:
     """[tokens, topk] columns of the k smallest times of every row."""
     if topk < arrival.shape[1]:
-        # Partitioning values and looking up who is below the k-th is twice as fast as partitioning indices.
+        # A partition of values and a comparison with the k-th value take half the time of a partition of indices.
         last = np.partition(arrival, topk - 1, axis=1)[:, topk - 1 : topk]
         column = np.nonzero(arrival <= last)[1]
         if column.size == arrival.shape[0] * topk:
             return column.reshape(-1, topk)
-    # Two equal times at the k-th place, or all columns.
+    # Here two times are equal at the k-th place, or every column is taken.
     return np.argpartition(arrival, topk - 1, axis=1)[:, :topk]
 
 
 def _draw_columns(n_tokens: int, topk: int, draw: Draw) -> NDArray[np.int32]:
-    """Draw column after column; an expert the token already has is drawn again.
+    """Draws column after column. If a token has the drawn expert already, it draws again.
 
-    Drawing again until the expert is new gives exactly the law conditioned on the experts already taken, so
-    no correction is needed.
+    The repeated draw has exactly the law of a draw among the experts that the token does not have.
     """
     chosen = np.empty((n_tokens, topk), dtype=np.int32)
     for start in range(0, n_tokens, _BLOCK):
@@ -157,7 +158,7 @@ def _redraw_taken(block: NDArray[np.uint16], column: int, draw: Draw) -> None:
 
 
 def _alias_table(weight: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
-    """Walker's alias table: column i is kept with chance `keep[i]`, else it stands for `other[i]`."""
+    """Walker's alias table (keep, other). Column i is expert i with chance `keep[i]`, else expert `other[i]`."""
     scaled = (weight * (weight.size / weight.sum())).tolist()
     keep = np.ones(weight.size, dtype=np.float32)
     other = np.arange(weight.size, dtype=np.uint16)
@@ -169,7 +170,7 @@ def _alias_table(weight: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDAr
         scaled[high] -= 1.0 - scaled[low]
         if scaled[high] < 1.0:
             small.append(large.pop())
-    for left in small:  # rounding can strand a column here; one that must never be drawn stays undrawn
+    for left in small:  # rounding may leave a column here; a column of weight 0 must still never be drawn
         if weight[left] == 0.0:
             keep[left], other[left] = 0.0, weight.argmax()
     return keep, other

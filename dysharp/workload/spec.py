@@ -1,4 +1,4 @@
-"""The routing string of the command line, `NAME[:VALUE][:option...]`, as a value."""
+"""`RoutingSpec`: the routing string of the command line, `NAME[:VALUE][:option...]`, as a value."""
 
 from __future__ import annotations
 
@@ -29,22 +29,26 @@ _MAX_NUMBER = 1e3
 
 @dataclass(frozen=True, slots=True)
 class RoutingSpec:
-    """A parsed routing string. `value`: a distribution's number; `source`: a recording's name or path."""
+    """A parsed routing string."""
 
     name: str
     value: float = 0.0
+    """The number of a distribution."""
     source: str = ""
+    """Name or path of a recording, or path of a CSV of counts."""
     layer: int | None = None
-    model: str = ""  # counts only: which `model` of a CSV with several
-    window: str = "in-order"  # trace only
+    model: str = ""
+    """The model to take from a CSV of counts of several models."""
+    window: str = "in-order"
+    """How a recording is dealt to GPUs (`deal`)."""
     group_limited: bool = False
 
 
 def parse_routing(text: str) -> RoutingSpec:
-    """Read `uniform`, `lognormal:0.65:group-limited`, `trace:NAME:layer=13:window=mixed` and the like.
+    """The parsed form of a routing string such as `uniform`, `lognormal:0.65:group-limited` or `trace:NAME:layer=13`.
 
-    Raises ConfigError on unknown names and options (with the nearest valid one) and on bad numbers. A path
-    may hold colons: options are taken from the end as long as they look like options.
+    A path may contain colons: parts at the end are options as long as they look like options. Raises ConfigError for
+    an unknown name or option (with the nearest valid one) and for a bad number.
     """
     name, *parts = text.split(":")
     if name not in _NAMES:
@@ -69,7 +73,7 @@ def parse_routing(text: str) -> RoutingSpec:
 
 
 def _looks_like_option(part: str, name: str) -> bool:
-    """A flag or KEY=... ; a path part with "=" counts only when a slash does not come before it."""
+    """Whether `part` is a flag or KEY=VALUE. A part with a slash before "=" belongs to a path."""
     key, equals, _ = part.partition("=")
     if not equals:
         return part in _FLAGS or (name not in _TAKES_SOURCE and not _is_number(part) and part != "")
@@ -101,7 +105,7 @@ def _source(name: str, text: str) -> str:
     if name not in _TAKES_SOURCE:
         return ""
     if not text:
-        raise ConfigError(f"routing {name}: nothing follows, expected {name}:{_TAKES_SOURCE[name]}")
+        raise ConfigError(f"routing {name}: found nothing behind the name, expected {name}:{_TAKES_SOURCE[name]}")
     return text
 
 

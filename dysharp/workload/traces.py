@@ -1,4 +1,4 @@
-"""Recorded expert choices: two `.npz` formats, checked, and the traces that ship with the package."""
+"""`Recording`: expert choices of real tokens, in two checked `.npz` formats. The package ships some recordings."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ _MAX_ORIGIN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """Expert ids of real tokens. `expert`: [layers, tokens, topk] signed integers, -1 = not recorded.
-
-    `layers`: the model's own layer numbers. `seq_len`: [sequences] int64, the token axis is these sequences
-    one after another; None when the file does not tell. `weight`: gate weights in the shape of `expert`, None when not recorded.
-    `synthetic`: the ids were drawn to fit recorded counts; `origin`: one line that says where the ids come from, "" when not known.
-    """
+class Recording:
+    """Expert ids of real tokens (a routing trace)."""
 
     name: str
     expert: NDArray[np.signedinteger]
+    """[layers, tokens, topk] signed integers, -1 = not recorded."""
     layers: tuple[int, ...]
+    """The layer numbers of the model, one for each row of `expert`."""
     seq_len: NDArray[np.int64] | None
+    """[sequences] int64 lengths. The token axis is these sequences in order. None: the file has no lengths."""
     n_experts: int
     weight: NDArray[np.floating] | None = None
+    """Gate weights in the shape of `expert`. None: not recorded."""
     synthetic: bool = False
+    """True: the ids were drawn so that they have recorded counts."""
     origin: str = ""
+    """Source of the ids in one line, "" = not known."""
 
     @property
     def n_tokens(self) -> int:
-        """Recorded tokens, rows with -1 included."""
+        """Recorded tokens, with the incomplete ones (-1)."""
         return int(self.expert.shape[1])
 
     @property
@@ -57,28 +58,34 @@ class Trace:
         return int(self.expert.shape[2])
 
     def row_of(self, layer: int) -> int:
-        """Index on the first axis of the model's layer number; ConfigError when it was not recorded."""
+        """Index of a layer number on the first axis. Raises ConfigError if the layer was not recorded."""
         if layer not in self.layers:
             raise ConfigError(f"trace {self.name}: no layer {layer}, expected one of {_ranges(self.layers)}")
         return self.layers.index(layer)
 
     def recorded(self, row: int) -> NDArray[np.bool_]:
-        """[tokens] bool: is the token's choice in this layer complete (no -1)."""
+        """[tokens] bool: whether the token's choice in this layer is complete (has no -1)."""
         return np.asarray((self.expert[row] >= 0).all(axis=1))
 
 
 def packaged_traces() -> tuple[str, ...]:
-    """Names that `trace:NAME` knows without a file."""
+    """Names of the recordings that ship with the package."""
     return tuple(_PACKAGED)
 
 
-def load_trace(name: str) -> Trace:
-    """A packaged trace by name, or a file in one of two formats; raises ConfigError on damage.
+def load_trace(name: str) -> Recording:
+    """A packaged recording by name, or a recording from a file in one of two formats.
 
-    Own format: `expert [layers, tokens, topk]` integers (-1 = none), optional `weight` of that shape,
-    `layer_id [layers]`, `token_rank [tokens]`, `seq_len [sequences]`, and `meta`, a JSON text with the number
-    of experts as `E` and, when the ids were drawn and not recorded, `synthetic` true; `origin` is shown as it is.
-    Plain format: `topk`, `layer_ids`, `seq_len`, `num_experts`.
+    | array | format of this package | plain format |
+    |---|---|---|
+    | expert ids `[layers, tokens, topk]`, integers, -1 = none | `expert` | `topk` |
+    | gate weights in that shape | `weight`, optional | |
+    | layer numbers `[layers]` | `layer_id`, optional | `layer_ids` |
+    | lengths `[sequences]` | `seq_len`, or `token_rank [tokens]`, optional | `seq_len` |
+    | number of experts | `E` in `meta` | `num_experts` |
+    | `meta`: JSON text, also with `synthetic` and `origin` | `meta` | |
+
+    Raises ConfigError for a damaged file.
     """
     if name in _PACKAGED:
         parts = [_read(_DATA / file, name) for file in _PACKAGED[name]]
@@ -86,39 +93,39 @@ def load_trace(name: str) -> Trace:
     path = Path(name)
     try:
         is_file = path.is_file()
-    except (OSError, ValueError):  # too long a name, a NUL in it
+    except (OSError, ValueError):  # the name is too long or contains a NUL
         is_file = False
     if not is_file:
         raise ConfigError(f"trace {name[:200]!r}: no such file or packaged trace{nearest(name, _PACKAGED)}")
     return _read(path, path.stem)
 
 
-def median_layer(trace: Trace, placement: Placement) -> int:
-    """Index of the layer whose copies per GPU have the median max/mean (the lower one of two)."""
+def median_layer(trace: Recording, placement: Placement) -> int:
+    """Index of the layer whose max/mean of copies per GPU is the median (of two middle layers the lower one)."""
     ratio = [copies_max_mean(layer_counts(trace, row), placement) for row in range(len(trace.layers))]
     return int(np.argsort(ratio, kind="stable")[(len(ratio) - 1) // 2])
 
 
-def layer_counts(trace: Trace, row: int) -> NDArray[np.int64]:
-    """How often each expert was chosen in one layer, incomplete tokens left out. [n_experts] int64."""
+def layer_counts(trace: Recording, row: int) -> NDArray[np.int64]:
+    """How often the complete tokens chose each expert in one layer: [n_experts] int64."""
     ids = trace.expert[row]
     keep = trace.recorded(row)
     return count_ids(ids if keep.all() else ids[keep], trace.n_experts)
 
 
 def copies_max_mean(count: NDArray[np.int64], placement: Placement) -> float:
-    """max/mean of (token, expert) copies per GPU, replicas sharing their expert's load evenly."""
+    """max/mean of (token, expert) copies per GPU, if replicas share their expert's load evenly."""
     per_slot = replica_loads(count, placement)
     return max_over_mean(per_slot.reshape(placement.n_gpus, -1).sum(axis=1))
 
 
-def _joined(name: str, parts: list[Trace]) -> Trace:
+def _joined(name: str, parts: list[Recording]) -> Recording:
     lengths = [part.seq_len for part in parts if part.seq_len is not None]
     expert = np.concatenate([part.expert for part in parts], axis=1)
-    return Trace(name, expert, parts[0].layers, np.concatenate(lengths), parts[0].n_experts)
+    return Recording(name, expert, parts[0].layers, np.concatenate(lengths), parts[0].n_experts)
 
 
-def _read(path: Path, name: str) -> Trace:
+def _read(path: Path, name: str) -> Recording:
     arrays = read_npz(path, {*_OWN, *_PLAIN})
     if "expert" in arrays:
         _need(path, arrays, ("expert", "meta"))
@@ -144,7 +151,7 @@ def _read(path: Path, name: str) -> Trace:
         check_weights(path, weight, expert.shape, numbers)
     lengths = _lengths(path, arrays, expert.shape[1])
     origin = one_line(str(meta.get("origin", ""))[:_MAX_ORIGIN])
-    return Trace(name, ids, numbers, lengths, n_experts, weight, meta.get("synthetic") is True, origin)
+    return Recording(name, ids, numbers, lengths, n_experts, weight, meta.get("synthetic") is True, origin)
 
 
 def _need(path: Path, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:
@@ -170,10 +177,10 @@ def _meta(path: Path, value: NDArray[Any]) -> dict[str, Any]:
 
 
 def _experts_of_meta(path: Path, meta: dict[str, Any]) -> int:
-    found = meta.get("E")
-    if type(found) is not int:
+    n_experts = meta.get("E")
+    if type(n_experts) is not int:
         raise ConfigError(f'{path}: meta has no whole number "E", expected the number of experts')
-    return found
+    return n_experts
 
 
 def _layer_numbers(path: Path, value: NDArray[Any] | None, n_layers: int) -> tuple[int, ...]:
@@ -190,7 +197,10 @@ def _layer_numbers(path: Path, value: NDArray[Any] | None, n_layers: int) -> tup
 def checked_ids(
     path: Path | str, expert: NDArray[Any], layers: tuple[int, ...], n_experts: int
 ) -> NDArray[np.signedinteger]:
-    """The ids [layers, tokens, topk] in a small signed type, after looking at every one; ConfigError names layer, row and column."""
+    """The checked ids [layers, tokens, topk] in a small signed type.
+
+    Raises ConfigError that names layer, row and column for an id out of range and for an id twice in a token.
+    """
     wrong: NDArray[np.bool_] = np.greater_equal(expert, n_experts)
     if expert.dtype.kind == "i":
         wrong |= np.less(expert, -1)
@@ -214,7 +224,7 @@ def checked_ids(
 
 
 def check_weights(path: Path | str, weight: NDArray[Any], shape: tuple[int, ...], layers: tuple[int, ...]) -> None:
-    """Raises ConfigError unless the weights are finite floats of that shape; names layer, row and column."""
+    """Raises ConfigError that names layer, row and column unless the weights are finite floats of shape `shape`."""
     if weight.shape != shape or weight.dtype.kind != "f":
         raise ConfigError(f"{path}: weights of {_form(weight)}, expected floats {shape}")
     wrong = ~np.isfinite(weight)
@@ -227,7 +237,7 @@ def check_weights(path: Path | str, weight: NDArray[Any], shape: tuple[int, ...]
 
 
 def _lengths(path: Path, arrays: dict[str, NDArray[Any]], n_tokens: int) -> NDArray[np.int64] | None:
-    """Sequence lengths; without them, runs of tokens of one rank; without both, None."""
+    """Lengths of sequences: `seq_len`, or the runs of tokens with one `token_rank`. None: the file has neither."""
     if "seq_len" in arrays:
         lengths = arrays["seq_len"]
         if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not lengths.size:

@@ -1,6 +1,6 @@
-"""Closed-form traffic of one Routing: payload bytes per operator and link direction, GPU by GPU.
+"""Closed-form traffic of one Routing: payload bytes per operator, link direction and GPU.
 
-Nothing here uses `pairs`: a Program built from pairs is checked against these counts.
+No function here uses `pairs`, because these counts check Programs that are built from `pairs`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dysharp.workload.routing import Routing, needed_gpus
 
 
 class Direction(TypedDict):
-    """Payload bytes of one operator: `up` GPU to switch, `down` switch to GPU; per GPU [n_gpus] int64."""
+    """Payload bytes of one operator. `up`: GPU to switch. `down`: switch to GPU. Per GPU: [n_gpus] int64."""
 
     up: int
     down: int
@@ -25,7 +25,7 @@ class Direction(TypedDict):
 
 
 class Traffic(TypedDict):
-    """Both operators of one layer pass."""
+    """Payload bytes of Dispatch and Combine in one pass of a layer."""
 
     dispatch: Direction
     combine: Direction
@@ -45,7 +45,7 @@ def one_copy_per_gpu(routing: Routing) -> Rows:
 
 
 def one_copy_per_expert(routing: Routing) -> Rows:
-    """A token goes once to every remote (token, expert)."""
+    """A token goes once for every remote expert that it chose."""
     n_gpus = routing.n_gpus
     source = np.repeat(np.arange(n_gpus), routing.tokens_per_gpu)
     sent = np.zeros(n_gpus * n_gpus, dtype=np.int64)
@@ -72,13 +72,16 @@ def allgather(routing: Routing) -> Rows:
 
 
 def ring(routing: Routing) -> Rows:
-    """Every token reaches every other GPU without help of the switch: a GPU sends and receives a row per token and other GPU (ring AllGather)."""
+    """Every token reaches all GPUs without multicast (ring AllGather).
+
+    Each GPU sends and receives `tokens_per_gpu * (n_gpus - 1)` rows.
+    """
     rows = np.full(routing.n_gpus, routing.tokens_per_gpu * (routing.n_gpus - 1), dtype=np.int64)
     return rows, rows
 
 
 def none(routing: Routing) -> Rows:
-    """Nothing touches the links (ideal)."""
+    """No row uses a link (ideal)."""
     return np.zeros(routing.n_gpus, dtype=np.int64), np.zeros(routing.n_gpus, dtype=np.int64)
 
 
@@ -93,12 +96,15 @@ SCHEMES: dict[str, Callable[[Routing], Rows]] = {
 
 
 def scheme_name(scheme: Scheme) -> str:
-    """What listings print: the name of `SCHEMES`, or that of the function."""
+    """The name for listings: a key of `SCHEMES`, or the name of the function."""
     return scheme if isinstance(scheme, str) else scheme.__name__
 
 
 def scheme_rows(routing: Routing, scheme: Scheme, options: Any = None) -> Rows:
-    """Token rows of Dispatch under one scheme. `options` reach a scheme that is a function. Raises ConfigError on an unknown name."""
+    """Token rows of Dispatch under one scheme. A scheme that is a function gets `options` as second argument.
+
+    Raises ConfigError for an unknown name.
+    """
     if not isinstance(scheme, str):
         return scheme(routing, options)
     if scheme not in SCHEMES:
@@ -107,10 +113,10 @@ def scheme_rows(routing: Routing, scheme: Scheme, options: Any = None) -> Rows:
 
 
 def traffic(routing: Routing, scheme: Scheme, row_bytes: int, options: Any = None) -> Traffic:
-    """Payload bytes of Dispatch and Combine under one scheme; `row_bytes` is one token vector.
+    """Payload bytes of Dispatch and Combine under one scheme. `row_bytes`: bytes of one token row.
 
-    Combine mirrors Dispatch: what a GPU received it sends back up, what it sent it receives. A target on the
-    source GPU never touches a link. Raises ConfigError on an unknown scheme.
+    Combine mirrors Dispatch: a GPU sends as many rows as it received, and receives as many rows as it sent. A target
+    on the source GPU uses no link. Raises ConfigError for an unknown scheme.
     """
     sent, received = scheme_rows(routing, scheme, options)
     sent_bytes, received_bytes = sent * row_bytes, received * row_bytes
@@ -125,7 +131,7 @@ def _direction(up: NDArray[np.int64], down: NDArray[np.int64]) -> Direction:
 
 
 def _remote_needs(routing: Routing) -> NDArray[np.bool_]:
-    """[source GPU, token of it, GPU] bool, the source GPU itself cleared."""
+    """[source GPU, token of the source GPU, GPU] bool: whether the token needs the remote GPU."""
     needs = needed_gpus(routing).reshape(routing.n_gpus, routing.tokens_per_gpu, routing.n_gpus)
     gpu = np.arange(routing.n_gpus)
     needs[gpu, :, gpu] = False

@@ -19,7 +19,7 @@ NOTES = re.compile(rf"{OUTSIDE.pattern}|\bdecisions? [\d, and]+ of section|\brul
 """The notes, and numbers of their decisions, rules and protocols."""
 LATER = {"compute", "engine", "isa", "protocol", "uarch"}
 """Folders of dysharp whose sources other branches rewrite; to be emptied when they are merged."""
-PENDING = {"Hardware", "Recording"}
+PENDING = {"Hardware"}
 """Pages and names of docs/design/0009 that other branches bring; to be emptied when they are merged."""
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "dysharp").rglob("*.py")))
 

@@ -69,7 +69,7 @@ def test_sampled_large_model_meets_the_closed_form() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ConfigError, match=r"found 256 experts, 72 GPUs, top-8; expected experts that divide"):
+    with pytest.raises(ConfigError, match=r"found 256 experts, 72 GPUs, top-8; expected a multiple of the GPUs as experts"):
         uniform_p(256, 72, 8)
     with pytest.raises(ConfigError, match=r"found 1 GPUs, expected at least 2"):
         uniform_traffic(8, 1, 2)

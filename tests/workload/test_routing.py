@@ -210,7 +210,7 @@ def test_parsed_strings() -> None:
         ("lognormal:0.65:group-limit", r"unknown option 'group-limit'; did you mean \"group-limited\"\?"),
         ("lognormal:0.65:group-limited", r"group-limited needs expert groups, model E32-k4 has n_group = 1"),
         ("powerlaw:500", r"too skewed, only 1 of 32 experts"),
-        ("trace", r"routing trace: nothing follows, expected trace:NAME or FILE"),
+        ("trace", r"routing trace: found nothing behind the name, expected trace:NAME or FILE"),
         ("trace:deepseek-v2-light", r"no such file or packaged trace; did you mean \"deepseek-v2-lite\"\?"),
         ("trace:gpt-oss-20b:window=mix", r"unknown window 'mix'; did you mean \"mixed\"\?"),
         ("trace:gpt-oss-20b:layer=x", r"found layer='x', expected a layer number"),
@@ -235,7 +235,7 @@ def test_bad_sizes(make_model: Callable[..., Model]) -> None:
         make_routing("uniform", model, 0, 4)
     with pytest.raises(ConfigError, match=r"rows, expected at most 2147483647"):
         make_routing("uniform", model, 1000, 10**9)
-    with pytest.raises(ConfigError, match=r"layer 2 was asked for beside layer=1"):
+    with pytest.raises(ConfigError, match=r"found layer=1 in the string and layer 2 as argument, expected one layer"):
         make_routing("trace:gpt-oss-20b:layer=1", model, 4, 8, layer=2)
     with pytest.raises(ConfigError, match=r"found layer -1"):
         make_routing("uniform", model, 4, 8, layer=-1)

@@ -15,7 +15,7 @@ from dysharp.specs import Model, load_model
 from dysharp.workload import describe, imbalance, make_routing, packaged_traces, rows_per_expert
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
-from dysharp.workload.traces import Trace, load_trace
+from dysharp.workload.traces import Recording, load_trace
 
 
 def _write(path: Path, **changes: Any) -> Path:
@@ -74,11 +74,11 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "trace deepseek-v2-lite layer" in capsys.readouterr().out
 
 
-def _numbered(lengths: list[int], layers: int = 1) -> Trace:
+def _numbered(lengths: list[int], layers: int = 1) -> Recording:
     """Token i chose experts 2i and 2i + 1, so that a dealt row tells where it came from."""
     n = sum(lengths)
     expert = np.arange(2 * n, dtype=np.int16).reshape(1, n, 2).repeat(layers, axis=0)
-    return Trace("numbered", expert, tuple(range(layers)), np.array(lengths), 2 * n)
+    return Recording("numbered", expert, tuple(range(layers)), np.array(lengths), 2 * n)
 
 
 def test_whole_sequences_in_order() -> None:
@@ -272,7 +272,7 @@ def test_bad_files(case: str, tmp_path: Path) -> None:
         ("model,layer,expert,count\nm,0,0,-3\n", r"row 2, column count: found '-3', expected a whole number"),
         (
             "model,layer,expert,count\nm,0,0,3\nm,0,0,3\n",
-            r"row 3: expert 0 of layer 0 stands in the file already",
+            r"row 3: found expert 0 of layer 0 again, expected each expert once",
         ),
         ("model,layer,expert,count\nm,0,1,3\n", r"m: layer 0 has no row for expert 0 of 2"),
         ("model,layer,expert,count\nm,0,0,0\n", r"m: layer 0 has only zero counts"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.functional.torch.extra import require_torch, require_transformers
-from dysharp.workload.traces import Trace, check_weights, checked_ids
+from dysharp.workload.traces import Recording, check_weights, checked_ids
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ def capture(
     batch: int = 4,
     name: str = "",
     progress: Callable[[int, int], None] | None = None,
-) -> Trace:
+) -> Recording:
     """Run `model` on token ids `[tokens]` and record its routers: expert ids and float32 gate weights per token.
 
     | argument | meaning |
@@ -212,7 +212,7 @@ def _groups(windows: list[Array], batch: int) -> Iterator[list[Array]]:
     yield from ([window] for window in windows[len(full) :])
 
 
-def _trace(name: str, recorders: list[_Recorder], lengths: list[int]) -> Trace:
+def _trace(name: str, recorders: list[_Recorder], lengths: list[int]) -> Recording:
     first = recorders[0]
     form = (first.n_experts, first.ids[0].shape[1])
     for r in recorders:
@@ -224,4 +224,4 @@ def _trace(name: str, recorders: list[_Recorder], lengths: list[int]) -> Trace:
     weight = np.stack([np.concatenate(r.weights) for r in recorders])
     ids = checked_ids(name, expert, layers, first.n_experts)
     check_weights(name, weight, expert.shape, layers)
-    return Trace(name, ids, layers, np.array(lengths, dtype=np.int64), first.n_experts, weight, origin="captured from the model's own routers")
+    return Recording(name, ids, layers, np.array(lengths, dtype=np.int64), first.n_experts, weight, origin="captured from the model's own routers")

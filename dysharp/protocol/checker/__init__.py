@@ -1,13 +1,13 @@
-"""Exhaustive check of the protocol: a tiny machine made of the blocks, explored under every order of events.
+"""Exhaustive check of the protocol: a tiny machine of all blocks, explored under every order of events.
 
-`check(config) -> Report` is the verb; `Config` says which machine, `CONFIGS` names the ones of the tests. Source of the semantics:
-docs/design/0004-functional-machine.md.
+`check(config) -> Report` runs the check. `Config` describes a machine. `CONFIGS` names the machines of the tests.
+Source of the semantics: docs/design/0004-functional-machine.md.
 """
 
 from __future__ import annotations
 
 from dysharp.protocol.checker.check import Report, check
 from dysharp.protocol.checker.config import CONFIGS, Config, Token
-from dysharp.protocol.checker.explore import Found, explore
+from dysharp.protocol.checker.explore import Explored, explore
 
-__all__ = ["CONFIGS", "Config", "Found", "Report", "Token", "check", "explore"]
+__all__ = ["CONFIGS", "Config", "Explored", "Report", "Token", "check", "explore"]

@@ -1,8 +1,8 @@
-"""The parts of the tiny machine. Each is a state and what it does with one message; nothing else is shared between them.
+"""The actors of the tiny machine. An actor has a state and a step for one message. Actors share messages only.
 
 | actor | state | its messages |
 |---|---|---|
-| hub of a GPU | AL table, memory, experts, tracker | data, ask, and its own memory's answers |
+| hub of a GPU | AL Table, memory, experts, tracker | data, ask, and answers of its memory |
 | port (plane, source) | reduction table | request, response, and timeouts |
 | OR table of a GPU | readiness | note |
 | dispatch of a token | LSU entry, merged acknowledgements | ack, and retries |
@@ -20,7 +20,7 @@ from dysharp.protocol.frozen import Table
 
 Message = tuple[str, int, int, int, int, int]
 # (kind, token, attempt, place, count, value); place: hub or expert, -1 = not used
-Event = tuple[Any, ...]  # a message, or an event of the actor's own: (kind, whose)
+Event = tuple[Any, ...]  # a message, or an internal event of the actor: (kind, its object)
 
 
 def message(kind: str, token: int, attempt: int = 0, place: int = -1, count: int = 0, value: int = 0) -> Message:
@@ -37,28 +37,29 @@ Packet = tuple[str, int, int]  # (data or ask, token, attempt)
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """`rows`: what was written; `outputs`: what the experts made; `open[packet]`: (copies left, sum so far) of packets under way.
-
-    `work`: tiles with a GEMM to run: None = GEMM-1, else GEMM-2 on the rows that GEMM-1 has read.
-    """
+    """The state of a hub with its memory and experts."""
 
     al: al_table.AlState
     tiles: tracker.TrackerState
     rows: Table[Place, Row]
+    """Rows that stores have written."""
     outputs: Table[Place, int]
+    """Outputs of the experts."""
     open: Table[Packet, tuple[int, int]]
+    """Packets under way: (copies left, sum so far)."""
     work: Table[tracker.Tile, tuple[Row, ...] | None]
+    """Tiles with a GEMM to run. None: GEMM-1. Rows: GEMM-2 on these rows, which GEMM-1 has read."""
 
 
 def make_hub(config: Config, gpu: int) -> Hub:
-    """A hub that has seen nothing."""
+    """A hub before any message."""
     shape = tracker.Shape(config.tile_rows, 1, config.n_active(gpu))
     al = al_table.empty(config.experts_per_gpu, config.tlb_entries, config.mshrs)
     return Hub(al, tracker.empty(shape, config.tracker_entries), Table(), Table(), Table(), Table())
 
 
 def hub_step(config: Config, gpu: int, hub: Hub, event: Event) -> tuple[Hub, list[Message]] | None:
-    """A message `data` or `ask` comes (its lookup), or memory answers ("answer", key), or ("gemm", tile) is done.
+    """The hub after one event: a message `data` or `ask` (a lookup), ("answer", key) of memory, or ("gemm", tile) ended.
 
     None: all miss registers are taken, so the packet waits.
     """
@@ -94,14 +95,14 @@ def _hub_output(config: Config, gpu: int, hub: Hub, output: al_table.Output, sen
     return hub
 
 
-def _write(config: Config, gpu: int, hub: Hub, found: al_table.Found, sent: list[Message]) -> Hub:
-    """A copy becomes visible; the last one of a packet acknowledges it."""
-    expert, packet = found.key[0], cast(Packet, found.packet)
+def _write(config: Config, gpu: int, hub: Hub, entry: al_table.Found, sent: list[Message]) -> Hub:
+    """A copy becomes visible. The last copy of a packet sends its acknowledgement."""
+    expert, packet = entry.key[0], cast(Packet, entry.packet)
     _, token, attempt = packet
     data = config.tokens[token]
-    at = data.experts.index(expert + gpu * config.experts_per_gpu)
-    hub = replace(hub, rows=hub.rows.put((expert, found.layout), (data.value, data.weights[at])))
-    state, outputs = tracker.step(hub.tiles, tracker.Store(expert, found.layout, 0, 1))
+    rank = data.experts.index(expert + gpu * config.experts_per_gpu)
+    hub = replace(hub, rows=hub.rows.put((expert, entry.layout), (data.value, data.weights[rank])))
+    state, outputs = tracker.step(hub.tiles, tracker.Store(expert, entry.layout, 0, 1))
     hub = replace(hub, tiles=state)
     for output in outputs:
         if isinstance(output, tracker.TileReady):
@@ -115,7 +116,7 @@ def _write(config: Config, gpu: int, hub: Hub, found: al_table.Found, sent: list
 
 
 def _compute(config: Config, gpu: int, hub: Hub, tile: tracker.Tile) -> tuple[Hub, list[Message]]:
-    """The thread block of the tile's next GEMM ends: GEMM-1 has read the rows, GEMM-2 leaves the outputs and tells the sources."""
+    """The thread block of the tile's next GEMM ends. GEMM-1 has read rows. GEMM-2 writes outputs, sends notices."""
     expert, first = tile[0], tile[1] * config.tile_rows
     places = [(expert, layout) for layout in range(first, min(first + config.tile_rows, config.n_active(gpu)[expert]))]
     read = hub.work[tile]
@@ -133,13 +134,13 @@ def _compute(config: Config, gpu: int, hub: Hub, tile: tracker.Tile) -> tuple[Hu
     return replace(hub, tiles=state, outputs=made, work=hub.work.without(tile)), notes
 
 
-def _read(config: Config, gpu: int, hub: Hub, found: al_table.Found, sent: list[Message]) -> Hub:
-    """A contribution is read; the last one of a packet sends their sum."""
-    packet = cast(Packet, found.packet)
+def _read(config: Config, gpu: int, hub: Hub, entry: al_table.Found, sent: list[Message]) -> Hub:
+    """A contribution is read. The last contribution of a packet sends their sum."""
+    packet = cast(Packet, entry.packet)
     _, token, attempt = packet
     assert packet in hub.open, f"{packet} was answered before all its experts were read"
     left, total = hub.open[packet]
-    left, total = left - 1, total + (hub.outputs.get((found.key[0], found.layout)) or 0)
+    left, total = left - 1, total + (hub.outputs.get((entry.key[0], entry.layout)) or 0)
     if left:
         return replace(hub, open=hub.open.put(packet, (left, total)))
     kind = "piece" if config.tokens[token].source == gpu else "response"
@@ -153,7 +154,7 @@ Port = reduction.ReductionState[int]
 
 
 def port_step(config: Config, port: Port, event: Event) -> tuple[Port, list[Message]]:
-    """A request passes (and is replicated), a response comes, or ("expire", session)."""
+    """The port after one event: a request, which it replicates, a response, or ("expire", session)."""
     sent: list[Message] = []
     if event[0] == "expire":
         port, outputs = reduction.step(port, reduction.Expire(event[1]))
@@ -176,7 +177,7 @@ def port_step(config: Config, port: Port, event: Event) -> tuple[Port, list[Mess
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A dispatch or a combine of one token. `merge`: acknowledgements at the switch; `result`: of a combine that is complete."""
+    """A dispatch or a combine of one token. `merge`: acknowledgements at the switch. `result`: the sum of a combine."""
 
     lsu: lsu.LsuState
     merge: reduction.ReductionState[int]
@@ -186,12 +187,12 @@ class Operation:
 
 
 def waiting_operation(retries: int) -> Operation:
-    """An operation that was not issued. Sessions of acknowledgements never meet, so their table needs no end here."""
+    """An operation before its issue. Sessions of acknowledgements never meet, so their table has no limit here."""
     return Operation(lsu.empty(1, retries + 1), reduction.empty(1 << 30), collect.empty())
 
 
 def issue(config: Config, kind: str, token: int, operation: Operation) -> tuple[Operation, list[Message]]:
-    """The instruction enters, gets its list and leaves."""
+    """The operation after its issue: the instruction enters, gets its target list and leaves."""
     targets = len(config.tokens[token].experts)
     state, outputs = lsu.step(operation.lsu, lsu.Enter(token, targets))
     if outputs == (lsu.Done(token),):
@@ -202,7 +203,7 @@ def issue(config: Config, kind: str, token: int, operation: Operation) -> tuple[
 
 
 def _send(config: Config, kind: str, operation: Operation, outputs: tuple[lsu.Output, ...]) -> tuple[Operation, list[Message]]:
-    """The packets of one attempt: what the switch replicates and what the own hub serves."""
+    """The packets of one attempt: those that the switch replicates, and those for the hub of the source."""
     (send,) = outputs
     assert isinstance(send, lsu.Send)
     token, attempt = cast(int, send.tag), send.attempt
@@ -218,7 +219,7 @@ def _send(config: Config, kind: str, operation: Operation, outputs: tuple[lsu.Ou
 
 
 def operation_step(config: Config, kind: str, operation: Operation, event: Event) -> tuple[Operation, list[Message]]:
-    """A piece or an acknowledgement comes, or ("retry", token)."""
+    """The operation after one event: a piece, an acknowledgement, or ("retry", token)."""
     if event[0] == "retry":
         state, outputs = lsu.step(operation.lsu, lsu.Retry(event[1]))
         return _send(config, kind, replace(operation, lsu=state), outputs)
@@ -238,16 +239,16 @@ def operation_step(config: Config, kind: str, operation: Operation, event: Event
 
 
 def can_retry(operation: Operation) -> bool:
-    """Whether the operation is outstanding with attempts left."""
+    """Whether the operation is outstanding and has attempts left."""
     return any(attempt + 1 < operation.lsu.attempts for _, attempt in operation.lsu.outstanding.items())
 
 
 def or_step(config: Config, before: readiness.ReadinessState, event: Message) -> tuple[readiness.ReadinessState, list[int]]:
-    """A notice comes; returns the tokens that became ready."""
+    """The OR table after a notice, and the tokens that became ready."""
     after, outputs = readiness.step(before, (event[1], event[3]))
     ready = [o.token for o in outputs if isinstance(o, readiness.Ready)]
     for token in ready:
-        # The reduction counts on it, so it is checked on the way and not only by the tensor.
-        told = {event[3], *(before.on_chip.get(token) or ()), *(before.memory.get(token) or ())}
-        assert told == set(config.tokens[token].experts), f"token {token} is ready after notices of {sorted(told)}"
+        # `checker.reduction` relies on this rule, so each step checks it. The final tensor would show a fault late.
+        announced = {event[3], *(before.on_chip.get(token) or ()), *(before.memory.get(token) or ())}
+        assert announced == set(config.tokens[token].experts), f"token {token} is ready after notices of {sorted(announced)}"
     return after, ready

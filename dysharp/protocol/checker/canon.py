@@ -1,9 +1,13 @@
-"""States of an actor that behave alike count as one. What is dropped here is history that nothing reads again.
+"""States of an actor that behave alike count as one state. This file drops history that no step reads again.
 
-- Hub: the order of blocks within a tile (a tile is ready, computed and told as a whole; packets carry no layout index), the order among
-  pending misses and among packets that wait for one (all are answered at once), and among entries in memory.
-- OR table: the order of ready tokens and of the experts that told.
-- Operations: everything about one that is done, but its result.
+| actor | dropped | reason |
+|---|---|---|
+| hub | order of blocks within a tile | a tile is computed and announced as a whole; packets carry no layout index |
+| hub | order of pending misses and of packets that wait for one | one answer serves all packets of a miss |
+| hub | order of entries in memory | no step reads it |
+| OR table | order of ready tokens and of notices | no step reads it |
+| operation | all fields but the result, when it is done | no step reads them |
+
 Least-recently-used orders stay.
 """
 
@@ -16,12 +20,12 @@ from dysharp.protocol.checker.actors import Hub, Operation, Port
 
 
 def canonical(state: Hub | Port | readiness.ReadinessState | Operation) -> Hashable:
-    """Equal for states that send the same messages for ever."""
+    """A value that is equal for states that send equal messages for ever."""
     if isinstance(state, Hub):
         return _hub(state)
     if isinstance(state, readiness.ReadinessState):
-        told = tuple((t, tuple(sorted(es))) for t, es in state.on_chip.items())
-        return told, tuple(sorted((t, tuple(sorted(es))) for t, es in state.memory.items())), tuple(sorted(state.ready))
+        on_chip = tuple((t, tuple(sorted(es))) for t, es in state.on_chip.items())
+        return on_chip, tuple(sorted((t, tuple(sorted(es))) for t, es in state.memory.items())), tuple(sorted(state.ready))
     if isinstance(state, Operation) and state.done:
         return state.result
     return state

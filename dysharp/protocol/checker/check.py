@@ -1,4 +1,4 @@
-"""The verb: explore one tiny machine completely and judge every end."""
+"""`check`: explores one tiny machine completely and judges every end."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dysharp.protocol.checker.config import Config
-from dysharp.protocol.checker.explore import Found, explore
+from dysharp.protocol.checker.explore import Explored, explore
 from dysharp.protocol.checker.machine import CheckedMachine, State
 from dysharp.protocol.checker.reduction import Steps, enabled, reduced
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`states`, `transitions` and `terminals` counted; `reason`: None, or what went wrong first, after the events of `path`.
-
-    `complete`: every order of events was covered, so that no reason means a proof for this machine.
-    """
+    """The result of a check. A complete search without a `reason` is a proof for this machine."""
 
     states: int
     transitions: int
     terminals: int
     complete: bool
+    """Whether the search covered every order of events."""
     reason: str | None
+    """The first fault. None: no fault."""
     path: tuple[str, ...]
+    """The events that lead to the fault."""
 
     @property
     def ok(self) -> bool:
-        """Whether all ends are right, and all were seen."""
+        """Whether the search was complete and met no fault."""
         return self.complete and self.reason is None
 
     def __str__(self) -> str:
@@ -40,14 +40,15 @@ class Report:
 def check(config: Config, *, reduce: bool = True, merge: bool = True, max_states: int = 10_000_000) -> Report:
     """Explore `config` and compare every end with the dense layer.
 
-    `reduce`: take only the steps of `reduction`; `merge`: count states that behave alike as one (`canon`). Both off is the plain search.
+    `reduce`: take only the steps that `reduction` selects. `merge`: count states that behave alike as one (`canon`).
+    Without both, the search is plain. It stops after `max_states` states.
     """
-    found = search(CheckedMachine(config, merge=merge), reduce=reduce, max_states=max_states)
-    return Report(found.states, found.transitions, len(found.terminals), found.complete, found.reason, found.path)
+    seen = search(CheckedMachine(config, merge=merge), reduce=reduce, max_states=max_states)
+    return Report(seen.states, seen.transitions, len(seen.terminals), seen.complete, seen.reason, seen.path)
 
 
-def search(machine: CheckedMachine, *, reduce: bool = True, max_states: int = 10_000_000) -> Found[State]:
-    """The search behind `check`, with the terminal states themselves."""
+def search(machine: CheckedMachine, *, reduce: bool = True, max_states: int = 10_000_000) -> Explored[State]:
+    """The search of `check`. Its result holds the terminal states."""
     steps: Callable[[CheckedMachine, State], Steps] = reduced if reduce else enabled
 
     def successors(state: State) -> list[tuple[int, State]]:

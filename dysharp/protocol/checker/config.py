@@ -1,7 +1,7 @@
-"""The tiny machines that are explored completely.
+"""The tiny machines that the checker explores.
 
-One vector is one packet, so a vector's plane is that of its only chunk. Target lists, weights and sizes are chosen so that every table
-overflows and every kind of packet meets another.
+One token row is one packet, so its plane is the plane of its only chunk. Target lists, weights and sizes are such that
+every table overflows and every kind of packet meets every other kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dysharp.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token vector: its source GPU, the switch plane its chunk hashes to, its experts with integer gate weights."""
+    """One token: its source GPU, the switch plane of its chunk, its experts with integer gate weights."""
 
     source: int
     plane: int
@@ -26,7 +26,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Experts are blocked by GPU. Table sizes are entries; `timeouts`: any live reduction entry may expire at any moment."""
+    """A tiny machine. Experts are blocked by GPU. Table sizes are entries.
+
+    `timeouts`: any live reduction entry may expire at any moment. Raises ConfigError for impossible tokens.
+    """
 
     gpus: int
     planes: int
@@ -55,7 +58,7 @@ class Config:
         return expert // self.experts_per_gpu
 
     def port_of(self, token: int) -> int:
-        """The source-facing port that holds the sessions of `token`."""
+        """The port that holds the sessions of `token`: it faces the source GPU."""
         return self.tokens[token].plane * self.gpus + self.tokens[token].source
 
     def local(self, token: int, gpu: int) -> tuple[int, ...]:
@@ -73,17 +76,20 @@ class Config:
 
 
 def expert_function(expert: int, value: int) -> int:
-    """What an expert makes of a token: linear in neither, so that a mixed-up row shows."""
+    """The output of an expert for a token: linear neither in expert nor in value, so that a mixed-up row shows."""
     return value * value + (expert + 2) * value + 7 * expert
 
 
 def dense_output(config: Config) -> tuple[int, ...]:
-    """The layer without a machine: one number per token."""
+    """The output of the layer by direct computation: one number per token."""
     return tuple(sum(w * expert_function(e, t.value) for e, w in zip(t.experts, t.weights, strict=True)) for t in config.tokens)
 
 
 def _two_gpus() -> Config:
-    """Four tokens that meet in hubs, tiles and a port; one has both experts behind the switch on one GPU, one has none there."""
+    """Four tokens that meet in hubs, tiles and a port.
+
+    One token has both experts on one remote GPU. One token has no remote expert.
+    """
     tokens = (
         Token(0, 0, (0, 2), 101, (2, 3)),
         Token(0, 0, (2, 3), 211, (5, 7)),
@@ -94,13 +100,13 @@ def _two_gpus() -> Config:
 
 
 def _three_gpus() -> Config:
-    """Two tokens of one GPU whose sessions share a port of one entry; a third GPU adds to the first sum in the switch."""
+    """Two tokens of one GPU whose sessions share a port with one entry. A third GPU adds to the first sum."""
     tokens = (Token(0, 0, (1, 2), 101, (2, 3)), Token(0, 0, (0, 2), 211, (5, 7)))
     return Config(gpus=3, planes=2, experts_per_gpu=1, tokens=tokens)
 
 
 def with_retries(config: Config, dispatch: tuple[int, ...], combine: tuple[int, ...]) -> Config:
-    """`config` where token t may repeat its dispatch `dispatch[t]` times and its combine `combine[t]` times, at any moment."""
+    """`config` with retries at any moment: dispatch of token t up to `dispatch[t]` times, combine `combine[t]`."""
     tokens = (replace(token, dispatch_retries=d, combine_retries=c) for token, d, c in zip(config.tokens, dispatch, combine, strict=True))
     return replace(config, tokens=tuple(tokens))
 
@@ -111,7 +117,7 @@ _TWO_LOCAL = replace(_three_gpus(), experts_per_gpu=2, tokens=(Token(0, 0, (2, 4
 _TWO_SOURCES = replace(_three_gpus(), tokens=(Token(0, 0, (1, 2), 101, (2, 3)), Token(1, 0, (0, 2), 211, (5, 7))))
 _EMPTY = replace(_SHARED, tokens=(Token(0, 0, (), 101, ()), Token(0, 1, (0,), 211, (5,)), Token(0, 0, (0, 1), 307, (7, 11))))
 
-# The first two are the machines that must be explored completely; the others add retries, other tables and hard cases.
+# The first two machines must be explored completely. The remaining machines add retries, other tables and hard cases.
 CONFIGS = {
     "two-gpus": _two_gpus(),
     "three-gpus": _three_gpus(),

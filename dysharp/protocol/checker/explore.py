@@ -1,4 +1,4 @@
-"""Depth-first search over every order of events. It knows nothing about what a state is."""
+"""Depth-first search over every order of events. It treats a state as an opaque value."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ L = TypeVar("L")
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[S]):
-    """What a search has seen. `terminals`: states without a successor; `reason` and `path`: the first of them that was bad, and how.
-
-    `complete`: nothing was left out.
-    """
+class Explored(Generic[S]):
+    """The result of a search."""
 
     states: int
     transitions: int
     terminals: frozenset[S]
+    """States without a successor."""
     complete: bool
+    """Whether the search visited every reachable state."""
     reason: str | None = None
+    """The first fault. None: no fault."""
     path: tuple[str, ...] = ()
+    """The steps that lead to the fault."""
 
 
 def explore(
@@ -31,19 +32,20 @@ def explore(
     verdict: Callable[[S], str | None],
     name: Callable[[L], str] = str,
     max_states: int = 10_000_000,
-) -> Found[S]:
-    """Every state that can be reached from `initial`; stops at the first bad terminal, at a failed assertion, or at `max_states`.
+) -> Explored[S]:
+    """Visits every state that can be reached from `initial`.
 
-    `verdict(terminal)` is None or what is wrong with it; `name` spells a step for the path. Visited states are kept exactly, not as
-    hashes, so a complete search is a proof.
+    The search stops at the first bad terminal, at a failed assertion, or at `max_states`. `verdict(terminal)` is None
+    or the fault of the terminal. `name` spells a step for the path. Visited states are kept exactly and not as hashes,
+    so a complete search is a proof.
     """
     seen, terminals = {initial}, set[S]()
     path: list[L] = []
     transitions = 0
     stack: list[Iterator[tuple[L, S]]] = []
 
-    def found(complete: bool, reason: str | None = None) -> Found[S]:
-        return Found(len(seen), transitions, frozenset(terminals), complete, reason, tuple(map(name, path)) if reason else ())
+    def result(complete: bool, reason: str | None = None) -> Explored[S]:
+        return Explored(len(seen), transitions, frozenset(terminals), complete, reason, tuple(map(name, path)) if reason else ())
 
     def enter(state: S) -> str | None:
         try:
@@ -57,7 +59,7 @@ def explore(
         return verdict(state)
 
     if reason := enter(initial):
-        return found(False, reason)
+        return result(False, reason)
     while stack:
         step = next(stack[-1], None)
         if step is None:
@@ -70,9 +72,9 @@ def explore(
         if state in seen:
             continue
         if len(seen) >= max_states:
-            return found(False)
+            return result(False)
         seen.add(state)
         path.append(label)
         if reason := enter(state):
-            return found(False, reason)
-    return found(True)
+            return result(False, reason)
+    return result(True)

@@ -1,4 +1,4 @@
-"""The tiny machine as one state: an index per actor and a bag of messages."""
+"""The tiny machine as one state: one state number per actor, and a bag of messages."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Effect = tuple[int, tuple[int, ...], tuple[int, ...]]  # (new state number, even
 
 @dataclass(slots=True)
 class Info:
-    """What the reduction asks of an actor's state. `internal`: events of its own.
-
-    `harmless`: every message to it commutes with all that may happen (see `reduction`); `waits`: (kind, token) of the packets that wait in
-    a hub; `told`: (token, expert) notices counted by an OR table.
-    """
+    """Facts about an actor's state that `checker.reduction` reads."""
 
     internal: tuple[int, ...]
+    """Internal events that are possible."""
     retry: bool = False
     done: bool = False
     issued: bool = False
     harmless: bool = False
+    """Whether every message to the actor commutes with every other step (see `reduction`)."""
     waits: frozenset[tuple[str, int]] = frozenset()
+    """(kind, token) of the packets that wait in a hub."""
     told: frozenset[tuple[int, int]] = frozenset()
+    """(token, expert) of the notices that an OR table has counted."""
 
 
 class Map:
-    """Who belongs to whom, by number of actor and token. `experts[token]`: (hub, expert)."""
+    """Relations between actors and tokens, by number. `experts[token]`: (hub, expert)."""
 
     def __init__(self, config: Config) -> None:
         tokens = range(len(config.tokens))
@@ -47,7 +47,7 @@ class Map:
 
 
 class CheckedMachine:
-    """Numbers for the states of the actors and for events, and every step's effect, computed once."""
+    """Numbers for the states of actors and for events. The effect of every step is computed once."""
 
     def __init__(self, config: Config, merge: bool = True) -> None:
         g, n = config.gpus, len(config.tokens)
@@ -69,7 +69,7 @@ class CheckedMachine:
     # ---- start and end -------------------------------------------------------------------------------------
 
     def initial(self) -> State:
-        """All dispatches are issued: their packets are in the network, which may deliver them at any time."""
+        """The state after the issue of all dispatches. The network may deliver their packets at any time."""
         config, bag, numbers = self.config, [], []
         numbers += [self._state(self.hub0 + g, actors.make_hub(config, g)) for g in range(config.gpus)]
         port: actors.Port = reduction.empty(config.reduction_entries)
@@ -77,7 +77,7 @@ class CheckedMachine:
         combines: list[actors.Operation] = []
         started = []
         for g in range(config.gpus):
-            # Notices are expected by the source only, so the other tokens are as good as ready.
+            # Only the source of a token expects its notices. On other GPUs the token counts as ready.
             expected = tuple(len(t.experts) if t.source == g else 0 for t in config.tokens)
             numbers.append(self._state(self.or0 + g, readiness.empty(expected, config.readiness_entries)))
         for t, token in enumerate(config.tokens):
@@ -93,7 +93,7 @@ class CheckedMachine:
         return (*numbers, *sorted(bag))
 
     def verdict(self, state: State) -> str | None:
-        """None if a state without successors is a proper end: everything combined, nothing left anywhere."""
+        """The fault of a state without successors. None: all tokens are combined, and no table or message is left."""
         parts, bag = self.parts(state), state[self.n_actors :]
         waiting = [f"combine of token {t}" for t, c in enumerate(parts[self.combine0 :]) if not c.done]
         waiting += [f"dispatch of token {t}" for t, d in enumerate(parts[self.dispatch0 : self.combine0]) if not d.done]
@@ -119,14 +119,14 @@ class CheckedMachine:
     # ---- steps ---------------------------------------------------------------------------------------------
 
     def effect(self, number: int, event: int) -> Effect | None:
-        """What `event` does to its actor in state `number`; None = it cannot happen yet."""
+        """The effect of `event` on its actor in state `number`. None: the event cannot happen yet."""
         key = (number, event)
         if key not in self._effects:
             self._effects[key] = self._compute(self.actor_of[event], number, self.events[event])
         return self._effects[key]
 
     def after(self, state: State, event: int, effect: Effect) -> State:
-        """The state after an event with its effect."""
+        """The state after `event` with `effect`."""
         numbers, bag = list(state[: self.n_actors]), list(state[self.n_actors :])
         new, sent, ready = effect
         numbers[self.actor_of[event]] = new

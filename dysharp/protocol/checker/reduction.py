@@ -1,31 +1,35 @@
-"""Which steps of a state suffice: a strong stubborn set of actors, and steps that commute with everything.
+"""Which steps of a state suffice: a strong stubborn set of actors, and steps that commute with all steps.
 
-Every step belongs to one actor: it takes a message from the bag (or an event of the actor's own), changes that actor only, and adds
-messages. (The notice that makes a token ready also issues its combine, an actor that has no step before.) Steps of different actors
-therefore commute and never disable each other. A set of actors is *closed* if for every message that may yet reach one of them, some
-actor that must act before is in the set. The enabled steps of a closed set are a persistent set: all that happens outside commutes with
-them and enables no further step inside. The state graph has no cycle (every packet is consumed, retries are bounded), so following
-persistent sets alone reaches every terminal state (P. Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996),
-and every step an actor can ever take from one of its states is taken somewhere, so failed assertions show as well.
+Every step belongs to one actor. It takes a message from the bag (or an internal event of the actor), changes this actor
+only, and adds messages. (The notice that makes a token ready also issues its combine, an actor without an earlier
+step.) So steps of different actors commute and never disable each other.
 
-| message not yet in the bag | who must act before |
+A set of actors is *closed* if, for every message that may yet reach one of them, the set has an actor that must act
+before. The enabled steps of a closed set are a persistent set: every step outside commutes with them and enables no
+further step inside. The state graph has no cycle, because every packet is consumed and retries are bounded. So a search
+that follows persistent sets alone reaches every terminal state (P. Godefroid, Partial-Order Methods for the
+Verification of Concurrent Systems, 1996). It also takes every step that an actor can take from one of its states, so
+failed assertions show too.
+
+| message not yet in the bag | actor that must act before |
 |---|---|
-| request or ask of a combine that was not issued | a hub that still owes the token a notice, else the OR table |
+| request or ask of a combine before its issue | a hub that owes the token a notice; without such a hub the OR table |
 | ask of a combine behind the switch | its port |
-| response | the hub where its ask is, or waits |
+| response | the hub to which its ask goes, or in which it waits |
 | note | the hub of its expert |
 | acknowledgement | a hub that has not acknowledged |
 | piece | the port, or the hub of the source |
-| anything of another attempt | the operation, if it may still retry |
+| any message of another attempt | the operation, if it may retry |
 
-That a combine waits for all its notices, and that a notice comes once, are promises of the blocks under check. They are asserted where they
-could break (`actors.or_step`, `_compute`): the first step that breaks one belongs to an actor outside the closed set, so it is still
-possible after the steps inside, and the search meets it.
+The blocks under check promise two rules: a combine waits for all its notices, and a notice comes once. `actors.or_step`
+and `actors._compute` assert them. The first step that breaks a rule belongs to an actor outside the closed set. So the
+step is possible after the steps inside the set too, and the search meets it.
 
-Steps taken alone, at once:
-- a piece or an acknowledgement of an operation that never retries: it adds to a count and a sum that only its own kind touches, sums do
-  not depend on the order (a property of one block: tests/protocol/test_blocks.py), and nothing can disable it;
-- the same for an operation that is done: it changes nothing.
+Two kinds of steps are taken alone and at once:
+- A piece or an acknowledgement of an operation that never retries. It adds to a count and a sum, and only pieces and
+  acknowledgements change these. A sum does not depend on the order (tests/protocol/test_blocks.py), and no step can
+  disable the message.
+- A piece or an acknowledgement of an operation that is done. It changes nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ def enabled(machine: CheckedMachine, state: State) -> Steps:
 
 
 def reduced(machine: CheckedMachine, state: State) -> Steps:
-    """Enough steps of a state to reach every terminal state."""
+    """A subset of the enabled steps that suffices to reach every terminal state."""
     steps = enabled(machine, state)
     if len(steps) < 2:
         return steps
@@ -69,7 +73,7 @@ def reduced(machine: CheckedMachine, state: State) -> Steps:
 
 
 def _closed(machine: CheckedMachine, owed: _Owed, actor: int, by_actor: dict[int, Steps], best: Steps) -> Steps:
-    """The steps of a closed set around `actor` if they are fewer than `best`, else `best`."""
+    """The steps of a closed set around `actor` if they are fewer than `best`, otherwise `best`."""
     chosen, queue, steps = {actor}, [actor], []
     while queue:
         actor = queue.pop()
@@ -84,7 +88,7 @@ def _closed(machine: CheckedMachine, owed: _Owed, actor: int, by_actor: dict[int
 
 
 class _Owed:
-    """Who must act before a message that is not in the bag can reach an actor (the table above)."""
+    """Actors that must act before a message that is not in the bag can reach an actor (the table above)."""
 
     def __init__(self, machine: CheckedMachine, state: State) -> None:
         self.machine, self.map = machine, machine.map
@@ -92,7 +96,7 @@ class _Owed:
         self.bag = {machine.mark[event] for event in state[machine.n_actors :]}
 
     def needs(self, actor: int, chosen: set[int]) -> list[int]:
-        """Actors to add for the sake of `actor`; `chosen` are in already."""
+        """Actors that a closed set with `actor` needs. `chosen`: actors that it has already."""
         m, needs = self.machine, []
         if actor < m.port0:
             for token in self.map.tokens_of_hub[actor]:
@@ -115,11 +119,11 @@ class _Owed:
 
     def _owing(self, token: int) -> list[int]:
         """Hubs that have not sent all their notices of `token`."""
-        told = self.info[self.machine.or0 + self.map.source[token]].told
-        return [hub for hub, e in self.map.experts[token] if (token, e) not in told and ("note", token, e) not in self.bag]
+        announced = self.info[self.machine.or0 + self.map.source[token]].told
+        return [hub for hub, e in self.map.experts[token] if (token, e) not in announced and ("note", token, e) not in self.bag]
 
     def _before_issue(self, token: int, chosen: set[int]) -> int:
-        """One actor without which the combine of `token` is not issued; one that is chosen anyway, if possible."""
+        """One actor that must act before the combine of `token` is issued, if possible one in `chosen`."""
         owing = self._owing(token)
         for hub in owing:
             if hub in chosen:
@@ -151,5 +155,5 @@ class _Owed:
         return [self.map.port[token], source] if self._has(source, "ask", token) else [self.map.port[token]]
 
     def _has(self, hub: int, kind: str, token: int) -> bool:
-        """Whether a packet of `token` is on its way to `hub` or waits there."""
+        """Whether a packet of `token` is on its way to `hub` or waits in `hub`."""
         return (kind, token) in self.info[hub].waits or any((kind, token, e) in self.bag for h, e in self.map.experts[token] if h == hub)

@@ -1,4 +1,7 @@
-"""Routing dumps of other tools as a `Trace`. Files are data: nothing in them is executed, and sizes are checked before memory is taken."""
+"""Routing dumps of other tools as a `Recording`.
+
+Files are data. No code in them is executed, and sizes are checked before memory is taken.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,20 @@ from dysharp.workload.importers.dump import Dump, read_dump
 from dysharp.workload.importers.hints import Hints
 from dysharp.workload.importers.pieces import Imported, joined
 
-# One module a format, with SUMMARY, sniff(dump) and load(dump, hints).
+# One module per format, with SUMMARY, sniff(dump) and load(dump, hints).
 FORMATS = ("vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts")
 BARE = ("eplb", "deepep")
-"""Formats that both write a bare array of integers with two axes."""
+"""Formats that write a bare array of integers with two axes."""
 
 __all__ = ["FORMATS", "Hints", "Imported", "import_trace", "sniff", "summary"]
 
 
 def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", hints: Hints | None = None) -> Imported:
-    """The expert choices of one recording, spread over one or several files (ranks, requests) of one format.
+    """One recording from one or several files (of ranks or requests) of one format.
 
-    `format`: one of `FORMATS`, or `auto`: the one whose names and shapes fit. Raises ConfigError naming file, layer, row and column for
-    what is damaged, ambiguous or impossible; MissingExtra for a file of torch.save without torch.
+    `format`: one of `FORMATS`, or `auto` for the format whose names and shapes fit. Raises ConfigError that names
+    file, layer, row and column for a damaged, ambiguous or impossible file. Raises MissingExtra for a file of
+    torch.save if torch is not installed.
     """
     hints = Hints() if hints is None else hints
     if not paths:
@@ -42,12 +46,12 @@ def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", 
 
 
 def sniff(path: str | os.PathLike[str], max_bytes: int = Hints().max_bytes) -> tuple[str, ...]:
-    """The formats whose names and shapes fit the file; raises ConfigError for a file that none can be."""
+    """The formats whose names and shapes fit the file. Raises ConfigError for a file that cannot be a dump."""
     return _fitting(read_dump(Path(path), max_bytes))
 
 
 def summary(format: str) -> str:
-    """One line on a format of `FORMATS`."""
+    """One line about a format of `FORMATS`."""
     return str(_module(format).SUMMARY)
 
 
@@ -60,19 +64,22 @@ def _fitting(dump: Dump) -> tuple[str, ...]:
 
 
 def _only(dump: Dump, hints: Hints) -> str:
-    found = _fitting(dump)
-    if set(found) == set(BARE):
-        found = _by_columns(dump, hints) or found
-    if len(found) > 1:
-        by_hint = " (or --topk or --experts)" if set(found) == set(BARE) else ""
-        raise ConfigError(f"{dump.path}: may be {' or '.join(found)}, expected --format{by_hint} to say which")
-    if not found:
+    fitting = _fitting(dump)
+    if set(fitting) == set(BARE):
+        fitting = _by_columns(dump, hints) or fitting
+    if len(fitting) > 1:
+        by_hint = " (or --topk or --experts)" if set(fitting) == set(BARE) else ""
+        raise ConfigError(f"{dump.path}: may be {' or '.join(fitting)}, expected --format{by_hint} to say which")
+    if not fitting:
         raise ConfigError(f"{dump.path}: fits no known format, expected one of {', '.join(FORMATS)} (docs/traces.md shows them)")
-    return found[0]
+    return fitting[0]
 
 
 def _by_columns(dump: Dump, hints: Hints) -> tuple[str, ...]:
-    """A bare array of two axes has a column per expert (loads) or per choice (ids of a token), where a hint tells; else nothing."""
+    """The format of a bare array with two axes, if a hint decides it. Empty: no hint decides.
+
+    Loads (eplb) have one column per expert. Ids (deepep) have one column per choice of a token.
+    """
     n_columns = getattr(dump.content, "shape", (0, 0))[1]
     if n_columns and hints.topk != hints.experts:
         for of_hint, same, other in ((hints.topk, "deepep", "eplb"), (hints.experts, "eplb", "deepep")):

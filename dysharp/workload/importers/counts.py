@@ -13,12 +13,12 @@ SUMMARY = "Per-expert counts: CSV with model,layer,expert,count; tokens are draw
 
 
 def sniff(dump: Dump) -> bool:
-    """Any CSV."""
+    """Whether the file is a CSV."""
     return dump.kind == "csv"
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """The counts of one model of the file."""
+    """A recording with the counts of one model of the file."""
     if dump.kind != "csv":
         raise ConfigError(f"{dump.path}: found {dump.kind}, expected a .csv file")
     tables = read_counts(dump.path)

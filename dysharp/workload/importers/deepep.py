@@ -13,14 +13,14 @@ SUMMARY = "DeepEP: topk_idx [tokens, topk] and topk_weights in .npz or torch.sav
 
 
 def sniff(dump: Dump) -> bool:
-    """An array named `topk_idx`, or a bare one with two axes of integers."""
+    """Whether the file has an array `topk_idx`, or is a bare array of integers with two axes."""
     if isinstance(dump.content, np.ndarray):
         return dump.content.ndim == 2 and dump.content.dtype.kind in "iu"
     return isinstance(dump.mapping().get("topk_idx"), np.ndarray)
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """One layer, number 0."""
+    """A recording of one layer, with number 0."""
     where = str(dump.path)
     value = dump.content if isinstance(dump.content, np.ndarray) else dump.mapping().get("topk_idx")
     expert = integer_array(value, f"{where}: topk_idx", (2,), "[tokens, topk]")

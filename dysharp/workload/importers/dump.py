@@ -1,4 +1,4 @@
-"""A dump file as plain values: told apart by its first bytes, checked before it is read, never executed."""
+"""`Dump`: a dump file as plain values. Its first bytes give its kind. Checks come before reading. No code is run."""
 
 from __future__ import annotations
 
@@ -24,20 +24,32 @@ _JSON_SHARE = 8  # parsed JSON takes several times the memory of its text
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """`kind`: npy | npz | torch | json | csv. `content`: the array, a dict of arrays, the tree of a torch file, a list of JSON documents
-    (one for each line of a .jsonl file), or None for a CSV."""
+    """A dump file.
+
+    | `kind` | `content` |
+    |---|---|
+    | npy | the array |
+    | npz | a dict of arrays |
+    | torch | the tree of the file |
+    | json | a list of JSON documents, one per line of a .jsonl file |
+    | csv | None |
+    """
 
     path: Path
     kind: str
     content: Any
 
     def mapping(self) -> dict[str, Any]:
-        """The names at the top of an `.npz` or torch file; empty for others."""
+        """The names at the top of an `.npz` or torch file. Empty for other kinds."""
         return self.content if isinstance(self.content, dict) else {}
 
 
 def read_dump(path: Path, max_bytes: int) -> Dump:
-    """Raises ConfigError for a file that is none of the five kinds, is damaged, larger than `max_bytes`, or would have to be executed."""
+    """The file as a `Dump`.
+
+    Raises ConfigError for a file that is none of the five kinds, is damaged, is larger than `max_bytes`, or is a
+    pickle.
+    """
     kind = _kind_of(path)
     n_bytes = path.stat().st_size
     if kind == "npy":
@@ -95,19 +107,19 @@ def _read_json(path: Path) -> list[Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start}: found 0x{error.object[error.start]:02x}, expected UTF-8 text") from None
     lines = text.split("\n") if path.suffix == ".jsonl" else [text]
-    found = []
+    documents = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         where = f"{path}: line {number}" if len(lines) > 1 else str(path)
         try:
-            found.append(json.loads(line, parse_constant=_no_constant))
+            documents.append(json.loads(line, parse_constant=_no_constant))
         except json.JSONDecodeError as error:
             raise ConfigError(f"{where}: malformed JSON: {error.msg} (at line {error.lineno}, column {error.colno})") from None
         except (ValueError, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise ConfigError(f"{where}: malformed JSON: {reason}") from None
-    return found
+    return documents
 
 
 def _no_constant(text: str) -> float:
@@ -115,7 +127,10 @@ def _no_constant(text: str) -> float:
 
 
 def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> NDArray[Any]:
-    """`value` when it is an array of integers with so many axes and no axis of length 0; else ConfigError."""
+    """`value`, checked. Raises ConfigError unless it is an array of integers with a number of axes in `n_axes`.
+
+    No axis may have length 0. `axes` names the expected axes in the message.
+    """
     if not isinstance(value, np.ndarray):
         raise ConfigError(f"{where}: found {type(value).__name__}, expected integers {axes}")
     if value.dtype.kind not in "iu" or value.ndim not in n_axes or 0 in value.shape:

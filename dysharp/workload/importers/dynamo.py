@@ -1,4 +1,4 @@
-"""NVIDIA Dynamo on vLLM: a JSON object `{data, shape, dtype, start}`, alone or inside an answer."""
+"""NVIDIA Dynamo on vLLM: a JSON object `{data, shape, dtype, start}`, alone or inside an answer of the server."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _BY_BYTES = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64"}
 
 
 def sniff(dump: Dump) -> bool:
-    """A JSON object with text in `data` and a list in `shape`, in one of the usual places."""
+    """Whether one of the usual places has a JSON object with text in `data` and a list in `shape`."""
     return any(True for _ in _objects(dump))
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """Each object is one sequence; `start` rows before the first one were not sent."""
+    """A recording with one sequence per object. The server did not send the first `start` rows of a sequence."""
     pieces, notes = [], []
-    for where, found in _objects(dump):
-        shape = _shape(where, found["shape"])
-        array = _numbers(where, found, shape)
+    for where, item in _objects(dump):
+        shape = _shape(where, item["shape"])
+        array = _numbers(where, item, shape)
         pieces.append(Piece(where, array.transpose(1, 0, 2), seq_len=(shape[0],)))
-        if isinstance(found.get("start"), int) and found["start"] > 0:
-            notes.append(f"the first {found['start']} rows of a sequence were not recorded")
+        if isinstance(item.get("start"), int) and item["start"] > 0:
+            notes.append(f"the first {item['start']} rows of a sequence were not recorded")
     if not pieces:
         raise ConfigError(f"{dump.path}: no object with data and shape, expected one")
     experts = hints.need("experts", str(dump.path))
@@ -40,26 +40,26 @@ def load(dump: Dump, hints: Hints) -> Imported:
 def _objects(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, answer in answers(dump):
         for place in (answer, child(answer, "nvext"), *choices(answer)):
-            for found in (place, child(place, "routed_experts")):
-                if isinstance(child(found, "data"), str) and isinstance(child(found, "shape"), list):
-                    yield where, found
+            for item in (place, child(place, "routed_experts")):
+                if isinstance(child(item, "data"), str) and isinstance(child(item, "shape"), list):
+                    yield where, item
 
 
 def _shape(where: str, value: list[Any]) -> tuple[int, int, int]:
-    # Each below 2^31: their product never becomes a number too long to print.
+    # Every length is below 2^31, so that their product is a number that Python prints.
     if len(value) != 3 or not all(type(length) is int and 0 < length < 1 << 31 for length in value):
         raise ConfigError(f"{where}: found shape {str(value[:8])[:60]}, expected three numbers from 1 to {(1 << 31) - 1}: tokens, layers, topk")
     return value[0], value[1], value[2]
 
 
-def _numbers(where: str, found: dict[str, Any], shape: tuple[int, int, int]) -> Any:
-    if "dtype" in found:
-        return bare(base64_bytes(found["data"], where), where, found["dtype"], shape)
+def _numbers(where: str, item: dict[str, Any], shape: tuple[int, int, int]) -> Any:
+    if "dtype" in item:
+        return bare(base64_bytes(item["data"], where), where, item["dtype"], shape)
     try:
-        data = base64.b85decode(found["data"])
+        data = base64.b85decode(item["data"])
     except ValueError as error:
         raise ConfigError(f"{where}: malformed base85 (there is no dtype, so an older sender): {error}") from None
-    # Older senders do not name the type; the length does.
+    # Older senders do not name the type. The length of the data gives it.
     n_bytes, rest = divmod(len(data), math.prod(shape))
     if rest or n_bytes not in _BY_BYTES:
         raise ConfigError(f"{where}: found {len(data)} bytes, expected {' or '.join(map(str, _BY_BYTES))} for each number of shape {shape}")

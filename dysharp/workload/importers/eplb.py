@@ -1,4 +1,4 @@
-"""Loads of expert-parallel load balancers: `weight [layers, experts]` of DeepSeek's EPLB, the load windows of vLLM's."""
+"""Loads of expert-parallel load balancers: `weight [layers, experts]` of DeepSeek's EPLB, load windows of vLLM."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _LOADS = ("weight", "expert_load", "expert_load_pass", "expert_load_window")
 
 
 def sniff(dump: Dump) -> bool:
-    """A bare array of two axes, or one of the names above."""
+    """Whether the file is a bare array with two axes, or has an array with a name of `_LOADS`."""
     if isinstance(dump.content, np.ndarray):
         return dump.content.ndim == 2
     return any(isinstance(dump.mapping().get(name), np.ndarray) for name in _LOADS)
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """Loads by physical expert are added up by logical expert; a window is added up over its steps."""
+    """A recording with these loads, summed per logical expert and over the steps of a window."""
     where, name, load_ = str(dump.path), "weight", dump.content
     if not isinstance(load_, np.ndarray):
         name = next((n for n in _LOADS if isinstance(dump.mapping().get(n), np.ndarray)), "")
         load_ = dump.mapping().get(name)
     if load_ is None or load_.dtype.kind not in "iuf" or load_.ndim not in (2, 3) or 0 in load_.shape:
-        found = "nothing" if load_ is None else f"{load_.dtype} of shape {load_.shape}"
-        raise ConfigError(f"{where}: {name}: found {found}, expected loads [layers, experts] or [steps, layers, experts]")
+        form = "nothing" if load_ is None else f"{load_.dtype} of shape {load_.shape}"
+        raise ConfigError(f"{where}: {name}: found {form}, expected loads [layers, experts] or [steps, layers, experts]")
     per_layer = load_ if load_.ndim == 2 else summed(f"{where}: {name}", load_)
     table = dump.mapping().get("physical_to_logical_map")
     if table is not None:

@@ -1,4 +1,4 @@
-"""What the user says about a dump because the file itself cannot."""
+"""`Hints`: numbers that the user gives because the dump does not contain them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from dysharp.workload.npz import MAX_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """None = the file tells, or it is not needed.
-
-    `experts`: routed experts of a layer; `topk`: experts per token; `n_layers`: length of the file's layer axis where it is flat;
-    `layers`: the layers to keep, by the file's numbers; `tokens`, `seed`: for files of counts, the tokens to draw and the seed they are
-    drawn with; `model`: which model of a counts CSV that holds several; `max_bytes`: arrays above this are refused before they are read.
-    """
+    """Numbers from the user. None: the dump contains the number, or the format does not need it."""
 
     experts: int | None = None
+    """Routed experts of a layer."""
     topk: int | None = None
+    """Experts per token."""
     n_layers: int | None = None
+    """Length of the layer axis, for flat data."""
     layers: tuple[int, ...] | None = None
+    """The layers to keep, by the numbers of the file. None: all layers."""
     tokens: int | None = None
+    """For counts: the number of tokens to draw."""
     seed: int = 0
+    """For counts: the seed of the draw."""
     model: str = ""
+    """For a CSV of counts of several models: the model to take."""
     max_bytes: int = MAX_BYTES
+    """Larger arrays are refused before they are read."""
 
     def __post_init__(self) -> None:
         for name in ("experts", "topk", "n_layers", "tokens", "max_bytes"):
@@ -35,7 +38,7 @@ class Hints:
             raise ConfigError(f"import: found seed {self.seed}, expected 0 or more")
 
     def need(self, name: str, where: str, beside: str = "") -> int:
-        """The value of a hint that this file cannot do without; raises ConfigError naming the option."""
+        """The value of the hint `name`. Raises ConfigError that names the option if the user gave none."""
         value: int | None = getattr(self, name)
         if value is None:
             what = {"experts": "the number of experts", "topk": "top-k", "n_layers": "the number of layers"}[name]

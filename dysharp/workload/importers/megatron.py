@@ -1,4 +1,7 @@
-"""Megatron-Core's routing replay: a `torch.save` of a list with one [tokens, topk] a MoE layer, or of [tokens, layers, topk]."""
+"""Megatron-Core's routing replay, a file of `torch.save`.
+
+It holds a list with one array [tokens, topk] per MoE layer, or one array [tokens, layers, topk].
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ SUMMARY = "Megatron-Core RouterReplay: torch.save of a list of [tokens, topk], o
 
 
 def sniff(dump: Dump) -> bool:
-    """A torch file that is a list of arrays with two axes, or one array with three."""
+    """Whether the file is a torch file with a list of arrays of two axes, or with one array of three axes."""
     content = dump.content
     if dump.kind != "torch":
         return False
@@ -23,7 +26,7 @@ def sniff(dump: Dump) -> bool:
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """Layers in the order in which the routers were made; the tokens of one rank."""
+    """A recording of the tokens of one rank. Layers are in the order in which Megatron made their routers."""
     where, content = str(dump.path), dump.content
     if isinstance(content, np.ndarray):
         expert = integer_array(content, where, (3,), "[tokens, layers, topk]").transpose(1, 0, 2)

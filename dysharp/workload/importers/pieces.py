@@ -1,4 +1,4 @@
-"""From the arrays of a dump to one checked `Trace`."""
+"""From the arrays of a dump to one checked `Recording`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.hints import Hints
-from dysharp.workload.traces import Trace, check_weights, checked_ids
+from dysharp.workload.traces import Recording, check_weights, checked_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some tokens of a dump. `expert`: [layers, tokens, topk] integers, -1 = none; `weight`: the same shape or None; `seq_len`: the
-    lengths of its sequences (they add up to the tokens), None when not known."""
+    """Some tokens of a dump."""
 
     where: str
+    """The place in the file, for messages."""
     expert: NDArray[np.integer]
+    """[layers, tokens, topk] integers, -1 = none."""
     weight: NDArray[np.floating] | None = None
+    """Gate weights in the shape of `expert`, None = not recorded."""
     seq_len: tuple[int, ...] | None = None
+    """Lengths of the sequences. Their sum is the number of tokens. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a file became: `notes` say what was assumed on the way."""
+    """The result of an import. `notes`: assumptions of the import, one line each."""
 
-    trace: Trace
+    trace: Recording
     format: str
     notes: tuple[str, ...]
 
@@ -43,9 +46,10 @@ def imported(
     layers: tuple[int, ...] | None = None,
     notes: tuple[str, ...] = (),
 ) -> Imported:
-    """Check every piece, leave out layers that route nothing, join the pieces along the tokens.
+    """The checked recording of `pieces`, joined along the tokens, without layers that route nothing.
 
-    `layers`: the numbers of the layer axis, positions when None. Raises ConfigError naming piece, layer, row and column.
+    `layers`: the layer numbers of the layer axis. None: positions in the file. Raises ConfigError that names piece,
+    layer, row and column.
     """
     first = pieces[0]
     if n_experts > 1 << 16:
@@ -76,7 +80,7 @@ def imported(
     incomplete = int((joined < 0).any(axis=2).sum())
     if incomplete:
         notes = (*notes, f"{incomplete} rows with -1: they stay in the file, a replay leaves them out")
-    trace = Trace(
+    trace = Recording(
         name, joined, numbers, _lengths(pieces), n_experts, np.concatenate(weights, axis=1) if weights else None, origin=f"imported ({format_name})"
     )
     return Imported(trace, format_name, notes)
@@ -87,7 +91,10 @@ def _sizes(piece: Piece) -> str:
 
 
 def _speaking(pieces: Sequence[Piece], topk: int) -> tuple[list[int], list[int]]:
-    """Positions of the layers with choices, and of those without: everywhere -1, or everywhere 0 where a token has several choices."""
+    """Positions of the layers with choices, and positions of the layers without.
+
+    A layer without choices is -1 everywhere, or 0 everywhere although a token has several choices.
+    """
     silent = [
         layer
         for layer in range(pieces[0].expert.shape[0])
@@ -109,14 +116,17 @@ def _chosen(where: str, numbers: tuple[int, ...], kept: list[int], wanted: tuple
 
 
 def _lengths(pieces: Sequence[Piece]) -> NDArray[np.int64] | None:
-    # Pieces are sequences of their own unless they say otherwise; one piece that does not say may be any number of them.
+    # A piece without lengths is one sequence. A single piece without lengths may be any number of sequences.
     if len(pieces) == 1 and pieces[0].seq_len is None:
         return None
     return np.array([n for p in pieces for n in (p.seq_len or (p.expert.shape[1],))], dtype=np.int64)
 
 
 def joined(parts: Sequence[Imported]) -> Imported:
-    """Files of one recording (ranks, requests) as one, tokens in the order of the files; each file is one sequence unless it says more."""
+    """The recordings of several files (of ranks or requests) as one. Tokens are in the order of the files.
+
+    A file without lengths is one sequence. Raises ConfigError for files that do not fit each other.
+    """
     first = parts[0].trace
     for part in parts[1:]:
         trace = part.trace
@@ -136,6 +146,6 @@ def joined(parts: Sequence[Imported]) -> Imported:
     return Imported(trace, parts[0].format, tuple(dict.fromkeys(note for p in parts for note in p.notes)))
 
 
-def _form(trace: Trace) -> str:
+def _form(trace: Recording) -> str:
     layers = ", ".join(str(n) for n in trace.layers[:12])
     return f"top-{trace.topk} of {trace.n_experts} experts{'' if trace.weight is None else ' with gate weights'} in layers {layers}"

@@ -1,4 +1,4 @@
-"""Where experts were placed: the tables of load balancers as the lists that `--placement FILE.json` reads."""
+"""Placements from the tables of load balancers, as the lists that `--placement FILE.json` reads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ _MAX_EXPERT = (1 << 16) - 1
 def import_placement(path: str | os.PathLike[str], layer: int, n_gpus: int | None = None, max_bytes: int = MAX_BYTES) -> list[list[int]]:
     """The expert ids that every GPU holds in one layer, from a dump.
 
-    `phy2log [layers, replicas]` of DeepSeek's EPLB (also under the names of vLLM and SGLang), in `.npz` or torch.save: GPU g of `n_gpus`
-    holds the g-th equal part of the replicas, -1 is an empty slot. Or the JSON of vLLM-Ascend's `expert_map_record_path`, which lists the
-    devices itself. Raises ConfigError for anything else, and for a layer that is not there.
+    | dump | meaning |
+    |---|---|
+    | `phy2log [layers, replicas]`, `.npz` or torch.save | GPU g of `n_gpus` holds the g-th equal part, -1 = empty |
+    | JSON of vLLM-Ascend's `expert_map_record_path` | the file lists the experts of every device |
+
+    `phy2log` of DeepSeek's EPLB has other names in vLLM and SGLang, which are accepted. Raises ConfigError for another
+    dump and for a missing layer.
     """
     dump = read_dump(Path(path), max_bytes)
     if dump.kind == "json":
@@ -34,7 +38,7 @@ def import_placement(path: str | os.PathLike[str], layer: int, n_gpus: int | Non
 
 
 def placement_json(held: list[list[int]]) -> str:
-    """The text of a placement file, a line for each GPU."""
+    """The text of a placement file, one line per GPU."""
     return '{"gpus": [\n' + ",\n".join(f"  {json.dumps(experts)}" for experts in held) + "\n]}\n"
 
 
@@ -59,12 +63,12 @@ def _of_table(dump: Dump, layer: int, n_gpus: int | None) -> list[list[int]]:
 
 def _of_expert_map(dump: Dump, layer: int) -> list[list[int]]:
     layers = _items(dump, dump.content[0] if len(dump.content) == 1 else None, "layer_list")
-    found = next((entry for entry in layers if isinstance(entry, dict) and entry.get("layer_id") == layer), None)
-    if found is None:
+    entry_of_layer = next((entry for entry in layers if isinstance(entry, dict) and entry.get("layer_id") == layer), None)
+    if entry_of_layer is None:
         known = ", ".join(str(entry.get("layer_id"))[:12] for entry in layers[:40] if isinstance(entry, dict))
         raise ConfigError(f"{dump.path}: no layer {layer}, expected one of {known}")
     held: dict[int, list[int]] = {}
-    for row, device in enumerate(_items(dump, found, "device_list")):
+    for row, device in enumerate(_items(dump, entry_of_layer, "device_list")):
         number = device.get("device_id") if isinstance(device, dict) else None
         experts = _items(dump, device, "device_expert")
         fits = type(number) is int and number not in held and all(type(e) is int and -1 <= e <= _MAX_EXPERT for e in experts)
@@ -77,8 +81,8 @@ def _of_expert_map(dump: Dump, layer: int) -> list[list[int]]:
 
 
 def _items(dump: Dump, value: Any, key: str) -> list[Any]:
-    found = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(found, list) or not found:
+    items = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(items, list) or not items:
         shape = "{layer_list: [{layer_id, device_list: [{device_id, device_expert}]}]}"
         raise ConfigError(f"{dump.path}: no list {key}, expected an expert map {shape}")
-    return found
+    return items

@@ -1,4 +1,4 @@
-"""Tokens with exactly the recorded counts, for dumps that only count."""
+"""Tokens with exactly the recorded counts, for dumps that contain counts and no tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.hints import Hints
 from dysharp.workload.importers.pieces import Imported
-from dysharp.workload.traces import Trace
+from dysharp.workload.traces import Recording
 
-_ROUNDS_PER_CHOICE = 6  # each choice changes tokens about so often: exp(-6) of them stay where they were dealt
+_ROUNDS_PER_CHOICE = 6  # exchanges per choice on average: exp(-6) of the choices keep their first token
 _MAX_TOKENS = 1 << 19
-_MAX_COUNT = 10**13  # 2^16 of these still add up within int64
-_BYTES_PER_CHOICE = 16  # peak of drawing, per (token, expert)
+_MAX_COUNT = 10**13  # the sum of 2^16 such counts fits in int64
+_BYTES_PER_CHOICE = 16  # peak memory of the draw, per (token, expert)
 
 
 def check_counts(where: str, count: NDArray[np.integer] | NDArray[np.floating], layers: tuple[int, ...]) -> None:
-    """Raises ConfigError naming layer and expert for a count that is negative, no number, or beyond 10^13. `count`: [layers, experts]."""
+    """Raises ConfigError that names layer and expert for a count that is negative, NaN or above 10^13.
+
+    `count`: [layers, experts]. `layers`: the layer number of every row.
+    """
     with np.errstate(invalid="ignore"):
         wrong = ~((count >= 0) & (count <= _MAX_COUNT))
     if wrong.any():
@@ -28,40 +31,41 @@ def check_counts(where: str, count: NDArray[np.integer] | NDArray[np.floating], 
 
 
 def summed(where: str, count: NDArray[Any]) -> NDArray[Any]:
-    """Counts [layers, experts] of [steps, layers, experts], every step checked: a negative one must not hide in a sum."""
+    """The sum [layers, experts] of `count` [steps, layers, experts]. Every step is checked as by `check_counts`."""
     total: NDArray[Any] = np.zeros(count.shape[1:], dtype=np.float64 if count.dtype.kind == "f" else np.int64)
-    for step, one in enumerate(count):
-        check_counts(f"{where}: step {step}", one, tuple(range(len(one))))
-        total = total + one
+    for step, addend in enumerate(count):
+        check_counts(f"{where}: step {step}", addend, tuple(range(len(addend))))
+        total = total + addend
         check_counts(where, total, tuple(range(len(total))))
     return total
 
 
 def draw_exact(rng: np.random.Generator, count: NDArray[np.int64], topk: int, n_tokens: int) -> NDArray[np.int32]:
-    """[n_tokens, topk] int32 expert ids, distinct within a token, in which expert `e` stands exactly `count[e]` times; -1 fills what is left.
+    """Expert ids [n_tokens, topk] int32, distinct within a token. Expert `e` occurs exactly `count[e]` times.
 
-    `count`: [n_experts], none above `n_tokens`, together at most `n_tokens * topk`. Of all such tables one is drawn nearly uniformly: the
-    counts are dealt out one expert after the other, then random pairs of tokens exchange experts that the other one lacks.
+    `count`: [n_experts]. No count is above `n_tokens`, and their sum is at most `n_tokens * topk`. -1 fills the
+    remaining places. The draw is nearly uniform among all such tables: experts are dealt one after the other, then
+    random pairs of tokens exchange experts. A token gives an expert only to a token that does not have it.
     """
     order = rng.permutation(count.size)
     dealt = np.full(n_tokens * topk, -1, dtype=np.int32)
     dealt[: count.sum()] = np.repeat(order, count[order])
-    # Token t gets every n_tokens-th of the row, so no expert twice: its run is at most n_tokens long.
+    # Token t gets every n_tokens-th entry. A run of one expert is at most n_tokens long, so no token gets it twice.
     expert = np.ascontiguousarray(dealt.reshape(topk, n_tokens).T)
     column = np.arange(n_tokens // 2)
     for _ in range(_ROUNDS_PER_CHOICE * topk if n_tokens > 1 else 0):
         pair = rng.permutation(n_tokens)[: n_tokens // 2 * 2].reshape(2, -1)
         place = rng.integers(0, topk, size=pair.shape)
-        mine, yours = expert[pair[0]], expert[pair[1]]
-        a, b = mine[column, place[0]], yours[column, place[1]]
-        fits = ((yours != a[:, None]) | (a < 0)[:, None]).all(axis=1) & ((mine != b[:, None]) | (b < 0)[:, None]).all(axis=1)
+        first, second = expert[pair[0]], expert[pair[1]]
+        a, b = first[column, place[0]], second[column, place[1]]
+        fits = ((second != a[:, None]) | (a < 0)[:, None]).all(axis=1) & ((first != b[:, None]) | (b < 0)[:, None]).all(axis=1)
         expert[pair[0][fits], place[0][fits]] = b[fits]
         expert[pair[1][fits], place[1][fits]] = a[fits]
     return np.asarray(expert[rng.permutation(n_tokens)])
 
 
 def scaled(load: NDArray[np.float64], n_choices: int) -> NDArray[np.int64]:
-    """Whole counts that add up to `n_choices`, proportional to `load` by largest remainder (ties to the lower id)."""
+    """Whole counts with sum `n_choices`, proportional to `load`, by largest remainder. The lower id wins a tie."""
     share = load / load.sum() * n_choices
     count = np.floor(share).astype(np.int64)
     rest = n_choices - int(count.sum())
@@ -78,9 +82,11 @@ def imported_counts(
     hints: Hints,
     notes: tuple[str, ...] = (),
 ) -> Imported:
-    """A Trace drawn from loads [layers, experts], layer by layer with streams of their own; layers without any load are left out.
+    """A Recording that is drawn from `count` [layers, experts]. Each layer has its own random stream.
 
-    Without `hints.tokens` the loads must be whole and are met exactly, by as many tokens as they stand for; with it they are scaled first.
+    Layers without any load are left out. Without `hints.tokens` the counts must be whole numbers, and the drawn tokens
+    have exactly these counts. With `hints.tokens` the counts are scaled to that number of tokens first.
+    Raises ConfigError.
     """
     topk = hints.need("topk", where, " of counts")
     if count.shape[1] > 1 << 16:
@@ -93,23 +99,23 @@ def imported_counts(
     rows = _rows_with_load(where, count, layers, hints.layers)
     if len(rows) < len(layers) and hints.layers is None:
         notes = (*notes, f"{len(layers) - len(rows)} layers without counts: left out")
-    whole = [_whole(where, count[row], layers[row], topk, hints.tokens) for row in rows]
-    n_tokens = [_n_tokens(f"{where}: layer {layers[row]}", load, topk) for row, load in zip(rows, whole, strict=True)]
+    loads = [_whole_counts(where, count[row], layers[row], topk, hints.tokens) for row in rows]
+    n_tokens = [_n_tokens(f"{where}: layer {layers[row]}", load, topk) for row, load in zip(rows, loads, strict=True)]
     n_bytes = len(rows) * max(n_tokens) * topk * _BYTES_PER_CHOICE
     if n_bytes > hints.max_bytes:
-        found = f"{where}: drawing {max(n_tokens)} tokens takes {n_bytes} bytes"
-        raise ConfigError(f"{found}, expected at most {hints.max_bytes}; --tokens T takes fewer")
+        size = f"{where}: drawing {max(n_tokens)} tokens takes {n_bytes} bytes"
+        raise ConfigError(f"{size}, expected at most {hints.max_bytes}; --tokens T takes fewer")
     dtype = np.int16 if count.shape[1] <= 1 << 15 else np.int32
     expert: NDArray[np.signedinteger] = np.full((len(rows), max(n_tokens), topk), -1, dtype=dtype)
-    for index, (row, load, used) in enumerate(zip(rows, whole, n_tokens, strict=True)):
+    for index, (row, load, used) in enumerate(zip(rows, loads, n_tokens, strict=True)):
         rng = np.random.default_rng(np.random.SeedSequence(hints.seed, spawn_key=(layers[row],)))
         expert[index, :used] = draw_exact(rng, load, topk, used)
     exactly = "exactly the recorded counts" if hints.tokens is None else f"the recorded counts scaled to {hints.tokens} tokens"
     origin = f"tokens drawn with {exactly} ({format_name})"
     incomplete = int(np.less(expert, 0).any(axis=2).sum())
     if incomplete:
-        notes = (*notes, f"{incomplete} rows with -1, since the counts do not fill every token: a replay leaves them out")
-    trace = Trace(name, expert, tuple(layers[row] for row in rows), None, count.shape[1], None, True, origin)
+        notes = (*notes, f"{incomplete} rows with -1, because the counts do not fill every token: a replay leaves them out")
+    trace = Recording(name, expert, tuple(layers[row] for row in rows), None, count.shape[1], None, True, origin)
     return Imported(trace, format_name, (origin, *notes))
 
 
@@ -126,17 +132,17 @@ def _rows_with_load(
 
 
 def _n_tokens(where: str, load: NDArray[np.int64], topk: int) -> int:
-    """As many tokens as the counts of a layer stand for; raises ConfigError when there cannot be such tokens."""
+    """The number of tokens that the counts of a layer stand for. Raises ConfigError if no such tokens exist."""
     n_tokens = -(-int(load.sum()) // topk)
     if n_tokens > _MAX_TOKENS:
         raise ConfigError(f"{where}: the counts stand for {n_tokens} tokens, expected at most {_MAX_TOKENS}; --tokens T scales them down")
     if load.max() > n_tokens:
-        found = f"{where}, expert {load.argmax()}: found count {load.max()}"
-        raise ConfigError(f"{found}, expected at most one for each of {n_tokens} tokens of top-{topk}")
+        count = f"{where}, expert {load.argmax()}: found count {load.max()}"
+        raise ConfigError(f"{count}, expected at most one for each of {n_tokens} tokens of top-{topk}")
     return n_tokens
 
 
-def _whole(
+def _whole_counts(
     where: str, load: NDArray[np.integer] | NDArray[np.floating], layer: int, topk: int, tokens: int | None
 ) -> NDArray[np.int64]:
     if tokens is not None:

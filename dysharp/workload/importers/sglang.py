@@ -1,4 +1,7 @@
-"""SGLang's server with `return_routed_experts`: JSON with base64 of bare int32 numbers (newer senders name another dtype)."""
+"""SGLang's server with `return_routed_experts`: JSON with base64 of bare numbers.
+
+The numbers are int32 unless the answer names another dtype, as newer servers do.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ SUMMARY = "SGLang server: JSON answer with meta_info.routed_experts; needs topk 
 
 
 def sniff(dump: Dump) -> bool:
-    """A JSON answer with base64 text in `meta_info.routed_experts`."""
+    """Whether the file has a JSON answer with base64 text in `meta_info.routed_experts`."""
     return any(isinstance(child(meta, "routed_experts"), str) for _, answer in answers(dump) for meta in _metas(answer))
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """Each answer is one sequence. The layer axis has no numbers: positions, dense layers included."""
+    """A recording with one sequence per answer. Layers are numbered by position, dense layers included."""
     topk, n_layers = hints.need("topk", str(dump.path)), hints.need("n_layers", str(dump.path))
     pieces = []
     for where, answer in answers(dump):

@@ -17,20 +17,20 @@ SUMMARY = "SGLang expert_distribution_recorder_*.pt: per_token as recorded, stat
 
 
 def sniff(dump: Dump) -> bool:
-    """A torch file with `logical_count`, or with `records`."""
+    """Whether the file is a torch file with `logical_count` or `records`."""
     return dump.kind == "torch" and ("logical_count" in dump.mapping() or isinstance(dump.mapping().get("records"), list))
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """`records` with expert ids keep their tokens, in order of the passes; without ids their counts are used, as those of mode stat."""
-    where, found = str(dump.path), dump.mapping()
-    if "logical_count" in found:
-        count = integer_array(found["logical_count"], f"{where}: logical_count", (2, 3), "[steps, layers, experts]")
+    """The recorded tokens in order of the passes if `records` have expert ids, otherwise tokens drawn from counts."""
+    where, fields = str(dump.path), dump.mapping()
+    if "logical_count" in fields:
+        count = integer_array(fields["logical_count"], f"{where}: logical_count", (2, 3), "[steps, layers, experts]")
         return _counted(dump, count if count.ndim == 2 else summed(f"{where}: logical_count", count), hints)
-    records = found.get("records")
+    records = fields.get("records")
     if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
         raise ConfigError(f"{where}: no records and no logical_count, expected one of them")
-    logical = integer_array(found.get("last_physical_to_logical_map"), f"{where}: last_physical_to_logical_map", (2,), "[layers, physical experts]")
+    logical = integer_array(fields.get("last_physical_to_logical_map"), f"{where}: last_physical_to_logical_map", (2,), "[layers, physical experts]")
     if logical.min() < 0 or logical.max() >= 1 << 16:
         layer, slot = (int(i) for i in np.argwhere((logical < 0) | (logical >= 1 << 16))[0])
         raise ConfigError(f"{where}: last_physical_to_logical_map: row {layer}, column {slot}: found {logical[layer, slot]}, expected an expert")
@@ -46,7 +46,7 @@ def _counted(dump: Dump, count: NDArray[Any], hints: Hints) -> Imported:
 
 
 def _per_pass(where: str, records: list[dict[str, Any]], logical: NDArray[Any]) -> NDArray[np.int64]:
-    """Counts by physical expert, summed over passes and over the copies of each logical expert."""
+    """Counts [layers, logical experts]: counts of physical experts, summed over passes and copies."""
     steps = []
     for i, record in enumerate(records):
         here = f"{where}: record {i}: global_physical_count"
@@ -66,20 +66,20 @@ def _piece(where: str, record: dict[str, Any], logical: NDArray[Any]) -> Piece:
     wrong = (ids < -1) | (ids >= logical.shape[1])
     if wrong.any():
         layer, token, column = (int(i) for i in np.argwhere(wrong)[0])
-        found = f"layer {layer}, row {token}, column {column}: found physical expert {ids[layer, token, column]}"
-        raise ConfigError(f"{where}: {found}, expected -1 to {logical.shape[1] - 1}")
+        wrong_id = f"layer {layer}, row {token}, column {column}: found physical expert {ids[layer, token, column]}"
+        raise ConfigError(f"{where}: {wrong_id}, expected -1 to {logical.shape[1] - 1}")
     experts = logical[np.arange(len(logical))[:, None, None], ids]
     lengths = record.get("extend_seq_lens")
     lengths = lengths.tolist() if isinstance(lengths, np.ndarray) else lengths
     n_tokens = ids.shape[1]
     fits = isinstance(lengths, list) and all(type(n) is int and n > 0 for n in lengths) and sum(lengths) == n_tokens
-    # Without lengths it is a decode step: every token belongs to another request.
+    # A record without lengths is a decode step: every token belongs to another request.
     seq_len = tuple(lengths) if fits and lengths else (1,) * n_tokens
     return Piece(where, np.where(ids < 0, -1, experts), seq_len=seq_len)
 
 
 def _trimmed(pieces: list[Piece]) -> list[Piece]:
-    """Without the columns that are -1 in every row: the recorder always writes eight."""
+    """The pieces without columns that are -1 in every row. The recorder always writes eight columns."""
     width = max(piece.expert.shape[2] for piece in pieces)
     used = [c for c in range(width) if any(c < p.expert.shape[2] and bool((p.expert[:, :, c] >= 0).any()) for p in pieces)]
     if not used:

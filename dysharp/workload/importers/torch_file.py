@@ -1,7 +1,8 @@
-"""Files of `torch.save`: their pickle is looked through before torch opens them, and torch reads weights only.
+"""Reads files of `torch.save`. Their pickle is scanned before torch opens them, and torch reads weights only.
 
-A torch file is a zip with one pickle, `data.pkl`, that names tensors, and one member for the numbers of each. `scan` walks the opcodes of
-that pickle without performing any; only the ones that containers, numbers, text and plain tensors need are accepted.
+A torch file is a zip. Its one pickle, `data.pkl`, names tensors, and each tensor has a member with its numbers. `scan`
+walks the opcodes of the pickle and executes none. It accepts only opcodes for containers, numbers, text and plain
+tensors.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ _STORAGES = ("Byte", "Char", "Short", "Int", "Long", "Half", "BFloat16", "Float"
 _GLOBALS = frozenset(
     ("torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size", *(f"torch {name}Storage" for name in _STORAGES))
 )
-# torch writes unsigned types other than bytes as untyped storages with a dtype beside them.
+# torch writes unsigned types wider than a byte as untyped storages with a dtype.
 _GLOBALS_V3 = frozenset(
     ("torch._utils _rebuild_tensor_v3", "torch.storage UntypedStorage", *(f"torch {name}" for name in ("uint16", "uint32", "uint64")))
 )
 
 
 def is_torch_file(archive: zipfile.ZipFile) -> bool:
-    """Does the zip hold the pickle that `torch.save` writes?"""
+    """Whether the zip contains the pickle that `torch.save` writes."""
     return any(name == "data.pkl" or name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def read_torch(path: Path, max_bytes: int) -> Any:
     """The tree of a torch file with NumPy arrays for tensors (bfloat16 and float16 as float32).
 
-    Raises ConfigError, before a tensor is read, for a pickle that asks for anything but plain tensors, for compressed members and for more
-    than `max_bytes`; MissingExtra without torch.
+    Before it reads a tensor, it raises ConfigError for a pickle that needs more than plain tensors, for compressed
+    members and for more than `max_bytes`. Raises MissingExtra if torch is not installed.
     """
     _check_archive(path, max_bytes)
     try:
@@ -57,7 +58,7 @@ def read_torch(path: Path, max_bytes: int) -> Any:
         raise MissingExtra.needs(f"{path}: reading a file of torch.save", "torch") from None
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # whatever torch finds wrong with the file, it is one line for the user
+    except Exception as error:  # any error of torch becomes one line for the user
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(f"{path}: torch cannot read it: {reason[0][:160]}") from None
     return _Plain(path, max_bytes, torch).of(tree, "", 0)
@@ -84,7 +85,7 @@ def _check_archive(path: Path, max_bytes: int) -> None:
 
 
 def scan(pickled: bytes, where: str) -> None:
-    """Raises ConfigError when the pickle would do more than name plain tensors; nothing of it is performed."""
+    """Raises ConfigError if the pickle does more than name plain tensors. The scan executes no opcode."""
     for opcode, argument, position in pickletools.genops(io.BytesIO(pickled)):
         if opcode.name not in _OPCODES:
             raise ConfigError(f"{where}: byte {position}: found {opcode.name}, expected only plain tensors, numbers and text")
@@ -101,7 +102,7 @@ class _Plain:
 
     def of(self, value: Any, name: str, depth: int) -> Any:
         self.n_values += 1
-        # A pickle may name one list many times over: small on disk, endless when walked.
+        # A pickle may name one list many times. Such a file is small on disk and endless to walk.
         if depth > _MAX_DEPTH or self.n_values > _MAX_VALUES:
             raise ConfigError(f"{self.path}: {name[:60]}: more than {_MAX_DEPTH} levels or {_MAX_VALUES} values, expected a flat dump")
         if isinstance(value, self.torch.Tensor):
@@ -118,7 +119,7 @@ class _Plain:
         raise ConfigError(f"{self.path}: {name[:60]}: found {type(value).__name__}, expected tensors, numbers and text")
 
     def array(self, tensor: Any, name: str) -> NDArray[Any]:
-        # A stride of 0 lets four bytes claim any shape.
+        # With a stride of 0, four bytes can claim any shape.
         self.n_bytes += tensor.numel() * tensor.element_size()
         if self.n_bytes > self.max_bytes:
             raise ConfigError(f"{self.path}: {name[:60]}: tensors of {self.n_bytes} bytes, expected at most {self.max_bytes}; --limit raises it")

@@ -1,6 +1,6 @@
 """vLLM with `enable_return_routed_experts`: `.npy` or `.npz` of offline runs, JSON answers of the server.
 
-Arrays are [tokens, layers, topk]. A JSON answer has one base64 `.npy` a choice and, since v0.21, one for the prompt of all choices.
+Arrays are [tokens, layers, topk]. A JSON answer has one base64 `.npy` per choice and, since v0.21, one for the prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AXES = "[tokens, layers, topk]"
 
 
 def sniff(dump: Dump) -> bool:
-    """A bare array of three axes, one named `routed_experts`, or a JSON answer with base64 text of that name."""
+    """Whether the file is a bare array of three axes, or has `routed_experts` as an array or as base64 text."""
     if dump.kind == "npy":
         return bool(dump.content.ndim == 3)
     if dump.kind == "npz":
@@ -31,7 +31,7 @@ def sniff(dump: Dump) -> bool:
 
 
 def load(dump: Dump, hints: Hints) -> Imported:
-    """Prompt and first answer are one sequence; further answers to the same prompt are sequences of their own."""
+    """A recording. A prompt and its first answer are one sequence. Each further answer to the prompt is a sequence."""
     pieces = [Piece(where, array.transpose(1, 0, 2), seq_len=(len(array),)) for where, array in _arrays(dump, hints)]
     if not pieces:
         raise ConfigError(f"{dump.path}: holds no routed_experts, expected arrays {_AXES}")
@@ -42,8 +42,8 @@ def _arrays(dump: Dump, hints: Hints) -> Iterator[tuple[str, NDArray[Any]]]:
     if dump.kind == "npy":
         yield str(dump.path), integer_array(dump.content, str(dump.path), (3,), _AXES)
     elif dump.kind == "npz":
-        found = [(name, dump.content[name]) for name in ("prompt_routed_experts", "routed_experts") if name in dump.content]
-        yield str(dump.path), _end_to_end([integer_array(a, f"{dump.path}: {name}", (3,), _AXES) for name, a in found], str(dump.path))
+        arrays = [(name, dump.content[name]) for name in ("prompt_routed_experts", "routed_experts") if name in dump.content]
+        yield str(dump.path), _end_to_end([integer_array(a, f"{dump.path}: {name}", (3,), _AXES) for name, a in arrays], str(dump.path))
     else:
         for where, answer in answers(dump):
             yield from _of_answer(where, answer, hints)
@@ -54,7 +54,7 @@ def _of_answer(where: str, answer: dict[str, Any], hints: Hints) -> Iterator[tup
     for number, choice in enumerate(choices(answer)):
         here = f"{where}: choice {number}"
         own = _decoded(child(choice, "routed_experts"), f"{here}: routed_experts", hints)
-        # The prompt ran once, however many answers it got.
+        # The prompt ran once for all its answers.
         parts = [part for part in (prompt if number == 0 else None, own) if part is not None]
         if parts:
             yield here, _end_to_end(parts, here)

@@ -20,7 +20,7 @@ _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16"
 
 
 def answers(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, object) of every JSON object of the file, those inside one list included."""
+    """(where, object) of every JSON object of the file, and of every object in a list at the top of the file."""
     for index, document in enumerate(dump.content if dump.kind == "json" else ()):
         listed = document if isinstance(document, list) else [document]
         for row, item in enumerate(listed):
@@ -30,14 +30,14 @@ def answers(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def child(value: Any, key: str) -> Any:
-    """`value[key]` where there is one, else None."""
+    """`value[key]`, or None if `value` is no dict or has no such key."""
     return value.get(key) if isinstance(value, dict) else None
 
 
 def choices(answer: dict[str, Any]) -> list[Any]:
-    """The list `choices` of an answer; empty when it has none."""
-    found = child(answer, "choices")
-    return found if isinstance(found, list) else []
+    """The list `choices` of an answer. Empty if the answer has none."""
+    listed = child(answer, "choices")
+    return listed if isinstance(listed, list) else []
 
 
 def npy_of(text: str, where: str, max_bytes: int) -> NDArray[Any]:
@@ -47,7 +47,7 @@ def npy_of(text: str, where: str, max_bytes: int) -> NDArray[Any]:
 
 
 def base64_bytes(text: str, where: str) -> bytes:
-    """The bytes of a base64 text; raises ConfigError."""
+    """The bytes of a base64 text. Raises ConfigError for malformed text."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -55,7 +55,7 @@ def base64_bytes(text: str, where: str) -> bytes:
 
 
 def bare(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Bytes in C order as an array; raises ConfigError unless they have exactly that length."""
+    """`data` in C order as an array. Raises ConfigError unless it has exactly the bytes of `shape` in `dtype`."""
     kind = _kind(dtype, where)
     wanted = math.prod(shape) * kind.itemsize
     if len(data) != wanted or not wanted:
@@ -64,7 +64,7 @@ def bare(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> NDArray
 
 
 def item_bytes(dtype: Any, where: str) -> int:
-    """Bytes of one number of a dtype by name; raises ConfigError for another than the known ones."""
+    """Bytes of one number of a dtype. Raises ConfigError for an unknown name."""
     return _kind(dtype, where).itemsize
 
 

@@ -20,7 +20,7 @@ import dysharp as ds
 from dysharp.errors import ConfigError
 from dysharp.functional.torch import capture
 from dysharp.functional.torch.pretrained import load_pretrained, load_tokenizer, token_ids
-from dysharp.workload import Trace, load_trace, save_trace
+from dysharp.workload import Recording, load_trace, save_trace
 
 torch.set_num_threads(1)
 
@@ -218,7 +218,7 @@ def test_the_folders_own_tokenizer(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "?"}))
     loaded = load_tokenizer(folder)
     assert token_ids("a b c d " * 20, loaded, 6, 256).tolist() == [0, 1, 2, 3, 0, 1]
-    trace: Trace = ds.capture(folder, "a b c d")
+    trace: Recording = ds.capture(folder, "a b c d")
     assert trace.n_tokens == 4
     assert "bytes" not in trace.origin
 
