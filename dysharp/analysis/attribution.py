@@ -109,7 +109,7 @@ class _Walk:
         self.operator = operator if operator in PHASES else "other"
         done = int(t.done[o])
         if at > done:  # a notification in flight
-            known = min(at - done, self.program.machine.notify)
+            known = min(at - done, self.program.hardware.notify)
             self.spend("latency", known)
             self.spend("link_down", at - done - known)
             at = done
@@ -148,7 +148,7 @@ class _Walk:
 
     def _transfer(self, o: int, at: int, exposed: bool, pull: bool) -> None:
         """Charge the interval [issue, at] of a transfer."""
-        m, t = self.program.machine, self.trace
+        m, t = self.program.hardware, self.trace
         issue, start, end, done = (int(c[o]) for c in (t.issue, t.start, t.end, t.done))
         if end <= issue or self._served_here(o, at):  # served by the memory of its own node, without a link
             self._constant(o, issue, at, at - issue, exposed)
@@ -183,7 +183,7 @@ class _Walk:
 
     def _hub_wait(self, o: int, issue: int, start: int) -> None:
         """Charge [issue, start): the link sent other trains, or its buffers in the switch were full."""
-        m, wait = self.program.machine, start - issue
+        m, wait = self.program.hardware, start - issue
         if wait <= 0:
             return
         busy = wait
@@ -197,7 +197,7 @@ class _Walk:
         times, total = link
         first, last = np.searchsorted(times, (begin, end))
         sent = int(total[last] - total[max(first - 1, 0)])
-        return -(-sent * PS_PER_US // self.program.machine.rate)
+        return -(-sent * PS_PER_US // self.program.hardware.rate)
 
     def _before_issue(self, o: int) -> tuple[int, int, bool]:
         """Walk from the issue of transfer `o` to the op that it waited for."""

@@ -46,7 +46,7 @@ def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
     tail_latency. Zero terms are left out.
     """
     table = wire_table(program) if wires is None else wires
-    m = program.machine
+    m = program.hardware
     candidates = []
     for side, by_node, head in (("up", table.up, 0), ("down", table.down, m.lat)):
         total = by_node.sum(axis=1)
@@ -80,10 +80,10 @@ def pool_busy_ps(program: Program) -> I64:
 
 def memory_busy_ps(program: Program) -> F64:
     """`[n_nodes]` ps that each node's memory needs for the bytes of its tasks. 0: memory is not shared."""
-    if not program.machine.memory_rate:
+    if not program.hardware.memory_rate:
         return np.zeros(program.n_nodes)
     ops, moved = _of_tasks(program, program.task_bytes)
-    return np.bincount(program.ops.node[ops], weights=moved, minlength=program.n_nodes) * PS_PER_US / program.machine.memory_rate
+    return np.bincount(program.ops.node[ops], weights=moved, minlength=program.n_nodes) * PS_PER_US / program.hardware.memory_rate
 
 
 def _of_tasks(program: Program, table: I64) -> tuple[I64, I64]:
@@ -103,7 +103,7 @@ def _template_columns(program: Program) -> tuple[I64, I64, NDArray[np.bool_]]:
 
 def _compute_ends(program: Program) -> tuple[int, int]:
     """Unavoidable picoseconds before the first GEMM and after the last GEMM of any pool."""
-    m, edges = program.machine, program.edges
+    m, edges = program.hardware, program.edges
     delivery = min(m.local, 2 * m.lat)
     kinds = np.array([t.kind for t in program.templates], np.int8)[program.ops.template]
     computes = np.isin(kinds, (Kind.COMPUTE, Kind.DELAY, Kind.JOIN))

@@ -172,4 +172,4 @@ def _add_notifications(program: Program, up: I64, down: I64) -> None:
     owner = np.where(regions.row_notify >= 0, program.ops.node[regions.row_notify], here)
     remote = owner != here
     for table, node in ((up, here), (down, owner)):
-        table[:, column] += np.bincount(node[remote], minlength=program.n_nodes) * program.machine.notify_bytes
+        table[:, column] += np.bincount(node[remote], minlength=program.n_nodes) * program.hardware.notify_bytes

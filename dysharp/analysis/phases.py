@@ -97,7 +97,7 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
     out = dict.fromkeys(("up", "down", "sm", "up_max", "down_max", "sm_max"), 0.0)
     if trace.time_ps == 0:
         return out
-    capacity = trace.time_ps * program.machine.rate / PS_PER_US
+    capacity = trace.time_ps * program.hardware.rate / PS_PER_US
     for side, busy in (("up", trace.up_busy), ("down", trace.down_busy)):
         out[side], out[f"{side}_max"] = float(busy.mean() / capacity), float(busy.max() / capacity)
     computes = np.array([t.kind == Kind.COMPUTE for t in program.templates], np.bool_)

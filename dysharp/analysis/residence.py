@@ -62,5 +62,5 @@ def _pull_arrival(program: Program, trace: Trace) -> I64:
     pulls = np.isin(program.kinds(), PULLS)[owner] & remote_members(program)
     fills = np.flatnonzero(pulls[member])
     out = np.full(program.n_rows, -1, np.int64)
-    out[members.fill_row[fills]] = trace.start[owner[member[fills]]] + 2 * program.machine.lat
+    out[members.fill_row[fills]] = trace.start[owner[member[fills]]] + 2 * program.hardware.lat
     return out

@@ -240,7 +240,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace) -> Measured:
             phases_us=last.phases_us(),
             exposed_comm_us=ps_to_us(last.exposed_ps()),
             traffic_bytes=traffic_bytes(program, trace, groups),
-            wire_flits=wires.flits(program.machine.flit),
+            wire_flits=wires.flits(program.hardware.flit),
             utilization=utilization(program, trace, pool_busy_ps(program)),
             bound_us=bound.us,
             bound_resource=bound.resource,

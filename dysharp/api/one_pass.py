@@ -103,7 +103,8 @@ def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]],
             run = run_packet(program, config, progress)
             table = run.statistics["al_tlb"]
             table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None
-            return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": program.n_nodes * program.machine.n_links, **run.statistics}
+            ports = program.n_nodes * program.hardware.n_links
+            return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": ports, **run.statistics}
 
         return packet
     from dysharp.engine.burst.run import run_burst

@@ -38,8 +38,8 @@ class Tiling:
 class Task(NamedTuple):
     """`[tile_rows + 1]` by the rows of a tile: ps of one task, and the bytes it takes from the memory that is shared (`Program.task_bytes`).
 
-    On a paper cluster nothing is shared: an SM has 1/n_sms of the memory's bandwidth and `ps` is the longer of both (spec/dysharp.md section
-    10.2; design section 4, static share).
+    On a paper cluster nothing is shared: an SM has 1/n_sms of the memory's bandwidth and `ps` is the longer of the two times (a
+    static share of the bandwidth).
     """
 
     ps: I64

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dysharp.compute.allreduce import ALLREDUCES, STORES
 from dysharp.isa.framing import push_train
-from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Machine, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, DISPATCH, OTHER, RESPONSE, machine_of
+from dysharp.program import Alloc, Declared, Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program.constants import CLASSES, DISPATCH, OTHER, RESPONSE, hardware_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.layer import CONTROL, STORE
 from dysharp.systems.building.software import Software
@@ -37,13 +37,13 @@ def plan(cluster: Cluster, kernel: str, n_bytes: int, in_flight: int = 0) -> Pro
     return build.b.build(Declared(0))
 
 
-def _sustained(machine: Machine, fraction: float) -> Machine:
+def _sustained(hardware: Hardware, fraction: float) -> Hardware:
     """Hardware on whose links stores from all GPUs to all GPUs reach `fraction` of the datasheet.
 
     Headers and acknowledgements are included.
     """
-    train = push_train(STORE, machine.train_bytes, 1, flit_bytes=machine.flit)
-    return replace(machine, rate=round(machine.rate * fraction * (train.up + train.ack_up) / machine.train_bytes))
+    train = push_train(STORE, hardware.train_bytes, 1, flit_bytes=hardware.flit)
+    return replace(hardware, rate=round(hardware.rate * fraction * (train.up + train.ack_up) / hardware.train_bytes))
 
 
 class _AllReduce:
@@ -51,9 +51,9 @@ class _AllReduce:
 
     def __init__(self, cluster: Cluster, n_bytes: int, in_flight: int) -> None:
         self.costs, self.n, self.bytes = Software(cluster), cluster.n_gpus, n_bytes
-        self.b = ProgramBuilder(_sustained(machine_of(cluster), self.costs.value("link.fraction")), self.n, CLASSES)
+        self.b = ProgramBuilder(_sustained(hardware_of(cluster), self.costs.value("link.fraction")), self.n, CLASSES)
         self.gpus = np.arange(self.n)
-        self.train = self.b.machine.train_bytes
+        self.train = self.b.hardware.train_bytes
         self.window = max(1, in_flight // self.train) if in_flight else 0
         cuts = n_bytes * np.arange(self.n + 1) // self.n
         self.shares: list[int] = np.diff(cuts).tolist()
@@ -71,7 +71,7 @@ class _AllReduce:
         elif name == "flags":
             self.before = self.flags()
         elif name == "sync":
-            m = self.b.machine
+            m = self.b.hardware
             # The Program simulates the flight of the flags, and the acknowledgements of the stores before them.
             simulated = 2 * m.lat + (2 * m.lat + m.ack if self.stored else 0)
             self.before = self.flags()

@@ -20,7 +20,7 @@ class Fabric:
         self.expose: Callable[[Op], None]
         self.responded: Callable[[int], None]
         n, classes = world.tables.program.n_nodes, len(world.tables.program.classes)
-        rate, n_vcs = world.machine.rate, world.machine.n_vcs
+        rate, n_vcs = world.hardware.rate, world.hardware.n_vcs
         self.n_nodes = n
         self.up = [UpLink(Server(rate), [deque() for _ in range(classes)]) for _ in range(n)]
         self.down = [
@@ -64,7 +64,7 @@ class Fabric:
 
     def _may_go(self, item: Outgoing) -> bool:
         """A response has its place in the reduction unit; any other train reserves buffer space here."""
-        capacity = self.world.machine.vc_bytes
+        capacity = self.world.hardware.vc_bytes
         if item.member >= 0 or capacity == 0:
             return True
         op = self.world.tables.ops[item.op]
@@ -96,7 +96,7 @@ class Fabric:
         world.log.start[op.id] = world.now
         if op.kind not in PULLS:
             world.log.end[op.id] = end + stripe
-        world.agenda.add(world.now + world.machine.lat, Event.ARRIVE, op.node, op.id)
+        world.agenda.add(world.now + world.hardware.lat, Event.ARRIVE, op.node, op.id)
 
     # ---- switch -------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Fabric:
         trains.popleft()
         if trains:
             self.expose(self.world.tables.ops[trains[0]])
-        self.world.agenda.add(self.world.now + self.world.machine.lat, Event.CREDIT, op.node, op.id)
+        self.world.agenda.add(self.world.now + self.world.hardware.lat, Event.CREDIT, op.node, op.id)
 
     def credit(self, op: Op) -> None:
         """Buffer space of the train of `op` is back at its source."""
@@ -155,23 +155,23 @@ class Fabric:
         link.sending = item
         sent = link.server.serve(self.world.now, item.n_bytes)
         tails = self.tail if item.member >= 0 else self.answer_tail
-        end = link.server.end_not_before(tails[item.op] + self.world.machine.lat)
+        end = link.server.end_not_before(tails[item.op] + self.world.hardware.lat)
         self.world.counts["cut-through wait"] += end > sent
         self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
 
     def down_end(self, node: int) -> None:
         """A copy or result has left the switch; its data is visible a hop later."""
-        link, machine, now = self.down[node], self.world.machine, self.world.now
+        link, hardware, now = self.down[node], self.world.hardware, self.world.now
         item, link.sending, link.server.idle = link.sending, None, True
         assert item is not None
         op = self.world.tables.ops[item.op]
         if item.member < 0:
-            self.world.agenda.add(now + machine.lat, Event.RESULT_DELIVERED, op.node, op.id)
+            self.world.agenda.add(now + hardware.lat, Event.RESULT_DELIVERED, op.node, op.id)
             return
         if op.kind in PULLS:
-            self.world.agenda.add(now + machine.lat + machine.responder, Event.RESPOND, node, item.member)
+            self.world.agenda.add(now + hardware.lat + hardware.responder, Event.RESPOND, node, item.member)
         else:
-            self.world.agenda.add(now + machine.lat, Event.DELIVER, node, item.member)
+            self.world.agenda.add(now + hardware.lat, Event.DELIVER, node, item.member)
         self.copies_left[op.id] -= 1
         if self.copies_left[op.id] == 0:
             self.leave(op)

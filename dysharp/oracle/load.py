@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
-from dysharp.program.tables import Kind, Machine, Program, Template
+from dysharp.program.tables import Hardware, Kind, Program, Template
 
 IMMEDIATE = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN)  # kinds that send nothing
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
@@ -64,7 +64,7 @@ class Tables:
     """The Program's ops and members, and its machine."""
 
     program: Program
-    machine: Machine
+    hardware: Hardware
     ops: list[Op]
     members: list[Member]
 
@@ -84,7 +84,7 @@ def load(program: Program) -> Tables:
     ops = [_op(program, i, list(range(ptr[i], ptr[i + 1]))) for i in range(program.n_ops)]
     for op in ops:
         _check(program, op)
-    return Tables(program, program.machine, ops, members)
+    return Tables(program, program.hardware, ops, members)
 
 
 def _members(program: Program) -> list[Member]:

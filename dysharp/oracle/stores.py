@@ -79,11 +79,11 @@ class Stores:
                 self.dependencies.event(op, cause)
                 continue
             remote.append(op)
-            self.fabric.up[place.node].server.owe(world.machine.notify_bytes)
-            self.fabric.down[owner].server.owe(world.machine.notify_bytes)
+            self.fabric.up[place.node].server.owe(world.hardware.notify_bytes)
+            self.fabric.down[owner].server.owe(world.hardware.notify_bytes)
         if remote:
             self._remote[tile] = (remote, cause)
-            world.agenda.add(world.now + world.machine.notify, Event.NOTIFY, place.node, tile)
+            world.agenda.add(world.now + world.hardware.notify, Event.NOTIFY, place.node, tile)
 
     def notified(self, tile: int) -> None:
         """The messages of a tile have arrived."""

@@ -41,7 +41,7 @@ class Transfers:
         """Local members are served by hub and memory; remote ones need the fabric."""
         world, local, remote = self.world, self.world.tables.local(op), self.world.tables.remote(op)
         for m in local:
-            world.agenda.add(world.now + world.machine.local, Event.LOCAL, op.node, m)
+            world.agenda.add(world.now + world.hardware.local, Event.LOCAL, op.node, m)
         one_answer = not is_push(op) and bool(remote)
         self.parts_left[op.id] = len(local) + (1 if one_answer else len(remote))
         self.responses_left[op.id] = len(remote)
@@ -90,7 +90,7 @@ class Transfers:
 
     def _acknowledge(self, op: Op) -> None:
         self.fabric.down[op.node].server.owe(op.ack_down)
-        self.world.agenda.add(self.world.now + self.world.machine.ack, Event.ACK, op.node, op.id)
+        self.world.agenda.add(self.world.now + self.world.hardware.ack, Event.ACK, op.node, op.id)
 
     # ---- pulls --------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Transfers:
         self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
         self.responses_left[op.id] -= 1
         if self.responses_left[op.id] == 0:
-            self.world.agenda.add(self.world.now + self.world.machine.lat, Event.RESULT, op.node, op.id)
+            self.world.agenda.add(self.world.now + self.world.hardware.lat, Event.RESULT, op.node, op.id)
 
     def result(self, op: Op) -> None:
         """All contributions of a pull have met, or the answer to a merged load is in the switch."""

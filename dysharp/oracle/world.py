@@ -77,10 +77,10 @@ class World:
     def __init__(self, tables: Tables) -> None:
         n_ops, n_members, n_tiles = len(tables.ops), len(tables.members), tables.program.n_tiles
         self.tables = tables
-        self.machine = tables.machine
+        self.hardware = tables.hardware
         self.agenda = Agenda()
         self.semaphores = Semaphores(tables)
-        self.memory = [Memory(tables.machine.memory_rate) for _ in range(tables.program.n_nodes)]
+        self.memory = [Memory(tables.hardware.memory_rate) for _ in range(tables.program.n_nodes)]
         self.fired: deque[Passed] = deque()
         self.finished: Callable[[Op], None]
         self.apply: Callable[[Passed], None]

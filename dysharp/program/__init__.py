@@ -1,15 +1,15 @@
 """The Program: what a system plans and every interpreter reads."""
 
 from dysharp.isa.framing import Framing
-from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_machine
+from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_hardware
 from dysharp.program.tables import (
     Alloc,
     Chaining,
     Declared,
     Discipline,
+    Hardware,
     Head,
     Kind,
-    Machine,
     Point,
     Program,
     Tail,
@@ -23,9 +23,9 @@ __all__ = [
     "Declared",
     "Discipline",
     "Framing",
+    "Hardware",
     "Head",
     "Kind",
-    "Machine",
     "Point",
     "Program",
     "ProgramBuilder",
@@ -34,5 +34,5 @@ __all__ = [
     "To",
     "Trace",
     "csr_ptr",
-    "with_machine",
+    "with_hardware",
 ]

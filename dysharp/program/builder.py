@@ -17,11 +17,11 @@ from dysharp.program.tables import (
     Declared,
     Discipline,
     Edges,
+    Hardware,
     Head,
     Holds,
     Issuers,
     Kind,
-    Machine,
     Members,
     Ops,
     Point,
@@ -92,8 +92,8 @@ def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 class ProgramBuilder:
     """Collects tables; `build` concatenates and freezes them. Ids are given in the order of the calls."""
 
-    def __init__(self, machine: Machine, n_nodes: int, classes: tuple[str, ...] = ("data",)) -> None:
-        self.machine, self.n_nodes, self.classes = machine, n_nodes, classes
+    def __init__(self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",)) -> None:
+        self.hardware, self.n_nodes, self.classes = hardware, n_nodes, classes
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
         self._durations: list[NDArray[np.int64]] = []
@@ -330,7 +330,7 @@ class ProgramBuilder:
                 columns[name] = _cat([o.get(name, np.full(len(o["node"]), default, np.int32)) for o in self._ops])
         program = Program(
             n_nodes=self.n_nodes,
-            machine=self.machine,
+            hardware=self.hardware,
             templates=tuple(self._templates),
             framings=tuple(self._framings),
             classes=self.classes,
@@ -367,7 +367,7 @@ class ProgramBuilder:
         return program
 
     def _build_wires(self) -> Wires:
-        m = self.machine
+        m = self.hardware
         out = np.zeros((len(self._wires), 9), np.int64)
         for (framing, is_pull, payload, targets, aux), row in self._wires.items():
             f = self._framings[framing]
@@ -406,9 +406,9 @@ class ProgramBuilder:
         return Holds(*columns)
 
 
-def with_machine(program: Program, machine: Machine) -> Program:
+def with_hardware(program: Program, hardware: Hardware) -> Program:
     """The same Program on other constants of the same wire arithmetic (buffers, latencies); links and flits must not change."""
-    old = program.machine
-    if (old.rate, old.n_links, old.flit) != (machine.rate, machine.n_links, machine.flit):
-        raise ProgramError("with_machine: found another rate, link count or flit size, expected the wire table's own")
-    return replace(program, machine=machine)
+    old = program.hardware
+    if (old.rate, old.n_links, old.flit) != (hardware.rate, hardware.n_links, hardware.flit):
+        raise ProgramError("with_hardware: found another rate, link count or flit size, expected the wire table's own")
+    return replace(program, hardware=hardware)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dysharp.program.tables import Machine
+from dysharp.program.tables import Hardware
 from dysharp.specs import Cluster, choice_int
 from dysharp.units import ns_to_ps
 
@@ -16,22 +16,22 @@ DISPATCH, RESPONSE, COMBINE, OTHER = range(4)
 PACKET_BYTES = 128
 
 
-def machine_of(cluster: Cluster) -> Machine:
+def hardware_of(cluster: Cluster) -> Hardware:
     """Burst-level constants. Each class has its share of the virtual channels of its group, over all ports of a GPU."""
     hop = cluster.link_latency_ps
-    return Machine(
+    return Hardware(
         rate=cluster.link_bytes_per_us,
         lat=hop,
         ack=2 * hop,
         notify=2 * hop,
-        responder=ns_to_ps(choice_int("machine.responder_ns")),
-        local=ns_to_ps(choice_int("machine.local_ns")),
-        n_vcs=min(cluster.n_vcs, choice_int("machine.vcs_per_class")),
+        responder=ns_to_ps(choice_int("hardware.responder_ns")),
+        local=ns_to_ps(choice_int("hardware.local_ns")),
+        n_vcs=min(cluster.n_vcs, choice_int("hardware.vcs_per_class")),
         vc_bytes=cluster.vc_flits * cluster.flit_bytes * cluster.links_per_gpu,
         n_links=cluster.links_per_gpu,
         flit=cluster.flit_bytes,
         notify_bytes=cluster.flit_bytes,
-        train_bytes=choice_int("machine.train_bytes"),
+        train_bytes=choice_int("hardware.train_bytes"),
         memory_rate=cluster.shared_memory_rate,
     )
 

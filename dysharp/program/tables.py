@@ -85,7 +85,7 @@ class Chaining(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Hardware:
     """Constants of the machine at burst level, from a Cluster and choices.toml.
 
     Times in picoseconds, sizes in bytes, rate in bytes per microsecond per GPU and direction.
@@ -147,7 +147,7 @@ class Ops:
 
     template: I32
     node: I32
-    bytes: I32  # payload of one copy; an op is one train, at most Machine.train_bytes
+    bytes: I32  # payload of one copy; an op is one train, at most Hardware.train_bytes
     key: I32  # logical row (global token number), or tile number
     prio: I32
     issuer: I32
@@ -282,7 +282,7 @@ class Program:
     """All tables of one point. Build with `ProgramBuilder`, check with `verify`, read everywhere."""
 
     n_nodes: int
-    machine: Machine
+    hardware: Hardware
     templates: tuple[Template, ...]
     framings: tuple[Framing, ...]
     classes: tuple[str, ...]

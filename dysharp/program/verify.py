@@ -95,7 +95,7 @@ def _check_shapes(p: Program) -> None:
 
 
 def _check_machine(p: Program) -> None:
-    m = p.machine
+    m = p.hardware
     least = {"rate": 1, "n_vcs": 1, "n_links": 1, "flit": 1, "train_bytes": 1}
     for name in (
         "rate",
@@ -110,7 +110,7 @@ def _check_machine(p: Program) -> None:
         "flit",
     ):
         if getattr(m, name) < least.get(name, 0):
-            raise ProgramError(f"machine.{name}: found {getattr(m, name)}, expected {least.get(name, 0)} or more")
+            raise ProgramError(f"hardware.{name}: found {getattr(m, name)}, expected {least.get(name, 0)} or more")
     if p.n_nodes < 1:
         raise ProgramError(f"program: found {p.n_nodes} nodes, expected 1 or more")
     if not 1 <= len(p.classes) <= MAX_CLASSES:
@@ -172,7 +172,7 @@ def _check_ops(p: Program) -> None:
     check_range(o.issuer, -1, len(p.issuers.node), "op {i}: issuer")
     check_range(o.prio, 0, MAX_PRIO, "op {i}: prio")
     check_range(o.key, -1, 1 << 31, "op {i}: key")
-    check_range(o.bytes, 0, p.machine.train_bytes + 1, "op {i}: bytes of one train")
+    check_range(o.bytes, 0, p.hardware.train_bytes + 1, "op {i}: bytes of one train")
     check_range(o.wire, -1, len(p.wires.up), "op {i}: wire")
     if o.chain is not None:
         check_range(o.chain, -1, 0 if p.chains is None else len(p.chains.pool), "op {i}: chain")

@@ -13,7 +13,7 @@ from dysharp.errors import ConfigError
 from dysharp.program.builder import ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail, Template
 from dysharp.testing.coverage import coverage
-from dysharp.testing.random_machines import chance, random_framings, random_machine
+from dysharp.testing.random_hardware import chance, random_framings, random_hardware
 
 __all__ = ["coverage", "random_program"]
 
@@ -33,7 +33,7 @@ class Generator:
         self.row_bytes = int(rng.choice((192, 384, 768, 1536, 3000)))
         self.duration = int(rng.choice((1, 500, 1728, 10_000)))
         self.b = ProgramBuilder(
-            random_machine(rng, self.row_bytes),
+            random_hardware(rng, self.row_bytes),
             self.n_nodes,
             tuple(f"class{i}" for i in range(self._int(1, 4))),
         )

@@ -7,6 +7,9 @@ from dysharp.uarch.columns import (
     DURATION,
     END,
     FLAGS,
+    HARDWARE_CLASSES,
+    HARDWARE_LOCAL,
+    HARDWARE_MEMORY,
     HAS_HOLDS,
     INF,
     IS_PULL,
@@ -17,9 +20,6 @@ from dysharp.uarch.columns import (
     ISSUER_POOL,
     ISSUER_SIZE,
     LEFT,
-    MACHINE_CLASSES,
-    MACHINE_LOCAL,
-    MACHINE_MEMORY,
     MEMBER,
     MEMBER_NODE,
     MEMBERS_SHIFT,
@@ -77,7 +77,7 @@ def train_issue(o, ops, members, links, clock):
     for k in range(first, last):
         if mem[k, MEMBER_NODE] == node:
             n_local += 1
-            member_schedule(RING_LOCAL, k, now + m[MACHINE_LOCAL], members, clock)
+            member_schedule(RING_LOCAL, k, now + m[HARDWARE_LOCAL], members, clock)
     n_remote = last - first - n_local
     op[o, COPIES] = n_remote
     op[o, ANSWERS] = n_remote
@@ -88,7 +88,7 @@ def train_issue(o, ops, members, links, clock):
         return last == first
     op[o, LEFT] = n_local + 1 if templates[t, IS_PULL] else last - first
     c = templates[t, CLS]
-    hub_push(links.hub, node * m[MACHINE_CLASSES] + c, op, mem, o)
+    hub_push(links.hub, node * m[HARDWARE_CLASSES] + c, op, mem, o)
     nodes[node, UP + SERVER_MASK] |= 1 << c
     if nodes[node, UP + SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, node)
@@ -108,7 +108,7 @@ def gang_start(o, p, ops, slots, nodes, clock):
         ot[o, START] = now
     took = ops.templates[op[o, TEMPLATE], DURATION]
     end = now + slots.durations[took, op[o, WIRE]]
-    if m[MACHINE_MEMORY] > 0 and slots.task_bytes[took, op[o, WIRE]] > 0:
+    if m[HARDWARE_MEMORY] > 0 and slots.task_bytes[took, op[o, WIRE]] > 0:
         end = max(end, memory_take(nodes, op[o, NODE], n * slots.task_bytes[took, op[o, WIRE]], m, now))
     base = pools[p, POOL_BASE]
     heap_push(slots.pool_keys, slots.pool_ids, base, pools[p, POOL_SIZE], end, (o << BATCH_BITS) | n)

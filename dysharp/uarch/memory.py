@@ -1,6 +1,6 @@
 """The memory of a node: bandwidth that tasks and transfers promise each other in turn (docs/design/0007)."""
 
-from dysharp.uarch.columns import MACHINE_MEMORY, PROMISED
+from dysharp.uarch.columns import HARDWARE_MEMORY, PROMISED
 from dysharp.uarch.kernel import block
 
 
@@ -8,8 +8,8 @@ from dysharp.uarch.kernel import block
 def memory_take(nodes, node, amount, m, now):
     """`amount` bytes go next. Returns when all that is promised will have gone; `now` if nothing shares the memory."""
     until = now
-    if m[MACHINE_MEMORY] > 0:
+    if m[HARDWARE_MEMORY] > 0:
         nodes[node, PROMISED] = max(nodes[node, PROMISED], now)
-        nodes[node, PROMISED] += (amount * 1_000_000 + m[MACHINE_MEMORY] - 1) // m[MACHINE_MEMORY]
+        nodes[node, PROMISED] += (amount * 1_000_000 + m[HARDWARE_MEMORY] - 1) // m[HARDWARE_MEMORY]
         until = nodes[node, PROMISED]
     return until

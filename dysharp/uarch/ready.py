@@ -7,6 +7,8 @@ from dysharp.uarch.columns import (
     DOWN,
     END,
     FLAGS,
+    HARDWARE_NOTIFY,
+    HARDWARE_NOTIFY_BYTES,
     HAS_EDGES,
     HAS_RELEASES,
     ISSUE,
@@ -18,8 +20,6 @@ from dysharp.uarch.columns import (
     KEY,
     KIND,
     LEAF_RINGS,
-    MACHINE_NOTIFY,
-    MACHINE_NOTIFY_BYTES,
     MEMBER,
     MEMBER_FILL,
     MEMBER_NODE,
@@ -166,10 +166,10 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
             op_release(o, cause, ops, issue, x)
         else:
             n_remote += 1
-            server_debt(nodes, here, UP, m[MACHINE_NOTIFY_BYTES])
-            server_debt(nodes, owner, DOWN, m[MACHINE_NOTIFY_BYTES])
+            server_debt(nodes, here, UP, m[HARDWARE_NOTIFY_BYTES])
+            server_debt(nodes, owner, DOWN, m[HARDWARE_NOTIFY_BYTES])
     if n_remote > 0:
-        tile_times[t, TILE_NOTIFY] = x[RUN_NOW] + m[MACHINE_NOTIFY]
+        tile_times[t, TILE_NOTIFY] = x[RUN_NOW] + m[HARDWARE_NOTIFY]
         if ring_push(clock.rings, RING_NOTIFY, tiles, TILE_NEXT, tile_times, TILE_NOTIFY, tiles, TILE_NODE, t):
             tree_set(clock.tree, m[LEAF_RINGS] + RING_NOTIFY, tile_times[t, TILE_NOTIFY])
 

@@ -4,7 +4,7 @@ from dysharp.uarch.columns import (
     CLS,
     DOWN,
     FLAGS,
-    MACHINE_CLASSES,
+    HARDWARE_CLASSES,
     MEMBER,
     MEMBER_NEXT,
     MEMBER_NODE,
@@ -60,7 +60,7 @@ def train_expose(o, ops, mem, nodes, switch, clock):
         j = mem[k, MEMBER_NODE]
         if j == i:
             continue
-        at = j * m[MACHINE_CLASSES] + c
+        at = j * m[HARDWARE_CLASSES] + c
         fifo_push(switch.out_queues, at * n_sources + i, mem, MEMBER_NEXT, k)
         switch.out_mask[at, i >> 5] |= 1 << (i & 31)
         nodes[j, DOWN + SERVER_MASK] |= 1 << c

@@ -11,17 +11,17 @@ from dysharp.uarch.columns import (
     DEPS,
     DOWN,
     END,
+    HARDWARE_CLASSES,
+    HARDWARE_LAT,
+    HARDWARE_RATE,
+    HARDWARE_RESPONDER,
+    HARDWARE_VC_BYTES,
     INF,
     IS_PULL,
     LEAF_ARRIVE,
     LEAF_CREDIT,
     LEAF_DOWN,
     LEAF_UP,
-    MACHINE_CLASSES,
-    MACHINE_LAT,
-    MACHINE_RATE,
-    MACHINE_RESPONDER,
-    MACHINE_VC_BYTES,
     MEMBER,
     MEMBER_EXT,
     MEMBER_FILL,
@@ -87,8 +87,8 @@ def arrive(ops, members, links, switch, clock):
     channels, m = switch.channels, clock.m
     o = ring_take(m[LEAF_ARRIVE], RING_ARRIVE, op, NEXT, ot, SCRATCH, clock)
     expose = True
-    if m[MACHINE_VC_BYTES] > 0:
-        row = (op[o, NODE] * m[MACHINE_CLASSES] + templates[op[o, TEMPLATE], CLS]) * switch.occupied.shape[1] + op[o, VC]
+    if m[HARDWARE_VC_BYTES] > 0:
+        row = (op[o, NODE] * m[HARDWARE_CLASSES] + templates[op[o, TEMPLATE], CLS]) * switch.occupied.shape[1] + op[o, VC]
         expose = channels[row, 0] < 0
         fifo_push(channels, row, op, NEXT, o)
     if expose:
@@ -106,18 +106,18 @@ def down_end(j, now, ops, members, stores, links, switch, clock):
     entry = nodes[j, DOWN + SERVER_EXTRA]
     nodes[j, DOWN + SERVER_EXTRA] = IDLE
     if entry < 0:
-        op_schedule(RING_RESULT_DELIVERED, -2 - entry, now + m[MACHINE_LAT], ops, clock)
+        op_schedule(RING_RESULT_DELIVERED, -2 - entry, now + m[HARDWARE_LAT], ops, clock)
     else:
         o = mem[entry, MEMBER_OP]
         op[o, COPIES] -= 1
-        if op[o, COPIES] == 0 and m[MACHINE_VC_BYTES] > 0:
+        if op[o, COPIES] == 0 and m[HARDWARE_VC_BYTES] > 0:
             buffer_leave(o, now, ops, members, links, switch, clock)
         if templates[op[o, TEMPLATE], IS_PULL]:
-            member_schedule(RING_RESPOND, entry, now + m[MACHINE_LAT] + m[MACHINE_RESPONDER], members, clock)
+            member_schedule(RING_RESPOND, entry, now + m[HARDWARE_LAT] + m[HARDWARE_RESPONDER], members, clock)
         else:
             if mem[entry, MEMBER_FILL] < mem[entry + 1, MEMBER_FILL]:  # read ahead: DELIVER will fill this row
                 x[RUN_TOUCHED] = stores.rows[members.fill_row[mem[entry, MEMBER_FILL]], ROW_LEFT]
-            member_schedule(RING_DELIVER, entry, now + m[MACHINE_LAT], members, clock)
+            member_schedule(RING_DELIVER, entry, now + m[HARDWARE_LAT], members, clock)
 
 
 @block
@@ -126,12 +126,12 @@ def buffer_leave(o, now, ops, members, links, switch, clock):
     op, ot, templates = ops
     channels, credits, tree, m = switch.channels, switch.credits, clock.tree, clock.m
     i = op[o, NODE]
-    at = i * m[MACHINE_CLASSES] + templates[op[o, TEMPLATE], CLS]
+    at = i * m[HARDWARE_CLASSES] + templates[op[o, TEMPLATE], CLS]
     row = at * switch.occupied.shape[1] + op[o, VC]
     fifo_pop(channels, row, op, NEXT)
     if channels[row, 0] >= 0:
         train_expose(channels[row, 0], ops, members.mem, links.nodes, switch, clock)
-    ot[o, SCRATCH] = now + m[MACHINE_LAT]
+    ot[o, SCRATCH] = now + m[HARDWARE_LAT]
     fifo_push(credits, at, op, NEXT, o)
     leaf = m[LEAF_CREDIT] + i
     if links.nodes[i, UP + SERVER_EXTRA] >= 0 and tree[(len(tree) >> 1) + leaf] > ot[o, SCRATCH]:
@@ -145,7 +145,7 @@ def result_out(o, now, ops, links, switch, clock):
     n_nodes = nodes.shape[0]
     j = op[o, NODE]
     c = ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
-    at = j * clock.m[MACHINE_CLASSES] + c
+    at = j * clock.m[HARDWARE_CLASSES] + c
     fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
     switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
     nodes[j, DOWN + SERVER_MASK] |= 1 << c
@@ -159,7 +159,7 @@ def response_out(k, now, ops, mem, links, clock):
     i = mem[k, MEMBER_NODE]
     nodes = links.nodes
     c = ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], RESPONSE_CLS]
-    hub_push(links.hub, i * clock.m[MACHINE_CLASSES] + c, ops.op, mem, -2 - k)
+    hub_push(links.hub, i * clock.m[HARDWARE_CLASSES] + c, ops.op, mem, -2 - k)
     nodes[i, UP + SERVER_MASK] |= 1 << c
     if nodes[i, UP + SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, i)
@@ -181,13 +181,13 @@ def class_choose(i, now, ops, links, switch, clock):
     while waiting != 0:
         c = bit_after(waiting, c)
         waiting &= ~(1 << c)
-        at = i * m[MACHINE_CLASSES] + c
+        at = i * m[HARDWARE_CLASSES] + c
         entry = hub[at, 0]
-        if entry < 0 or m[MACHINE_VC_BYTES] == 0:
+        if entry < 0 or m[HARDWARE_VC_BYTES] == 0:
             chosen = c
             break
         credits_apply(at, credits, ops.ot, ops.op, links.wires, switch.occupied, now)
-        v = vc_choose(at, switch.occupied, links.wires[ops.op[entry, WIRE], WIRE_UP], m[MACHINE_VC_BYTES])
+        v = vc_choose(at, switch.occupied, links.wires[ops.op[entry, WIRE], WIRE_UP], m[HARDWARE_VC_BYTES])
         if v >= 0:
             chosen = c
             break
@@ -225,7 +225,7 @@ def grant_up(i, now, ops, members, links, switch, clock):
 def hub_take(i, c, op, mem, links, clock):
     """Remove and return the head of class c's FIFO in the hub of node i."""
     hub = links.hub
-    at = i * clock.m[MACHINE_CLASSES] + c
+    at = i * clock.m[HARDWARE_CLASSES] + c
     entry = hub[at, 0]
     hub_pop(hub, at, op, mem)
     if hub[at, 0] >= 0:  # read ahead: the next train's record has been out of cache since its issue
@@ -242,16 +242,16 @@ def train_send(o, i, c, v, now, ops, links, switch, clock):
     m = clock.m
     w = op[o, WIRE]
     n_bytes = links.wires[w, WIRE_UP]
-    end = server_grant(links.nodes, i, UP, now, n_bytes, m[MACHINE_RATE])
+    end = server_grant(links.nodes, i, UP, now, n_bytes, m[HARDWARE_RATE])
     ot[o, START] = now
     ot[o, TAIL] = end + links.wires[w, WIRE_STRIPE_UP]
     ot[o, END] = ot[o, TAIL]
-    ot[o, SCRATCH] = now + m[MACHINE_LAT]
+    ot[o, SCRATCH] = now + m[HARDWARE_LAT]
     op[o, VC] = v
     if not templates[op[o, TEMPLATE], IS_PULL]:
         memory_take(links.nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
-    if m[MACHINE_VC_BYTES] > 0:
-        switch.occupied[i * m[MACHINE_CLASSES] + c, v] += n_bytes
+    if m[HARDWARE_VC_BYTES] > 0:
+        switch.occupied[i * m[HARDWARE_CLASSES] + c, v] += n_bytes
     if ring_push(clock.rings, RING_ARRIVE, op, NEXT, ot, SCRATCH, op, NODE, o):
         tree_set(clock.tree, m[LEAF_ARRIVE], ot[o, SCRATCH])
     return end
@@ -264,7 +264,7 @@ def response_send(k, i, now, ops, members, links, clock):
     m, x = clock.m, clock.x
     o = members.mem[k, MEMBER_OP]
     w = op[o, WIRE]
-    end = server_grant(links.nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], m[MACHINE_RATE])
+    end = server_grant(links.nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], m[HARDWARE_RATE])
     members.mem_time[k, MEMBER_TIME] = now
     memory_take(links.nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
     end_tail = end + links.wires[w, WIRE_STRIPE_RESPONSE]
@@ -272,7 +272,7 @@ def response_send(k, i, now, ops, members, links, clock):
     op[o, ANSWERS] -= 1
     x[RUN_EVENTS] += 1
     if op[o, ANSWERS] == 0:
-        op_schedule(RING_RESULT, o, now + m[MACHINE_LAT], ops, clock)
+        op_schedule(RING_RESULT, o, now + m[HARDWARE_LAT], ops, clock)
     return end
 
 
@@ -285,7 +285,7 @@ def grant_down(j, now, ops, mem, links, switch, clock):
     if nodes[j, DOWN + SERVER_FREE] <= now and nodes[j, DOWN + SERVER_MASK] != 0:
         c = bit_after(nodes[j, DOWN + SERVER_MASK], nodes[j, DOWN + SERVER_CURSOR])
         nodes[j, DOWN + SERVER_CURSOR] = c
-        at = j * m[MACHINE_CLASSES] + c
+        at = j * m[HARDWARE_CLASSES] + c
         s = set_after(out_mask, at, out_cursor[at])
         out_cursor[at] = s
         clock.x[RUN_EVENTS] += 1
@@ -293,18 +293,18 @@ def grant_down(j, now, ops, mem, links, switch, clock):
         if s == nodes.shape[0]:
             o = fifo_pop(out_queues, queue, op, NEXT2)
             n_bytes = links.wires[op[o, WIRE], WIRE_RESULT]
-            bound = ot[o, END] + m[MACHINE_LAT]
+            bound = ot[o, END] + m[HARDWARE_LAT]
             nodes[j, DOWN + SERVER_EXTRA] = -2 - o
         else:
             k = fifo_pop(out_queues, queue, mem, MEMBER_NEXT)
             o = mem[k, MEMBER_OP]
             n_bytes = links.wires[op[o, WIRE], WIRE_DOWN] + mem[k, MEMBER_EXT]
-            bound = ot[o, TAIL] + m[MACHINE_LAT]
+            bound = ot[o, TAIL] + m[HARDWARE_LAT]
             nodes[j, DOWN + SERVER_EXTRA] = k
         if out_queues[queue, 0] < 0:
             out_mask[at, s >> 5] &= ~(1 << (s & 31))
             if set_empty(out_mask, at):
                 nodes[j, DOWN + SERVER_MASK] &= ~(1 << c)
-        end = server_grant(nodes, j, DOWN, now, n_bytes, m[MACHINE_RATE])
+        end = server_grant(nodes, j, DOWN, now, n_bytes, m[HARDWARE_RATE])
         end = server_hold(nodes, j, DOWN, end, bound)
         tree_set(clock.tree, m[LEAF_DOWN] + j, end)

@@ -9,9 +9,9 @@ from dysharp.uarch.columns import (
     DONE,
     DOWN,
     FLAGS,
+    HARDWARE_ACK,
     IS_PULL,
     LEFT,
-    MACHINE_ACK,
     MEMBER_NODE,
     MEMBER_OP,
     NODE,
@@ -49,10 +49,10 @@ def deliver(now, ops, members, links, clock):
     if op[o, LEFT] == 0:
         server_debt(nodes, op[o, NODE], DOWN, links.wires[w, WIRE_ACK_DOWN])
         if op[o, FLAGS] & ANY_FLAG == 0:
-            ops.ot[o, DONE] = now + clock.m[MACHINE_ACK]
+            ops.ot[o, DONE] = now + clock.m[HARDWARE_ACK]
             clock.x[RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
         else:
-            op_schedule(RING_ACK, o, now + clock.m[MACHINE_ACK], ops, clock)
+            op_schedule(RING_ACK, o, now + clock.m[HARDWARE_ACK], ops, clock)
     return k
 
 
@@ -96,7 +96,7 @@ def local(now, ops, members, links, clock):
             done = o
         else:
             server_debt(nodes, op[o, NODE], DOWN, links.wires[op[o, WIRE], WIRE_ACK_DOWN])
-            op_schedule(RING_ACK, o, now + clock.m[MACHINE_ACK], ops, clock)
+            op_schedule(RING_ACK, o, now + clock.m[HARDWARE_ACK], ops, clock)
     return filled, done
 
 

@@ -39,7 +39,7 @@ def test_link_bound_is_the_wire_time_of_one_direction(finished: Callable[..., An
     terms = run.row.bound_terms
     assert {"payload", "headers", "requests", "acks", "notifications"} <= set(terms)
     latency = sum(us for name, us in terms.items() if name.endswith("latency"))
-    assert run.row.bound_us - latency == pytest.approx(sent.max() / run.program.machine.rate)
+    assert run.row.bound_us - latency == pytest.approx(sent.max() / run.program.hardware.rate)
 
 
 def test_sm_bound_of_ideal(finished: Callable[..., Any]) -> None:

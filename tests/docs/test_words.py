@@ -17,10 +17,6 @@ OUTSIDE = re.compile(r"(?<![\w/.-])(?:spec|shared)/[\w.]+|\b(?:spec|design) sect
 """Notes that the project was written from; no clone has them."""
 NOTES = re.compile(rf"{OUTSIDE.pattern}|\bdecisions? [\d, and]+ of section|\brule \d+\.\d|\bprotocol P\d|\bhouse style section")
 """The notes, and numbers of their decisions, rules and protocols."""
-LATER = {"compute", "engine", "isa", "protocol", "uarch"}
-"""Folders of dysharp whose sources other branches rewrite; to be emptied when they are merged."""
-PENDING = {"Hardware"}
-"""Pages and names of docs/design/0009 that other branches bring; to be emptied when they are merged."""
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "dysharp").rglob("*.py")))
 
 
@@ -46,17 +42,15 @@ def broken(page: Path, root: Path = ROOT) -> list[str]:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         inside = target.is_relative_to(root)
-        if inside and str(target.relative_to(root)) in PENDING:
-            continue
         if not inside or not target.exists() or (anchor and anchor not in anchors(target)):
             bad.append(link)
     return bad
 
 
 def names() -> list[str]:
-    """The names in the column "in code" of the glossary, without those that other branches bring."""
+    """The names in the column "in code" of the glossary."""
     column = [line.split(" | ")[2] for line in GLOSSARY.read_text().splitlines() if line.count(" | ") == 3]
-    return sorted({name for cell in column for name in re.findall(r"`([^`]+)`", cell) if name.split(".")[-1] not in PENDING})
+    return sorted({name for cell in column for name in re.findall(r"`([^`]+)`", cell)})
 
 
 def is_defined(name: str) -> bool:
@@ -84,7 +78,7 @@ def test_no_page_names_a_file_that_does_not_ship(page: Path) -> None:
 @pytest.mark.parametrize("ending", ["py", "toml"])
 def test_no_source_and_no_packaged_data_names_a_file_that_does_not_ship(ending: str) -> None:
     package = ROOT / "dysharp"
-    paths = sorted(path for path in package.rglob(f"*.{ending}") if path.relative_to(package).parts[0] not in LATER)
+    paths = sorted(path for path in package.rglob(f"*.{ending}"))
     notes = {str(path.relative_to(package)): NOTES.findall(path.read_text()) for path in paths}
     assert {path: names for path, names in notes.items() if names} == {}
 

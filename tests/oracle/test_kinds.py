@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from toy import MACHINE, REQUEST, TILE_PS, WIRE, Toy
+from toy import HARDWARE, REQUEST, TILE_PS, WIRE, Toy
 
 from dysharp.errors import SimulationError
 from dysharp.oracle import run_oracle
 from dysharp.program.tables import Chaining, Head, Kind, Point, Tail
 
-LAT = MACHINE.lat
-PULLED = REQUEST + 2 * LAT + MACHINE.responder + LAT + WIRE + LAT
+LAT = HARDWARE.lat
+PULLED = REQUEST + 2 * LAT + HARDWARE.responder + LAT + WIRE + LAT
 
 
 def test_reducing_pushes_are_acknowledged_together():
@@ -26,12 +26,12 @@ def test_reducing_pushes_are_acknowledged_together():
     visible = 7000 + LAT + WIRE + LAT
     assert trace.tile_ready[tile] == visible
     assert trace.member.tolist() == [visible, visible]
-    assert trace.done[early] == trace.done[late] == visible + MACHINE.ack
+    assert trace.done[early] == trace.done[late] == visible + HARDWARE.ack
     assert trace.down_busy[0] == WIRE  # one sum, not two contributions
 
 
 def test_contribution_frees_its_buffer_before_the_sum_is_complete():
-    t = Toy(3, machine=replace(MACHINE, vc_bytes=WIRE))
+    t = Toy(3, hardware=replace(HARDWARE, vc_bytes=WIRE))
     session = t.b.session(0, 2)
     t.op("half", Kind.PUSH_REDUCE, 1, {0: []}, session=session)
     other = t.op("other", Kind.PUT, 1, {2: []})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from toy import ACK, MACHINE, REQUEST, ROW, TILE_PS, WIRE, Toy
+from toy import ACK, HARDWARE, REQUEST, ROW, TILE_PS, WIRE, Toy
 
 from dysharp.errors import ProgramError, SimulationError
 from dysharp.oracle import run_oracle
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Tail
 
-LAT, ACK_PS, RESPOND, LOCAL = MACHINE.lat, MACHINE.ack, MACHINE.responder, MACHINE.local
+LAT, ACK_PS, RESPOND, LOCAL = HARDWARE.lat, HARDWARE.ack, HARDWARE.responder, HARDWARE.local
 
 
 def test_put_is_one_serialisation_and_two_hops():
@@ -87,7 +87,7 @@ def test_get_is_a_pull_of_one_member():
 
 def test_stripe_moves_the_tail_but_not_the_server():
     t = Toy(
-        2, machine=replace(MACHINE, n_links=3)
+        2, hardware=replace(HARDWARE, n_links=3)
     )  # 8 packets on 3 links: the fullest has 3, the average 8/3
     t.op("put", Kind.PUT, 0, {1: []})
     t.op("put", Kind.PUT, 0, {1: []})
@@ -127,7 +127,7 @@ def test_idle_time_forgives_debt():
 
 @pytest.mark.parametrize("vc_bytes", [1, WIRE, 2 * WIRE - 1])
 def test_full_channel_waits_for_the_credit(vc_bytes):
-    t = Toy(2, machine=replace(MACHINE, vc_bytes=vc_bytes))
+    t = Toy(2, hardware=replace(HARDWARE, vc_bytes=vc_bytes))
     t.op("put", Kind.PUT, 0, {1: []})
     t.op("put", Kind.PUT, 0, {1: []})
     trace = run_oracle(t.build())
@@ -135,7 +135,7 @@ def test_full_channel_waits_for_the_credit(vc_bytes):
 
 
 def test_second_channel_takes_the_second_train():
-    t = Toy(2, machine=replace(MACHINE, vc_bytes=WIRE, n_vcs=2))
+    t = Toy(2, hardware=replace(HARDWARE, vc_bytes=WIRE, n_vcs=2))
     t.op("put", Kind.PUT, 0, {1: []})
     t.op("put", Kind.PUT, 0, {1: []})
     assert run_oracle(t.build()).start.tolist() == [0, WIRE]
@@ -179,7 +179,7 @@ def test_cause_names_the_last_reason():
     t.notify(tile, gemm, {row: back})
     trace = run_oracle(t.build())
     assert trace.cause.tolist() == [-1, put, gemm]
-    assert trace.done[back] == LAT + WIRE + LAT + TILE_PS + MACHINE.notify
+    assert trace.done[back] == LAT + WIRE + LAT + TILE_PS + HARDWARE.notify
 
 
 def test_paced_issuer_leaves_an_interval():

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from op_table import op_table
-from toy import MACHINE, REQUEST, TILE_PS, WIRE
+from toy import HARDWARE, REQUEST, TILE_PS, WIRE
 from toys import TOYS
 
 from dysharp.engine.burst.lower import unsupported
 from dysharp.oracle import run_oracle
 from dysharp.program.trace import Trace
 
-LAT, ACK_PS, RESPOND, NOTIFY = MACHINE.lat, MACHINE.ack, MACHINE.responder, MACHINE.notify
+LAT, ACK_PS, RESPOND, NOTIFY = HARDWARE.lat, HARDWARE.ack, HARDWARE.responder, HARDWARE.notify
 PUSHED = LAT + WIRE + LAT  # a row until it is visible
 PUT = PUSHED + ACK_PS  # until its source knows
 WORD = LAT + 32 + LAT + ACK_PS  # the same for a word of one packet
@@ -71,7 +71,7 @@ def test_nvls():
 
 def test_comet_spins_on_its_slot():
     trace = play("comet")
-    gathered = PULLED + MACHINE.local
+    gathered = PULLED + HARDWARE.local
     assert trace.start[4] == gathered
     # The slot stays with the spinning chain although other work is ready from the start.
     assert trace.start[3] == gathered + TILE_PS
@@ -116,7 +116,7 @@ def test_cais_asks_the_home_once_and_adds_on_the_way():
 
 def test_t3_adds_in_memory():
     trace = play("t3")
-    assert trace.done[5] == TILE_PS + MACHINE.local + PUSHED
+    assert trace.done[5] == TILE_PS + HARDWARE.local + PUSHED
 
 
 def test_nccl_ring_passes_on_what_is_visible():

@@ -6,10 +6,10 @@ from itertools import chain
 
 from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To
-from dysharp.program.tables import Alloc, Discipline, Head, Kind, Machine, Program, Tail, Template
+from dysharp.program.tables import Alloc, Discipline, Hardware, Head, Kind, Program, Tail, Template
 
 # 1 byte takes 1 ps, one link per GPU (so no stripe term), buffers without end.
-MACHINE = Machine(
+HARDWARE = Hardware(
     rate=1_000_000,
     lat=1000,
     ack=2000,
@@ -31,8 +31,8 @@ CLASSES = ("data", "request", "response", "small")
 class Toy:
     """A builder with per node: an issuer of transfers, an SM pool with an issuer, and a host thread."""
 
-    def __init__(self, n_nodes: int, *, machine: Machine = MACHINE, slots: int = 1) -> None:
-        self.b = b = ProgramBuilder(machine, n_nodes, CLASSES)
+    def __init__(self, n_nodes: int, *, hardware: Hardware = HARDWARE, slots: int = 1) -> None:
+        self.b = b = ProgramBuilder(hardware, n_nodes, CLASSES)
         b.framing(Framing("store"))
         self.pools = [b.pool(n, slots) for n in range(n_nodes)]
         self.hosts = [b.pool(n, 1, "host") for n in range(n_nodes)]

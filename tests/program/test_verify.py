@@ -19,9 +19,9 @@ from dysharp.program import (
     Alloc,
     Declared,
     Discipline,
+    Hardware,
     Head,
     Kind,
-    Machine,
     Program,
     ProgramBuilder,
     Tail,
@@ -34,7 +34,7 @@ from dysharp.program.payload import moved_bytes
 from dysharp.program.verify import verify
 from dysharp.testing.random_programs import random_program
 
-MACHINE = Machine(rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1)
+HARDWARE = Hardware(rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1)
 ROW = 256
 # op ids of `legal`
 SENT, GEMM, PULLED, LAST = 0, 2, 4, 6
@@ -42,7 +42,7 @@ SENT, GEMM, PULLED, LAST = 0, 2, 4, 6
 
 def legal(alloc: Alloc = Alloc.FIRST_TOUCH) -> Program:
     """Nodes 0 and 1 send one row each to both; tiles compute and notify, each token is pulled."""
-    b = ProgramBuilder(MACHINE, 2, ("data", "answer"))
+    b = ProgramBuilder(HARDWARE, 2, ("data", "answer"))
     store = b.framing(Framing("store"))
     time = b.duration([0, 500, 700])
     send = b.template(Template("send", Kind.MULTICAST, "dispatch", framing=store))
@@ -190,7 +190,7 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
         r"template 2 \(pull\): found framing 1, expected 0 \.\. 0",
     ),
     "machine": (
-        lambda p: replace(p, machine=replace(MACHINE, rate=0)),
+        lambda p: replace(p, hardware=replace(HARDWARE, rate=0)),
         r"machine\.rate: found 0, expected 1 or more",
     ),
     "classes": (
@@ -380,7 +380,7 @@ def test_a_read_behind_its_write_passes():
 
 
 def test_a_long_circle_is_shortened():
-    b = ProgramBuilder(MACHINE, 1)
+    b = ProgramBuilder(HARDWARE, 1)
     b.ops(b.template(Template("step", Kind.JOIN, "other")), np.zeros(50, int))
     b.edges(Tail.OP_DONE, np.arange(49), Head.OP_ISSUE, np.arange(1, 50))
     b.edges(Tail.OP_DONE, 49, Head.OP_ISSUE, 3)
@@ -392,7 +392,7 @@ def test_a_long_circle_is_shortened():
 
 
 def test_edges_of_two_sizes():
-    b = ProgramBuilder(MACHINE, 1)
+    b = ProgramBuilder(HARDWARE, 1)
     with pytest.raises(ProgramError, match=r"edges: found 3 tails \(OP_DONE\) and 2 heads \(OP_ISSUE\), expected as many tails as heads, or one"):
         b.edges(Tail.OP_DONE, [1, 2, 3], Head.OP_ISSUE, [0, 1])
 
@@ -408,7 +408,7 @@ def test_the_engine_names_the_edge_that_it_does_not_run():
 
 def test_program_order_can_block_for_ever():
     """Op 0 waits for op 1, which stands behind it in the same issuer."""
-    b = ProgramBuilder(MACHINE, 2)
+    b = ProgramBuilder(HARDWARE, 2)
     t = b.template(Template("put", Kind.PUT, "other", framing=b.framing(Framing("store"))))
     for discipline, blocks in ((Discipline.READY_FIFO, False), (Discipline.PROGRAM_ORDER, True)):
         b.ops(t, [0, 0], issuer=b.issuer(0, discipline), bytes=16, to=To([1, 1], [1, 1]))
@@ -439,7 +439,7 @@ def test_first_touch_tiles_fill_in_any_order():
         (Alloc.PREFIX, (0, 1), True),
         (Alloc.PREFIX, (1, 0), False),
     ):
-        b = ProgramBuilder(MACHINE, 2)
+        b = ProgramBuilder(HARDWARE, 2)
         t = b.template(Template("put", Kind.PUT, "other", framing=b.framing(Framing("store"))))
         b.regions(1, 2, 16, 1, alloc=alloc)
         send = b.issuer(0, Discipline.READY_FIFO)
@@ -466,7 +466,7 @@ def test_the_glance_at_kinds_agrees_with_the_peel():
 
 
 def test_empty_program_passes():
-    verify(ProgramBuilder(MACHINE, 1).build())
+    verify(ProgramBuilder(HARDWARE, 1).build())
 
 
 def test_moved_bytes_counts_links_only():

@@ -81,7 +81,7 @@ def _random_config(seed: int) -> Config:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_reduction_reaches_the_same_ends_of_random_machines(seed):
+def test_reduction_reaches_the_same_ends_of_random_hardware(seed):
     machine = CheckedMachine(_random_config(seed), merge=seed % 2 == 0)
     plain = search(machine, reduce=False, max_states=40_000)
     assert plain.reason is None

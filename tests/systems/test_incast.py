@@ -12,17 +12,17 @@ from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import (
     Discipline,
+    Hardware,
     Kind,
-    Machine,
     Program,
     ProgramBuilder,
     Template,
     To,
-    with_machine,
+    with_hardware,
 )
 from dysharp.program.verify import verify
 
-MACHINE = Machine(
+HARDWARE = Hardware(
     rate=450_000,
     lat=10_000,
     ack=20_000,
@@ -37,9 +37,9 @@ HOT, SHARED, VICTIM, N = 0, 1, 7, 8  # node 1 sends to the hot node 0 and to nod
 TRAINS, ROW = 64, 4096
 
 
-def incast(crowd: bool, machine: Machine) -> tuple[Program, np.ndarray]:
+def incast(crowd: bool, hardware: Hardware) -> tuple[Program, np.ndarray]:
     """The Program and its victim ops; `crowd`: nodes 2 to 6 send to the hot node as well."""
-    b = ProgramBuilder(machine, N)
+    b = ProgramBuilder(hardware, N)
     put = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
     issuers = [b.issuer(n, Discipline.PROGRAM_ORDER) for n in range(N)]
     to = np.tile([HOT, VICTIM], TRAINS)
@@ -65,13 +65,13 @@ def incast(crowd: bool, machine: Machine) -> tuple[Program, np.ndarray]:
 
 @pytest.mark.parametrize("run", [lambda p: run_burst(p)[0], run_oracle], ids=["engine", "oracle"])
 def test_incast_slows_the_victim_only_with_finite_buffers(run):
-    def arrivals(crowd: bool, machine: Machine) -> np.ndarray:
-        program, victim = incast(crowd, machine)
+    def arrivals(crowd: bool, hardware: Hardware) -> np.ndarray:
+        program, victim = incast(crowd, hardware)
         return run(program).member[program.members.ptr[victim]]
 
-    infinite = replace(MACHINE, vc_bytes=0)
+    infinite = replace(HARDWARE, vc_bytes=0)
     assert arrivals(True, infinite).tolist() == arrivals(False, infinite).tolist()
-    slow, alone = arrivals(True, MACHINE), arrivals(False, MACHINE)
+    slow, alone = arrivals(True, HARDWARE), arrivals(False, HARDWARE)
     assert (slow >= alone).all()
     # Alone the source sends 128 trains; in the incast its last one waits for 6 x 64 trains to the hot node.
     assert slow[-1] > 2.9 * alone[-1]
@@ -79,7 +79,7 @@ def test_incast_slows_the_victim_only_with_finite_buffers(run):
 
 
 def test_engine_and_oracle_agree_on_the_incast():
-    program, _ = incast(True, MACHINE)
-    for machine in (MACHINE, replace(MACHINE, vc_bytes=0)):
-        other = with_machine(program, machine)
+    program, _ = incast(True, HARDWARE)
+    for hardware in (HARDWARE, replace(HARDWARE, vc_bytes=0)):
+        other = with_hardware(program, hardware)
         assert run_burst(other)[0].digest() == run_oracle(other).digest()

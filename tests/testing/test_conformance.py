@@ -347,6 +347,6 @@ def test_floor_is_the_busiest_link():
     model, cluster, routing = LAYERS["uniform"]
     system = all_systems()["nvls"]
     program = system.plan(model, cluster, routing, "fwd", system.options())
-    fast = replace(program, machine=replace(program.machine, rate=10**9))
+    fast = replace(program, hardware=replace(program.hardware, rate=10**9))
     assert busy_floor_ps(program) > busy_floor_ps(fast) > 0
     assert run_burst(program)[0].time_ps > busy_floor_ps(program)

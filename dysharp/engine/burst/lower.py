@@ -184,7 +184,7 @@ def _links(p: Program) -> Links:
 
 
 def _switch(p: Program) -> Switch:
-    n, c, m = p.n_nodes, len(p.classes), p.machine
+    n, c, m = p.n_nodes, len(p.classes), p.hardware
     n_vcs = m.n_vcs if m.vc_bytes else 1
     return Switch(
         occupied=np.zeros((n * c, n_vcs), np.int64),
@@ -203,13 +203,13 @@ def tree(n_leaves: int) -> Array:
 
 
 def _clock(p: Program) -> Clock:
-    m, n = p.machine, p.n_nodes
+    m, n = p.hardware, p.n_nodes
     up = len(p.pools.node)
     arrive = up + n
     down = arrive + 1
     rings = down + n - 1  # ring 0 is ARRIVE and has a leaf of its own
     credit = rings + col.N_RINGS
-    machine = np.array(
+    hardware = np.array(
         [
             *(m.rate, m.lat, m.ack, m.notify, m.responder, m.local, m.n_vcs, m.vc_bytes, m.notify_bytes, len(p.classes), m.memory_rate),
             *(up, arrive, down, rings, credit),
@@ -218,7 +218,7 @@ def _clock(p: Program) -> Clock:
     )
     x = np.zeros(8, np.int64)
     x[col.RUN_WORK_HEAD] = -1
-    return Clock(np.full((col.N_RINGS, 2), -1, np.int32), tree(credit + n), machine, x)
+    return Clock(np.full((col.N_RINGS, 2), -1, np.int32), tree(credit + n), hardware, x)
 
 
 def _templates(p: Program) -> Array:

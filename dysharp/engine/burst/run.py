@@ -60,7 +60,7 @@ def _empty(program: Program) -> Program:
     """A Program of the same types with nothing in it: compiles the kernels."""
     from dysharp.program.builder import ProgramBuilder
 
-    return ProgramBuilder(program.machine, 1).build()
+    return ProgramBuilder(program.hardware, 1).build()
 
 
 def trace_of(program: Program, state: BurstState) -> Trace:

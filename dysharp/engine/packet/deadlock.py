@@ -21,7 +21,7 @@ def cycle_text(p: Program, fabric: Fabric) -> str:
 
 def _name(p: Program, r: Resource) -> str:
     kind, link, number = r
-    where = f"gpu[{link // p.machine.n_links}].link[{link % p.machine.n_links}]"
+    where = f"gpu[{link // p.hardware.n_links}].link[{link % p.hardware.n_links}]"
     return {
         "up": f"{where}.up",
         "vc": f"{where} switch buffer VC {number}",

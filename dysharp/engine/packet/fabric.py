@@ -88,7 +88,7 @@ def fabric_of(cluster: Cluster) -> FabricConfig:
 
 def packet_wires(p: Program) -> Array:
     """`[n_wires, 12]` int64: how each train is cut into packets (columns CUT_*). The wire table of the Program is its sum, checked here."""
-    w, flit = p.wires, p.machine.flit
+    w, flit = p.wires, p.hardware.flit
     out = np.zeros((max(1, len(w.up)), 12), np.int64)
     wired = np.flatnonzero(p.ops.wire >= 0)
     rows, first = np.unique(p.ops.wire[wired], return_index=True)
@@ -133,7 +133,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
         hubs=_hubs(p, config, state, int(c[f.C_ROWS])),
         agenda=Agenda(
             rings=np.full((n_rings, 2), -1, np.int32), tree=state.clock.tree,
-            flit_ps=durations(p.machine.rate, p.machine.n_links, p.machine.flit, int(c[f.C_SIZES])), c=c, x=state.clock.x,
+            flit_ps=durations(p.hardware.rate, p.hardware.n_links, p.hardware.flit, int(c[f.C_SIZES])), c=c, x=state.clock.x,
             st=np.zeros(f.ST_COUNT, np.int64),
         ),
         accepted=np.full(2, -1, np.int64),
@@ -149,15 +149,15 @@ def _clocked(p: Program, state: BurstState, n_leaves: int) -> BurstState:
     x = np.zeros(f.RUN_COLUMNS, np.int64)
     x[col.RUN_WORK_HEAD] = -1
     m = state.clock.m.copy()
-    m[col.MACHINE_NOTIFY] = 0
+    m[col.HARDWARE_NOTIFY] = 0
     m[col.LEAF_RINGS] = len(p.pools.node)
     return state._replace(clock=state.clock._replace(tree=tree(n_leaves), m=m, x=x))
 
 
 def _lanes(p: Program, config: FabricConfig, c: Array) -> Lanes:
     total, n_ports, n_vcs = int(c[f.C_TOTAL]), int(c[f.C_PORTS]), int(c[f.C_GROUPS] * c[f.C_VPG])
-    link = links_of(total, p.machine.n_links, int(c[f.C_PER_PLANE]), config.speedup)
-    plane_links = np.full((-(-p.machine.n_links // int(c[f.C_PER_PLANE])), n_ports), -1, np.int64)
+    link = links_of(total, p.hardware.n_links, int(c[f.C_PER_PLANE]), config.speedup)
+    plane_links = np.full((-(-p.hardware.n_links // int(c[f.C_PER_PLANE])), n_ports), -1, np.int64)
     plane_links[link[:, f.LINK_PLANE], link[:, f.LINK_INPUT]] = np.arange(total)
     credits = 1 << (max(4 * int(c[f.C_MARGIN]), 1 << 14) - 1).bit_length()
     return Lanes(
@@ -199,7 +199,7 @@ def dirty_set(n: int) -> Array:
 
 
 def _sources(p: Program, config: FabricConfig, cuts: Array) -> Sources:
-    total, n_classes = p.n_nodes * p.machine.n_links, len(p.classes)
+    total, n_classes = p.n_nodes * p.hardware.n_links, len(p.classes)
     fetches = np.full((p.n_nodes, 1 + max(1, config.queue_entries)), -NEVER, np.int64)
     fetches[:, 0] = 0
     return Sources(
@@ -228,7 +228,7 @@ def _widen(p: Program, state: BurstState, cuts: Array) -> None:
     if p.n_members:
         mem = state.members.mem
         mem[:-1, f.MEMBER_LEFT] = cuts[p.ops.wire[mem[:-1, col.MEMBER_OP]], f.CUT_PACKETS]
-        mem[:-1, col.MEMBER_EXT] //= p.machine.flit
+        mem[:-1, col.MEMBER_EXT] //= p.hardware.flit
 
 
 def durations(rate: int, n_links: int, flit: int, sizes: int) -> Array:
@@ -249,7 +249,7 @@ def groups_of(p: Program, config: FabricConfig) -> Array:
 
 def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
     """The constants C_*."""
-    m = p.machine
+    m = p.hardware
     c = np.zeros(32, np.int64)
     wired = p.ops.wire >= 0
     per_op = np.diff(p.members.ptr)

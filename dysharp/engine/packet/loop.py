@@ -81,7 +81,7 @@ def run_events(budget, state, fabric):
                     complete(o, now, ops, x)
             elif leaf == leaf_rings + RING_LOCAL:
                 local(now, ops, members, stores, issue, links, clock)
-            elif leaf < leaf_wake:  # NOTIFY; MACHINE_NOTIFY is zero here, for notifications travel as packets
+            elif leaf < leaf_wake:  # NOTIFY; HARDWARE_NOTIFY is zero here, for notifications travel as packets
                 t = tile_due(stores, clock)
                 notes_make(t, op, stores, packet, packets.free, link, sources.egress, dirty_links, c, x)
             elif leaf < leaf_fabric:

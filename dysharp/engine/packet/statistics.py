@@ -71,7 +71,7 @@ def check_drained(p: Program, state: BurstState, fabric: Fabric) -> None:
     links = np.arange(len(fabric.lanes.link))
 
     def name(i: int) -> str:
-        return f"gpu[{i // p.machine.n_links}].link[{i % p.machine.n_links}]"
+        return f"gpu[{i // p.hardware.n_links}].link[{i % p.hardware.n_links}]"
 
     def none(found: Any, what: str) -> None:
         bad = np.flatnonzero(np.asarray(found).reshape(len(links), -1).any(axis=1))

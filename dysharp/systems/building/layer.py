@@ -18,7 +18,7 @@ from dysharp.compute import Tiling
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, machine_of
+from dysharp.program.constants import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, hardware_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
 from dysharp.systems.building.windows import sessions_that_fit
@@ -75,12 +75,13 @@ class LayerBuilder:
         self.direction = direction
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
-        self.b = ProgramBuilder(machine_of(cluster), self.n_gpus, CLASSES)
+        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         self.sent_bytes = model.row_bytes if sent_bytes is None else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
-        if model.row_bytes > self.b.machine.train_bytes:
-            raise ConfigError(f"model {model.name!r}: found rows of {model.row_bytes} B, expected at most {self.b.machine.train_bytes} B (one train)")
+        largest = self.b.hardware.train_bytes
+        if model.row_bytes > largest:
+            raise ConfigError(f"model {model.name!r}: found rows of {model.row_bytes} B, expected at most {largest} B (one train)")
         self.p: Pairs = pairs(routing)
         self.pair_source: I32 = self.p.token // np.int32(self.tokens)
         self.pair_rows: I64 = np.diff(self.p.slot_ptr)

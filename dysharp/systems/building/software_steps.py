@@ -32,7 +32,7 @@ class SoftwareSteps:
 
     def __init__(self, layer: LayerBuilder) -> None:
         self.layer = layer
-        m = layer.b.machine
+        m = layer.b.hardware
         self.flight_ps = 2 * m.lat  # source to switch to receiver
         self.visible_ps = 2 * m.lat + m.ack  # until the source has the acknowledgement of the receiver
 

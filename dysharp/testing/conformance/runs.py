@@ -62,7 +62,7 @@ def busy_floor_ps(program: Program) -> int:
     down = np.bincount(at_member, weights=w.down[wire], minlength=n)
     down += np.bincount(at_source, weights=w.result[of_source], minlength=n)
     busiest = int(max(up.max(initial=0), down.max(initial=0)))
-    floor = busiest * 1_000_000 // p.machine.rate
+    floor = busiest * 1_000_000 // p.hardware.rate
     tasks = np.array([t.tasks for t in p.templates], np.int64)
     duration = np.array([t.duration for t in p.templates], np.int64)
     computing = np.flatnonzero(np.isin(p.kinds(), (Kind.COMPUTE, Kind.DELAY)))
@@ -177,7 +177,7 @@ def wire_bytes_are_explained(case: Pass) -> Lines:
             yield f"wire {side} of GPU {g}: found {terms[g].sum()} B counted, expected the {busy[g]} B sent"
         if (terms < 0).any():
             yield f"wire {side}: found a count of {int(terms.min())} B, expected 0 B or more"
-    flit = case.program.machine.flit
+    flit = case.program.hardware.flit
     for side, flits in table.flits(flit).items():
         sent = int((case.trace.up_busy if side == "up" else case.trace.down_busy).sum())
         if flits * flit != sent:

@@ -67,7 +67,7 @@ def test_engine_equals_oracle_on_larger_programs(seed):
 def wide_program(n_nodes: int, seed: int) -> Program:
     """Transfers of four kinds on many nodes: bit sets of several words, the reduction unit in any."""
     rng = np.random.default_rng(seed)
-    b = ProgramBuilder(random_program(seed).machine, n_nodes, ("data", "request", "answer"))
+    b = ProgramBuilder(random_program(seed).hardware, n_nodes, ("data", "request", "answer"))
     store = b.framing(Framing("store", targets_per_ext=8))
     kinds = (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
     templates = [b.template(Template(k.name, k, "other", int(k > Kind.MULTICAST), 2, store)) for k in kinds]
@@ -124,7 +124,7 @@ def independent_puts(order: np.ndarray, n_nodes: int = 4) -> Program:
     n = len(order)
     source, target = rng.integers(0, n_nodes, n), rng.integers(0, n_nodes, n)
     size = rng.choice((128, 1000, 4096), n)
-    b = ProgramBuilder(random_program(4).machine, n_nodes)
+    b = ProgramBuilder(random_program(4).hardware, n_nodes)
     t = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
     send = np.array([b.issuer(i, Discipline.READY_FIFO) for i in range(n_nodes)])
     b.ops(

@@ -12,11 +12,11 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
-from dysharp.program import Discipline, Kind, Machine, Program, ProgramBuilder, Template, To
+from dysharp.program import Discipline, Hardware, Kind, Program, ProgramBuilder, Template, To
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster
 
-MACHINE = Machine(
+HARDWARE = Hardware(
     rate=1_000_000, lat=100, ack=200, notify=0, responder=50, local=30, n_vcs=1, vc_bytes=0, n_links=1, memory_rate=2_000_000
 )  # memory: 2 bytes in a ps
 SLOTS = 4
@@ -26,8 +26,8 @@ PUSH, PULL, WORK = "push", "pull", "work"
 
 def program(n_tasks: int, task_bytes: int, *, transfer: Kind | None = None, n_bytes: int = 0, memory_rate: int | None = None) -> Program:
     """`n_tasks` on node 1's four slots at time zero, beside a transfer of `n_bytes` between node 0 and node 1."""
-    machine = MACHINE if memory_rate is None else replace(MACHINE, memory_rate=memory_rate)
-    b = ProgramBuilder(machine, 2)
+    hardware = HARDWARE if memory_rate is None else replace(HARDWARE, memory_rate=memory_rate)
+    b = ProgramBuilder(hardware, 2)
     duration = b.duration([0, TASK_PS], task_bytes)
     b.framing(Framing("plain", payload_bytes=128, header=1))
     if transfer is not None:

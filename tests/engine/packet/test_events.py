@@ -11,7 +11,7 @@ from dysharp.engine.packet.program import PacketRun, run_packet
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To
-from dysharp.program.tables import Machine
+from dysharp.program.tables import Hardware
 from dysharp.testing.random_programs import random_program
 
 LAT, RESPONDER, FLIT = 250_000, 500_000, 640
@@ -19,12 +19,12 @@ PLANES = 2
 STORE, DYNAMIC, EXPLICIT = Framing("store"), Framing("dy", targets_per_ext=8), Framing("ex", address_per_target=1, source_ack_per_target=1)
 
 
-def machine(**changes: int) -> Machine:
+def machine(**changes: int) -> Hardware:
     values = {
         "rate": 100_000, "lat": LAT, "ack": 2 * LAT, "notify": 2 * LAT, "responder": RESPONDER, "local": 1, "n_vcs": 8,
         "vc_bytes": 8 * 256 * 16, "n_links": 4,
     }  # fmt: skip
-    return Machine(**(values | changes))
+    return Hardware(**(values | changes))
 
 
 def transfers(kind: Kind, framing: Framing, n_ops: int, n_bytes: int = 128, members: int = 1, nodes: int = 4, **changes: int) -> Program:

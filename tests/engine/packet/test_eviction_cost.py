@@ -26,9 +26,9 @@ def extra(tokens: int) -> tuple[float, float]:
     up, down = (getattr(small.trace, side) - getattr(infinite.trace, side) for side in ("up_busy", "down_busy"))
     assert not up.any()  # nothing is asked for or sent twice: a session that left only moves its sum to the source
     counted = sum(small.statistics["flits"]["down"].values()) - sum(infinite.statistics["flits"]["down"].values())
-    assert down.sum() == counted * program.machine.flit
-    assert small.trace.time_ps >= np.max(small.trace.down_busy) * 1_000_000 // program.machine.rate
-    return (small.trace.time_ps - infinite.trace.time_ps) / 1e6, float(np.max(down)) / program.machine.rate
+    assert down.sum() == counted * program.hardware.flit
+    assert small.trace.time_ps >= np.max(small.trace.down_busy) * 1_000_000 // program.hardware.rate
+    return (small.trace.time_ps - infinite.trace.time_ps) / 1e6, float(np.max(down)) / program.hardware.rate
 
 
 def test_evictions_cost_at_most_their_flits_and_all_of_them_once_the_link_is_full() -> None:

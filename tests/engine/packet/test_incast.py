@@ -10,7 +10,7 @@ from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To
-from dysharp.program.constants import machine_of
+from dysharp.program.constants import hardware_of
 from dysharp.specs import load_cluster
 
 HOT, SHARED, VICTIM, CROWD = 0, 1, 7, range(2, 7)
@@ -20,7 +20,7 @@ CLUSTER = load_cluster("paper-gh200-nvl32").with_gpus(8)
 
 def incast(crowd: bool, seed: int) -> tuple[Program, np.ndarray]:
     """GPU 1 sends rows to GPUs 0 and 7 in a mixed order; `crowd`: five others send to GPU 0. Also the members of the rows to GPU 7."""
-    b = ProgramBuilder(machine_of(CLUSTER), 8)
+    b = ProgramBuilder(hardware_of(CLUSTER), 8)
     put = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
     to = np.tile([HOT, VICTIM], TRAINS)
     np.random.default_rng(seed).shuffle(to)

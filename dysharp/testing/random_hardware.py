@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.isa.framing import Framing
-from dysharp.program.tables import Machine
+from dysharp.program.tables import Hardware
 
 # Bytes per microsecond: 1 B = 1 ps and 2 ps (ties), 450 GB/s, and rates that do not divide.
 RATES = (1_000_000, 500_000, 450_000, 333_333, 777_777)
@@ -33,7 +33,7 @@ def random_framings(rng: np.random.Generator, n: int) -> list[Framing]:
     ]
 
 
-def random_machine(rng: np.random.Generator, payload_bytes: int) -> Machine:
+def random_hardware(rng: np.random.Generator, payload_bytes: int) -> Hardware:
     """Hardware for trains of about `payload_bytes`.
 
     Latencies are multiples of a train's time. The smallest buffers hold less than one train.
@@ -43,7 +43,7 @@ def random_machine(rng: np.random.Generator, payload_bytes: int) -> Machine:
     train_ps = -(-train_bytes * 1_000_000 // rate)
     lat = int(rng.choice((train_ps, 2 * train_ps, 5 * train_ps, 997)))
     buffers = (0, train_bytes // 2, train_bytes, 2 * train_bytes, 3 * train_bytes + 7, 8 * train_bytes)
-    return Machine(
+    return Hardware(
         rate=rate,
         lat=lat,
         ack=int(rng.choice((lat, 2 * lat, 2 * lat + 1))),
