@@ -97,8 +97,8 @@ MUTANTS = [
     Mutant("one notice per tile", tracker, "step", "state.tokens[event.tile])", "state.tokens[event.tile][:1])", "shared", "deadlock"),
     # OR table
     Mutant("OR entry lost on overflow", readiness, "step", "memory.put(victim, on_chip[victim])", "memory", "three GPUs", "deadlock"),
-    Mutant("OR entry not read back", readiness, "_told", "state.memory.get(token)", "()", "three GPUs", "deadlock"),
-    Mutant("ready one notice early", readiness, "step", "len(told) == state", "len(told) + 1 >= state", "three GPUs", "Assertion"),
+    Mutant("OR entry not read back", readiness, "_announced", "state.memory.get(token)", "()", "three GPUs", "deadlock"),
+    Mutant("ready one notice early", readiness, "step", "len(announced) == state", "len(announced) + 1 >= state", "three GPUs", "Assertion"),
     # hub
     Mutant(
         "sources told at GEMM-1",

@@ -59,7 +59,7 @@ def make_hub(config: Config, gpu: int) -> Hub:
 
 
 def hub_step(config: Config, gpu: int, hub: Hub, event: Event) -> tuple[Hub, list[Message]] | None:
-    """The hub after one event: a message `data` or `ask` (a lookup), ("answer", key) of memory, or ("gemm", tile) ended.
+    """The hub after one event: a message `data` or `ask` (a lookup), ("answer", key) of memory, ("gemm", tile) ended.
 
     None: all miss registers are taken, so the packet waits.
     """
