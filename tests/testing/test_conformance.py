@@ -14,18 +14,20 @@ from click.testing import CliRunner
 import dysharp.testing
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
+from dysharp.functional.machine import Machine
 from dysharp.program import Head, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems import all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert as plan_one_copy_per_expert
 from dysharp.systems.registry import _REGISTRY
-from dysharp.testing.conformance import Report, broken, conformance
+from dysharp.testing.conformance import Report, broken, conformance, emulation
 from dysharp.testing.conformance.__main__ import main
-from dysharp.testing.conformance.case import Pass
+from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.layers import small_layers
 from dysharp.testing.conformance.runs import busy_floor_ps, starts_at_a_glance
 from dysharp.testing.conformance.suite import RULES
+from dysharp.testing.conformance.tensors import NAMES, LayerCase
 from dysharp.workload import Routing
 from dysharp.workload.traffic import Rows, one_copy_per_expert
 from tests.systems.layers import layers
@@ -213,6 +215,29 @@ def test_a_backward_pass_that_is_no_mirror_fails(change, rule, text, cheat):
     report = cheat(change, "bwd", rules=[rule])
     assert [f.rule for f in report.failed] == [rule]
     assert re.match(text, report.failed[0].text)
+
+
+# ---- results that are not whole --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", range(len(NAMES)))
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [("integers_equal_the_dense_layer", "oldest"), ("floats_equal_the_recorded_sums", "float32"), ("packets_equal_rows", ())],
+)
+def test_a_short_result_is_noticed(rule, value, result, monkeypatch):
+    """Every result in turn loses its last row; where two paths are compared, the packet path's result loses it."""
+    honest = emulation.run_case
+
+    def short(inputs: LayerCase, machine: Machine, **settings: Any) -> tuple[Any, ...]:
+        results = honest(inputs, machine, **settings)
+        cut = rule != "packets_equal_rows" or machine.path == "packet"
+        return tuple(a[:-1] if cut and i == result else a for i, a in enumerate(results))
+
+    monkeypatch.setattr(emulation, "run_case", short)
+    faults = [*getattr(emulation, rule)(SystemCase(get_system("deepep")), value)]
+    assert faults
+    assert faults[0].startswith(f"{NAMES[result]}: found shape ")
 
 
 # ---- systems from outside --------------------------------------------------------------------------------
