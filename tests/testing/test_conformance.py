@@ -298,9 +298,25 @@ def test_what_options_rule_out_is_not_run():
     narrow = conformance("deepep", *LAYERS["uniform"], options={"dispatch": "fp8"}, rules=rules)
     bare = conformance("deepep", *LAYERS["uniform"], options={"compute": False}, rules=rules)
     assert (narrow.failed, bare.failed) == ((), ())
-    assert set(narrow.ran) == {"legal", "payload_by_gpu", "gemm_tiles"}
+    assert narrow.ran == {"legal": 2, "payload_by_gpu": 2, "gemm_tiles": 2}
     assert "not run: gemm_tiles (the options leave the GEMMs out): fwd; bwd" in str(bare).splitlines()
     assert "not run: packets_equal_rows_in_floats (the packet path carries rows in the model's format only): float32; bfloat16" in str(narrow)
+
+
+@pytest.mark.parametrize(
+    ("rule", "direction", "options", "reason"),
+    [
+        ("gemm_tiles", "both", {"compute": False}, "the options leave the GEMMs out"),
+        ("backward_mirrors_bytes", "fwd", {}, 'direction "both" is needed'),
+        ("tensor_of_the_layer", "bwd", {}, 'direction "fwd" is needed'),
+    ],
+)
+def test_a_report_of_legal_alone_does_not_pass(rule, direction, options, reason):
+    report = conformance("deepep", *LAYERS["uniform"], direction, options, [rule])
+    assert not report
+    assert set(report.ran) == {"legal"}
+    assert {(f.rule, f.text) for f in report.not_run} == {(rule, reason)}
+    assert str(report).startswith("deepep was not judged: ")
 
 
 def test_whatever_a_system_raises_is_one_line(outsider):
