@@ -14,18 +14,20 @@ from click.testing import CliRunner
 import dysharp.testing
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
+from dysharp.functional.machine import Machine
 from dysharp.program import Head, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems import all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert as plan_one_copy_per_expert
 from dysharp.systems.registry import _REGISTRY
-from dysharp.testing.conformance import Report, broken, conformance
+from dysharp.testing.conformance import Report, broken, conformance, emulation
 from dysharp.testing.conformance.__main__ import main
-from dysharp.testing.conformance.case import Pass
+from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.layers import small_layers
 from dysharp.testing.conformance.runs import busy_floor_ps, starts_at_a_glance
 from dysharp.testing.conformance.suite import RULES
+from dysharp.testing.conformance.tensors import NAMES, LayerCase
 from dysharp.workload import Routing
 from dysharp.workload.traffic import Rows, one_copy_per_expert
 from tests.systems.layers import layers
@@ -215,6 +217,29 @@ def test_a_backward_pass_that_is_no_mirror_fails(change, rule, text, cheat):
     assert re.match(text, report.failed[0].text)
 
 
+# ---- results that are not whole --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", range(len(NAMES)))
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [("integers_equal_the_dense_layer", "oldest"), ("floats_equal_the_recorded_sums", "float32"), ("packets_equal_rows", ())],
+)
+def test_a_short_result_is_noticed(rule, value, result, monkeypatch):
+    """Every result in turn loses its last row; where two paths are compared, the packet path's result loses it."""
+    honest = emulation.run_case
+
+    def short(inputs: LayerCase, machine: Machine, **settings: Any) -> tuple[Any, ...]:
+        results = honest(inputs, machine, **settings)
+        cut = rule != "packets_equal_rows" or machine.path == "packet"
+        return tuple(a[:-1] if cut and i == result else a for i, a in enumerate(results))
+
+    monkeypatch.setattr(emulation, "run_case", short)
+    faults = [*getattr(emulation, rule)(SystemCase(get_system("deepep")), value)]
+    assert faults
+    assert faults[0].startswith(f"{NAMES[result]}: found shape ")
+
+
 # ---- systems from outside --------------------------------------------------------------------------------
 
 
@@ -273,9 +298,25 @@ def test_what_options_rule_out_is_not_run():
     narrow = conformance("deepep", *LAYERS["uniform"], options={"dispatch": "fp8"}, rules=rules)
     bare = conformance("deepep", *LAYERS["uniform"], options={"compute": False}, rules=rules)
     assert (narrow.failed, bare.failed) == ((), ())
-    assert set(narrow.ran) == {"legal", "payload_by_gpu", "gemm_tiles"}
+    assert narrow.ran == {"legal": 2, "payload_by_gpu": 2, "gemm_tiles": 2}
     assert "not run: gemm_tiles (the options leave the GEMMs out): fwd; bwd" in str(bare).splitlines()
     assert "not run: packets_equal_rows_in_floats (the packet path carries rows in the model's format only): float32; bfloat16" in str(narrow)
+
+
+@pytest.mark.parametrize(
+    ("rule", "direction", "options", "reason"),
+    [
+        ("gemm_tiles", "both", {"compute": False}, "the options leave the GEMMs out"),
+        ("backward_mirrors_bytes", "fwd", {}, 'direction "both" is needed'),
+        ("tensor_of_the_layer", "bwd", {}, 'direction "fwd" is needed'),
+    ],
+)
+def test_a_report_of_legal_alone_does_not_pass(rule, direction, options, reason):
+    report = conformance("deepep", *LAYERS["uniform"], direction, options, [rule])
+    assert not report
+    assert set(report.ran) == {"legal"}
+    assert {(f.rule, f.text) for f in report.not_run} == {(rule, reason)}
+    assert str(report).startswith("deepep was not judged: ")
 
 
 def test_whatever_a_system_raises_is_one_line(outsider):

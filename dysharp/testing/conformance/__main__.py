@@ -18,7 +18,7 @@ from dysharp.testing.conformance import conformance
 @click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of the system.")
 @click.option("--rule", "rules", multiple=True, metavar="RULE", help="Run only this rule; repeatable. A slow rule runs only if it is named.")
 def main(name: str, modules: tuple[str, ...], options: tuple[str, ...], rules: tuple[str, ...]) -> None:
-    """Try the system NAME on small layers and print its faults. Exit code 1: a rule failed; 2: wrong input."""
+    """Try the system NAME on small layers and print its faults. Exit code 1: a rule failed, or no rule ran; 2: wrong input."""
     try:
         for module in modules:
             importlib.import_module(module)

@@ -76,11 +76,17 @@ class _Asked(Machine):
 
 
 def _differing(names: Iterable[str], results: Iterable[Array], expected: Iterable[Array], whose: str) -> Iterator[str]:
-    """One line per result that differs from `expected`. A result may end with padding rows."""
+    """One line per result that differs from `expected` in shape or in a value."""
     for name, a, b in zip(names, results, expected, strict=True):
-        wrong = a != b[: len(a)]
-        if wrong.any():
+        if a.shape != b.shape:
+            yield f"{name}: found shape {a.shape}, expected {whose} {b.shape}"
+        elif (wrong := a != b).any():
             yield f"{name}: found row {int(np.argwhere(wrong)[0][0])} wrong, expected {whose}"
+
+
+def _unpadded(inputs: LayerCase, *by_token: Array) -> list[Array]:
+    """Arrays `[tokens of all GPUs, ...]` of a reference without the tokens that the machine adds behind the inputs."""
+    return [a[: len(inputs.x)] for a in by_token]
 
 
 def _with(t: Tensors, experts: Experts) -> Tensors:
@@ -90,11 +96,9 @@ def _with(t: Tensors, experts: Experts) -> Tensors:
 # ---- one layer -------------------------------------------------------------------------------------------
 
 
-@rule("pass")
+@rule("pass", direction="fwd")
 def tensor_of_the_layer(case: Pass) -> Lines:
     """A forward pass on integers in a random order gives the tensor of the dense layer."""
-    if case.direction != "fwd":
-        return
     if not case.computes:
         raise NotRun("the options leave the GEMMs out")
     if case.program.n_ops > EMULATED_OPS:
@@ -119,8 +123,8 @@ def integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
     results = run_case(inputs, machine, backward=True)
     forward, backward = machine.passes["forward"].tensors, machine.passes["backward"].tensors
     experts = copy.deepcopy(inputs.experts)
-    expected = (dense_forward(forward), *dense_backward(_with(backward, experts), forward.tokens), *experts.take_grads().values())
-    yield from _differing(NAMES, results, expected, "the dense layer's")
+    tokens = (dense_forward(forward), *dense_backward(_with(backward, experts), forward.tokens))
+    yield from _differing(NAMES, results, (*_unpadded(inputs, *tokens), *experts.take_grads().values()), "the dense layer's")
 
 
 @rule("system", over=FLOATS)
@@ -129,9 +133,10 @@ def floats_equal_the_recorded_sums(case: SystemCase, dtype: str) -> Lines:
     inputs, machine = layer_case(dtype), machine_of(case, "row", order="random")
     results = run_case(inputs, machine, backward=True)
     experts = copy.deepcopy(inputs.experts)
-    out, *gradients = _recorded(machine, experts)
-    yield from _differing(NAMES, _bits(*results), _bits(out, *gradients, *experts.take_grads().values()), "the recorded sums, bit for bit")
-    yield from _far(results[0], dense_forward(machine.passes["forward"].tensors)[: len(results[0])], DENSE[dtype])
+    expected = (*_unpadded(inputs, *_recorded(machine, experts)), *experts.take_grads().values())
+    yield from _differing(NAMES, _bits(*results), _bits(*expected), "the recorded sums, bit for bit")
+    (dense,) = _unpadded(inputs, dense_forward(machine.passes["forward"].tensors))
+    yield from _far(results[0], dense, DENSE[dtype])
 
 
 def _recorded(machine: Machine, experts: Experts) -> tuple[Array, ...]:
@@ -149,6 +154,9 @@ def _bits(*arrays: Array) -> list[Array]:
 
 
 def _far(found: Array, expected: Array, bound: float) -> Iterator[str]:
+    if found.shape != expected.shape:
+        yield f"y: found shape {found.shape}, expected {expected.shape}"
+        return
     a, b = (array.astype(np.float64) for array in (found, expected))
     error = np.abs(a - b).max()
     if not error <= bound * np.abs(b).max():
@@ -158,13 +166,14 @@ def _far(found: Array, expected: Array, bound: float) -> Iterator[str]:
 @rule("system")
 def engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
     """In the order of the engine's run, rows take the slots of the Trace, and tensors equal the recorded sums."""
-    machine = machine_of(case, "row", order="trace")
-    (y,) = run_case(layer_case("float32"), machine)
+    inputs, machine = layer_case("float32"), machine_of(case, "row", order="trace")
+    results = run_case(inputs, machine)
     done = machine.passes["forward"]
     assert done.outcome.saved is not None
     if not np.array_equal(done.outcome.saved.row_slot, run_burst(done.program)[0].row_slot):
         yield "slots: found other slots than in the Trace, expected equal slots"
-    yield from _differing(["y"], _bits(y), _bits(recorded_reference(done.tensors, done.outcome.record).out), "the recorded sums, bit for bit")
+    expected = _unpadded(inputs, recorded_reference(done.tensors, done.outcome.record).out)
+    yield from _differing(["y"], _bits(*results), _bits(*expected), "the recorded sums, bit for bit")
 
 
 # ---- packet by packet ------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+LEGAL = "legal"
+"""The rule before all rules: the Program verifies, and its run ends."""
 SHOWN = 3
 """Number of places that the report names per rule and reason."""
 
@@ -23,7 +25,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The faults of a system. As a bool: True if at least one rule ran and no rule failed.
+    """The faults of a system. As a bool: `passed`.
 
     `ran`: {rule: number of checks}. `failed`: one Finding per fault. `not_run`: rules that did not run, with the
     reason.
@@ -36,14 +38,19 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether at least one rule ran and no rule failed."""
-        return bool(self.ran) and not self.failed
+        """Whether at least one rule besides "legal" ran and no rule failed."""
+        return self.judged and not self.failed
+
+    @property
+    def judged(self) -> bool:
+        """Whether a rule besides "legal" ran, or a rule failed."""
+        return bool(self.failed or self.ran.keys() - {LEGAL})
 
     def __bool__(self) -> bool:
         return self.passed
 
     def __str__(self) -> str:
-        verdict = "conforms" if self.passed else "does not conform"
+        verdict = "conforms" if self.passed else "does not conform" if self.judged else "was not judged"
         counts = f"{sum(self.ran.values())} checks of {len(self.ran)} rules, {len(self.failed)} faults"
         lines = [f"{self.system} {verdict}: {counts}"]
         lines += [f"failed: {finding}" for finding in self.failed]

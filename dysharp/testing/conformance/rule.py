@@ -20,13 +20,15 @@ class NotRun(Exception):
 class Rule:
     """`check(case)` yields one line per fault: found, expected. With `over`, `check(case, value)` runs per value.
 
-    `case`: a `Pass`, `Passes` or `SystemCase`, by `scope`. `slow`: the rule runs only if it is named.
+    `case`: a `Pass`, `Passes` or `SystemCase`, by `scope`. `direction`: a pass rule about one direction only; "" =
+    both. `slow`: the rule runs only if it is named.
     """
 
     name: str
     scope: str
     check: Check
     over: tuple[Any, ...] = ()
+    direction: str = ""
     slow: bool = False
 
     @property
@@ -39,12 +41,12 @@ RULES: list[Rule] = []
 """All rules. `suite` imports the files with rules, so the list is complete after the import of `suite`."""
 
 
-def rule(scope: str, over: Iterable[Any] = (), *, slow: bool = False) -> Callable[[Check], Check]:
+def rule(scope: str, over: Iterable[Any] = (), *, direction: str = "", slow: bool = False) -> Callable[[Check], Check]:
     """Decorator: add a function to `RULES` under its name."""
     assert scope in SCOPES, scope
 
     def add(check: Check) -> Check:
-        RULES.append(Rule(check.__name__, scope, check, tuple(over), slow))
+        RULES.append(Rule(check.__name__, scope, check, tuple(over), direction, slow))
         return check
 
     return add

@@ -11,14 +11,12 @@ from dysharp.systems import System, get_system
 from dysharp.testing.conformance import backward, broken, emulation, rows, runs, surroundings
 from dysharp.testing.conformance.case import Pass, Passes, SystemCase
 from dysharp.testing.conformance.layers import SmallLayer, layers_of
-from dysharp.testing.conformance.report import Finding, Report
+from dysharp.testing.conformance.report import LEGAL, Finding, Report
 from dysharp.testing.conformance.rule import RULES, NotRun, Rule
 from dysharp.workload import Routing
 
 FILES = (rows, runs, backward, emulation, broken, surroundings)
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
-LEGAL = "legal"
-"""The rule before all rules: the Program verifies, and its run ends."""
 
 
 def run_suite(
@@ -38,6 +36,7 @@ def run_suite(
     for layer in _layers(system, model, cluster, routing):
         suite.try_layer(layer, DIRECTIONS[direction])
     suite.try_system()
+    suite.list_unasked(DIRECTIONS[direction])
     return Report(name, suite.ran, tuple(suite.failed), tuple(suite.not_run))
 
 
@@ -90,9 +89,17 @@ class _Suite:
     def try_system(self) -> None:
         self._ask_all("system", SystemCase(self.system, self.options), "", "" if self.legal else "a Program of the system is not legal")
 
+    def list_unasked(self, directions: tuple[str, ...]) -> None:
+        """Add the rules that `directions` leave out to the rules that did not run."""
+        for r in self.rules:
+            if r.direction and r.direction not in directions:
+                self.not_run.append(Finding(r.name, "", f'direction "{r.direction}" is needed'))
+            if r.scope == "layer" and len(directions) == 1:
+                self.not_run.append(Finding(r.name, "", 'direction "both" is needed'))
+
     def _ask_all(self, scope: str, case: Any, place: str, why_not: str) -> None:
         for r, left_out in self.rules.items():
-            if r.scope != scope:
+            if r.scope != scope or (r.direction and r.direction != case.direction):
                 continue
             if left_out or why_not:
                 self.not_run.append(Finding(r.name, place, left_out or why_not))
