@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from layers import layers
 from matplotlib.colors import to_hex
-from outside import PaperOptions, plan_fused, plan_paper, registered
+from outside import Options, PaperOptions, plan_fused, plan_paper, plan_real, registered
 
 import dysharp as ds
 from dysharp.errors import ConfigError
@@ -130,3 +131,44 @@ def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch
         assert trust.wide is not None
         assert trust.wide > 0
         assert "toy: no measurement stands behind it" not in trust.warnings
+
+
+@dataclass(frozen=True, slots=True)
+class Formats(Options):
+    sides: str = "one"
+    dispatch: str = "rows"
+    combine: str = "rows"
+    weights: str = "model"
+
+
+def advise(toy: str, options: dict[str, str]) -> ds.Advice:
+    shape = {"cluster": LAYER["cluster"], "tokens": LAYER["tokens"], "routing": LAYER["routing"]}
+    return ds.advise(LAYER["model"], systems=[toy], options=options, **shape)
+
+
+def test_advice_prints_its_formats() -> None:
+    with registered("toy", options=Formats, real=plan_real) as toy:
+        done = advise(toy, {"sides": "two", "dispatch": "fp8-plain", "weights": "nvfp4"})
+    assert done.best.formats == "two-sided, Dispatch FP8 without scales, Combine BF16, weights NVFP4"
+    assert "weights in NVFP4 instead of the model's BF16: numerics change" in done.best.warnings
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "expected"),
+    [
+        ("sides", "left", "one or two"),
+        ("dispatch", "int8", "one of rows, fp8, fp8-plain, mxfp8, nvfp4"),
+        ("combine", "int8", "one of rows, fp8, fp8-plain, mxfp8, nvfp4"),
+        ("weights", "int4", "one of model, fp4, mxfp8, nvfp4"),
+    ],
+)
+def test_advice_refuses_formats_that_nothing_declares(option: str, word: str, expected: str) -> None:
+    refusal = pytest.raises(ConfigError, match=rf"^toy\.{option}: found '{word}', expected {expected}$")
+    with registered("toy", options=Formats, real=plan_real) as toy, refusal:
+        advise(toy, {option: word})
+
+
+def test_a_layer_time_refuses_a_row_format_that_nothing_declares() -> None:
+    refusal = pytest.raises(ConfigError, match=r"^toy\.dispatch: found 'int8', expected one of rows, fp8")
+    with registered("toy", options=Formats, real=plan_real) as toy, refusal:
+        ds.run(toy, options={"dispatch": "int8"}, **LAYER)
