@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from layers import layers
+from layers import dropping, layers
 from matplotlib.colors import to_hex
 from outside import Options, PaperOptions, plan_fused, plan_paper, plan_real, registered
 
@@ -15,12 +15,14 @@ import dysharp as ds
 from dysharp.errors import ConfigError
 from dysharp.measured import family as families
 from dysharp.measured.trust import PredictionScope, part_judges, trust_of
+from dysharp.program import Program
 from dysharp.reports.plots import colour_of, plot_compare
-from dysharp.specs import load_cluster, load_model
+from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.systems import OTHER_COLOUR, all_systems
 from dysharp.systems.registry import Change
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
+from dysharp.workload import Routing
 
 LAYER: dict[str, Any] = {"model": "deepseek-v2-lite", "cluster": "hw-dgx-h100", "tokens": 32, "routing": "uniform"}
 PARTS = ("permute_us", "activation_us", "cast_us", "launch_us")
@@ -113,8 +115,8 @@ def test_without_measurements_it_has_no_error_bar(facts: dict[str, Any]) -> None
     with registered("toy", **facts) as toy:
         trust = trust_of(scope_of(toy), SHARES)
         assert (trust.families, trust.typical, trust.wide) == ((), None, None)
-        assert trust.warnings == run(toy).warnings == ("toy: no measurement stands behind it",)
-        assert trust_of(scope_of(toy, "paper"), SHARES).warnings[0].startswith("toy: paper form, no software cost is charged")
+        assert trust.warnings == run(toy).warnings == ("toy: no measurement checks predictions of its layer",)
+        assert trust_of(scope_of(toy, "paper"), SHARES).warnings[0].startswith("toy: the paper form charges no software cost")
 
 
 def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +132,21 @@ def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch
         assert trust.families[0] == "deepep-dispatch"
         assert trust.wide is not None
         assert trust.wide > 0
-        assert "toy: no measurement stands behind it" not in trust.warnings
+        assert "toy: no measurement checks predictions of its layer" not in trust.warnings
+
+
+def plan_dropping(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+    """Phases without every fourth choice."""
+    return plan_paper(model, cluster, dropping(routing, 4), direction, options)
+
+
+@pytest.mark.parametrize("direction", ["fwd", "both"])
+def test_a_system_that_drops_choices_says_so(direction: str) -> None:
+    with registered("toy", plan_dropping, PaperOptions) as toy:
+        done = ds.compare([toy, "deepep"], "deepep", model="S-8", gpus=4, tokens=16, direction=direction)
+    drops = "toy computes 378 of 512 (token, expert) rows: it drops 26.2 %"
+    assert [row.warnings for row in done.rows] == [(drops,), ()]
+    assert f"warning: {drops}" in done.header
 
 
 @dataclass(frozen=True, slots=True)
