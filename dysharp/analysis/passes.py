@@ -21,6 +21,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
     bound_resource  both resources where they differ
     digest          digest of the two digests
     wall_s          sum, with the shared routing counted once
+    warnings        warnings of both passes, each once
     """
     sums: dict[str, Any] = {name: getattr(forward, name) + getattr(backward, name) for name in SUMS}
     sums |= {name: _added(getattr(forward, name), getattr(backward, name)) for name in TABLES}
@@ -39,6 +40,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
         utilization=_weighted(forward, backward),
         bound_resource=resources[0] if resources[0] == resources[1] else f"{resources[0]} (forward) and {resources[1]} (backward)",
         wall_s=wall,
+        warnings=tuple(dict.fromkeys((*forward.warnings, *backward.warnings))),
         peak_rss_mb=max(forward.peak_rss_mb, backward.peak_rss_mb),
         digest=hashlib.blake2b(digests, digest_size=12).hexdigest(),
     )

@@ -15,9 +15,9 @@ from dysharp.compute import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
 from dysharp.systems import get_system
+from dysharp.systems.building.formats import ROW_FORMATS, format_of
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 
-FP8_ROWS = ("fp8", "fp8-plain", "mxfp8")  # values of the option `dispatch` with rows in the format of the GEMMs
 # Forward: GEMM, activation, GEMM. Backward: two data gradients (one with the activation's in its epilogue), two weight
 # gradients.
 GEMM_CALLS = {"fwd": 3, "bwd": 4}
@@ -57,14 +57,15 @@ def surroundings(
 ) -> Surroundings:
     """The surroundings of one pass of a layer under `system` with `options`.
 
-    A layer that is one kernel has `host_us` only.
+    A layer that is one kernel has `host_us` only. Raises ConfigError for a value of the option `dispatch` that
+    `ROW_FORMATS` does not have.
     """
     chosen = get_system(system)
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
     copies = int(needed_gpus(routing).sum(axis=0).max(initial=0))
-    fp8_rows = options.get("dispatch") in FP8_ROWS
-    found = around(cluster, model, rows, copies, permutes=chosen.permutes, fp8_rows=fp8_rows, direction=direction)
-    return Surroundings(host_us=found.host_us) if chosen.is_one_kernel(options) else found
+    fp8_rows = format_of(f"{system}.dispatch", options.get("dispatch", "rows"), ROW_FORMATS).is_fp8
+    parts = around(cluster, model, rows, copies, permutes=chosen.permutes, fp8_rows=fp8_rows, direction=direction)
+    return Surroundings(host_us=parts.host_us) if chosen.is_one_kernel(options) else parts
 
 
 def around(

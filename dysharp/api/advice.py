@@ -33,7 +33,7 @@ class Advice:
     load        load of GPUs and GPU pairs, under the placement asked for and under EPLB's
     what_if     one change each, compared with the first of the ranking
     header      lines that say what the numbers rest on
-    layers      errors of whole eager layers like this one on this GPU (`trust.Judged`): the check of the sum of the parts; None without measurements
+    layers      errors of whole eager layers like this one on this GPU (`trust.FamilyErrors`), a check of the sum; None without measurements
     """
 
     ranking: tuple[Predicted, ...]

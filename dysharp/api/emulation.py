@@ -2,105 +2,98 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from dysharp.api.options import Value, options_of, split_options
 from dysharp.api.progress import Progress, Step
+from dysharp.api.request import Argument, takes
 from dysharp.errors import ConfigError
 from dysharp.systems import get_system
 
 if TYPE_CHECKING:
-    from dysharp.functional.emulation import Emulation
+    from dysharp.functional.emulation import Emulation, Shape
     from dysharp.program import Program, Trace
 
 LIMITS = {"gpus": 1024, "tokens": 1 << 20, "hidden": 1 << 16, "expert_hidden": 1 << 20, "experts": 1 << 16, "topk": 1 << 15}
 
 
-def emulate(
-    system: str = "dysharp",
-    *,
-    block: str = "integer",
-    gpus: int = 4,
-    tokens: int = 8,
-    dtype: str | None = None,
-    backward: bool = False,
-    inject: Iterable[str] = (),
-    order: str = "random",
-    path: str = "auto",
-    seed: int = 0,
-    hidden: int = 256,
-    expert_hidden: int = 64,
-    experts: int | None = None,
-    topk: int | None = None,
-    options: Mapping[str, Value] | None = None,
-    placement: str = "auto",
-    dump: int | None = None,
-    progress: Progress | None = None,
-) -> Emulation:
+_DTYPE = "of the payload: int32 for block integer, else float32 or bfloat16. None: int32 or float32."
+_INJECT = "faults and hard cases; `dysharp emulate SYSTEM --inject help` lists the kinds."
+_ORDER = "order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion."
+
+
+class EmulateArgs(TypedDict, total=False):
+    """Keyword arguments of `emulate`. `help` prints the texts."""
+
+    block: Annotated[str, Argument("integer", "MoE block; `dysharp list blocks` shows all.")]
+    gpus: Annotated[int, Argument(4, "GPUs of the machine.")]
+    tokens: Annotated[int, Argument(8, "tokens of each GPU.")]
+    dtype: Annotated[str | None, Argument(None, _DTYPE)]
+    backward: Annotated[bool, Argument(False, "run the backward pass too and compare the gradients.")]
+    inject: Annotated[Iterable[str], Argument((), _INJECT)]
+    order: Annotated[str, Argument("random", _ORDER)]
+    path: Annotated[str, Argument("auto", "row (whole rows), packet, or auto (packets while there are few).")]
+    seed: Annotated[int, Argument(0, "seed of everything that is drawn, at least 0.")]
+    hidden: Annotated[int, Argument(256, "elements of a token.")]
+    expert_hidden: Annotated[int, Argument(64, "inner width of an expert.")]
+    experts: Annotated[int | None, Argument(None, "experts of the layer. None: 4 per GPU.")]
+    topk: Annotated[int | None, Argument(None, "experts per token. None: 4, or all experts where there are fewer.")]
+    options: Annotated[Mapping[str, Value] | None, Argument(None, '{"system.option": value} or {"option": value}.')]
+    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N, or a JSON or TOML file.")]
+    dump: Annotated[int | None, Argument(None, "also list the packets of this token (packet path).")]
+    progress: Annotated[Progress | None, Argument(None, "called with a `Step` while the layer runs.")]
+
+
+@takes(EmulateArgs)
+def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulation:
     """Run one MoE layer under `system` on real tensors and compare it with its references.
 
     The same arguments give the same result.
-
-    block           MoE block; `dysharp list blocks` shows all
-    gpus            GPUs of the machine
-    tokens          tokens of each GPU
-    dtype           of the payload: int32 for block integer, else float32 or bfloat16. None: int32 or float32
-    backward        run the backward pass too and compare the gradients
-    inject          faults and hard cases; `dysharp emulate SYSTEM --inject help` lists the kinds
-    order           order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion
-    path            row (whole rows), packet, or auto (packets while there are few)
-    seed            seed of everything that is drawn, at least 0
-    hidden          elements of a token
-    expert_hidden   inner width of an expert
-    experts         experts of the layer. None: 4 per GPU
-    topk            experts per token. None: 4, or all experts where there are fewer
-    options         {"system.option": value} or {"option": value}
-    placement       contiguous, auto, eplb, eplb:slots=N, or a JSON or TOML file
-    dump            also list the packets of this token (packet path)
-    progress        called with a `Step` while the layer runs
-
-    Returns an `Emulation`; its `holds` says whether the tensors are right. Raises ConfigError for wrong input, EmulationMismatch when the
-    machine hangs (the message names what waits) or does not add every contribution exactly once.
+    Returns an `Emulation`; its `holds` says whether the tensors are right.
+    Raises TypeError for an unknown argument, ConfigError for wrong input, EmulationMismatch when the machine hangs (the message names what waits)
+    or does not add every contribution exactly once.
     """
-    from dysharp.functional.emulation import Shape, run_emulation
+    from dysharp.functional.emulation import run_emulation
     from dysharp.functional.faults import check_kinds, machine_faults
 
     chosen = get_system(system)
-    given = split_options(options, {chosen.name: chosen})[chosen.name]
-    options_of(chosen, given)  # checked here, where messages name the option
-    experts = 4 * gpus if experts is None else experts
-    topk = min(4, experts) if topk is None else topk
-    sizes = {"gpus": gpus, "tokens": tokens, "hidden": hidden, "expert_hidden": expert_hidden, "experts": experts, "topk": topk}
-    for name, value in sizes.items():
+    options = split_options(request["options"], {chosen.name: chosen})[chosen.name]
+    options_of(chosen, options)  # checked here, where messages name the option
+    shape = _shape(request)
+    kinds, progress = tuple(request["inject"]), request["progress"]
+    check_kinds(kinds)
+    machine = machine_with_engine(
+        system=system,
+        **{name: request[name] for name in ("gpus", "order", "seed", "path", "placement")},  # type: ignore[literal-required]
+        faults=machine_faults(kinds),
+        options=options,
+        dump_token=request["dump"],
+        progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
+    )
+    settings = {name: request[name] for name in ("tokens", "dtype", "backward")}  # type: ignore[literal-required]
+    return run_emulation(machine, request["block"], shape, kinds=kinds, **settings)
+
+
+def _shape(request: EmulateArgs) -> Shape:
+    """The sizes of the layer. Raises ConfigError for a size, seed or token out of range."""
+    from dysharp.functional.emulation import Shape
+
+    gpus, tokens, dump = request["gpus"], request["tokens"], request["dump"]
+    experts = 4 * gpus if request["experts"] is None else request["experts"]
+    topk = min(4, experts) if request["topk"] is None else request["topk"]
+    shape = Shape(request["hidden"], request["expert_hidden"], experts, topk)
+    for name, value in {"gpus": gpus, "tokens": tokens, **dataclasses.asdict(shape)}.items():
         if not 1 <= value <= LIMITS[name]:
             raise ConfigError(f"{name}: found {value}, expected 1 to {LIMITS[name]}")
     if topk > experts:
         raise ConfigError(f"topk: found {topk}, expected at most the {experts} experts")
-    if seed < 0:
-        raise ConfigError(f"seed: found {seed}, expected 0 or more")
+    if request["seed"] < 0:
+        raise ConfigError(f"seed: found {request['seed']}, expected 0 or more")
     if dump is not None and not 0 <= dump < gpus * tokens:
         raise ConfigError(f"dump: found token {dump}, expected 0 to {gpus * tokens - 1}")
-    kinds = tuple(inject)
-    check_kinds(kinds)
-
-    def on_progress(done: int, total: int) -> None:
-        if progress:
-            progress(Step(system, 1, 1, "emulate", done, total))
-
-    machine = machine_with_engine(
-        system=system,
-        gpus=gpus,
-        order=order,
-        seed=seed,
-        path=path,
-        faults=machine_faults(kinds),
-        options=given,
-        placement=placement,
-        dump_token=dump,
-        progress=on_progress,
-    )
-    return run_emulation(machine, block, Shape(hidden, expert_hidden, experts, topk), tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)
+    return shape
 
 
 def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:

@@ -78,7 +78,16 @@ def run_pass(
         total=workload.routing_s + end - begin - compile_s,
     )
     costs = HostCosts(wall, compile_s, peak_rss_mb())
-    return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings_of(asked), header=header_of(workload)), trace.row_slot
+    warnings = (*warnings_of(asked), *_dropped_warning(system, program, workload))
+    return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings, header=header_of(workload)), trace.row_slot
+
+
+def _dropped_warning(system: System, program: Program, workload: Workload) -> tuple[str, ...]:
+    """A warning where the Program computes fewer rows than the Routing has kept choices."""
+    rows, kept = program.declared.useful_rows, int((workload.routing.slot >= 0).sum())
+    if rows >= kept:
+        return ()
+    return (f"{system.name} computes {rows} of {kept} (token, expert) rows: it drops {100 * (1 - rows / kept):.1f} %",)
 
 
 def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:

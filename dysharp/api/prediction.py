@@ -18,13 +18,10 @@ from dysharp.api.workload import Workload, make_workload
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
+from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
 
 KNOB = "n_sm"
 """The option with the number of SMs of communication kernels."""
-FORMATS: Mapping[str, str] = {
-    "fp8": "FP8", "fp8-plain": "FP8 without scales", "mxfp8": "MXFP8", "nvfp4": "NVFP4", "fp4": "FP4", "one": "one-sided", "two": "two-sided"
-}  # fmt: skip
-"""Values of options as they are printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +133,25 @@ class AdviceRuns:
 
 
 def _numerics_warning(row: Row, model: Model) -> tuple[str, ...]:
-    weights = row.options.get("weights", "model")
-    return () if weights == "model" else (f"weights in {FORMATS[weights]} instead of the model's {model.gemm_dtype.upper()}: numerics change",)
+    weights = _weights(row)
+    return (f"weights in {weights} instead of the model's {model.gemm_dtype.upper()}: numerics change",) if weights else ()
 
 
 def formats_of(row: Row, model: Model) -> str:
-    """Formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs"."""
+    """Formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs".
+
+    Raises ConfigError for a value of `sides`, `dispatch`, `combine` or `weights` that `systems.building.formats` does not have.
+    """
     own = {1: "FP8", 2: "BF16", 4: "FP32"}.get(model.element_bytes, f"{model.element_bytes} B per value")
-    options = row.options
-    parts = [FORMATS[options["sides"]]] if "sides" in options else []
-    parts += [f"{name.capitalize()} {FORMATS.get(options.get(name, 'rows'), own)}" for name in ("dispatch", "combine")]
-    parts += [f"weights {FORMATS[options['weights']]}"] if options.get("weights", "model") != "model" else []
+    options, weights = row.options, _weights(row)
+    parts = [format_of(f"{row.system}.sides", options["sides"], SIDES)] if "sides" in options else []
+    for name in ("dispatch", "combine"):
+        printed = format_of(f"{row.system}.{name}", options.get(name, "rows"), ROW_FORMATS).printed
+        parts.append(f"{name.capitalize()} {printed or own}")
+    parts += [f"weights {weights}"] if weights else []
     return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
+
+
+def _weights(row: Row) -> str:
+    """The printed format of the weights; "" = the type of the model's GEMMs."""
+    return format_of(f"{row.system}.weights", row.options.get("weights", "model"), WEIGHT_FORMATS).printed

@@ -48,7 +48,7 @@ def predict_folds(
     """
     values, refused = _predict(parsed, folds, jobs, on_progress)
     for i, why in refused.items():
-        raise SimulationError(f"row {parsed[i].measurement.id}: no prediction: {why}")
+        raise SimulationError(f"measurement {parsed[i].measurement.id}: no prediction: {why}")
     return values
 
 

@@ -148,15 +148,15 @@ class _Tables:
         """By family, with the coverage of its measurements."""
         by = self._by(lambda _, entry: entry.family.name)
         absent = [entry.family.name for entry in self.missing if entry.counted and entry.family is not None]
-        rows = []
+        entries = []
         for name in self.order:
             if name in by:
                 members = by[name]
                 n_rows = len(members) + absent.count(name)
                 counts = {"n_rows": n_rows, "coverage": 100 * len(members) / n_rows}
                 predictor = self.parsed[members[0]].family.predictor
-                rows.append({"family": name, "by": predictor} | counts | self._errors(members))
-        return rows
+                entries.append({"family": name, "by": predictor} | counts | self._errors(members))
+        return entries
 
     def forms(self, closed: F64) -> list[dict[str, Any]]:
         """The closed form of each family that Programs predict.
@@ -167,16 +167,16 @@ class _Tables:
         | `p90_apart` | 90th percentile of the distance |
         | `closed_median_ape`, `closed_p90_ape` | errors of the closed form against the measurements |
         """
-        rows = []
+        entries = []
         for name, members in self._by(lambda _, entry: entry.family.name).items():
             if self.parsed[members[0]].family.program_us is None:
                 continue
             index = np.array(members)
             apart = errors_of(closed[index], self.predicted[index])
             own = errors_of(closed[index], self.measured[index])
-            rows.append({"family": name, "n": len(members), "closed_over_program": apart.bias, "p90_apart": apart.p90_ape,
-                         "closed_median_ape": own.median_ape, "closed_p90_ape": own.p90_ape})
-        return sorted(rows, key=lambda row: self.order.index(str(row["family"])))
+            entries.append({"family": name, "n": len(members), "closed_over_program": apart.bias, "p90_apart": apart.p90_ape,
+                            "closed_median_ape": own.median_ape, "closed_p90_ape": own.p90_ape})
+        return sorted(entries, key=lambda entry: self.order.index(str(entry["family"])))
 
     def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
         """By family and decade of the measured time."""
@@ -193,13 +193,13 @@ class _Tables:
     def worst(self) -> list[dict[str, Any]]:
         """The `N_WORST` measurements with the largest errors."""
         signed = self.predicted / self.measured - 1
-        rows = []
+        entries = []
         for i in np.argsort(-np.abs(signed), kind="stable")[:N_WORST]:
             m = self.parsed[i].measurement
-            rows.append({"id": m.id, "family": self.parsed[i].family.name, "hardware": m.hardware, "config": dict(m.config),
-                         "measured": float(self.measured[i]), "predicted": float(self.predicted[i]), "unit": m.unit,
-                         "error": 100 * float(signed[i])})
-        return rows
+            entries.append({"id": m.id, "family": self.parsed[i].family.name, "hardware": m.hardware, "config": dict(m.config),
+                            "measured": float(self.measured[i]), "predicted": float(self.predicted[i]), "unit": m.unit,
+                            "error": 100 * float(signed[i])})
+        return entries
 
 
 def _overall(
@@ -220,8 +220,8 @@ def _overall(
         "median_ape": micro.median_ape,
         "p90_ape": micro.p90_ape,
         "bias": micro.bias,
-        "macro_median_ape": float(np.mean([row["median_ape"] for row in families])),
-        "macro_p90_ape": float(np.mean([row["p90_ape"] for row in families])),
+        "macro_median_ape": float(np.mean([entry["median_ape"] for entry in families])),
+        "macro_p90_ape": float(np.mean([entry["p90_ape"] for entry in families])),
         "coverage": 100 * n / counted,
     }
 
@@ -241,30 +241,30 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     by: dict[str, dict[str, Any]] = {}
     for entry in unsupported:
         empty = {"reason": entry["reason"], "n": 0, "counted": 0, "kinds": [], "ids": []}
-        row = by.setdefault(entry["reason"], empty)
-        row["n"] += entry["n"]
-        row["counted"] += entry["n"] if entry["counts_for_coverage"] else 0
-        row["kinds"] += [entry["kind"]] if entry["kind"] not in row["kinds"] else []
-        row["ids"] = [*row["ids"], *entry["ids"]][:N_IDS]
-    return sorted(by.values(), key=lambda row: -row["n"])
+        total = by.setdefault(entry["reason"], empty)
+        total["n"] += entry["n"]
+        total["counted"] += entry["n"] if entry["counts_for_coverage"] else 0
+        total["kinds"] += [entry["kind"]] if entry["kind"] not in total["kinds"] else []
+        total["ids"] = [*total["ids"], *entry["ids"]][:N_IDS]
+    return sorted(by.values(), key=lambda total: -total["n"])
 
 
 def check_bars(
     overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Each promise with its value here; a promise about nothing does not hold."""
-    worst = max((row["median_ape"] for row in families), default=None)
+    worst = max((entry["median_ape"] for entry in families), default=None)
     at_most: list[tuple[str, float | None, float]] = [
         ("macro median error, %", overall["macro_median_ape"], BARS.macro_median),
         ("macro 90th percentile, %", overall["macro_p90_ape"], BARS.macro_p90),
         ("largest family median, %", worst, BARS.family_median),
     ]
-    macro = [row for row in hold_out if row["family"] == "macro"]
+    macro = [entry for entry in hold_out if entry["family"] == "macro"]
     return [
         *(_bar(name, value, bar) for name, value, bar in at_most),
         _bar("coverage, %", overall["coverage"], BARS.coverage, at_most=False),
         _bar("fitted constants", overall["n_constants"], BARS.constants),
-        *(_bar(f"hold-out over fit, by {row['by']}", row["ratio"], BARS.hold_out_ratio) for row in macro),
+        *(_bar(f"hold-out over fit, by {entry['by']}", entry["ratio"], BARS.hold_out_ratio) for entry in macro),
     ]
 
 

@@ -16,7 +16,7 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import check, row_bytes
+from dysharp.systems.building.formats import SIDES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -52,7 +52,7 @@ class Options:
 
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
-    check("trtllm-a2a.sides", options.sides, ("one", "two"))
+    check("trtllm-a2a.sides", options.sides, SIDES)
     if options.combine not in ("rows", "nvfp4"):
         raise _wrong_combine(options)
     back = row_bytes("trtllm-a2a.combine", options.combine, ROWS, model)

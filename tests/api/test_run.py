@@ -259,7 +259,7 @@ def test_wrong_input_is_one_clear_line(given: dict[str, Any], message: str) -> N
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("verb", ["run", "compare", "advise"])
+@pytest.mark.parametrize("verb", ["run", "compare", "advise", "emulate"])
 def test_an_unknown_argument_names_the_nearest(verb: str) -> None:
     with pytest.raises(TypeError, match=rf"{verb}\(\) got an unexpected keyword argument 'tokns'; did you mean \"tokens\"\?"):
         getattr(dysharp, verb)("deepep", tokns=8)
@@ -275,6 +275,14 @@ def test_help_shows_every_argument_once(verb: str) -> None:
     keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name != "systems"]
     assert all(function.__doc__.count(f"\n{name}: ") == 1 for name in keywords)
     assert named["cluster"].default == ("hw-dgx-h100" if verb == "advise" else "paper-gh200-nvl32")
+
+
+def test_help_of_emulate_shows_every_argument_once() -> None:
+    named = inspect.signature(dysharp.emulate).parameters
+    assert list(named)[:4] == ["system", "block", "gpus", "tokens"]
+    assert len(named) == 18
+    assert (named["hidden"].default, named["progress"].default) == (256, None)
+    assert all(dysharp.emulate.__doc__.count(f"\n{name}: ") == 1 for name in list(named)[1:])
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_row_that_its_program_refuses_does_not_end_the_others() -> None:
     done = validate_measurements(classified, fitted(), predicted)
     assert [(row["ids"], row["n"]) for row in done.unsupported] == [(["b"], 1)]
     parsed = classify(read(lines[1])).parsed
-    with pytest.raises(SimulationError, match=r"row b: no prediction: .*32768 B"):
+    with pytest.raises(SimulationError, match=r"measurement b: no prediction: .*32768 B"):
         predict_folds(parsed, [(np.ones(1, bool), fitted_values())])
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from layers import layers
+from layers import dropping, layers
 from matplotlib.colors import to_hex
-from outside import PaperOptions, plan_fused, plan_paper, registered
+from outside import Options, PaperOptions, plan_fused, plan_paper, plan_real, registered
 
 import dysharp as ds
 from dysharp.errors import ConfigError
 from dysharp.measured import family as families
 from dysharp.measured.trust import PredictionScope, part_judges, trust_of
+from dysharp.program import Program
 from dysharp.reports.plots import colour_of, plot_compare
-from dysharp.specs import load_cluster, load_model
+from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.systems import OTHER_COLOUR, all_systems
 from dysharp.systems.registry import Change
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
+from dysharp.workload import Routing
 
 LAYER: dict[str, Any] = {"model": "deepseek-v2-lite", "cluster": "hw-dgx-h100", "tokens": 32, "routing": "uniform"}
 PARTS = ("permute_us", "activation_us", "cast_us", "launch_us")
@@ -112,8 +115,8 @@ def test_without_measurements_it_has_no_error_bar(facts: dict[str, Any]) -> None
     with registered("toy", **facts) as toy:
         trust = trust_of(scope_of(toy), SHARES)
         assert (trust.families, trust.typical, trust.wide) == ((), None, None)
-        assert trust.warnings == run(toy).warnings == ("toy: no measurement stands behind it",)
-        assert trust_of(scope_of(toy, "paper"), SHARES).warnings[0].startswith("toy: paper form, no software cost is charged")
+        assert trust.warnings == run(toy).warnings == ("toy: no measurement checks predictions of its layer",)
+        assert trust_of(scope_of(toy, "paper"), SHARES).warnings[0].startswith("toy: the paper form charges no software cost")
 
 
 def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,4 +132,59 @@ def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch
         assert trust.families[0] == "deepep-dispatch"
         assert trust.wide is not None
         assert trust.wide > 0
-        assert "toy: no measurement stands behind it" not in trust.warnings
+        assert "toy: no measurement checks predictions of its layer" not in trust.warnings
+
+
+def plan_dropping(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+    """Phases without every fourth choice."""
+    return plan_paper(model, cluster, dropping(routing, 4), direction, options)
+
+
+@pytest.mark.parametrize("direction", ["fwd", "both"])
+def test_a_system_that_drops_choices_says_so(direction: str) -> None:
+    with registered("toy", plan_dropping, PaperOptions) as toy:
+        done = ds.compare([toy, "deepep"], "deepep", model="S-8", gpus=4, tokens=16, direction=direction)
+    drops = "toy computes 378 of 512 (token, expert) rows: it drops 26.2 %"
+    assert [row.warnings for row in done.rows] == [(drops,), ()]
+    assert f"warning: {drops}" in done.header
+
+
+@dataclass(frozen=True, slots=True)
+class Formats(Options):
+    sides: str = "one"
+    dispatch: str = "rows"
+    combine: str = "rows"
+    weights: str = "model"
+
+
+def advise(toy: str, options: dict[str, str]) -> ds.Advice:
+    shape = {"cluster": LAYER["cluster"], "tokens": LAYER["tokens"], "routing": LAYER["routing"]}
+    return ds.advise(LAYER["model"], systems=[toy], options=options, **shape)
+
+
+def test_advice_prints_its_formats() -> None:
+    with registered("toy", options=Formats, real=plan_real) as toy:
+        done = advise(toy, {"sides": "two", "dispatch": "fp8-plain", "weights": "nvfp4"})
+    assert done.best.formats == "two-sided, Dispatch FP8 without scales, Combine BF16, weights NVFP4"
+    assert "weights in NVFP4 instead of the model's BF16: numerics change" in done.best.warnings
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "expected"),
+    [
+        ("sides", "left", "one or two"),
+        ("dispatch", "int8", "one of rows, fp8, fp8-plain, mxfp8, nvfp4"),
+        ("combine", "int8", "one of rows, fp8, fp8-plain, mxfp8, nvfp4"),
+        ("weights", "int4", "one of model, fp4, mxfp8, nvfp4"),
+    ],
+)
+def test_advice_refuses_formats_that_nothing_declares(option: str, word: str, expected: str) -> None:
+    refusal = pytest.raises(ConfigError, match=rf"^toy\.{option}: found '{word}', expected {expected}$")
+    with registered("toy", options=Formats, real=plan_real) as toy, refusal:
+        advise(toy, {option: word})
+
+
+def test_a_layer_time_refuses_a_row_format_that_nothing_declares() -> None:
+    refusal = pytest.raises(ConfigError, match=r"^toy\.dispatch: found 'int8', expected one of rows, fp8")
+    with registered("toy", options=Formats, real=plan_real) as toy, refusal:
+        ds.run(toy, options={"dispatch": "int8"}, **LAYER)

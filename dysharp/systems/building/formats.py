@@ -1,25 +1,51 @@
-"""Formats in which systems send rows and read weights, with the bytes of their scales."""
+"""Formats in which systems send rows and read weights: printed names, and bytes with scales."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from dysharp.errors import ConfigError
 from dysharp.specs import Model
 
+Entry = TypeVar("Entry")
 MX_BLOCK = 32  # values that share an 8-bit scale (OCP MX)
 NV_BLOCK = 16  # values that share an 8-bit scale in NVFP4
 FP8_BLOCK = 128  # values that share an FP32 scale (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)
-WEIGHT_BYTES: Mapping[str, float | None] = {"model": None, "fp4": 0.5 + 1 / MX_BLOCK, "mxfp8": 1 + 1 / MX_BLOCK, "nvfp4": 0.5 + 1 / NV_BLOCK}
-"""Format of weights -> bytes of one weight and its share of a scale. None: bytes of the GEMM type."""
-ROW_BYTES: Mapping[str, Callable[[Model], int]] = {
-    "rows": lambda model: model.row_bytes,
-    "fp8": lambda model: model.hidden + 4 * -(-model.hidden // FP8_BLOCK),
-    "fp8-plain": lambda model: model.hidden,
-    "mxfp8": lambda model: model.hidden + -(-model.hidden // MX_BLOCK),
-    "nvfp4": lambda model: -(-model.hidden // 2) + -(-model.hidden // NV_BLOCK),
+
+
+class RowFormat(NamedTuple):
+    """A format of token rows.
+
+    printed  its name in printed text; "" = the model's own type
+    is_fp8   True: rows arrive as FP8 values, so FP8 GEMMs need no cast
+    nbytes   bytes of one row, scales included, of a model
+    """
+
+    printed: str
+    is_fp8: bool
+    nbytes: Callable[[Model], int]
+
+
+class WeightFormat(NamedTuple):
+    """A format of expert weights.
+
+    printed  its name in printed text; "" = the type of the model's GEMMs
+    nbytes   bytes of one weight and its share of a scale; None = bytes of the GEMM type
+    """
+
+    printed: str
+    nbytes: float | None
+
+
+ROW_FORMATS: Mapping[str, RowFormat] = {
+    "rows": RowFormat("", False, lambda model: model.row_bytes),
+    "fp8": RowFormat("FP8", True, lambda model: model.hidden + 4 * -(-model.hidden // FP8_BLOCK)),
+    "fp8-plain": RowFormat("FP8 without scales", True, lambda model: model.hidden),
+    "mxfp8": RowFormat("MXFP8", True, lambda model: model.hidden + -(-model.hidden // MX_BLOCK)),
+    "nvfp4": RowFormat("NVFP4", False, lambda model: -(-model.hidden // 2) + -(-model.hidden // NV_BLOCK)),
 }
-"""Format of rows -> bytes of one token row.
+"""Values of the options `dispatch` and `combine` of every system.
 
 | format | content of a row |
 |---|---|
@@ -29,6 +55,19 @@ ROW_BYTES: Mapping[str, Callable[[Model], int]] = {
 | mxfp8 | FP8 values, an 8-bit scale per 32 |
 | nvfp4 | FP4 values, an 8-bit scale per 16 |
 """
+WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
+    "model": WeightFormat("", None),
+    "fp4": WeightFormat("FP4", 0.5 + 1 / MX_BLOCK),
+    "mxfp8": WeightFormat("MXFP8", 1 + 1 / MX_BLOCK),
+    "nvfp4": WeightFormat("NVFP4", 0.5 + 1 / NV_BLOCK),
+}
+"""Values of the option `weights` of every system."""
+SIDES: Mapping[str, str] = {"one": "one-sided", "two": "two-sided"}
+"""Values of the option `sides` of every system -> printed name."""
+ROW_BYTES = {word: row_format.nbytes for word, row_format in ROW_FORMATS.items()}
+"""Format of rows -> bytes of one row of a model."""
+WEIGHT_BYTES = {word: weight_format.nbytes for word, weight_format in WEIGHT_FORMATS.items()}
+"""Format of weights -> bytes of one weight; None = bytes of the GEMM type."""
 ROWS_OR_FP8 = ("rows", "fp8")
 """Row formats of DeepEP and of the other kernels in its repository."""
 
@@ -40,6 +79,15 @@ def row_bytes(option: str, word: str, known: Iterable[str], model: Model) -> int
     """
     check(option, word, known)
     return ROW_BYTES[word](model)
+
+
+def format_of(option: str, word: str, known: Mapping[str, Entry]) -> Entry:
+    """The entry of `known` for `word`, the value of `option` (such as "deepep.dispatch").
+
+    Raises ConfigError unless `known` has `word`.
+    """
+    check(option, word, known)
+    return known[word]
 
 
 def check(option: str, word: str, known: Iterable[str]) -> None:
