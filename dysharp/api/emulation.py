@@ -66,14 +66,19 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     check_kinds(kinds)
     machine = machine_with_engine(
         system=system,
-        **{name: request[name] for name in ("gpus", "order", "seed", "path", "placement")},  # type: ignore[literal-required]
+        gpus=request["gpus"],
+        order=request["order"],
+        seed=request["seed"],
+        path=request["path"],
+        placement=request["placement"],
         faults=machine_faults(kinds),
         options=options,
         dump_token=request["dump"],
         progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
     )
-    settings = {name: request[name] for name in ("tokens", "dtype", "backward")}  # type: ignore[literal-required]
-    return run_emulation(machine, request["block"], shape, kinds=kinds, **settings)
+    return run_emulation(
+        machine, request["block"], shape, kinds=kinds, tokens=request["tokens"], dtype=request["dtype"], backward=request["backward"]
+    )
 
 
 def _shape(request: EmulateArgs) -> Shape:

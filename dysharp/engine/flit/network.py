@@ -1,6 +1,6 @@
 """Latency against load of a flit-exact network: `measure` one point, `sweep` a curve.
 
-Source of router timing and of the protocol: recorded curves of an established router simulator (shared/data/booksim_curves.md).
+Source of router timing and of the protocol: recorded curves of an established router simulator (docs/network.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Blocks of a virtual-channel router: what an input VC asks for, and what changes when a flit or a credit moves.
 
-Timing after recorded curves of an established router simulator (shared/data/booksim_curves.md). `wheel` arrays hold what arrives in
+Timing after recorded curves of an established router simulator (docs/network.md). `wheel` arrays hold what arrives in
 a coming cycle: row `cycle & mask` of a list with a count.
 """
 
