@@ -24,14 +24,14 @@ def hardware_of(cluster: Cluster) -> Hardware:
         lat=hop,
         ack=2 * hop,
         notify=2 * hop,
-        responder=ns_to_ps(choice_int("hardware.responder_ns")),
-        local=ns_to_ps(choice_int("hardware.local_ns")),
-        n_vcs=min(cluster.n_vcs, choice_int("hardware.vcs_per_class")),
+        responder=ns_to_ps(choice_int("machine.responder_ns")),
+        local=ns_to_ps(choice_int("machine.local_ns")),
+        n_vcs=min(cluster.n_vcs, choice_int("machine.vcs_per_class")),
         vc_bytes=cluster.vc_flits * cluster.flit_bytes * cluster.links_per_gpu,
         n_links=cluster.links_per_gpu,
         flit=cluster.flit_bytes,
         notify_bytes=cluster.flit_bytes,
-        train_bytes=choice_int("hardware.train_bytes"),
+        train_bytes=choice_int("machine.train_bytes"),
         memory_rate=cluster.shared_memory_rate,
     )
 
