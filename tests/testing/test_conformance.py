@@ -15,13 +15,13 @@ import dysharp.testing
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.functional.machine import Machine
-from dysharp.program import Head, Program, Tail
+from dysharp.program import Head, Program, Tail, Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert as plan_one_copy_per_expert
 from dysharp.systems.registry import _REGISTRY
-from dysharp.testing.conformance import Report, broken, conformance, emulation
+from dysharp.testing.conformance import Report, broken, case, conformance, emulation, runs
 from dysharp.testing.conformance.__main__ import main
 from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.layers import small_layers
@@ -196,6 +196,11 @@ def without_gate_gradients(program: Program) -> Program:
     return replace(program, wires=replace(program.wires, aux=np.zeros_like(program.wires.aux)))
 
 
+def slower(program: Program) -> Program:
+    """Every task takes twice the time."""
+    return replace(program, durations=2 * program.durations)
+
+
 def other_rows(program: Program) -> Program:
     """Backward believes that two tokens of an expert are each other."""
     key = program.regions.row_key.copy()
@@ -206,6 +211,7 @@ def other_rows(program: Program) -> Program:
 @pytest.mark.parametrize(
     ("change", "rule", "text"),
     [
+        (slower, "gradients_are_twice_the_work", r"gradients of weights: found \d+ ps of SM time"),
         (gradients_at_once, "backward_waits_as_forward", "gemm2_wgrad: found waits for nothing, expected waits for join, as gemm1 has"),
         (waited_for, "nothing_waits_for_weight_gradients", r"op \d+: found an op that waits for this weight gradient"),
         (without_gate_gradients, "backward_mirrors_bytes", r"gate gradients: found \{'up': 0, 'down': 0\} B backward, expected the mirror of"),
@@ -213,8 +219,70 @@ def other_rows(program: Program) -> Program:
 )
 def test_a_backward_pass_that_is_no_mirror_fails(change, rule, text, cheat):
     report = cheat(change, "bwd", rules=[rule])
-    assert [f.rule for f in report.failed] == [rule]
+    assert {f.rule for f in report.failed} == {rule}
     assert re.match(text, report.failed[0].text)
+
+
+# ---- measured values and references that are wrong -------------------------------------------------------
+
+
+def later(trace: Trace) -> Trace:
+    """Every op is done 1 ps later."""
+    return replace(trace, done=trace.done + 1)
+
+
+def busier(trace: Trace) -> Trace:
+    """Every link sends one byte more."""
+    return replace(trace, up_busy=trace.up_busy + 1)
+
+
+WRONG_VALUES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
+    "useful_rows": (case, "run_burst", lambda r: (replace(r[0], tile_ready=r[0].tile_ready * 0 - 1), *r[1:]), "tiles: found"),
+    "starts_at_a_glance": (runs, "starts_by_kind", lambda _: False, "waits: found a circle"),
+    "time_above_bounds": (case, "run_burst", lambda r: (replace(r[0], done=r[0].done * 0 + 1), *r[1:]), "time: found"),
+    "bound_adds_up": (runs, "program_bound", lambda bound: replace(bound, us=2 * bound.us), "bound: found terms that add up to"),
+    "one_digest": (runs, "run_burst", lambda r: (later(r[0]), *r[1:]), "digest: found different"),
+    "engine_equals_oracle": (runs, "run_oracle", later, "oracle: found a different column done"),
+    "packets_carry_the_same_bytes": (case, "run_packet", lambda r: replace(r, trace=busier(r.trace)), "link up of GPU 0: found"),
+    "wire_bytes_are_explained": (runs, "wire_table", lambda t: replace(t, up=t.up + 1), "wire up of GPU 0: found"),
+    "payload_is_declared": (runs, "traffic_bytes", lambda t: t | {"up": {k: v + 1 for k, v in t["up"].items()}}, "payload up of"),
+    "causes_add_up": (runs, "attribute", lambda parts: {cause: ps + 1 for cause, ps in parts.items()}, "attribution: found"),
+    "shares_lie_within_the_run": (case, "measure", lambda m: replace(m, exposed_comm_us=-1.0), "exposed_comm_us: found -1.0 us"),
+    "oracle_agrees_on_the_forward_rows": (runs, "run_oracle", later, "oracle: found a different column done"),
+    "rows_keep_what_they_are_for": (case, "relayout", other_rows, "rows: found rows with other ops"),
+    "backward_takes_the_forward_rows": (case, "relayout", other_rows, "row 0: found token"),
+    "broken_ops_are_noticed": (broken, "_noticed", lambda _: False, "_"),
+    "packets_have_the_engine_bytes": (emulation, "run_burst", lambda r: (busier(r[0]), *r[1:]), "link up of GPU 0: found"),
+    "engine_order_binds_the_trace_rows": (emulation, "run_case", lambda results: (results[0] + 1,), "y: found row 0 wrong"),
+    "hard_routings_are_served": (emulation, "run_case", lambda results: (results[0] + 1,), "y, path packet: found row 0 wrong"),
+}
+"""{rule: (module, name of a function there, change of its result, start of the fault)}."""
+WRONG_PROGRAMS = {"gemm_tiles", "payload_by_gpu", "only_operators_move_rows", "tensor_of_the_layer"}
+WRONG_BACKWARD = {"gradients_are_twice_the_work", "backward_waits_as_forward", "nothing_waits_for_weight_gradients", "backward_mirrors_bytes"}
+SHORT_RESULTS = {"integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows"}
+UNTESTED = {
+    "packet_time_agrees",
+    "buffers_follow_each_other",
+    "packets_equal_rows_in_floats",
+    "broken_members_are_noticed",
+    "pure_communication_has_no_surroundings",
+}
+"""Rules that no test makes fail yet. The set only shrinks."""
+
+
+@pytest.mark.parametrize("rule", WRONG_VALUES)
+def test_a_rule_notices_a_wrong_value(rule, monkeypatch):
+    module, name, change, text = WRONG_VALUES[rule]
+    honest = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *a, **k: change(honest(*a, **k)))
+    report = conformance("deepep", *LAYERS["uniform"], rules=[rule])
+    assert {f.rule for f in report.failed} == {rule}
+    assert any(f.text.startswith(text) for f in report.failed), str(report)
+
+
+def test_every_rule_has_a_fault_that_it_notices():
+    tested = WRONG_VALUES.keys() | WRONG_PROGRAMS | WRONG_BACKWARD | SHORT_RESULTS
+    assert {r.name for r in RULES} - tested == UNTESTED
 
 
 # ---- results that are not whole --------------------------------------------------------------------------
@@ -314,7 +382,7 @@ def test_what_options_rule_out_is_not_run():
 def test_a_report_of_legal_alone_does_not_pass(rule, direction, options, reason):
     report = conformance("deepep", *LAYERS["uniform"], direction, options, [rule])
     assert not report
-    assert set(report.ran) == {"legal"}
+    assert set(report.ran) == {"legal"}, str(report)
     assert {(f.rule, f.text) for f in report.not_run} == {(rule, reason)}
     assert str(report).startswith("deepep was not judged: ")
 
