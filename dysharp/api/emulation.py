@@ -66,14 +66,18 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     check_kinds(kinds)
     machine = machine_with_engine(
         system=system,
-        **{name: request[name] for name in ("gpus", "order", "seed", "path", "placement")},  # type: ignore[literal-required]
+        gpus=request["gpus"],
+        order=request["order"],
+        seed=request["seed"],
+        path=request["path"],
+        placement=request["placement"],
         faults=machine_faults(kinds),
         options=options,
         dump_token=request["dump"],
         progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
     )
-    settings = {name: request[name] for name in ("tokens", "dtype", "backward")}  # type: ignore[literal-required]
-    return run_emulation(machine, request["block"], shape, kinds=kinds, **settings)
+    tokens, dtype, backward = request["tokens"], request["dtype"], request["backward"]
+    return run_emulation(machine, request["block"], shape, tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)
 
 
 def _shape(request: EmulateArgs) -> Shape:
