@@ -76,9 +76,8 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
         dump_token=request["dump"],
         progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
     )
-    return run_emulation(
-        machine, request["block"], shape, kinds=kinds, tokens=request["tokens"], dtype=request["dtype"], backward=request["backward"]
-    )
+    tokens, dtype, backward = request["tokens"], request["dtype"], request["backward"]
+    return run_emulation(machine, request["block"], shape, tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)
 
 
 def _shape(request: EmulateArgs) -> Shape:

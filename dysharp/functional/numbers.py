@@ -55,7 +55,6 @@ _NUMBERS = {
         Number("bfloat16", np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)),
     )
 }
-NUMBER_NAMES = tuple(_NUMBERS)
 
 
 def number(name: str) -> Number:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program.tables import Hardware, Kind, Program, Template
 
-IMMEDIATE = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN)  # kinds that send nothing
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 
 

@@ -70,6 +70,17 @@ def test_links_resolve(page: Path) -> None:
     assert broken(page) == []
 
 
+def missing_paths(page: Path) -> list[str]:
+    """Paths in backticks under `dysharp/` or `tests/` that do not exist."""
+    paths = re.findall(r"`((?:dysharp|tests)/[\w./-]*)`", page.read_text())
+    return [path for path in paths if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_in_backticks_exist(page: Path) -> None:
+    assert missing_paths(page) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_no_page_names_a_file_that_does_not_ship(page: Path) -> None:
     assert OUTSIDE.findall(page.read_text()) == []
@@ -97,6 +108,8 @@ def test_a_broken_link_and_a_missing_name_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n[a](none.md) [b](#one) [c](#two) [d](https://example.org)\n")
     assert broken(page, tmp_path) == ["none.md", "#two"]
+    page.write_text("`tests/none.py` `tests/docs` `dysharp/api/point.py` `dysharp/none`\n")
+    assert missing_paths(page) == ["tests/none.py", "dysharp/none"]
     assert not is_defined("program.NoSuchTable")
     assert OUTSIDE.findall("see spec/dysharp.md") == ["spec/dysharp.md"]
     assert NOTES.findall("rule 14.7, protocol P6, design section 4") == ["rule 14.7", "protocol P6", "design section 4"]

@@ -15,7 +15,7 @@ from dysharp.functional.rows import _RowMachine, run_rows
 from dysharp.systems import all_systems
 from dysharp.testing.conformance import emulation
 from dysharp.testing.conformance.case import SystemCase
-from tests.functional.layers import layer_case, run_case
+from dysharp.testing.conformance.tensors import layer_case, run_case
 
 SYSTEMS = all_systems()
 
