@@ -1,4 +1,4 @@
-"""What happens next: events in the order of docs/design/0001, Order."""
+"""Pending events in the order of docs/design/0001, Order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Event(IntEnum):
 
 
 class Agenda:
-    """A heap of (time, kind, resource, id). `now` is the time of the event taken last."""
+    """A heap of (time, kind, resource, id). `now`: the time of the last event that was taken, in ps."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -34,18 +34,18 @@ class Agenda:
         self._pending: set[tuple[int, int, int, int]] = set()
 
     def add(self, time: int, kind: Event, resource: int, ident: int) -> None:
-        """Schedule an event; a second one with the same key is the same event."""
+        """Schedule an event. A second event with an equal key is dropped."""
         key = (time, int(kind), resource, ident)
         if key not in self._pending:
             self._pending.add(key)
             heapq.heappush(self._heap, key)
 
     def due(self) -> bool:
-        """Whether anything is pending at this instant."""
+        """Whether an event is pending at `now`."""
         return bool(self._heap) and self._heap[0][0] == self.now
 
     def take(self) -> tuple[Event, int, int] | None:
-        """The next (kind, resource, id), moving the clock; None when nothing is pending."""
+        """Take the next (kind, resource, id) and set the clock to its time. None: no event is pending."""
         if not self._heap:
             return None
         key = heapq.heappop(self._heap)

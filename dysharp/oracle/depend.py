@@ -1,4 +1,4 @@
-"""Which op waits for what, and what falls when a point is passed (docs/design/0001, Ops and edges)."""
+"""Dependencies of ops, responses and tiles, and the edges that fall at a point (docs/design/0001, Ops and edges)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dysharp.program.tables import Head, Kind, Point, Tail
 
 @dataclass(slots=True)
 class Announced:
-    """State of a JOIN with a threshold: all announcements must be in and enough events have come."""
+    """State of a JOIN with a threshold (reserved). It is met after all announcements and enough events."""
 
     signals_missing: int
     required: int
@@ -25,7 +25,7 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class OutEdge:
-    """`announces`: the value a SIGNAL carries to a JOIN with a threshold, None for an ordinary edge."""
+    """The head of an edge. `announces`: the value of a SIGNAL for a JOIN with a threshold, None for another edge."""
 
     head: Head
     ident: int
@@ -33,10 +33,14 @@ class OutEdge:
 
 
 class Dependencies:
-    """Counts of what every op, response and tile still waits for.
+    """For every op, response and tile: the number of dependencies that have not fallen.
 
-    `enqueue(op)` is called for an op that became ready, `respond(member)` for a response whose last edge
-    fell, `notify(tile, cause)` for a tile that notifies, `dropped(op)` for an op that was cancelled.
+    | callback | is called for |
+    |---|---|
+    | `enqueue(op)` | an op that became ready |
+    | `respond(member)` | a response whose last edge fell |
+    | `notify(tile, cause)` | a tile whose last edge to its notification fell |
+    | `dropped(op)` | an op that was cancelled |
     """
 
     def __init__(self, world: World) -> None:
@@ -95,7 +99,7 @@ class Dependencies:
             self._cancel_waits[head] += 1
 
     def _read_chains(self) -> list[list[int]]:
-        """Ops per chain by id; all but the first wait for their turn as for one more edge."""
+        """Ops of every chain by id. Every op but the first waits for its predecessor as for one more edge."""
         chains = self.world.tables.program.chains
         members: list[list[int]] = [[] for _ in range(0 if chains is None else len(chains.pool))]
         for op in self.world.tables.ops:
@@ -109,19 +113,19 @@ class Dependencies:
     # ---- falling edges ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Time zero: ops that wait for nothing become ready in id order."""
+        """At time zero, ops without dependencies become ready in order of their ids."""
         for op in self.world.tables.ops:
             if self._free(op):
                 self._ready(op, -1)
         self.drain()
 
     def drain(self) -> None:
-        """Apply all that follows at zero delay from the points passed so far."""
+        """Apply all passed points, and all points that follow from them at zero delay."""
         while self.world.fired:
             self.apply(self.world.fired.popleft())
 
     def apply(self, passed: Passed) -> None:
-        """Let the edges of a point fall, in table order."""
+        """The edges of a passed point fall, in table order."""
         if passed.tail is Tail.OP_DONE:
             self.world.semaphores.passed(Point.OP_DONE, passed.ident)
         for edge in self.out.get((passed.tail, passed.ident), ()):
@@ -146,7 +150,7 @@ class Dependencies:
                 self.cancel(self.world.tables.ops[edge.ident])
 
     def event(self, op_id: int, cause: int, announces: int | None = None) -> None:
-        """One dependency of an op fell."""
+        """One dependency of an op falls."""
         op = self.world.tables.ops[op_id]
         if op_id in self.world.log.cancelled or self.world.log.ready[op_id] >= 0:
             return
@@ -195,9 +199,9 @@ class Dependencies:
     # ---- cancelling ---------------------------------------------------------------------------------------
 
     def cancel(self, op: Op) -> None:
-        """`op`, unless it is ready already, never runs, nor does what depends on it.
+        """Cancel `op` and all ops that depend on it, unless `op` is ready already.
 
-        A JOIN with a threshold is spared: it only counts less.
+        A JOIN with a threshold is not cancelled: it counts one event less.
         """
         log = self.world.log
         if log.ready[op.id] >= 0 or op.id in log.cancelled:

@@ -13,7 +13,11 @@ from dysharp.program.tables import Kind
 
 
 class Fabric:
-    """Links and switch. `expose(op)` is called when a train reaches the head of its buffer."""
+    """Links and switch.
+
+    `expose(op)` is called when a train reaches the head of its buffer, `responded(member)` when an up server grants a
+    response.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -35,7 +39,7 @@ class Fabric:
             lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
         )
         self.tail: dict[int, int] = {}
-        self.answer_tail: dict[int, int] = {}  # of a result's last part; request copies do not wait for it
+        self.answer_tail: dict[int, int] = {}  # end of a result's last part; copies of requests do not wait for it
         self.copies_left: dict[int, int] = {}
         self._channel_of: dict[int, int] = {}
 
@@ -63,7 +67,7 @@ class Fabric:
                 return
 
     def _may_go(self, item: Outgoing) -> bool:
-        """A response has its place in the reduction unit; any other train reserves buffer space here."""
+        """Whether a train may leave. A response has its place in the reduction unit. Other trains reserve space."""
         capacity = self.world.hardware.vc_bytes
         if item.member >= 0 or capacity == 0:
             return True
@@ -113,7 +117,7 @@ class Fabric:
             self.world.counts["behind another train"] += 1
 
     def leave(self, op: Op) -> None:
-        """The train of `op` leaves its buffer: the next is exposed, the source learns of it a hop later."""
+        """The train of `op` leaves its buffer. The next train is exposed. The source gets the credit one hop later."""
         if op.id not in self._channel_of:
             return
         trains = self.channels[op.node, op.cls].trains[self._channel_of[op.id]]
@@ -160,7 +164,7 @@ class Fabric:
         self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
 
     def down_end(self, node: int) -> None:
-        """A copy or result has left the switch; its data is visible a hop later."""
+        """A copy or result has left the switch. Its data is visible one hop later."""
         link, hardware, now = self.down[node], self.world.hardware, self.world.now
         item, link.sending, link.server.idle = link.sending, None, True
         assert item is not None

@@ -1,4 +1,4 @@
-"""Who puts ops on the machine: issuers, their queues, the slots of their pools (docs/design/0001, Ops)."""
+"""Issuers, their queues and the SM slots of their pools (docs/design/0001, Ops)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMED = (Kind.COMPUTE, Kind.DELAY)
 
 
 class Queue:
-    """Ready ops of one issuer. `head` shows which is next; `pop` takes it; `drop` forgets a cancelled op."""
+    """Ready ops of one issuer. `head` shows the next op, `pop` takes it, `drop` removes a cancelled op."""
 
     def __init__(
         self, discipline: Discipline, tables_ops: list[Op], program_order: list[int], first_node: list[int]
@@ -56,25 +56,25 @@ class Queue:
         self._last_destination = self._to[op_id]
 
     def drop(self, op: Op) -> None:
-        """A cancelled op was never ready, so only the program order knows it."""
+        """Remove a cancelled op. It was never ready, so only the program order holds it."""
         if op.id in self._order:
             self._order.remove(op.id)
 
     def waiting(self) -> Op | None:
-        """What the issuer would take next, ready or not: for the deadlock report."""
+        """The op that the issuer takes next, ready or not. For the deadlock report."""
         if self.discipline is Discipline.PROGRAM_ORDER:
             return self._ops[self._order[0]] if self._order else None
         return self.head()
 
     def _turn(self) -> list[tuple[int, int, int]]:
-        """The heap of the next destination that has a ready op, cyclic from the one after the last served."""
+        """The heap of the next destination with a ready op, in cyclic order after the destination served last."""
         destinations = sorted(d for d, heap in self._by_destination.items() if heap)
         after = [d for d in destinations if d > self._last_destination]
         return self._by_destination[(after or destinations)[0]] if destinations else []
 
 
 class Issuers:
-    """All issuers. `send(op)` puts a transfer on its way."""
+    """All issuers. `send(op)` starts a transfer."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -106,7 +106,7 @@ class Issuers:
         ]
 
     def enqueue(self, op: Op) -> None:
-        """`op` became ready. An op whose chain sits on a slot does not queue behind others."""
+        """`op` became ready. An op whose chain has a slot passes the queue."""
         if op.chain in self._on_slot:
             self._resident[op.issuer].append(op)
         else:
@@ -122,7 +122,7 @@ class Issuers:
     # ---- grants -------------------------------------------------------------------------------------------
 
     def grant(self, issuer: int) -> None:
-        """Issue ops of one issuer until its head has to wait."""
+        """Issue ops of one issuer until its next op has to wait."""
         while self.world.now >= self._next_time[issuer]:
             resident = self._resident[issuer]
             op = resident[0] if resident else self.queues[issuer].head()
@@ -135,7 +135,7 @@ class Issuers:
                 self.queues[issuer].pop()
 
     def _start(self, op: Op) -> bool:
-        """Give `op` what there is. Returns whether it leaves the queue."""
+        """Give free slots to `op`. Returns whether it leaves the queue."""
         slots = self._slots_for(op)
         if slots == 0:
             self.world.counts["no free slot"] += 1
@@ -184,7 +184,7 @@ class Issuers:
     # ---- events -------------------------------------------------------------------------------------------
 
     def compute_end(self, op: Op) -> None:
-        """A batch of `op` leaves its slots; with the last task the op is done."""
+        """A batch of `op` leaves its slots. The op is done with its last task."""
         slots = self._batches.pop((self.world.now, op.id))
         self._tasks_running[op.id] -= slots
         if op.chain < 0:
@@ -194,7 +194,7 @@ class Issuers:
             self.world.complete(op)
 
     def finished(self, op: Op) -> None:
-        """`op` is done: its chain may give back its slot."""
+        """`op` is done. Its chain may give back its slot."""
         if op.chain >= 0:
             self._left_chain(op)
 

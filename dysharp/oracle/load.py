@@ -1,4 +1,4 @@
-"""A Program as plain Python lists: the interpreter below never touches an array."""
+"""A Program as plain Python lists, so that the interpreter reads no array."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One destination of an op: `rows` are region rows (global ids), `extra` more wire bytes of its copy."""
+    """One destination of an op. `rows`: region rows (global ids). `extra`: wire bytes of its copy beyond `Op.down`."""
 
     op: int
     node: int
@@ -25,7 +25,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One op with its template's constants resolved. Times in ps, sizes in bytes, -1 = none."""
+    """One op with the constants of its template. Times in ps, sizes in bytes, -1 = none."""
 
     id: int
     kind: Kind
@@ -60,7 +60,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The Program's ops and members, and its machine."""
+    """The ops and members of a Program, and its hardware constants."""
 
     program: Program
     hardware: Hardware
@@ -77,7 +77,7 @@ class Tables:
 
 
 def load(program: Program) -> Tables:
-    """Read all columns. Raises ProgramError for a COMPUTE or DELAY without a duration, a task or a pool."""
+    """The Program as lists. Raises ProgramError for a COMPUTE or DELAY without a duration, a task or a pool."""
     members = _members(program)
     ptr = program.members.ptr.tolist()
     ops = [_op(program, i, list(range(ptr[i], ptr[i + 1]))) for i in range(program.n_ops)]
@@ -140,7 +140,7 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
 
 
 def _of_task(table: NDArray[np.int64], template: Template, rows: int) -> int:
-    """What `table` (durations, memory bytes) says of one task, 0 for other kinds."""
+    """The entry of `table` (durations or memory bytes) for one task of `rows` rows. 0 for kinds without tasks."""
     if template.kind not in (Kind.COMPUTE, Kind.DELAY) or template.duration < 0:
         return 0
     return int(table[template.duration, rows])

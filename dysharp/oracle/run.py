@@ -1,4 +1,4 @@
-"""The loop: all releases of an instant, then all grants, until nothing moves (docs/design/0001, Order)."""
+"""The loop: all releases of an instant, then all grants, until the instant is over (docs/design/0001, Order)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dysharp.program.trace import Trace
 
 
 class Run:
-    """One Program on one machine. Build, `play`, read `trace`."""
+    """One run of a Program: build it, `play`, read `trace`."""
 
     def __init__(self, program: Program) -> None:
         self.world = world = World(load(program))
@@ -52,7 +52,7 @@ class Run:
             Event.ACK: lambda _, op: world.complete(ops[op]),
             Event.NOTIFY: lambda _, tile: self.stores.notified(tile),
             Event.CREDIT: lambda _, op: self.fabric.credit(ops[op]),
-            Event.ISSUER: lambda _, __: None,  # only the grant after it matters
+            Event.ISSUER: lambda _, __: None,  # the grant pass behind the event does the work
         }
 
     def play(self) -> None:
@@ -75,7 +75,7 @@ class Run:
         return True
 
     def _settle(self) -> None:
-        """Apply what is pending at this instant, then grant; again if the grants made something pending."""
+        """Apply the events that are pending at this instant, then grant. Repeat if a grant made an event pending."""
         while True:
             while self.world.agenda.due():
                 self._apply_next()
@@ -93,7 +93,7 @@ class Run:
             self.fabric.grant_down(node)
 
     def trace(self) -> Trace:
-        """The record as arrays."""
+        """The record of the run."""
         log = self.world.log
 
         def times(column: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -116,10 +116,10 @@ class Run:
 
 
 def run_oracle(program: Program) -> Trace:
-    """Interpret `program` literally. The Trace holds ps and bytes, -1 = did not happen (cancelled ops).
+    """The Trace of `program`, in ps and bytes. -1 = did not happen (cancelled ops).
 
-    Raises ProgramError for a COMPUTE or DELAY of no duration, SimulationError for a deadlock.
-    Source: docs/design/0001 (times), docs/design/0002 (kinds beyond it).
+    Raises ProgramError for a COMPUTE or DELAY without a duration, SimulationError for a deadlock.
+    Source: docs/design/0001 (times), docs/design/0002 (reserved parts).
     """
     run = Run(program)
     run.play()

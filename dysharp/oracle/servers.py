@@ -1,4 +1,4 @@
-"""One link direction of one node: its time, its debt, and round robin (docs/design/0001)."""
+"""Servers of link directions and memory, virtual channels, and round robin (docs/design/0001)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ PS_PER_US = 1_000_000
 
 
 def round_robin(n: int, last: int) -> Iterator[int]:
-    """0 .. n - 1 in cyclic order, beginning after `last` (-1: at 0)."""
+    """0 .. n - 1 in cyclic order. The first number is the one after `last` (-1: 0)."""
     return ((last + 1 + i) % n for i in range(n))
 
 
 @dataclass(slots=True)
 class Server:
-    """Rounds once per busy period. Times in ps, sizes in bytes; `total`: all bytes put here, debts too."""
+    """One link direction of one node. Times in ps, sizes in bytes. It rounds once per busy period.
+
+    `debt`: bytes of small packets that delay the next train. `total`: all bytes sent, debts included.
+    """
 
     rate: int
     idle: bool = True
@@ -27,16 +30,16 @@ class Server:
     total: int = 0
 
     def owe(self, n_bytes: int) -> None:
-        """Small packets that need no event of their own: they delay the next train."""
+        """Add bytes of small packets. They have no event. They delay the next train."""
         self.debt += n_bytes
         self.total += n_bytes
 
     def serve(self, now: int, n_bytes: int) -> int:
-        """Send `n_bytes` from now on; the time of the last byte."""
+        """Send `n_bytes` from `now` on. Returns the time of the last byte."""
         gap = now - self.free_at
         if gap > 0:
             self.busy_start, self.busy_bytes = now, 0
-            # What was owed had the idle time to go.
+            # The debt was sent during the idle time.
             self.debt = max(0, self.debt - gap * self.rate // PS_PER_US)
         self.busy_bytes += self.debt + n_bytes
         self.debt = 0
@@ -46,7 +49,7 @@ class Server:
         return self.free_at
 
     def end_not_before(self, time: int) -> int:
-        """Cut-through: the last byte cannot leave before it has come in."""
+        """Cut-through: the last byte cannot leave before it comes in at `time`. Returns the time of the last byte."""
         if self.free_at < time:
             self.free_at = self.busy_start = time
             self.busy_bytes = 0
@@ -55,13 +58,16 @@ class Server:
 
 @dataclass(slots=True)
 class Memory:
-    """Bandwidth of one node's memory (`rate` bytes per microsecond, 0 = not shared): first come, first served; rounds every time."""
+    """The shared memory bandwidth of one node: first come, first served. It rounds every access.
+
+    `rate`: bytes per microsecond, 0 = not shared.
+    """
 
     rate: int
     given_until: int = 0
 
     def read_or_write(self, now: int, n_bytes: int) -> int:
-        """The time at which these bytes, behind all others, have gone."""
+        """Move `n_bytes` behind all earlier bytes. Returns the time of the last byte."""
         if self.rate > 0:
             self.given_until = max(self.given_until, now) + -(-n_bytes * PS_PER_US // self.rate)
         return self.given_until
@@ -69,7 +75,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What an up server sends: an op's train, or the response of one member (`member` >= 0)."""
+    """An item of an up server: the train of an op, or the response of one member (`member` >= 0)."""
 
     op: int
     member: int = -1
@@ -86,7 +92,7 @@ class UpLink:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What a down server sends: the copy for one member, or a result (`member` -1)."""
+    """An item of a down server: the copy for one member, or a result (`member` -1)."""
 
     op: int
     member: int
@@ -95,7 +101,7 @@ class Incoming:
 
 @dataclass(slots=True)
 class DownLink:
-    """The down server of a node: FIFOs per class and source, the last source being the reduction unit."""
+    """The down server of a node, with one FIFO per class and source. The last source is the reduction unit."""
 
     server: Server
     fifos: list[list[deque[Incoming]]]
@@ -106,12 +112,12 @@ class DownLink:
 
 @dataclass(slots=True)
 class Channels:
-    """The virtual channels of one (source, class): trains in the switch, and bytes reserved by the source."""
+    """The virtual channels of one (source, class): trains in the switch, and bytes that the source has reserved."""
 
     trains: list[deque[int]]
     occupied: list[int]
 
     def pick(self, n_bytes: int, capacity: int) -> int:
-        """The least occupied channel if it can take a train, else -1. An empty channel takes any train."""
+        """The least occupied channel if it has room for the train, otherwise -1. An empty channel takes any train."""
         v = min(range(len(self.occupied)), key=lambda i: (self.occupied[i], i))
         return v if self.occupied[v] == 0 or self.occupied[v] + n_bytes <= capacity else -1

@@ -1,4 +1,4 @@
-"""Regions: what deliveries do to rows and tiles, what tiles tell the owners of rows (docs/design/0001)"""
+"""Regions: deliveries fill rows and tiles, tiles notify the ops of their rows (docs/design/0001, Regions)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dysharp.protocol import region
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a region lies: its node, its first row and its first tile."""
+    """The place of a region: its node, its first row and its first tile."""
 
     node: int
     first_row: int
@@ -67,7 +67,7 @@ class Stores:
             world.fire(Tail.TILE_READY, place.first_tile + tile, op)
 
     def notify(self, tile: int, cause: int) -> None:
-        """Tile `tile` releases the ops of its rows: those on this node now, the others by messages."""
+        """Tile `tile` releases the ops of its rows: ops of this node at once, ops of remote nodes by messages."""
         world, r = self.world, self._region_of_tile[tile]
         place, remote = self._places[r], []
         for row in region.rows_of_tile(self.states[r], tile - place.first_tile):

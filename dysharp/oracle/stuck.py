@@ -1,4 +1,4 @@
-"""The deadlock report: who waits for what when nothing is pending any more."""
+"""The deadlock report: the waits of stuck ops when no event is pending."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = 3
 def raise_deadlock(
     world: World, dependencies: Dependencies, issuers: Issuers, fabric: Fabric, stores: Stores
 ) -> NoReturn:
-    """Raise SimulationError with the first stuck ops: those furthest on their way hold up the rest."""
+    """Raise SimulationError that names the first stuck ops. Issued ops come first, because they hold up the rest."""
     log, ops = world.log, world.tables.ops
     stuck = [op for op in ops if log.done[op.id] < 0 and op.id not in log.cancelled]
     stuck.sort(key=lambda op: (log.issue[op.id] < 0, log.ready[op.id] < 0, op.id))
@@ -32,8 +32,8 @@ def raise_deadlock(
         else:
             lines.append(_unready(world, dependencies, stores, op))
     more = f"; and {len(stuck) - SHOWN} more" if len(stuck) > SHOWN else ""
-    found = f"deadlock at {world.now} ps: {len(stuck)} of {len(ops)} ops not done, expected none: "
-    raise SimulationError(found + "; ".join(lines) + more)
+    head = f"deadlock at {world.now} ps: {len(stuck)} of {len(ops)} ops not done, expected none: "
+    raise SimulationError(head + "; ".join(lines) + more)
 
 
 def _under_way(world: World, dependencies: Dependencies, op: Op) -> str:

@@ -1,4 +1,4 @@
-"""From delivery to completion: acknowledgements, responses, results (docs/design/0001), sessions (0002)."""
+"""Transfers from issue to completion: acknowledgements, responses, results (docs/design/0001), sessions (0002)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dysharp.program.tables import Kind, Tail
 
 @dataclass(slots=True)
 class Session:
-    """One in-switch session: who is in it, by when its data has come in, whether its answer is cached."""
+    """One in-switch session (reserved): its ops, the time of its last byte, whether its answer is cached."""
 
     expected: int
     ops: list[Op] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Session:
 
 
 class Transfers:
-    """What becomes of every op that sends something."""
+    """All ops that send data or requests."""
 
     def __init__(self, world: World, fabric: Fabric, stores: Stores, dependencies: Dependencies) -> None:
         self.world, self.fabric, self.stores, self.dependencies = world, fabric, stores, dependencies
@@ -35,10 +35,10 @@ class Transfers:
         self._expected: list[int] = [] if sessions is None else sessions.expected.tolist()
         self._home: list[int] = [] if sessions is None else sessions.home.tolist()
         self._sessions = [Session(n) for n in self._expected]
-        self._sums: dict[int, list[Op]] = {}  # by the op that came last: whose contributions are in the sum
+        self._sums: dict[int, list[Op]] = {}  # by the last contributor of a sum: all its contributors
 
     def issue(self, op: Op) -> None:
-        """Local members are served by hub and memory; remote ones need the fabric."""
+        """`op` starts. Hub and memory serve its local members, links and switch its remote members."""
         world, local, remote = self.world, self.world.tables.local(op), self.world.tables.remote(op)
         for m in local:
             world.agenda.add(world.now + world.hardware.local, Event.LOCAL, op.node, m)
@@ -95,20 +95,20 @@ class Transfers:
     # ---- pulls --------------------------------------------------------------------------------------------
 
     def respond(self, member: int) -> None:
-        """A responder has read its memory; it may have to wait for its data to be there."""
+        """A responder has read its memory. Its response may wait for edges."""
         if self.dependencies.respond_waits.get(member, 0) > 0:
             self._held_responses.add(member)
         else:
             self.fabric.respond(member)
 
     def may_respond(self, member: int) -> None:
-        """The last edge that held back the response of `member` fell."""
+        """The last edge to the response of `member` fell."""
         if member in self._held_responses:
             self._held_responses.discard(member)
             self.fabric.respond(member)
 
     def responded(self, member: int) -> None:
-        """A response was granted by its up server."""
+        """An up server granted the response of `member`."""
         op = self.world.op_of(member)
         self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
         self.responses_left[op.id] -= 1
@@ -116,7 +116,7 @@ class Transfers:
             self.world.agenda.add(self.world.now + self.world.hardware.lat, Event.RESULT, op.node, op.id)
 
     def result(self, op: Op) -> None:
-        """All contributions of a pull have met, or the answer to a merged load is in the switch."""
+        """All contributions of a pull are in the switch, or the answer to a merged load is."""
         if op.kind is not Kind.MERGED_LOAD:
             self.fabric.result_out(op, op.node, op.response_cls, op.result)
             return
@@ -152,7 +152,7 @@ class Transfers:
             self.fabric.copy_out(op, self.world.tables.remote(op))
 
     def _contribute(self, op: Op) -> None:
-        """A contribution is added at line rate; the sum leaves when all have met, named after the last."""
+        """A contribution is added at line rate. The sum leaves after the last contribution and carries its id."""
         session = self._sessions[op.session]
         session.ops.append(op)
         session.tail = max(session.tail, self.fabric.tail[op.id])
@@ -164,7 +164,7 @@ class Transfers:
         self.fabric.leave(op)
 
     def _reduced(self, last: Op) -> None:
-        """The sum is visible at its home: one acknowledgement from there, one to every contributor."""
+        """The sum is visible at its home. The home sends one acknowledgement, and every contributor gets one."""
         self.stores.fill(self.world.tables.members[last.members[0]].rows, last.payload, last.id)
         self.fabric.up[self._home[last.session]].server.owe(last.ack_up)
         for op in self._sums.pop(last.id):
@@ -173,7 +173,7 @@ class Transfers:
             self._acknowledge(op)
 
     def _ask(self, op: Op) -> None:
-        """The first request goes on to the home; later ones wait in the session or are answered by it."""
+        """The first request goes on to the home. Later requests wait in the session, or the session answers them."""
         session = self._sessions[op.session]
         session.ops.append(op)
         if len(session.ops) == 1:
@@ -193,6 +193,6 @@ class Transfers:
         self.fabric.result_out(op, op.node, op.response_cls, op.result)
 
     def _release_if_over(self, session: int) -> None:
-        """After the last expected request the entry is free; an unexpected one would begin a new session."""
+        """After the last expected request the session is free. A further request begins a new session."""
         if len(self._sessions[session].ops) == self._sessions[session].expected:
             self._sessions[session] = Session(self._expected[session])

@@ -1,4 +1,4 @@
-"""What all parts of the oracle share: the clock, the record, and the list of points that were just passed."""
+"""State that all parts of the oracle share: the clock, the record, and the list of points that were just passed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dysharp.program.tables import Point, Tail
 
 @dataclass(slots=True)
 class Log:
-    """Columns of the Trace in the making (`program.trace.Trace`); `cancelled` holds ops that never run."""
+    """Columns of the Trace so far (`program.trace.Trace`). `cancelled`: ops that never run."""
 
     ready: list[int]
     issue: list[int]
@@ -29,7 +29,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A point just passed. `cause`: the op to name as the reason for what it releases."""
+    """A point that was just passed. `cause`: the op that the Trace names as the cause of the ops that it releases."""
 
     tail: Tail
     ident: int
@@ -37,7 +37,7 @@ class Passed:
 
 
 class Semaphores:
-    """Levels of all semaphores. Only an op that issues waits for room; what data touches overflows."""
+    """Levels of all semaphores. An op waits for room to issue. Holds by data never wait: they overflow."""
 
     def __init__(self, tables: Tables) -> None:
         holds, semaphores = tables.program.holds, tables.program.semaphores
@@ -57,14 +57,14 @@ class Semaphores:
             self._release[release_kind, release].append(h)
 
     def full(self, op: Op) -> list[int]:
-        """The semaphores that have no room for `op` to issue."""
+        """The semaphores without room for the issue of `op`."""
         need: dict[int, int] = defaultdict(int)
         for h in self._acquire.get((Point.OP_ISSUED, op.id), ()):
             need[self._sem[h]] += self._amount[h]
         return [s for s, n in need.items() if self.level[s] + n > self.capacity[s]]
 
     def passed(self, point: Point, ident: int) -> None:
-        """Take what is held from this point on, give back what is held until it (may come first: credit)."""
+        """Take holds that begin at this point, give back holds that end at it. A release may come first (credit)."""
         for h in self._acquire.get((point, ident), ()):
             self.level[self._sem[h]] += self._amount[h]
         for h in self._release.get((point, ident), ()):
@@ -72,7 +72,7 @@ class Semaphores:
 
 
 class World:
-    """Shared state of one run. `counts` says how often the rare branches were taken; tests print it."""
+    """Shared state of one run. `counts`: how often each rare branch was taken. Tests print it."""
 
     def __init__(self, tables: Tables) -> None:
         n_ops, n_members, n_tiles = len(tables.ops), len(tables.members), tables.program.n_tiles
@@ -93,7 +93,7 @@ class World:
         return self.agenda.now
 
     def moves(self, node: int, n_bytes: int) -> int:
-        """The memory of `node` reads or writes `n_bytes` from now on; when they have gone."""
+        """The memory of `node` reads or writes `n_bytes` from now on. Returns the time of the last byte."""
         return self.memory[node].read_or_write(self.now, n_bytes)
 
     def op_of(self, member: int) -> Op:
@@ -101,7 +101,7 @@ class World:
         return self.tables.ops[self.tables.members[member].op]
 
     def fire(self, tail: Tail, ident: int, cause: int) -> None:
-        """A point was passed. Edges of rows and tiles fall at once, those of ops first in, first out."""
+        """A point was passed. Edges of rows and tiles fall at once, edges of ops in first-in, first-out order."""
         passed = Passed(tail, ident, cause)
         if tail in (Tail.ROW_COMPLETE, Tail.TILE_READY):
             self.apply(passed)
@@ -109,7 +109,7 @@ class World:
             self.fired.append(passed)
 
     def issued(self, op: Op) -> None:
-        """`op` was taken by its issuer (or, a JOIN, fired)."""
+        """The issuer took `op`, or the JOIN `op` fired."""
         self.log.issue[op.id] = self.now
         self.semaphores.passed(Point.OP_ISSUED, op.id)
         self.fire(Tail.OP_ISSUED, op.id, op.id)
