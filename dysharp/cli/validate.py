@@ -46,7 +46,7 @@ def validate(
     jobs: int,
     as_json: bool,
 ) -> None:
-    """Compare predictions with public measurements: errors per family, also where they are bad.
+    """Compare predictions with public measurements: errors per family, large ones included.
 
     Systems are predicted by running their Programs, which takes minutes for a large file; NCCL and GEMMs by rate forms.
     """

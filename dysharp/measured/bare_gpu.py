@@ -1,7 +1,7 @@
 """Measurements of a bare GPU and its host: a copy in memory, a small kernel, a launch.
 
-They are too plain to judge a prediction by, so `validate` leaves them out, but each fixes a constant: only `calibrate`
-reads them. Their families are in no register.
+A copy or a launch is too plain to judge a prediction, so `validate` leaves these measurements out. Each of them fixes a
+constant, and `calibrate` reads them. Their families are not registered.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ def node_wake_up(node, leaf, sources, lanes, agenda):
 
 @block
 def node_links_ask(node, links, lanes, n_links):
-    """Classes that became non-empty in the hub of `node` are in the masks of its links, and idle links try."""
+    """Add the classes that became non-empty in the hub of `node` to the masks of its links. Idle links ask for a grant."""
     for i in range(node * n_links, (node + 1) * n_links):
         lanes.link[i, LINK_MASK] |= links.nodes[node, UP + SERVER_MASK]
         if lanes.link[i, LINK_FREE] == 1:
