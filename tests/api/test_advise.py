@@ -233,9 +233,9 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"tokens": 1 << 18}, "deepep-dispatch: tokens 262144 is outside the measured range on h100-sxm, 1 to 131072"),
-        ({"cluster": load_cluster("hw-dgx-h100").with_gpus(4)}, "deepep-dispatch: gpus 4 is outside the measured range on h100-sxm, 8"),
-        ({"model": replace(MEASURED, hidden=1024)}, "hidden 1024 is outside the measured range on h100-sxm, 2048 to 7168"),
+        ({"tokens": 1 << 18}, "deepep-dispatch: tokens 262144 is outside the measured range (1 to 131072 on h100-sxm)"),
+        ({"cluster": load_cluster("hw-dgx-h100").with_gpus(4)}, "deepep-dispatch: gpus 4 is outside the measured range (8 on h100-sxm)"),
+        ({"model": replace(MEASURED, hidden=1024)}, "hidden 1024 is outside the measured range (2048 to 7168 on h100-sxm)"),
         ({"cluster": load_cluster("hw-dgx-h200")}, "deepep-dispatch was not measured on h200-sxm"),
         ({"cluster": load_cluster("hw-dgx-h800")}, "deepep-combine has too few measurements on h800 (1, at least 8 count); error bars"),
         ({"direction": "bwd"}, "no measurement checks predictions of backward passes"),
@@ -249,9 +249,9 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
         ({"system": "megamoe", "cluster": load_cluster("hw-dgx-b200"), "options": {"form": "auto"}}, "dispatch bf16, weights fp8 was not"),
         ({"tokens": 64, "model": load_model("deepseek-v3")}, "sum; whole layers were measured on h100-sxm at tokens 4096 (here 64), experts "),
         ({"system": "megatron-a2a", "tokens": 256, "options": {"form": "auto"}}, "whole layers were measured on h100-sxm at tokens 4096 (here 256"),
-        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "times the mean of rows, but deepep-dispatch, deepep-combine, grouped-gemm were"),
+        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "the mean of rows, but deepep-dispatch, deepep-combine, grouped-gemm were"),
         ({"cluster": replace(load_cluster("hw-dgx-h100"), constants=(("deepep.call_us", 20.0),))}, "sets its own constants"),
-        ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range on h100-sxm, 4 to 24"),
+        ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range (4 to 24 on h100-sxm)"),
     ],
 )
 def test_what_lies_outside_carries_a_warning(changes: dict[str, Any], text: str) -> None:
