@@ -1,4 +1,4 @@
-"""What `network` simulates: from a cluster, the name of a recorded curve, or numbers."""
+"""The setting that `network` simulates, from a cluster, from the name of a recorded curve, or from numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Cluster, load_cluster
 
 MAX_LOADS = 1000
-GROUPS = 2  # of virtual channels: requests and answers
-HEADER_FLITS, PACKET_BYTES = 1, 128  # of a store
+GROUPS = 2  # groups of virtual channels: requests, answers
+HEADER_FLITS, PACKET_BYTES = 1, 128  # header and payload of a store
 
 DELAYS = {  # name on the command line: (owner, field)
     "terminal": ("network", "terminal_delay"),
@@ -29,7 +29,7 @@ _SUFFIXES = ("int2", "io2", "islip", "spec", "rd1", "hot4")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The network, its traffic, and the length of a cycle (ps; 0 = not known)."""
+    """A network, its traffic, and the length of a cycle in ps (0 = not known)."""
 
     name: str
     config: NetworkConfig
@@ -38,7 +38,7 @@ class Setting:
 
 
 def parse_loads(text: str) -> tuple[float, ...]:
-    """Loads of `0.1,0.2,0.5` or `first:last:step`, in order of size, each above 0 and at most 1."""
+    """Ascending loads from a text such as `0.1,0.2,0.5` or `first:last:step`. A load is above 0 and at most 1."""
     try:
         if ":" in text:
             first, last, step = (float(part) for part in text.split(":"))
@@ -58,7 +58,7 @@ def parse_loads(text: str) -> tuple[float, ...]:
 
 
 def parse_delays(text: str) -> dict[str, int]:
-    """`terminal=10,link=5`: cycles by name of DELAYS."""
+    """{name of DELAYS: cycles} from a text such as `terminal=10,link=5`."""
     delays: dict[str, int] = {}
     for part in text.split(","):
         name, equals, value = (p.strip() for p in part.partition("="))
@@ -71,8 +71,11 @@ def parse_delays(text: str) -> dict[str, int]:
 
 
 def parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> Traffic:
-    """Traffic of a pattern: `uniform`, a permutation by name, `permutation:T,...`, or `hotspot:W,...` (weights of the first terminals,
-    1 for all other terminals). `burst`: `ON:OFF`."""
+    """Traffic from the text of a pattern.
+
+    Patterns: `uniform`, the name of a permutation, `permutation:T,...`, `hotspot:W,...` (weights of the first terminals;
+    all other terminals have weight 1). `burst`: `ON:OFF` in cycles.
+    """
     name, colon, values = pattern.partition(":")
     if name not in PATTERNS:
         raise ConfigError(f"pattern: found {name[:40]!r}{nearest(name, PATTERNS)}")
@@ -94,7 +97,7 @@ def parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> 
 
 
 def curve_setting(name: str) -> Setting:
-    """The network of a recorded curve, read off its name, such as `xbar8_d10_v4b8_p9_int2` (docs/network.md)."""
+    """The setting of a recorded curve, from its name, such as `xbar8_d10_v4b8_p9_int2` (docs/network.md)."""
     shapes = "|".join(f"(?P<{shape}>{pattern})" for shape, pattern in zip(("x", "f", "t"), _flat_shapes(), strict=True))
     match = re.fullmatch(rf"(?:{shapes})(?:_d(?P<d>\d+))?_v(?P<v>\d+)b(?P<b>\d+)_p(?P<p>\d+)(?P<rest>(?:_\w+?)*)", name)
     if match is None:
@@ -120,8 +123,11 @@ def _flat_shapes() -> tuple[str, str, str]:
 
 
 def cluster_setting(cluster: Cluster, ports: int | None = None) -> Setting:
-    """One switch of a cluster under 128 B stores: `ports` (its own if None), virtual channels of both groups,
-    speed-up, and the delay of a link in flits."""
+    """The setting of one switch of a cluster under 128 B stores.
+
+    `ports`: ports of the network; None: the ports of the switch. Virtual channels of both groups, the speed-up and the
+    link delay come from the cluster.
+    """
     if ports is None:
         ports = -(-cluster.n_gpus * cluster.links_per_gpu // cluster.n_switches)
         if ports > WORD:
@@ -141,7 +147,10 @@ def network_setting(
     speedup: int | None = None, lanes: int | None = None, allocator: str | None = None, speculative: bool = False,
     hold_switch: bool = False, delays: str | None = None,
 ) -> Setting:  # fmt: skip
-    """A base (`cluster`, `curve`, or one 8 x 8 router of 4 virtual channels x 8 flits), changed by all arguments that are not None."""
+    """The setting of a base with changes: every argument that is not None replaces a value of the base.
+
+    Base: `cluster`, `curve`, or one 8 x 8 router with 4 virtual channels of 8 flits.
+    """
     if cluster is not None and curve is not None:
         raise ConfigError(f"network: found both cluster {cluster[:40]!r} and curve {curve[:40]!r}, expected one of the two")
     base = Setting("network", NetworkConfig(), Traffic())

@@ -14,7 +14,7 @@ F64 = NDArray[np.float64]
 class Errors:
     """Relative errors of `n` predictions, in percent.
 
-    | field | of predicted / measured - 1 |
+    | field | statistic of predicted / measured - 1 |
     |---|---|
     | `mape` | mean of the absolute values |
     | `median_ape`, `p90_ape` | median and 90th percentile of the absolute values |

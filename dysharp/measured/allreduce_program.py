@@ -1,9 +1,7 @@
 """All-reduce kernels as Programs, through the switch (multimem) or between peers.
 
-The lists of their steps are those of `compute.allreduce`.
-
-These are not systems of a MoE layer: `plan` takes bytes, not a Routing (docs/design/0008). Only measurements ask for
-them.
+The steps of each kernel come from `compute.allreduce`. All-reduces are not systems of a MoE layer: `plan` takes bytes
+instead of a Routing (docs/design/0008). Only measurements use them.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ I64 = NDArray[np.int64]
 def plan(cluster: Cluster, kernel: str, n_bytes: int, in_flight: int = 0) -> Program:
     """An all-reduce of `n_bytes` per GPU by `kernel` of `ALLREDUCES`.
 
-    `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
+    `in_flight`: largest number of bytes in flight of each load of a GPU; 0: no limit.
     """
     build = _AllReduce(cluster, n_bytes, in_flight)
     for step in ALLREDUCES[kernel]:
@@ -61,7 +59,7 @@ class _AllReduce:
         self.stored = False
 
     def step(self, name: str) -> None:
-        """One step behind the last one."""
+        """Add a step after the last step."""
         if name == "launch":
             self.before = self.delay(name, self.costs.kernel_ps)
         elif name == "copy":
@@ -72,7 +70,7 @@ class _AllReduce:
             self.before = self.flags()
         elif name == "sync":
             m = self.b.hardware
-            # The Program simulates the flight of the flags, and the acknowledgements of the stores before them.
+            # The Program simulates the flight of the flags and the acknowledgements of earlier stores.
             simulated = 2 * m.lat + (2 * m.lat + m.ack if self.stored else 0)
             self.before = self.flags()
             self.before = self.delay("sync", max(1, self.costs.sync_ps - simulated))
@@ -81,7 +79,7 @@ class _AllReduce:
         self.stored = name in STORES
 
     def move(self, name: str) -> None:
-        """A step that moves data; ends when all of it is there."""
+        """Add a step that moves data. It ends when all data have arrived."""
         whole, everything = [self.bytes] * self.n, np.full((self.n, self.n), self.bytes)
         own = np.repeat(np.array(self.shares)[:, None], self.n, axis=1)  # [gpu, peer]: the GPU's own share
         if name in ("pull", "pull+multicast"):
@@ -120,7 +118,7 @@ class _AllReduce:
             return node, pull
         store = self.wired("multicast", Kind.MULTICAST, node, size, to, self.issuers("multicast"))
         self.b.edges(Tail.OP_DONE, pull, Head.OP_ISSUE, store)
-        # The own addend's way up and the own copy's way down; members on the source's node use no link here.
+        # A GPU's own addend goes up and its own copy goes down. Members on the source's node use no link here.
         one = To(np.ones(len(node), np.int32), (node + 1) % self.n)
         loop = self.wired("own", Kind.PUT, node, size, one, self.issuers("own"))
         self.b.edges(Tail.OP_DONE, pull, Head.OP_ISSUE, loop)
@@ -154,7 +152,7 @@ class _AllReduce:
         return gpu.astype(np.int32), peer.astype(np.int32), size
 
     def sums_out(self, gets: tuple[I32, I64], parts: NDArray[np.int64]) -> tuple[I32, I64]:
-        """PUTs of the own share's trains to every peer, each behind the GETs of that train. Returns (node, op)."""
+        """PUTs of the own share to every peer, each train after the GETs of that train. Returns (node, op)."""
         node, peer, size = self.pairs(parts)
         puts = self.wired("put", Kind.PUT, node, size, To(np.ones(len(node), np.int32), peer), self.issuers("put"))
         train = np.arange(len(node)) // (self.n - 1)  # of all GPUs, one op per peer each
@@ -169,11 +167,11 @@ class _AllReduce:
         return self.b.ops(self.b.template(template), node, issuer=issuer[node], bytes=size, to=to, targets=1) + np.arange(len(node))
 
     def issuers(self, name: str) -> I32:
-        """One per GPU."""
+        """`[gpus]` one issuer per GPU."""
         return np.array([self.b.issuer(g, Discipline.READY_FIFO, name=name) for g in range(self.n)], np.int32)
 
     def limit(self, name: str, ops: I64, stream: I32) -> None:
-        """At most `window` trains of each stream under way."""
+        """Limit each stream to `window` trains in flight."""
         if self.window:
             streams, place = np.unique(stream, return_inverse=True)
             node = streams if name == "pull" else streams // self.n
@@ -183,7 +181,7 @@ class _AllReduce:
     # ---- launches, copies and flags --------------------------------------------------------------------------------
 
     def begin(self, ops: I64, node: I32 | I64) -> None:
-        """`ops` wait for the last step's end on their GPU."""
+        """`ops` wait for the end of the last step on their GPU."""
         if self.before is not None:
             self.b.edges(Tail.OP_DONE, self.before[node], Head.OP_ISSUE, ops)
 
@@ -196,7 +194,7 @@ class _AllReduce:
         return ops.astype(np.int32)
 
     def flags(self) -> I32:
-        """A word from every GPU to every GPU. Returns a JOIN per GPU that has all of its own."""
+        """Every GPU sends a word to every GPU. Returns one JOIN per GPU, which waits for all words to that GPU."""
         n = self.n
         _, row, tile = self.b.regions(self.gpus, np.full(n, n), WORD_BYTES, n, alloc=Alloc.PREFIX, name="flags")
         source, target = (axis.ravel().astype(np.int32) for axis in np.meshgrid(self.gpus, self.gpus, indexing="ij"))

@@ -1,7 +1,7 @@
 """Measurements of a bare GPU and its host: a copy in memory, a small kernel, a launch.
 
-A copy or a launch is too plain to judge a prediction, so `validate` leaves these measurements out. Each of them fixes a
-constant, and `calibrate` reads them. Their families are not registered.
+Each of them fixes a constant, so `calibrate` reads them. They judge no prediction, so `validate` leaves them out. Their
+families are not registered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CopyCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCase(Case):
-    """`calls` kernels that do nothing else."""
+    """A launch of `calls` empty kernels."""
 
     calls: float = 1.0
 
@@ -69,5 +69,5 @@ def _eager(m: Measurement) -> LaunchCase:
 MEMORY = Family("memory", _is_copy, _copy, _copy_us, in_bars=False, level=Level.GPU)
 LAUNCH = Family("launch", lambda m: _is_launch(m, "cuda graph"), _graph, _graph_us, in_bars=False, level=Level.GPU)
 HOST = Family("host", lambda m: _is_launch(m, "eager"), _eager, _eager_us, in_bars=False, level=Level.GPU)
-"""The host's launches are its constant as it was measured, which no fit has to find."""
+"""The host's launch time is measured directly and needs no fit."""
 BARE = (MEMORY, LAUNCH, HOST)

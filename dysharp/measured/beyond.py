@@ -21,7 +21,7 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1) -> list[d
 
     | field | holds |
     |---|---|
-    | `by` | what predicts |
+    | `by` | predictor |
     | `n`, `n_rows` | predictions, measurements |
     | `median_ape`, `p90_ape`, `bias` | errors in percent (`accuracy.Errors`); None without predictions |
     | `closed_median_ape` | error of the closed form; None without one |

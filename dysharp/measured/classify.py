@@ -1,4 +1,4 @@
-"""Every measurement of a file with its typed case, or with the reason why it has no prediction."""
+"""Sorts the measurements of a file: with a typed case, or with the reason for having no prediction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Parsed:
     case: Case
 
     def in_unit(self, us: float) -> float:
-        """A time as the unit of the measurement says it: a time, or work over time."""
+        """A time in us, converted to the unit of the measurement: a time, or work divided by time."""
         return self.case.work / us if self.case.work > 0 else us / self.measurement.us_per_unit
 
 
@@ -52,7 +52,7 @@ class Classified:
         return self._keep(lambda family: family is None or family.in_bars)
 
     def beyond_bars(self) -> Classified:
-        """The measurements of families beyond the bars alone."""
+        """Only the measurements of families beyond the bars."""
         return self._keep(lambda family: family is not None and not family.in_bars)
 
     def _keep(self, wanted: Callable[[Family | None], bool]) -> Classified:
@@ -61,7 +61,7 @@ class Classified:
 
 
 def classify(measurements: Iterable[Measurement]) -> Classified:
-    """Each measurement either with its case or with the reason why it has none."""
+    """Classify each measurement: with its case, or with the reason for having no case."""
     parsed, missing = list[Parsed](), list[Missing]()
     for m in measurements:
         family = family_of(m)
@@ -74,7 +74,7 @@ def classify(measurements: Iterable[Measurement]) -> Classified:
 
 
 def parse(m: Measurement, family: Family | None) -> Parsed:
-    """A measurement of `family` with its case. Raises `Unsupported` with the reason; scope comes before any number."""
+    """A measurement of `family` with its case. Raises `Unsupported` with the reason. Scope is checked first."""
     if family is None:
         raise Unsupported(NO_FAMILY)
     if reason := out_of_scope(m):

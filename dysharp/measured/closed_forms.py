@@ -1,4 +1,4 @@
-"""Closed forms of many measurements: cases are put into arrays once, then asked again and again by a fit."""
+"""Closed forms of many measurements. Cases are put into arrays once, because a fit evaluates them many times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F64 = NDArray[np.float64]
 class ClosedForms:
     """Predictions of closed forms for a sequence of measurements; NaN in families without a closed form.
 
-    One array call answers all cases that differ in numbers only.
+    One array call evaluates all cases that differ only in numbers.
     """
 
     def __init__(self, parsed: Sequence[Parsed]) -> None:
@@ -54,7 +54,7 @@ class ClosedForms:
 
 
 def stack(cases: Sequence[Case]) -> Case:
-    """Cases that differ in numbers only as one case whose numbers are float64 arrays `[n]`."""
+    """One case with float64 arrays `[n]`, from cases that differ only in numbers."""
     names = [name for name, value in _compared(cases[0]).items() if _is_number(value)]
     arrays: dict[str, Any] = {name: np.array([getattr(case, name) for case in cases], np.float64) for name in names}
     return replace(cases[0], **arrays)

@@ -31,21 +31,21 @@ from dysharp.specs.fitted import Fitted
 from dysharp.specs.gpu import list_gpus, load_gpu
 
 F64 = NDArray[np.float64]
-STEP = 1e-4  # of a logarithm
-LEAST_EFFECT = 0.02  # of a prediction, for a change of the constant by its whole: below, the prediction is independent
+STEP = 1e-4  # step of a logarithm in the Jacobian
+LEAST_EFFECT = 0.02  # d ln(prediction) / d ln(constant), below which a prediction counts as independent
 LEAST_ROWS = 3
-MOST_ERROR = 0.2  # standard error of a fitted constant, as part of it
+MOST_ERROR = 0.2  # largest relative standard error of a fitted constant
 ALONE = 0.99  # a prediction that grows in step with one constant is a measurement of it
-RESIDUAL = 0.02  # measurements repeat no better than this
+RESIDUAL = 0.02  # smallest assumed spread of repeated measurements
 PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a measurement that is 5 % off
 PULL_ROWS = 3
-BEYOND = "of a family beyond the bars, to which nothing is fitted"
+BEYOND = "of a family beyond the bars: no constant is fitted to it"
 OTHER_GPU = re.compile(r"(?<![A-Za-z])(?:\d+x)?(?:GH|GB|MI|RTX|[AHBLV])\s?\d{2,4}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFit:
-    """What the measurements of one cluster say about the constants.
+    """The result of a fit to the measurements of one cluster.
 
     | field | holds |
     |---|---|
@@ -82,7 +82,7 @@ class Improvement:
 def measurements_of(
     measurements: Sequence[Measurement], gpu: str
 ) -> tuple[list[Measurement], list[tuple[Measurement, str]]]:
-    """Measurements of a cluster's GPU, their hardware replaced by its name; and the rest, with the reason.
+    """(measurements of a cluster's GPU with its name as hardware, other measurements with the reason).
 
     A measurement that names no GPU is of this cluster.
     """
@@ -98,7 +98,7 @@ def measurements_of(
 
 
 def _gpu_named(hardware: str) -> str:
-    """The packaged GPU that a text names, the text itself where it names another one, "" where it names none."""
+    """The packaged GPU that a text names; the text itself if it names another GPU; "" if it names no GPU."""
     if hardware in list_gpus():
         return hardware
     known = next((name for text, name in GPUS if text in hardware), "")
@@ -121,7 +121,7 @@ def _with_bare(classified: Classified) -> Classified:
 
 
 def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mapping[str, Fitted]) -> ClusterFit:
-    """Fit what these measurements determine, beginning at `constants`. Closed forms alone are asked."""
+    """Fit the constants that these measurements determine, beginning at `constants`. The fit uses closed forms only."""
     own, others = measurements_of(measurements, gpu)
     everything = classify(own)
     classified, beyond = _with_bare(everything.in_bars()), everything.beyond_bars()
@@ -143,7 +143,7 @@ def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mappin
 
 
 def _is_worse(families: Sequence[str], errors: Sequence[Improvement]) -> bool:
-    """Whether a stage's fit predicts held-out shapes worse than the packaged constants, its families together."""
+    """Whether a stage's fit predicts held-out shapes of all its families worse than the packaged constants do."""
     ratios = [
         e.held_out.median_ape / max(e.before.median_ape, RESIDUAL)
         for e in errors
@@ -154,7 +154,7 @@ def _is_worse(families: Sequence[str], errors: Sequence[Improvement]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What all fits on one set of measurements share; `taken` are the stages that are fitted at all."""
+    """The data that all fits to one set of measurements share. `taken`: the stages to fit."""
 
     parsed: Sequence[Parsed]
     gpu: str
@@ -164,7 +164,7 @@ class _Task:
     def run(self, keep: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, str]]:
         """(fitted, refused) on the measurements of the mask `[parsed]`.
 
-        Stage by stage, as the packaged constants were fitted: later stages see what earlier ones found.
+        The stages run in the order of the packaged fit. A stage uses the constants of earlier stages.
         """
         parsed = [entry for entry, kept in zip(self.parsed, keep, strict=True) if kept]
         values = {name: constant.value for name, constant in self.constants.items()}
@@ -193,7 +193,7 @@ class _Task:
         return fitted, refused | dict.fromkeys(given, "the host of another machine")
 
     def held_out(self) -> F64:
-        """`[parsed]` predictions by constants fitted without the shape; NaN where nothing else is left."""
+        """`[parsed]` predictions by constants fitted without the shape; NaN if no other measurement is left."""
         labels = [label_of(entry, "shape") for entry in self.parsed]
         out = np.full(len(labels), np.nan)
         for fold in folds(labels, "shape"):
@@ -207,7 +207,7 @@ class _Task:
 
 
 def _host_of(parsed: Sequence[Parsed], host: Fitted) -> dict[str, float]:
-    """The host's constant: the median of its measured launches; empty without such a measurement."""
+    """The host's constant: the median of its measured launches. Empty without a measured launch."""
     launches = measured_values([entry for entry in parsed if entry.family is HOST])
     return {host.name: float(np.clip(np.median(launches), host.low, host.high))} if len(launches) else {}
 
@@ -231,9 +231,9 @@ def _fit_measurements(
 def _determined(
     parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str, float]
 ) -> tuple[list[str], dict[str, str]]:
-    """Which constants the measurements determine, and why not the rest.
+    """(constants that the measurements determine, reasons for the other constants).
 
-    The least certain constant is dropped until all that are left are certain.
+    The least certain constant is dropped until all remaining constants are certain.
     """
     slopes, residual = _slopes(parsed, names, values)
     reasons = dict[str, str]()
@@ -271,7 +271,7 @@ def _slopes(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str,
 
 
 def _why(slopes: F64, kept: Sequence[int], worst: int, error: float, names: Sequence[str]) -> str:
-    """How well a constant is known, and which constant the measurements cannot tell it from, if there is one."""
+    """The reason against a constant: its error, and the constant that has the same effect on the measurements."""
     own = slopes[:, kept[worst]]
     size = np.linalg.norm(own) * np.linalg.norm(slopes[:, kept], axis=0)
     alike = np.abs(own @ slopes[:, kept]) / np.maximum(size, 1e-12)

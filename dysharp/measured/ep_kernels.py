@@ -1,7 +1,7 @@
-"""What families of expert-parallel kernels share: their case, and times of kernels from Programs on the burst engine.
+"""The shared case of families of expert-parallel kernels, and times of kernels from Programs on the burst engine.
 
-A Program is run on few tokens and continued along the line through its two largest runs: every op beyond them is one of
-the same kind on the same resources. `tests/measured/test_ep_kernels.py` holds that line against full runs.
+A Program runs with few tokens. The time of more tokens lies on the line through the two largest runs, because further
+ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kernels.py` compares the line with full runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing
 
 NEAR, FAR = 256, 512
-"""Tokens per GPU of the two runs that carry the line."""
+"""Tokens per GPU of the two runs that define the line."""
 MANY_GPUS, FEWER = 16, 2
-"""With more than `MANY_GPUS` GPUs the two runs have 1 / `FEWER` of the tokens: a run has tokens times GPUs."""
+"""With more than `MANY_GPUS` GPUs the two runs have 1 / `FEWER` of the tokens, as a run grows with the GPUs."""
 Options = tuple[tuple[str, Any], ...]
 ROWS_AS = {2: "bf16", 1: "fp8-plain"}
 """Bytes of a model's element -> the data type of rows that a system sends as `rows`."""
@@ -40,7 +40,7 @@ RoutingOf = Callable[[Model, int, int], Routing]
 
 
 class Layout(NamedTuple):
-    """What all numbers of tokens have in common."""
+    """The fields that cases with different numbers of tokens share."""
 
     gpu: str
     gpus: int
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
 
 
 class EpFields(TypedDict):
-    """The fields of `EpCase` that every EP kernel reads alike."""
+    """The fields of `EpCase` that all families read in one way."""
 
     gpu: str
     gpus: int
@@ -79,11 +79,11 @@ class EpCase(Case):
         return ()
 
     def layout(self) -> Layout:
-        """The case without its tokens and what its family adds."""
+        """The case without tokens and without the fields of its family."""
         return Layout(self.gpu, self.gpus, self.hidden, self.experts, self.topk)
 
     def run_key(self) -> Hashable:
-        """One run has the times of all kernels, and runs of few tokens serve all numbers of tokens."""
+        """The layout: one run has the times of all kernels and serves all numbers of tokens."""
         return self.layout(), self.options()
 
     def effort(self) -> int:
@@ -92,7 +92,7 @@ class EpCase(Case):
 
 
 def ep_fields(m: Measurement) -> EpFields:
-    """What all EP kernels read. Raises `Unsupported` for what no cluster or routing can have."""
+    """The fields that all families read. Raises `Unsupported` for values that no cluster or routing can have."""
     gpu, n_gpus = gpu_of(m), number(m, "ep")
     numbers = {
         "tokens": number(m, "tokens_per_rank"),
@@ -146,7 +146,7 @@ def uniform(model: Model, gpus: int, tokens: int) -> Routing:
 def kernel_times(
     system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform
 ) -> dict[str, float]:
-    """Times in us of the kernels "prepare", "dispatch" and "combine": a run, or the line through the two largest."""
+    """Times in us of the kernels "prepare", "dispatch" and "combine", from a run or from the line through two runs."""
     ends = (NEAR, FAR) if case.gpus <= MANY_GPUS else (NEAR // FEWER, FAR // FEWER)
     prepared, received, end = marks_us(system, case, constants, ("prepared", "received"), ends, routing_of)
     return {"prepare": prepared, "dispatch": received - prepared, "combine": end - received}
@@ -162,7 +162,7 @@ def marks_us(
 ) -> tuple[float, ...]:
     """When the last ops of the templates `marks` are done, and the end of the Program, in us.
 
-    Up to the larger of `ends` tokens per GPU from one run, beyond it from the line through runs of both.
+    Up to the larger of `ends` tokens per GPU the times come from one run, beyond it from the line through two runs.
     """
     near, far = ends
     key = (system, case.options(), routing_of, case.layout(), frozen(constants), marks)
@@ -201,6 +201,6 @@ def _run(
 
 
 def _done(program: Program, trace: Trace, name: str) -> int:
-    """When the last op of the templates called `name` is done; 0 without one."""
+    """Time at which the last op of the templates called `name` is done; 0 without such an op."""
     templates = [i for i, template in enumerate(program.templates) if template.name == name]
     return int(trace.done[np.isin(program.ops.template, templates)].max(initial=0))

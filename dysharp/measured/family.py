@@ -31,7 +31,7 @@ LAST = 1000
 
 
 class Level(IntEnum):
-    """What a measurement exercises. Constants are fitted level by level, those of lower levels first."""
+    """The parts of a machine that a measurement exercises. Constants of lower levels are fitted first."""
 
     GPU = 0
     """One GPU alone."""
@@ -54,14 +54,14 @@ class Case:
     gpu: str
     """Name of the packaged GPU."""
     work: float = field(default=0.0, compare=False)
-    """For a rate: its unit times 1 us, as often as one call does it, so that the rate is `work` / time. 0: a time."""
+    """Work of one call in units of rate x us, so that the rate is `work` / time. 0: the measurement is a time."""
     dtypes: tuple[str, ...] = field(default=(), compare=False)
     """Data types that are moved or multiplied, such as "dispatch fp8"."""
     shape: str = field(default="", compare=False)
     """Measurements of one shape are held out together: the model and layout without tokens, rows or bytes."""
 
     def run_key(self) -> Hashable:
-        """Cases with equal keys share runs of Programs, so one process answers all of them."""
+        """Cases with equal keys share runs of Programs, so one process runs them."""
         return self
 
     def effort(self) -> int:
@@ -80,7 +80,7 @@ def no_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All that `validate`, `calibrate` and error bars know of a family. The decorator `family` describes the fields."""
+    """A family for `validate`, `calibrate` and error bars. The decorator `family` describes the fields."""
 
     name: str
     belongs: Callable[[Measurement], bool]
@@ -127,7 +127,7 @@ def family(
     | `belongs` | whether a measurement is of this family; no measurement may be of two |
     | `closed_us` | time in us by a closed form; called with numbers as arrays (`Case`) |
     | `program_us` | time in us by running the system's Program; it predicts the family where it exists |
-    | `predictor` | what predicts, in words; default: "program" or "rate form" |
+    | `predictor` | name of the predictor in tables; default: "program" or "rate form" |
     | `in_bars` | whether the family counts in means, coverage and bars and in the fit; else it has a table of its own |
     | `level` | what is measured; orders the fit |
     | `order` | place in tables |

@@ -24,7 +24,7 @@ MOST_DAMPING = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A constant the fit may move, within what its meaning allows."""
+    """A constant that the fit may move between its limits."""
 
     name: str
     start: float
@@ -41,7 +41,7 @@ def fit(
     weights: F64 | None = None,
     rounds: int = 60,
 ) -> dict[str, float]:
-    """Values of `free` that bring `predict(values)` nearest to `measured` (same unit, `[n]`), beside the `fixed` ones.
+    """Values of `free` that bring `predict(values)` nearest to `measured`, both `[n]` in one unit. `fixed` do not move.
 
     The error of a measurement is ln(predicted / measured); its loss is quadratic up to `SOFT` and linear beyond.
     `weights`: `[n]`, how often a measurement counts (families of unequal size). Deterministic. Returns only the free

@@ -54,7 +54,7 @@ def held_out(
 
 
 def label_of(entry: Parsed, by: str) -> str:
-    """The group that is held out together."""
+    """Name of the group that is held out with the measurement."""
     return entry.case.gpu if by == "gpu" else f"{entry.family.name}: {entry.case.shape}"
 
 
@@ -82,7 +82,7 @@ def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str)
         inside, outside = (errors_of(values[members], measured[members]).median_ape for values in (predicted, held))
         n_groups = len({label_of(parsed[i], by) for i in members})
         row: dict[str, Any] = {"by": by, "family": family, "n": len(members), "groups": n_groups, "fit": inside}
-        # With a single group nothing is left to fit on: the question has no answer.
+        # With a single group no measurement is left for the fit.
         without = {"held_out": None, "ratio": None} if n_groups == 1 else {"held_out": outside, "ratio": outside / inside}
         rows.append(row | without)
     judged = [row for row in rows if row["held_out"] is not None]

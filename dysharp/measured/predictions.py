@@ -1,4 +1,4 @@
-"""What `validate` judges: the Program's answer where the family has one, else the closed form's."""
+"""The predictions that `validate` judges: of the Program if the family has one, else of the closed form."""
 
 from __future__ import annotations
 

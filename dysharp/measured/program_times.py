@@ -27,7 +27,7 @@ class ProgramRequest:
     constants: Frozen
 
     def time(self) -> float | str:
-        """Time in us, or why the case has no Program: a refused case must not end the rest."""
+        """Time in us, or the reason of a refusal. A refused case does not stop the other cases."""
         try:
             return self.program_us(self.case, dict(self.constants))
         except DysharpError as error:
@@ -42,7 +42,7 @@ def frozen(constants: Constants) -> Frozen:
 def program_times(
     requests: Sequence[ProgramRequest], jobs: int = 1, on_progress: OnProgress | None = None
 ) -> list[float | str]:
-    """`[requests]` times in us, or why there is none. `jobs`: processes; the numbers do not depend on it."""
+    """`[requests]` times in us, or reasons of refusals. `jobs`: processes; times do not depend on `jobs`."""
     groups: dict[Hashable, dict[ProgramRequest, None]] = {}
     for request in requests:
         key = (request.program_us, request.case.run_key(), request.constants)
@@ -71,7 +71,7 @@ def _times(group: tuple[ProgramRequest, ...]) -> list[float | str]:
 
 
 def _end_with_parent() -> None:
-    """A process whose parent has been killed ends, too."""
+    """End this process when its parent has been killed."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -22,14 +22,16 @@ from dysharp.specs.gpu import load_gpu
 
 F64 = NDArray[np.float64]
 GIVEN = "given"
-"""Stage of an input of a machine: its host's launch time. It is read off measurements, as its owner would measure it,
-and kept when the GPU is held out."""
+"""Stage of the host's launch time, which is an input that describes a machine.
+
+Its value is read off measurements, and it stays when the GPU is held out.
+"""
 SIBLING = {"hopper.": "blackwell.", "blackwell.": "hopper."}
 ROUNDS = 3
 
 
 def stages(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, ...], list[str]]]:
-    """(families, constants) in the order they are fitted, by `Family.level`: later stages see what earlier ones found.
+    """(families, constants) in the order of fitting, by `Family.level`. A stage uses the constants of earlier stages.
 
     Raises `ConfigError` for a stage that names an unknown family.
     """
@@ -47,7 +49,7 @@ def level_of(families: Sequence[str]) -> Level:
 
 
 def ratios(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], predicted: F64) -> F64:
-    """`[parsed]` predictions over what the closed forms say, with the same constants."""
+    """`[parsed]` predictions divided by the closed forms' predictions with equal constants."""
     return predicted / ClosedForms(parsed).values({name: c.value for name, c in constants.items()})
 
 
@@ -56,8 +58,8 @@ def refit_programs(
 ) -> dict[str, Fitted]:
     """Constants that bring the Programs nearest to the measurements of families in the bars.
 
-    A least-squares fit asks for thousands of predictions, so it moves the closed forms. Each is scaled by its Program
-    over its closed form. Then the Programs run again with the new constants, `ROUNDS` times.
+    A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the
+    ratio of Program to closed form. Then the Programs run again with the new constants, `ROUNDS` times.
     """
     current, classified = dict(constants), classified.in_bars()
     for _ in range(ROUNDS if any(entry.family.program_us for entry in classified.parsed) else 1):
@@ -120,7 +122,7 @@ def _fit_stage(
     values: Mapping[str, float],
     ratio: F64,
 ) -> dict[str, float]:
-    # The measured values as the closed forms would have to say them.
+    # The values that the closed forms must predict.
     forms, measured = ClosedForms(parsed), measured_values(parsed) / ratio
     free = [Free(name, constants[name].value, constants[name].low, constants[name].high) for name in names]
     return fit(free, values, forms.values, measured, weights=family_shares(parsed))

@@ -1,4 +1,4 @@
-"""Which machine a measurement is of, and whether measurements of that machine are predicted at all."""
+"""The machine of a measurement, and whether measurements of that machine are predicted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ GPUS = (
 )
 """Text in the column `hardware` -> packaged GPU; the first match counts."""
 NOT_PACKAGED = ("GH200", "L20")
-"""Texts that contain the name of a packaged GPU, or stand beside one, and mean another GPU."""
+"""Texts that mean another GPU, although they contain or accompany the name of a packaged GPU."""
 OTHER_GPUS = ("MI300X", "MI355X", "Ascend", "L20")
 SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
-"""Texts in `hardware` of machines that are more than one NVLink domain, or none."""
+"""Texts in `hardware` of machines with several NVLink domains or without NVLink."""
 NO_GPU = "no packaged GPU of this kind"
 NO_DOMAIN = "more than one NVLink domain"
-GPUS_PER_NODE = 8  # of H800 nodes
+GPUS_PER_NODE = 8  # in H800 nodes
 CLUSTERS = {
     "h100-sxm": "hw-dgx-h100",
     "h200-sxm": "hw-dgx-h200",
@@ -34,9 +34,9 @@ CLUSTERS = {
 
 
 def out_of_scope(m: Measurement) -> str:
-    """Why measurements of this machine are not predicted, "" where they are: an NVIDIA machine, one NVLink domain.
+    """Why measurements of this machine are not predicted; "" for an NVIDIA machine of one NVLink domain.
 
-    Reads the columns `hardware` and `system` and four keys of `config_json`, and nothing else of the measurement.
+    Reads the columns `hardware` and `system` and four keys of `config_json`, and no other part of the measurement.
     """
     if any(text in m.hardware for text in OTHER_GPUS):
         return NO_GPU
@@ -54,7 +54,7 @@ def out_of_scope(m: Measurement) -> str:
 
 def gpu_of(m: Measurement) -> str:
     """The packaged GPU of a measurement. Raises `Unsupported` where there is none."""
-    if m.hardware in list_gpus():  # the owner of a cluster said which
+    if m.hardware in list_gpus():  # the owner of a cluster named the GPU
         return m.hardware
     name = next((gpu for text, gpu in GPUS if text in m.hardware), "")
     if not name or any(text in m.hardware for text in NOT_PACKAGED):

@@ -1,4 +1,4 @@
-"""The table of validated errors that travels with the package (`specs/data/validated.toml`)."""
+"""The packaged table of validated errors (`specs/data/validated.toml`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dysharp.measured.predictions import measured_values
 from dysharp.measured.trust import OTHER
 
 F64 = NDArray[np.float64]
-HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the rows behind them. GPU "other": rows of all
-GPUs, each while its GPU was held out of the fit; a family with rows of one GPU has none. `by`: what predicted the rows. Written by
+HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the measurements. GPU "other": errors
+of all measurements, each with its GPU left out of the fit; a family of one GPU has no such entry. `by`: the predictor. Written by
 dysharp validate --data measured.csv --hold-out shape --hold-out gpu --summary validated.toml"""
 RANGES: Mapping[str, tuple[str, ...]] = {
     "tokens": ("tokens_per_rank",),
@@ -29,14 +29,14 @@ RANGES: Mapping[str, tuple[str, ...]] = {
     "rows_per_expert": ("m_per_group", "rows_per_expert"),
     "bytes": ("bytes",),
 }
-"""Name of a range -> keys of `config_json` that give it."""
+"""Name of a range -> keys of `config_json` with its values."""
 
 
 def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
     """The text of `validated.toml`.
 
-    `predicted`: `[parsed]`, in the unit of each measurement. `held`: the same by `hold_out.held_out` "gpu", for GPUs
-    without measurements.
+    `predicted`: `[parsed]`, in the unit of each measurement. `held`: `[parsed]` predictions of `hold_out.held_out` by
+    "gpu", for GPUs without measurements.
     """
     by_family: dict[str, dict[str, list[int]]] = {name: {} for name in families_in_bars()}
     for i, entry in enumerate(parsed):

@@ -224,7 +224,7 @@ def _range_warnings(scope: PredictionScope, family: Family) -> list[str]:
         return [f"{name} was not measured on {gpu}; {bars}"]
     warnings = [f"{name} has too few measurements on {gpu} ({entry.n}, at least {FEWEST} count); {bars}"] if entry.n < FEWEST else []
     for number, value, limits in _outside(scope, entry):
-        warnings.append(f"{name}: {number} {value:g} is outside the measured range on {gpu}, {limits}")
+        warnings.append(f"{name}: {number} {value:g} is outside the measured range ({limits} on {gpu})")
     if unmeasured := scope.unmeasured_dtypes(family, entry):
         warnings.append(f"{name}: {', '.join(unmeasured)} was not measured on {gpu}, only {', '.join(entry.dtypes)}")
     return warnings

@@ -1,4 +1,4 @@
-"""Predictions against measurements: errors by group, family and size, what is not predicted and why, and the bars."""
+"""Predictions against measurements: errors by group, family and size, reasons without prediction, and the bars."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dysharp.specs.fitted import Fitted
 F64 = NDArray[np.float64]
 N_WORST = 20
 N_IDS = 3
-"""Measurements of one group that are named."""
+"""Number of measurements of one group that the report names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """What the product promises (percent, ratios): checked by `validate --check`."""
+    """The promised limits of errors (percent, ratios), which `validate --check` checks."""
 
     macro_median: float = 6.0
     """Mean over families of their median absolute errors."""
@@ -34,11 +34,11 @@ class Bars:
     family_median: float = 12.0
     """Largest median of a family."""
     hold_out_ratio: float = 1.5
-    """Median error with the group held out, over the fitted one."""
+    """Median error with the group held out, divided by the median error of the fit to all measurements."""
     constants: int = 39
-    """Most fitted numbers."""
+    """Largest number of fitted constants."""
     coverage: float = 90.0
-    """Of the measurements of families in the bars on NVIDIA machines in one NVLink domain."""
+    """Share of predicted measurements: families in the bars, on NVIDIA machines in one NVLink domain."""
 
 
 BARS = Bars()
@@ -46,7 +46,7 @@ BARS = Bars()
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What `dysharp validate` reports; `to_dict` is its `--json`."""
+    """The report of `dysharp validate`. `to_dict` has the fields of `--json`."""
 
     groups: list[dict[str, Any]]
     families: list[dict[str, Any]]
@@ -252,7 +252,7 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def check_bars(
     overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Each promise with its value here; a promise about nothing does not hold."""
+    """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
     at_most: list[tuple[str, float | None, float]] = [
         ("macro median error, %", overall["macro_median_ape"], BARS.macro_median),

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
+from dysharp.analysis import HostCosts, Measured, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
@@ -39,9 +39,13 @@ class Run:
     program: Program
     trace: Trace
 
+    @cached_property
+    def measured(self) -> Measured:
+        return measure(self.inputs, self.program, self.trace)
+
     @property
     def row(self) -> Row:
-        return make_row(self.inputs, measure(self.inputs, self.program, self.trace), None, NO_COSTS, blocks={})
+        return make_row(self.inputs, self.measured, None, NO_COSTS, blocks={})
 
 
 def _routing(name: str) -> Routing:

@@ -52,7 +52,7 @@ def test_every_packaged_figure_loads_and_names_its_source() -> None:
         ('source = "a test"', 'sorce = "a"', r'tiny.toml.sorce: unknown key; did you mean "source"'),
         ("tokens = 32", "tokns = 32", r'points.tokns: unknown key; did you mean "tokens"'),
         ('metric = "speedup"', 'metric = "spedup"', r'check\[0\].metric: found \'spedup\'; did you mean "speedup"'),
-        ('status = "reproduced"', 'status = "gap"', r"found a gap without its reason or ablation command, expected both"),
+        ('status = "reproduced"', 'status = "gap"', r"found a gap without a reason or without an ablation command, expected both"),
         ("at_least = 0.1\n", "", r"found status 'reproduced', expected a bound"),
         ('systems = ["dysharp", "deepep"]', 'systems = "dysharp"', r"points.systems: found 'dysharp', input should be a valid tuple"),
         ("tokens = 32", 'tokens = "many"', r"points.tokens.0: found 'many', input should be a valid integer"),

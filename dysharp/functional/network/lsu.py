@@ -1,5 +1,6 @@
-"""Load/store units: instructions wait for their target lists, leave, and are outstanding until done; requests are
-sent again.
+"""Load/store units: an instruction waits for its target list, leaves, and is outstanding until it is done.
+
+A request may be sent again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ NO_QUEUE = 1 << 30  # plain stores and loads do not pass the MultimemQ
 class LoadStoreUnits(Generic[T]):
     """The units of all GPUs. `send(t, attempt)`: the request of `t` leaves; `done(t)`: `t` is complete.
 
-    `entries` of the MultimemQ bound the instructions that wait for a target list. `duplicate_every` > 0: every so
-    many-th request to another GPU is sent again with the next attempt number.
+    `entries`: entries of the MultimemQ, the limit on instructions that wait for a target list. `duplicate_every` n > 0:
+    every n-th request to another GPU is sent again with the next attempt number.
     """
 
     def __init__(self, network: Network[T], entries: int, duplicate_every: int, send: Callable[[T, int], None], done: Callable[[T], None]) -> None:
@@ -37,7 +38,7 @@ class LoadStoreUnits(Generic[T]):
         self._step(t, lsu.Enter(t.tag, t.n_targets))
 
     def finish(self, t: T) -> None:
-        """All contributions of `t` are there."""
+        """All contributions of `t` have arrived."""
         self._step(t, lsu.Finish(t.tag))
 
     def waiting(self, gpu: int) -> Iterator[str]:

@@ -43,8 +43,8 @@ def request(t: Transaction, attempt: int, lane: int, payload: bytes) -> Packet:
 def dynamic_copies(request: Packet, experts_per_gpu: int, weights: bool) -> Iterator[tuple[int, Packet]]:
     """(GPU, replica) for every GPU that holds a target of a `dymultimem` request, ascending.
 
-    A replica names its targets as local experts. `weights`: its address is that of the request plus the position of the
-    GPU's first target in the list (the list must ascend).
+    A replica names its targets as local experts. `weights`: the replica's address is the request's address plus the
+    position of the GPU's first target in the list, which must ascend.
     """
     by_gpu: dict[int, list[int]] = defaultdict(list)
     first: dict[int, int] = {}
@@ -67,8 +67,9 @@ def plain_copies(request: Packet, gpus: Sequence[int]) -> Iterator[tuple[int, Pa
 
 
 def answer(request: Packet, op: Command, count: int, payload: bytes = b"", address: int = -1) -> Packet:
-    """Answer `op` of `count` targets to `request`, on the answer channel of its lane. `address`: another one than
-    that of the request.
+    """Answer `op` of `count` targets to `request`, on the answer channel of its lane.
+
+    `address`: default is the request's address.
     """
     if op in WITHOUT_COUNT:
         fields: dict[str, Any] = {"further": request.further}

@@ -34,28 +34,28 @@ T_contra = TypeVar("T_contra", bound=Transaction, contravariant=True)
 
 
 class Driver(Protocol[T_contra]):
-    """Who issues transactions, owns the memory behind the hubs, and hears of what is complete."""
+    """Issues transactions, owns the memory behind the hubs, and receives complete transactions."""
 
     def locate(self, gpu: int, address: int) -> tuple[HubTables, int]:
-        """The tables on `gpu` that translate a multimem address, and the block it lies in."""
+        """(tables on `gpu` that translate a multimem address, block of the address)."""
 
     def store(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
-        """Write a copy on `gpu`. `places`: None when software there knows the rows. `packet`: None for the source's
-        own copy.
+        """Write a copy on `gpu`. `places`: None if software on `gpu` knows the rows. `packet`: None for the copy of
+        the source GPU.
         """
 
     def load(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         """The rounded sum that `gpu` answers. Arguments as of `store`."""
 
     def complete(self, t: T_contra, value: Value) -> None:
-        """All contributions are there; `value` is their unrounded sum."""
+        """All contributions of `t` have arrived. `value`: their unrounded sum."""
 
     def notified(self, gpu: int, token: int, expert: int) -> None:
         """A notification has arrived at `gpu`."""
 
 
 class Network(Generic[T]):
-    """`n_gpus` hubs and sources under switch planes; `pool` chooses what happens next.
+    """`n_gpus` hubs and sources under switch planes. `pool` chooses the next event.
 
     `follows(packet)`: whether `Statistics.dump` lists the packet.
     """
@@ -117,15 +117,15 @@ class Network(Generic[T]):
         if self._faults.timeouts:
             self.pool.add((EXPIRE, (port, session)))
 
-    # ---- what drivers send -------------------------------------------------------------------------------------------
+    # ---- calls of drivers --------------------------------------------------------------------------------------------
 
     def open(self, t: T) -> None:
-        """`t` is under way from now on; its tag is taken."""
+        """Open `t` and take its tag."""
         self._transactions[t.source, t.tag] = t
         self._sources.open(t)
 
     def close(self, t: T) -> None:
-        """No packet of `t` is under way any more: its tag is free."""
+        """Free the tag of `t`, which has no packet in flight."""
         del self._transactions[t.source, t.tag]
         self._switch.forget((t.source, t.tag, 0))
 
@@ -143,7 +143,7 @@ class Network(Generic[T]):
         self._send(Wire(True, t.source, t.plane, int(packet.channel)), packet, due=t.due)
 
     def local(self, t: T, attempt: int, lane: Any) -> None:
-        """The source's own copy goes to its hub; no packet leaves. Copies of one `lane` stay in order."""
+        """Send the copy of the source GPU to its own hub, without a packet. Copies of one `lane` stay in order."""
         self._queues.put((LOCAL, (t.source, lane)), partial(self._at_own_hub, t, attempt), t.due)
 
     def notify(self, gpu: int, home: int, token: int, expert: int, plane: int, tag: int, lane: Any = 0) -> None:
@@ -189,7 +189,7 @@ class Network(Generic[T]):
     # ---- hubs --------------------------------------------------------------------------------------------------------
 
     def _at_hub(self, t: T, gpu: int, packet: Packet) -> None:
-        """A copy of a request is served, and answered when all its targets are."""
+        """Serve a copy of a request, and answer it when all its targets are served."""
         if t.dynamic:
             tables, block = self._driver.locate(gpu, packet.address)
             tables.look_up(t, packet.targets, block, lambda places: self._serve(t, gpu, places, packet))
@@ -207,7 +207,7 @@ class Network(Generic[T]):
         self._send(Wire(True, gpu, t.plane, int(reply.channel)), reply, history=value.parts, due=t.due)
 
     def _at_own_hub(self, t: T, attempt: int) -> None:
-        """The source's own copy is served in its hub, as `_at_hub`."""
+        """Serve the copy of the source GPU in its own hub, as in `_at_hub`."""
         if t.dynamic:
             tables, block = self._driver.locate(t.source, t.address)
             tables.look_up(t, t.near, block, lambda places: self._serve_own(t, attempt, places))

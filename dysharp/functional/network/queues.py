@@ -1,5 +1,6 @@
-"""Packets in flight: one first-in first-out queue per link, direction and virtual channel. Packets of different
-queues overtake each other.
+"""Packets in flight: one FIFO per link, direction and virtual channel.
+
+Packets in different queues overtake each other.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class Wire(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A packet on a wire. `history`: how its payload was added up, for the record only; receivers see `data`.
+    """A packet on a wire. `history`: expression of its payload, for the record only. Receivers see `data`.
 
-    `home`: the GPU that a notification is for, which its fields do not name.
+    `home`: destination GPU of a notification, which the packet's fields do not name.
     """
 
     data: bytes
@@ -33,9 +34,7 @@ class Flight:
 
 
 class PacketQueues:
-    """Queues between the parts of the network. The head of every queue is an event of `pool`, and the event names
-    the queue.
-    """
+    """Queues between the parts of the network. The head of each queue is an event of `pool`, with the queue's name."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""Source side: answers of transactions under way come together here."""
+"""Source side: collects the answers of open transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MERGED = frozenset({Command.MERGED_ACK, Command.EXPLICIT_ACK})
 
 
 class Sources(Generic[T]):
-    """The sources of all GPUs: what each waits for, and what it has so far."""
+    """The sources of all GPUs, with expected and received contributions."""
 
     def __init__(self, n_gpus: int, fmt: Format, statistics: Statistics) -> None:
         self._fmt, self._statistics = fmt, statistics
@@ -28,7 +28,7 @@ class Sources(Generic[T]):
         self._collects[t.source], _ = collect.step(self._collects[t.source], collect.Open(t.tag, t.n_targets))
 
     def add(self, t: T, attempt: int, count: int, value: Value) -> Value | None:
-        """`count` contributions to an attempt of `t`; the unrounded sum when they complete it, else None."""
+        """Add `count` contributions to an attempt of `t`. Returns the unrounded sum if `t` is complete, else None."""
         self._collects[t.source], outputs = collect.step(self._collects[t.source], collect.Piece(t.tag, attempt, count, value))
         for out in outputs:
             if isinstance(out, collect.Complete):
@@ -37,8 +37,9 @@ class Sources(Generic[T]):
         return None
 
     def arrive(self, t: T, packet: Packet, history: Any) -> Value | None:
-        """A merged acknowledgement, a result, a partial sum, or a response that passed the switch by. Returns as
-        `add`.
+        """Receive a merged acknowledgement, a result, a partial sum, or a response that the switch did not merge.
+
+        Returns as `add`.
         """
         if packet.op in MERGED:
             return self.add(t, packet.attempt, t.n_far, NOTHING)
@@ -49,8 +50,9 @@ class Sources(Generic[T]):
         return self.add(t, packet.attempt, count, Value(self._fmt.read(data, packet.dtype), history))
 
     def _whole(self, t: T, packet: Packet) -> bytes:
-        """The payload of a partial sum once all its packets are there (one can be longer than a packet), else b"";
-        they come in order.
+        """The payload of a partial sum if all its packets have arrived, else b"".
+
+        A partial sum can take several packets, which arrive in order.
         """
         session = session_of(packet)
         data = self._parts.pop(session, b"") + packet.payload

@@ -12,15 +12,15 @@ TABLES = ("al_tlb", "ts", "reduction", "or", "multimemq")  # in the order in whi
 
 @dataclass(slots=True)
 class Statistics:
-    """What a run of the network counted.
+    """Counts of a run of the network.
 
     | field | counts |
     |---|---|
     | `packets` | packets by kind, once per link they cross |
     | `flits` | flits by direction, `up` and `down` |
     | `up_bytes`, `down_bytes` | bytes by GPU, as `Trace.up_busy` and `Trace.down_busy` |
-    | `tables` | per block: its size, and how often something happened in it |
-    | `injected` | faults that really happened, by kind |
+    | `tables` | per block: size, and events by kind |
+    | `injected` | faults that happened, by kind |
     | `dump` | packets of the followed token, as text |
     """
 

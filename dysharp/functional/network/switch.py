@@ -26,8 +26,10 @@ def session_of(packet: Packet) -> Session:
 
 
 class Switch(Generic[T]):
-    """All planes. `send(gpu, plane, packet, history, transaction)` puts a packet on a link down; `opened(port,
-    session)` hears of every reduction session. A packet that comes up is handled at once, completely.
+    """All switch planes.
+
+    `send(gpu, plane, packet, history, transaction)` puts a packet on a down link. `opened(port, session)` is called for
+    every reduction session. A packet from an up link is handled at once.
     """
 
     def __init__(
@@ -58,13 +60,13 @@ class Switch(Generic[T]):
             self._request(port, packet, t)
 
     def expire(self, port: Port, session: Session) -> None:
-        """The session was idle for too long. Nothing happens to a session that is gone."""
+        """Time out a session that was idle too long. A closed session is ignored."""
         if session in self._sums[port].table:
             self._statistics.injected["timeout"] += 1
         self._reduce(port, reduction.Expire(session))
 
     def forget(self, session: Session) -> None:
-        """No packet of `session` is under way any more."""
+        """Forget `session`, which has no packet in flight."""
         self._requests.pop(session, None)
 
     def _request(self, port: Port, packet: Packet, t: T) -> None:
@@ -98,9 +100,7 @@ class Switch(Generic[T]):
             self._leave(port[0], out)
 
     def _leave(self, plane: int, out: reduction.Output[Value]) -> None:
-        """What the table lets out goes down to the source: a rounded sum, an unrounded part of one, or a response as
-        it came.
-        """
+        """Send an output of the table to the source: a rounded sum, an unrounded partial sum, or a response."""
         request, t = self._requests[cast(Session, out.session)]
         value = out.value
         if isinstance(out, reduction.Partial):
@@ -119,5 +119,5 @@ class Switch(Generic[T]):
 
 
 def _bracket(head: str, value: Value) -> Any:
-    """The history of a sum made here; gate gradients have none."""
+    """The expression of a sum of this switch. Gate gradients have no expression."""
     return ((head, value.parts),) if value.parts else ()

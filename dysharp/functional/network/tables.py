@@ -16,7 +16,7 @@ Served = Callable[[list[Place]], None]
 
 
 class TablesOwner(Protocol):
-    """Who has the memory behind the tables."""
+    """The owner of the memory behind the tables."""
 
     def allocated(self, key: Key, layout: int) -> None:
         """The first touch of `key` got block `layout` of its expert. Tell the tracker (`tracker.Bind`)."""
@@ -33,7 +33,7 @@ class TablesOwner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Lookups:
-    """A copy in the hub until all its targets are translated. `t`: its transaction."""
+    """A copy that waits in the hub until all its targets are translated. `t`: its transaction."""
 
     t: Transaction
     missing: int
@@ -42,8 +42,8 @@ class Lookups:
 
 
 class HubTables:
-    """AL Table, TLB and tracker of `gpu`. `miss(tables, key)`: read the AL Table in memory; `memory_answers` must
-    follow.
+    """AL Table, TLB and tracker of `gpu`. `miss(tables, key)` reads the AL Table in memory, and a call of
+    `memory_answers` must follow.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class HubTables:
         self._ts_counts = statistics.table("ts", entries=ts.entries)
 
     def look_up(self, t: Transaction, experts: tuple[int, ...], block: int, served: Served) -> None:
-        """Translate `block` for each local expert; stores allocate. `served` gets the places, ascending, once all
-        are translated.
+        """Translate `block` for each local expert; stores allocate. `served` gets the places in ascending order
+        when all of them are translated.
         """
         lookups = Lookups(t, len(experts), served)
         for e in experts:

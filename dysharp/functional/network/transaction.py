@@ -1,4 +1,4 @@
-"""A transaction: one packet's worth of an instruction, from its request to its last answer."""
+"""A transaction: the share of one packet in an instruction, from request to last answer."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ PULLS = frozenset({Command.DYLD, Command.EXPLICIT_LD, Command.MULTIMEM_LD})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What source, switch and hubs know of a transaction. Drivers of the network add fields of their own.
+    """The fields of a transaction that source, switch and hubs share. Drivers of the network add further fields.
 
     | field | meaning |
     |---|---|
-    | `source`, `tag` | the GPU that issued it, and its name there |
-    | `command` | what its request is |
-    | `plane` | the switch plane that all its packets cross |
-    | `address` | multimem address of its first byte; explicit requests: the first target's address |
+    | `source`, `tag` | GPU that issues the transaction, number of the transaction on that GPU |
+    | `command` | command of the request |
+    | `plane` | switch plane of all its packets |
+    | `address` | multimem address of the first byte; explicit requests: the first target's address |
     | `further` | addresses of further targets (explicit requests) |
-    | `block` | multimem address of its block, which answers to plain and explicit copies carry |
-    | `dtype`, `n_bytes` | elements and size of its payload, or of the sum that it asks for |
+    | `block` | multimem address of the block, which answers to plain and explicit copies carry |
+    | `dtype`, `n_bytes` | element type and size of the payload or of the requested sum |
     | `stage` | stage bit (dynamic requests) |
     | `targets` | listed experts on other GPUs (dynamic requests) |
-    | `far` | other GPUs that get a copy (explicit and plain requests) |
+    | `far` | other GPUs that receive a copy (explicit and plain requests) |
     | `near` | local experts on the source GPU, ascending (dynamic requests) |
     | `n_far`, `n_near` | contributions (responses or acknowledgements, by target) of other GPUs and of the source |
-    | `weights` | gate weights or gradients: a dynamic copy's low address bits say where its GPU's begin in the list |
-    | `due` | time of a Trace at which its packets move; 0 without a Trace |
+    | `weights` | gate weights or gradients: low address bits of a copy hold the list position of its first target |
+    | `due` | time in the Trace at which the packets move; 0 without a Trace |
     """
 
     source: int
@@ -57,27 +57,30 @@ class Transaction:
 
     @property
     def dynamic(self) -> bool:
-        """It lists experts and hubs translate its address; else software at the receiver knows the rows."""
+        """True: the request lists experts, and hubs translate its address.
+
+        False: software at the receiver knows the rows.
+        """
         return self.command in DYNAMIC
 
     @property
     def listed(self) -> bool:
-        """Its LSU fetches a target list, so it takes an entry of the MultimemQ."""
+        """True: the LSU fetches a target list, so the request takes an entry of the MultimemQ."""
         return self.n_far > 0 and self.command in LISTED
 
     @property
     def pull(self) -> bool:
-        """It reads and adds; else it stores."""
+        """True: the transaction reads and adds. False: it stores."""
         return self.command in PULLS
 
     @property
     def elements(self) -> int:
-        """Elements of its payload or sum."""
+        """Number of elements in the payload or sum."""
         return self.n_bytes // self.dtype.item_bytes
 
     @property
     def n_targets(self) -> int:
-        """Contributions that complete it."""
+        """Number of contributions of a complete transaction."""
         return self.n_far + self.n_near
 
 

@@ -1,4 +1,4 @@
-"""Values with their history: what blocks add up, and the bytes that carry it."""
+"""Values with the history of their sums, and their bytes on the wire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORED = {dtype: number(dtype.name.lower()).stored for dtype in (Dtype.INT32, Dt
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A sum in the work dtype and the parts it was made of, in order."""
+    """A sum in the work dtype and its parts, in order."""
 
     array: Array
     parts: tuple[Expression, ...]
@@ -27,14 +27,12 @@ class Value:
         return Value(self.array + other.array, self.parts + other.parts)
 
 
-NOTHING = Value(np.zeros(0), ())  # what an acknowledgement adds
+NOTHING = Value(np.zeros(0), ())  # the value of an acknowledgement
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How values of a run look on the wire. Every packet names its dtype; sums are computed in the work dtype of
-    `number`.
-    """
+    """The wire format of values in a run. Every packet names its dtype. Sums are in the work dtype of `number`."""
 
     number: Number
 

@@ -1,4 +1,4 @@
-"""One GPU of a Program: rows of its expert slots, what its tables say about them, and what packets bring and fetch."""
+"""One GPU of a Program: rows of its expert slots, tables for these rows, and payloads of packets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Hub:
     """A `Place` here is (local expert, place as in `Layout`). `tile_ready(tile)` is called once per tile of the
     Program.
 
-    `entries`: of the TLB and of the TS table; `row_bytes`: what makes a row of a tile complete.
+    `entries`: (entries of the TLB, entries of the TS table). `row_bytes`: bytes of a complete row.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Hub:
         self.notices: dict[int, list[int]] = {}  # rows by tile whose output is visible
 
     def _start(self, entries: tuple[int, int], row_bytes: int) -> tuple[al_table.AlState, tracker.TrackerState]:
-        """Empty tables; tables that hold the layout when it is given (backward, PREFIX)."""
+        """Empty tables, or tables with the layout if slots are fixed (backward pass, PREFIX)."""
         layout, regions = self.layout, self.regions
         spans = [range(*layout.row_ptr[region : region + 2]) for region in regions]
         tile_rows = max((layout.tile_rows[region] for region in regions), default=1)
@@ -58,13 +58,13 @@ class Hub:
         known = [((e, token), i) for e, tokens in enumerate(order) for i, token in enumerate(tokens)]
         return al_table.bound(len(regions), entries[0], known), tracker.bound(shape, entries[1], order)
 
-    # ---- what the tables say (TablesOwner) ---------------------------------------------------------------------------
+    # ---- calls of the tables (TablesOwner) ---------------------------------------------------------------------------
 
     def allocated(self, key: Key, layout: int) -> None:
         self.bind(*key, layout)
 
     def unbound(self, t: Transaction, key: Key) -> None:
-        raise EmulationMismatch(f"GPU {self.gpu}: found a read of expert {key[0]}, token {key[1]}, expected one that Dispatch wrote")
+        raise EmulationMismatch(f"GPU {self.gpu}: found a read of expert {key[0]}, token {key[1]}, expected a row that Dispatch wrote")
 
     def tile_ready(self, tile: tracker.Tile) -> None:
         self._tile_ready(self.layout.tile_ptr[self.regions[tile[0]]] + tile[1])
@@ -76,8 +76,9 @@ class Hub:
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def bind(self, expert: int, token: int, slot: int = UNBOUND) -> int:
-        """Bind a token's row of a local expert (to `slot`, or the next free one) unless it is bound; returns its
-        place.
+        """Give a token's row of a local expert the slot `slot`, or the next free slot, unless the row has a slot.
+
+        Returns the place of the row.
         """
         row = self.row_of.get((expert, token))
         if row is None:
@@ -96,9 +97,7 @@ class Hub:
         return [(e, self.layout.row_ptr[self.regions[e]] + block) for e, block in blocks]
 
     def places(self, token: int) -> list[Place]:
-        """All rows of a token on this GPU: what software here knows. Raises EmulationMismatch for a row that is not
-        written yet.
-        """
+        """Places of all rows of a token on this GPU. Raises EmulationMismatch for a row that is not written yet."""
         rows = [(e, self.row_of.get((e, token))) for e in range(len(self.regions))]
         places = [(e, self.layout.place[row]) for e, row in rows if row is not None]
         if any(place == UNBOUND for _, place in places):
@@ -114,7 +113,7 @@ class Hub:
         return [self.layout.column_of[token, slot] for slot in self.slots(places)]
 
     def write(self, name: str, place: Place, chunk: int, payload: bytes) -> None:
-        """A chunk becomes visible in a row of buffer `name`."""
+        """Write a chunk into a row of buffer `name`, so that it is visible."""
         number, begin = self._t.number, chunk * PACKET_BYTES // self._t.number.bytes
         self.memory.rows(name)[place[1], begin : begin + len(payload) // number.bytes] = np.frombuffer(payload, number.stored)
         self.visible(place, chunk, len(payload))
@@ -125,7 +124,7 @@ class Hub:
         self.visible(place, chunk, 4)
 
     def visible(self, place: Place, chunk: int, n_bytes: int) -> None:
-        """`n_bytes` of a row, its chunk number `chunk`, can be read by all SMs."""
+        """Report that all SMs can read chunk `chunk` of a row, `n_bytes` long."""
         self.tables.track(tracker.Store(place[0], self._block(*place), chunk, n_bytes))
 
     def computed(self, tile: int, *, last: bool) -> None:
@@ -134,12 +133,13 @@ class Hub:
         local = (self.regions.index(region), tile - self.layout.tile_ptr[region])
         self.tables.track(tracker.Gemm2Block(local) if last else tracker.Gemm1Block(local))
 
-    # ---- what packets fetch ------------------------------------------------------------------------------------------
+    # ---- loads -------------------------------------------------------------------------------------------------------
 
     def load(self, one: Instruction, places: list[Place], address: int) -> Value:
         """The answer to a copy of a pull: the rounded sum of the rows at `places`, or their gate gradients.
 
-        `address`: of the copy; for gate gradients its low bits say where those of this GPU begin in the target list.
+        `address`: address of the copy. For gate gradients, its low bits hold the list position of this GPU's first
+        target.
         """
         if not one.weights:
             return self.results(places, one.columns)
@@ -159,12 +159,10 @@ class Hub:
         out[indices] = [self.memory.gate_grad[place] for _, place in places]
         return Value(out, ())
 
-    # ---- what packets bring ------------------------------------------------------------------------------------------
+    # ---- stores ------------------------------------------------------------------------------------------------------
 
     def payload(self, one: Instruction) -> bytes:
-        """What a store of this GPU brings: a piece of a token, its gate weights, a sum, gate gradients, or a control
-        word.
-        """
+        """The payload of a store: a chunk of a token row, gate weights, a sum, gate gradients, or a control word."""
         if one.template.fn == "control":
             return bytes(one.n_bytes)
         if one.template.fn != "copy":
@@ -174,7 +172,7 @@ class Hub:
         if one.weights:
             return self._weights(one)
         if one.token < 0 or one.token // self._t.routing.tokens_per_gpu != self.gpu:
-            raise EmulationMismatch(f"op {one.op}: found token {one.token} read on GPU {self.gpu}, expected one of its own")
+            raise EmulationMismatch(f"op {one.op}: found token {one.token} read on GPU {self.gpu}, expected a token of this GPU")
         first = one.chunk * PACKET_BYTES
         row: bytes = self._t.tokens[one.token].tobytes()
         return row[first : first + one.n_bytes]
@@ -188,9 +186,7 @@ class Hub:
         return self._fmt.write(weights, one.dtype)
 
     def pushed(self, one: Instruction, token: int) -> list[Place]:
-        """Places of what a push adds up: all rows of `token` here, or the one row that belongs into its partial row
-        (fn "row").
-        """
+        """Places of the rows that a push adds: all rows of `token` on this GPU, or one expert's row (fn "row")."""
         if one.template.fn != "row":
             return self.places(token)
         (partial,) = self._decoder.rows(one.members[0])

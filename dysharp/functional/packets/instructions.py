@@ -1,4 +1,4 @@
-"""From ops of a Program to transactions, one per packet of payload."""
+"""Turns ops of a Program into transactions, one per packet of payload."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_WEIGHTS = 32  # gate weights in one packet of 128 B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction(Transaction):
-    """One packet's worth of an op. `token`: the op's key, -1 = none; `chunk`: number of the packet in the op.
+    """The share of one packet in an op. `token`: the op's key, -1 = none. `chunk`: number of the packet in the op.
 
-    `members`: the op's members, `local`: the one on the source GPU, -1 = none.
+    `members`: the op's members. `local`: the member on the source GPU, -1 = none.
     """
 
     op: int
@@ -42,9 +42,7 @@ class Instruction(Transaction):
 
 
 def command_of(framing: Framing, kind: Kind) -> Command:
-    """What a request of an op is: a listed one where the framing has target lists, an explicit one where it repeats
-    addresses.
-    """
+    """The command of an op's request: listed if the framing has target lists, explicit if it repeats addresses."""
     if framing.targets_per_ext:
         return Command.DYLD if kind in PULLS else Command.DYST
     if framing.address_per_target:
@@ -55,7 +53,7 @@ def command_of(framing: Framing, kind: Kind) -> Command:
 
 
 class Decoder:
-    """The instructions of every op, made when the op issues. `all`: by tag."""
+    """Makes the instructions of an op when the op issues. `all`: all instructions, by tag."""
 
     def __init__(self, program: Program, tensors: Tensors, layout: Layout, planes: int, trace: Trace | None) -> None:
         self.p, self.layout, self.planes = program, layout, planes
@@ -66,16 +64,16 @@ class Decoder:
         self._done = None if trace is None else trace.done
 
     def rows(self, member: int) -> list[int]:
-        """Rows a member fills or reads."""
+        """Rows that a member fills or reads."""
         rows: list[int] = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         return rows
 
     def member_at(self, one: Instruction, gpu: int) -> int:
-        """The member of an instruction's op on `gpu`: what software at the receiver knows of plain stores and loads."""
+        """The member of an instruction's op on `gpu`. Software at the receiver knows it for plain stores and loads."""
         return next(m for m in one.members if self.node[m] == gpu)
 
     def of_op(self, op: int) -> list[Instruction]:
-        """New instructions for `op`: its data packets, then that of its gate weights or gate gradients."""
+        """New instructions for `op`: data packets, then the packet of gate weights or gate gradients."""
         p = self.p
         framing, n_bytes = p.framings[p.templates[p.ops.template[op]].framing], int(p.ops.bytes[op])
         n_data, n_aux = framing.packets(n_bytes), framing.packets(int(p.wires.aux[p.ops.wire[op]]))
@@ -144,7 +142,7 @@ class Decoder:
 
 
 def check_program(p: Program, t: Tensors) -> None:
-    """Refuse what packets do not carry. Raises ConfigError."""
+    """Raise ConfigError for parts of a Program that packets do not carry."""
     kinds = {template.kind for template in p.templates} - {Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.MULTICAST, Kind.PULL_REDUCE}
     if kinds:
         names = ", ".join(sorted(Kind(k).name for k in kinds))
@@ -167,7 +165,7 @@ def _check_row_format(p: Program, t: Tensors) -> None:
 
 
 def _check_riding(p: Program, t: Tensors) -> None:
-    """What rides along can only be gate weights (forward Dispatch) or gate gradients (backward Combine)."""
+    """Only gate weights (forward Dispatch) and gate gradients (backward Combine) may follow a row."""
     moves = np.flatnonzero(p.ops.wire >= 0)
     _, first = np.unique(np.stack((p.ops.template[moves], p.ops.wire[moves])), axis=1, return_index=True)
     for op in moves[np.sort(first)].tolist():

@@ -1,4 +1,4 @@
-"""The packet path: a Program drives the network. Ops become transactions; tables and packets say what has happened."""
+"""The packet path: a Program drives the network. Ops become transactions; tables and packets report events."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from dysharp.program.constants import sessions_of_table
 from dysharp.protocol import readiness
 from dysharp.specs import Cluster, load_cluster
 
-ISSUE, DONE = N_KINDS, N_KINDS + 1  # events of this driver, behind the network's
+ISSUE, DONE = N_KINDS, N_KINDS + 1  # events of this driver, numbered after the network's events
 FIRST_GEMMS, LAST_GEMMS = ("gemm1", "gemm2_dgrad"), ("gemm2", "gemm1_dgrad")
-SHOWN = 3  # table entries named by the watchdog
+SHOWN = 3  # number of table entries in the watchdog's message
 
 
 def run_packets(
@@ -51,8 +51,8 @@ def run_packets(
     """Interpret `program` on `tensors`, packet by packet. Arguments as `run_rows`; table sizes are the cluster's unless
     `faults` shrinks them.
 
-    `dump_token`: list the packets of this token in `Statistics.dump`. Raises EmulationMismatch when nothing can happen
-    and ops are left, ConfigError for parts of a Program that packets do not carry.
+    `dump_token`: list the packets of this token in `Statistics.dump`. Raises EmulationMismatch when no event is
+    possible and ops are left, ConfigError for parts of a Program that packets do not carry.
     """
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
@@ -64,7 +64,7 @@ def run_packets(
 
 
 def _pool(order: str, seed: int, faults: Faults) -> Pool:
-    """Late memory is an adversary of its own: misses are answered last."""
+    """The pool of an order. With late memory, misses are answered last."""
     if faults.late_memory:
         order = "late-delivery" if order == "random" else order
         return make_pool(order, seed, frozenset({MEMORY}), frozenset({DONE}))
@@ -116,7 +116,7 @@ class _PacketDriver:
         self.statistics.table("or", entries=entries)
 
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
-        """Step until nothing can happen. Raises EmulationMismatch (the watchdog) if ops are left then."""
+        """Step until no event is possible. Raises EmulationMismatch (the watchdog) if ops are left then."""
         self.progress.start()
         events = 0
         while len(self.network.pool):
@@ -141,7 +141,7 @@ class _PacketDriver:
             yield from self.lsus.waiting(gpu)
 
     def _count_overflows(self) -> None:
-        """How often small tables really overflowed."""
+        """Count the overflows of small tables."""
         tables, injected = self.statistics.tables, self.statistics.injected
         if self.faults.tlb_entries:
             injected["al-tlb"] += tables["al_tlb"]["misses"]
@@ -154,13 +154,13 @@ class _PacketDriver:
         one = self.decoder.all[packet.tag]
         return one.token == self.dump_token and one.template.fn in ("copy", "sum", "row")
 
-    # ---- what the Program lets happen (progress.Listener) ------------------------------------------------------------
+    # ---- possible events (progress.Listener) -------------------------------------------------------------------------
 
     def may_issue(self, op: int) -> None:
         self.network.pool.add((ISSUE, op), 0 if self.trace is None else int(self.trace.issue[op]))
 
     def may_respond(self, member: int) -> None:
-        """No Program that packets carry holds a response back (`check_program`)."""
+        """Not used: `check_program` refuses Programs that hold a response back."""
 
     def tile_notifies(self, tile: int) -> None:
         """The tracker's notices of a tile go to the tokens' sources, each as a packet unless it stays on the GPU."""
@@ -208,8 +208,7 @@ class _PacketDriver:
         self.progress.fire(Tail.TILE_READY, tile)
 
     def _send(self, one: Instruction, attempt: int) -> None:
-        """An instruction leaves: its own copy to the hub next door, the request to the switch unless all its targets
-        are local.
+        """Send an instruction: the own copy to the own hub, and the request to the switch unless all targets are local.
         """
         if one.local >= 0:
             self.network.local(one, attempt, lane=(one.tag, attempt))
@@ -218,7 +217,7 @@ class _PacketDriver:
             self.statistics.injected["reorder"] += lane > 0
             self.network.request(one, b"" if one.pull else self.hubs[one.source].payload(one), attempt, lane)
 
-    # ---- what the network asks (network.Driver) ----------------------------------------------------------------------
+    # ---- calls of the network (network.Driver) -----------------------------------------------------------------------
 
     def locate(self, gpu: int, address: int) -> tuple[HubTables, int]:
         return self.hubs[gpu].tables, address // STRIDE
@@ -245,7 +244,7 @@ class _PacketDriver:
         self._count_notice(int(self.p.regions.row_notify[row]), expert)
 
     def _count_notice(self, op: int, slot: int) -> None:
-        """OR table: an op may go when all its notices have come."""
+        """Count a notice in the OR table. An op may issue when all its notices have come."""
         gpu, table = self.node[op], self.statistics.tables["or"]
         self.ors[gpu], outputs = readiness.step(self.ors[gpu], (self._or_index[op], slot))
         for out in outputs:

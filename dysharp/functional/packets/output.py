@@ -1,4 +1,4 @@
-"""The tensors that a pass leaves at the tokens' sources: outputs with their history, and gate gradients."""
+"""The results of a pass at the tokens' source GPUs: outputs with their history, and gate gradients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ Array = NDArray[Any]
 
 
 class Output:
-    """`out`: `[tokens, hidden]` stored dtype, poison where nothing was written; `gate_grad`: `[tokens, topk]` work
-    dtype (backward only).
+    """Results of a pass.
+
+    `out`: `[tokens, hidden]` in the stored dtype, poison in unwritten rows. `gate_grad`: `[tokens, topk]` in the work
+    dtype, backward pass only.
     """
 
     def __init__(self, memory: ExpertMemory, hubs: Sequence[Hub]) -> None:
@@ -34,7 +36,7 @@ class Output:
         self._partial: dict[int, dict[int, Value]] = defaultdict(dict)  # by row, by chunk
 
     def pulled(self, one: Instruction, value: Value) -> None:
-        """A complete pull: the sum is rounded and stored; gate gradients go to their columns."""
+        """Store the result of a complete pull: the rounded sum, and gate gradients in their columns."""
         if not one.weights:
             self._store(one.token, one.chunk, one.columns, value)
         elif one.dynamic:
@@ -46,12 +48,12 @@ class Output:
                 self.gate_grad[one.token, columns] = value.array[columns]
 
     def own_gate_grads(self, token: int, gpu: int, places: list[Place]) -> None:
-        """Gate gradients of a token's rows on `gpu`, read where they lie."""
+        """Store gate gradients of a token's rows on its source GPU `gpu`, without a transfer."""
         hub = self._hubs[gpu]
         self.gate_grad[token, hub.columns(token, places)] = [hub.memory.gate_grad[place] for _, place in places]
 
     def pushed(self, one: Instruction, token: int, row: int, places: list[Place], values: Array) -> None:
-        """A push arrives in partial row `row`. `places`: the rows on its GPU that it adds up."""
+        """Write a push into partial row `row`. `places`: the rows on the sending GPU that the push adds."""
         hub = self._hubs[one.source]
         if one.weights:
             columns = hub.columns(token, places)
@@ -64,9 +66,7 @@ class Output:
         self._history[token][chunk] = ("source", value.parts)
 
     def add_partial_rows(self, row_missing: Sequence[int]) -> None:
-        """What pushed Combines leave: partial rows of every token (per GPU or per expert), added in the order of the
-        rows.
-        """
+        """Add the partial rows that pushes left, in the order of rows: one per GPU or one per expert of a token."""
         by_token: dict[int, list[int]] = defaultdict(list)
         for region in self._layout.partial:
             for row in range(*self._layout.row_ptr[region : region + 2]):
@@ -80,7 +80,7 @@ class Output:
                 self._store(token, chunk, slice(begin, begin + len(total.array)), total)
 
     def sum_for_free(self, node: int) -> None:
-        """Combine of a system whose communication is free: all tokens of GPU `node`."""
+        """Combine of a system with free communication, for all tokens of GPU `node`."""
         r, hidden, width = self._t.routing, self._t.experts.hidden, self._record.chunk
         for token in range(node * r.tokens_per_gpu, (node + 1) * r.tokens_per_gpu):
             groups = [(hub, places) for hub in self._hubs if (places := hub.places(token))]
@@ -94,7 +94,7 @@ class Output:
                     self.own_gate_grads(token, hub.gpu, places)
 
     def record_history(self) -> None:
-        """Write how every token was added up into the record."""
+        """Write the expression of every token's sum into the record."""
         for token, chunks in self._history.items():
             self._record.sums[token] = tuple(chunks[c] for c in sorted(chunks))
 

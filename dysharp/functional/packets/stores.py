@@ -33,8 +33,9 @@ class Stores:
         self._seen: set[tuple[int, int]] = set()  # (row, chunk)
 
     def store(self, one: Instruction, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
-        """Write a copy on `gpu`: at `places`, or in the rows that the op's member there names. `packet` None: the
-        source's own copy.
+        """Write a copy on `gpu`: at `places`, or in the rows of the op's member on `gpu`.
+
+        `packet` None: the copy of the source GPU itself.
         """
         if one.template.fn == "copy" and one.token < 0 and packet is None:
             self._copy_free(one)
@@ -52,7 +53,10 @@ class Stores:
                 hub.write(_buffer(one), place, one.chunk, payload)
 
     def _weights(self, one: Instruction, hub: Hub, places: list[Place], packet: Packet | None) -> None:
-        """Gate weights of a dynamic request: a copy says in its low address bits where this GPU's begin."""
+        """Write gate weights of a dynamic request.
+
+        Low address bits of the copy hold the list position of its first target.
+        """
         if packet is None:
             weights = self._t.weight[one.token, hub.columns(one.token, places)]
         else:
@@ -61,7 +65,7 @@ class Stores:
             hub.write_weight(place, one.chunk, weight)
 
     def _plain(self, one: Instruction, hub: Hub, row: int, payload: bytes) -> None:
-        """A store whose receiver's software knows the row."""
+        """Write a store into `row`, which software at the receiver knows."""
         token, region = self._layout.key[row], self._layout.region[row]
         if one.template.fn == "copy" and region in self._layout.slot_of_region:
             expert = hub.regions.index(region)
@@ -88,7 +92,7 @@ class Stores:
                 self._tile_ready(tile)
 
     def _copy_free(self, one: Instruction) -> None:
-        """Free communication (`ideal`): every row is there at once, with the op's first packet."""
+        """Free communication (`ideal`): write all rows with the op's first packet."""
         hub, layout = self._hubs[one.source], self._layout
         for row in self._decoder.rows(one.local) if one.chunk == 0 else ():
             token, expert = layout.key[row], hub.regions.index(layout.region[row])
@@ -100,5 +104,5 @@ class Stores:
 
 
 def _buffer(one: Instruction) -> str:
-    """The buffer of the expert slots that a copy writes: what follows "expert." in its template."""
+    """The buffer of the expert slots that a copy writes: the name after "expert." in its template."""
     return one.template.dst.partition(".")[2]

@@ -1,4 +1,4 @@
-"""All-reduces by kernels beside NCCL's, beyond the bars: in the switch (multimem) and between peers.
+"""All-reduces by kernels that are not NCCL's, beyond the bars: in the switch (multimem) and between peers.
 
 Which kernel ran follows from the measurement's system or from its library's own rule by size. Sources of the rules:
 vLLM csrc/custom_all_reduce.cuh and vllm/distributed/device_communicators (custom_all_reduce.py, symm_mem.py,
@@ -25,11 +25,11 @@ from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.units import PS_PER_US
 
 KIB, MIB = 1 << 10, 1 << 20
-LOAD_BYTES = 16  # of one thread at a time
+LOAD_BYTES = 16  # bytes that one thread loads at a time
 CONTRIB_THREADS = 1024  # per block, NCCL contrib/custom_algos
 VLLM_IN_FLIGHT = 36 * 512 * LOAD_BYTES  # blocks and threads of vLLM's kernels
 MOST_BYTES = 1 << 34
-"""Between all pairs of GPUs: a Program has an op per train."""
+"""Largest number of bytes between all pairs of GPUs, because a Program has one op per train."""
 NAMED = {
     "one-shot multimem.ld_reduce": "one-shot",
     "two-shot ld_reduce+multimem.st, LSA exit barrier": "two-shot",
@@ -60,7 +60,7 @@ SIZES = {"KiB": KIB, "MiB": MIB}
 class AllReduceCase(Case):
     """`n_bytes` on each GPU by `kernel` of `compute.allreduce`.
 
-    `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
+    `in_flight`: largest number of bytes in flight of each load of a GPU; 0: no limit.
     """
 
     kernel: str
@@ -103,7 +103,7 @@ def program_us(case: AllReduceCase, constants: Constants) -> float:
     order=110,
 )
 def case(m: Measurement) -> AllReduceCase:
-    """A latency."""
+    """The case of a latency."""
     gpu, gpus = gpu_of(m), whole(number(m, "gpus"), "GPUs")
     size = _vector_bytes(m)
     kernel = _kernel(m, gpu, gpus, size)
@@ -151,7 +151,7 @@ def _kernel(m: Measurement, gpu: str, gpus: int, n_bytes: float) -> str:
         if low <= n_bytes <= high:
             return "trtllm two-shot"
         raise Unsupported(BY_NCCL)
-    raise Unsupported("not said which kernel ran")
+    raise Unsupported("the measurement does not name its kernel")
 
 
 def _vllm(gpus: int, n_bytes: float) -> str:

@@ -45,7 +45,7 @@ def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
     order=60,
 )
 def case(measurement: Measurement) -> GemmCase:
-    """A latency, TFLOPS, or GB/s of both operands and a BF16 result."""
+    """The case of a latency, of TFLOPS, or of GB/s of both operands and a BF16 result."""
     gpu, config = gpu_of(measurement), measurement.config
     if measurement.kind == "gemm_max":
         raise Unsupported("a maximum over shapes, without its shape")

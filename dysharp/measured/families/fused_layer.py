@@ -26,16 +26,16 @@ from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
 
 NEAR, FAR = 4096, 8192
-"""Tokens per GPU of the two runs that carry the line: an expert has many tiles there."""
+"""Tokens per GPU of the two runs that define the line. An expert has many tiles in these runs."""
 MOST_TOKENS = 1 << 15
-"""Most tokens of all GPUs in such a run: with more GPUs an expert has its tiles from fewer tokens of each."""
+"""Largest number of tokens of all GPUs in such a run. With more GPUs, each GPU has fewer tokens."""
 MX_SCALE = 1 / 32  # one 8-bit scale for 32 values (OCP MX)
 WEIGHT_BYTES = {"fp4": 0.5 + MX_SCALE, "nvfp4": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
 ACT_BYTES = {"fp8": 1 + MX_SCALE, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
 BACK_BYTES = {"rows": 2.0, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
 """Bytes per value, scales included."""
 KERNEL_ALONE = "DeepGEMM MegaMoE"
-"""The library's own measurements, of the kernel without the quantisation of its input."""
+"""Systems of the library's measurements, which time the kernel without the quantisation of its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class FusedCase(Case):
 
     | field | meaning |
     |---|---|
-    | `distribution` | of rows over experts: "balanced" (in turn), "random" (uniform) or a power law of `expert_loads` |
+    | `distribution` | rows over experts: "balanced" (in turn), "random" (uniform) or a power law of `expert_loads` |
     | `acts`, `weights` | formats of the GEMMs' operands |
     | `back` | option `combine` of the system: format of the results |
     | `cast` | whether the quantisation of the input is part of the time |
-    | `rows`, `touched` | rows of the busiest rank, and how many of its experts have any |
+    | `rows`, `touched` | rows of the busiest rank, number of its experts with rows |
     """
 
     gpus: int
@@ -69,12 +69,12 @@ class FusedCase(Case):
         return replace(self, tokens=0, rows=0.0, touched=0.0)
 
     def effort(self) -> int:
-        """Token rows of the larger run; the smaller one comes on top."""
+        """Token rows of the larger run."""
         return 2 * min(self.gpus * self.tokens, MOST_TOKENS) * self.topk
 
 
 def belongs(m: Measurement) -> bool:
-    """Whether a measurement is of a fused layer; COMET's two halves of a layer are, too."""
+    """Whether a measurement is of a fused layer. COMET's two halves of a layer count, too."""
     return m.kind == "moe_layer_fused" or (m.kind in ("moe_layer0", "moe_layer1") and m.system.startswith("COMET"))
 
 
@@ -99,7 +99,7 @@ def program_us(case: FusedCase, constants: Constants) -> float:
     """A layer under Mega MoE: a run, or the line through the two largest."""
     far = min(FAR, MOST_TOKENS // case.gpus)
     near, key = far * NEAR // FAR, frozen(constants)
-    # Experts of a power law are loaded as with all tokens of the case, whatever the run's: such cases share no runs.
+    # A power law keeps the expert loads of the whole case in every run, so such cases share no runs.
     tokens = case.tokens if case.distribution.startswith("power") else 0
     shape = replace(case, tokens=tokens, rows=0.0, touched=0.0)
     if case.tokens <= far:

@@ -25,7 +25,7 @@ from dysharp.workload import make_routing
 
 KINDS = ("moe_layer", "moe_layer_fwd")
 HALVES = ("moe_layer0", "moe_layer1")
-DEFAULT_SMS = 20  # of the DeepEP library
+DEFAULT_SMS = 20  # default of the DeepEP library
 MOST_TOKENS = 8192
 TRAINING_CAST_BYTES = 4  # read in BF16, written in FP8 twice
 
@@ -37,10 +37,10 @@ class LayerCase(Case):
     | field | meaning |
     |---|---|
     | `gated` | experts have three matrices, else two |
-    | `dtype` | of the GEMMs |
+    | `dtype` | data type of the GEMMs |
     | `fp8_rows` | rows leave in FP8, else in BF16 |
     | `n_sm` | SMs of DeepEP's kernels |
-    | `rows`, `touched` | rows of the busiest rank, and how many of its experts have any |
+    | `rows`, `touched` | rows of the busiest rank, number of its experts with rows |
     | `copies` | GPUs that a token needs |
     """
 
@@ -61,7 +61,7 @@ class LayerCase(Case):
 
     @property
     def training(self) -> bool:
-        """Rows and weights are cast before each GEMM, with their transpose for the backward pass."""
+        """True: rows and weights are cast before each GEMM, and so is their transpose for the backward pass."""
         return self.dtype == "fp8" and not self.fp8_rows
 
     def run_key(self) -> Hashable:
@@ -102,7 +102,7 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 def program_us(case: LayerCase, constants: Constants) -> float:
-    """The layer under uniform routing: transfers and GEMMs by its Program, and what surrounds them."""
+    """The layer under uniform routing: its Program and its surroundings."""
     cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
     model = Model(
         name="measured",

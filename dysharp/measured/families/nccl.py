@@ -29,7 +29,7 @@ class CollectiveCase(Case):
 
 
 def belongs(m: Measurement) -> bool:
-    """Whether a measurement is of a collective above 1 MiB, as far as its size can be read."""
+    """Whether a measurement is of a collective above 1 MiB. Without a readable size the configuration decides."""
     try:
         return m.kind in KINDS and message_bytes(m) > MIB
     except Unsupported:
@@ -67,7 +67,7 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
     parts=("dispatch", "combine"),
 )
 def case(m: Measurement) -> CollectiveCase:
-    """A latency, or bus bandwidth as nccl-tests prints it."""
+    """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""
     kind, gpus, gpu = m.kind.removeprefix("nccl_"), number(m, "gpus"), gpu_of(m)
     n_bytes = message_bytes(m)
     bus_factor = (2 if kind == "all_reduce" else 1) * (gpus - 1) / gpus

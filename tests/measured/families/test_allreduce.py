@@ -44,7 +44,7 @@ def test_the_kernel_of_a_row(system: str, hardware: str, config: dict[str, objec
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"bytes": 64, "gpus": 3}, "not said which kernel ran"),
+        ({"bytes": 64, "gpus": 3}, "the measurement does not name its kernel"),
         ({"bytes": 64, "hardware": "8xA100"}, "no packaged GPU"),
         ({"bytes": 64, "hardware": "8xMI300X"}, "no packaged GPU of this kind"),
         ({"size": "1 MB"}, "no size of the vector"),
