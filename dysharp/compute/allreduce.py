@@ -1,6 +1,7 @@
-"""All-reduce kernels beside NCCL's as lists of steps, and their closed form: `measured.allreduce_program` builds Programs from the same lists.
+"""All-reduce kernels besides those of NCCL, as lists of steps, and their closed form.
 
-Steps and their order are those of the public sources named at `ALLREDUCES`; nothing is fitted here.
+`measured.allreduce_program` builds Programs from the same lists. The public sources at `ALLREDUCES` give the steps and
+their order. No constant is fitted here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
 FLIGHT_US = 0.5
-"""GPU to switch to GPU on every packaged machine."""
+"""Time from GPU over the switch to another GPU, on every packaged cluster."""
 TORCH_BUFFER = ("copy", "launch", "flags")
 ALLREDUCES: dict[str, tuple[str, ...]] = {
     "one-shot": ("launch", "pull"),
@@ -28,30 +29,37 @@ ALLREDUCES: dict[str, tuple[str, ...]] = {
     "trtllm one-shot": ("launch", "put all"),
     "trtllm two-shot": ("launch", "stage", "sync", "get+put", "sync", "stage"),
 }
-"""Kernel -> its steps, each behind the last one's end on the same GPU.
+"""Steps by kernel. On one GPU, a step starts when the previous step ends.
 
-| step | what it is |
+| step | meaning |
 |---|---|
 | launch | start and drain of a kernel |
-| copy | a kernel that copies the vector into a shared buffer, or the result out of it |
-| stage | the same copy inside a kernel |
-| flags | a relaxed flag to every GPU, polled: GPUs run in step, so it is the flight alone |
+| copy | a kernel copies the vector into a shared buffer, or the result out of the buffer |
+| stage | the copy inside a kernel |
+| flags | a relaxed flag to every GPU, polled; GPUs run in step, so the step takes the flight time only |
 | sync | a flag exchange behind a fence of system scope (release, acquire): the constant `ARCH.sync_us` |
 | pull | the sum of all vectors by `multimem.ld_reduce` |
-| pull+multicast | the sum of an own share by `multimem.ld_reduce`, to all by `multimem.st` |
-| get+put | an own share from every peer, its sum to every peer |
-| get all, get own, get sums | the vector of every peer, the own share of it, the share that the peer has summed |
-| put all | the own vector to every peer, which polls the data |
+| pull+multicast | the sum of the own share by `multimem.ld_reduce`, sent to all GPUs by `multimem.st` |
+| get+put | load the own share from every peer, store its sum to every peer |
+| get all | load the vector of every peer |
+| get own | load the own share of the vector of every peer |
+| get sums | load the share that a peer has summed, from every peer |
+| put all | store the own vector to every peer, which polls the data |
 
-Sources: NCCL contrib/custom_algos/allreduce (the first three); PyTorch CUDASymmetricMemoryOps.cu in the buffer of vLLM's symm_mem.py (a copy before
-and behind); vLLM csrc/custom_all_reduce.cuh; TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport).
+| kernels | source |
+|---|---|
+| one-shot, two-shot polled, two-shot | NCCL contrib/custom_algos/allreduce |
+| torch | PyTorch CUDASymmetricMemoryOps.cu, with the buffer of vLLM's symm_mem.py (a copy before and behind) |
+| vllm | vLLM csrc/custom_all_reduce.cuh |
+| trtllm | TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport) |
 """
 STORES = ("pull+multicast", "get+put", "put all")
-"""Steps whose last act is a store: they end when it is acknowledged, which a `sync` includes. Flags end so with their kernel."""
+"""Steps that end with a store. They end when the store is acknowledged; a following `sync` includes that time.
+Flags at the end of a kernel are acknowledged too."""
 
 
 def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
-    """Payload that a step puts on each direction of each GPU's links, the larger of both."""
+    """Payload of a step on the links of one GPU, in the direction with more bytes. `n`: GPUs. `size`: bytes per GPU."""
     n, size = np.asarray(n, np.float64), np.asarray(size, np.float64)
     share, peers = size / n, n - 1
     factors = {
@@ -67,7 +75,10 @@ def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
 
 
 def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: ArrayLike, n_bytes: ArrayLike, in_flight: ArrayLike) -> F64:
-    """All-reduce of `n_bytes` per GPU. `in_flight`: most bytes that a GPU has under way of each load (0: no limit)."""
+    """Time in microseconds of an all-reduce of `n_bytes` per GPU by `kernel` of `ALLREDUCES`.
+
+    `in_flight`: most bytes that a GPU has under way of each load (0: no limit).
+    """
     n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
     round_trip = 2 * FLIGHT_US + choice_int("machine.responder_ns") / 1e3
     steps = ALLREDUCES[kernel]

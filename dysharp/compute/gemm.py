@@ -1,4 +1,4 @@
-"""One thread-block task of a grouped GEMM: its time on the tensor cores of an SM and what it moves through memory."""
+"""One thread-block task of a grouped GEMM: its time on the tensor cores of an SM, and its memory bytes."""
 
 from __future__ import annotations
 
@@ -17,37 +17,42 @@ F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}
-ACCUMULATOR_BYTES = 4  # a weight gradient adds up in FP32
-MOST_TASKS = 256  # in the gang of a weight gradient, about twice the SMs of a GPU: more of them only cost simulation
+ACCUMULATOR_BYTES = 4  # weight gradients are FP32 sums
+# Most tasks in the gang of a weight gradient: about twice the SMs of a GPU. More tasks would only slow the simulation.
+MOST_TASKS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a grouped GEMM cuts its rows and stores its weights, where it departs from the choices: `rows` of a tile; `row_step`, the rows that a
-    partial tile costs are rounded up to it; `weight_bytes` of one weight with its scales in memory; `dtype` of its operands;
-    `part` of the sustained rate on a real GPU.
-    """
+    """How a grouped GEMM cuts its rows and stores its weights, if it departs from the choices."""
 
     rows: int
+    """Rows of a tile."""
     row_step: int | None = None
+    """A partial tile costs its rows rounded up to this number. None: it costs a whole tile."""
     weight_bytes: float | None = None
+    """Memory bytes of one weight with its scales. None: the bytes of `dtype`."""
     dtype: str | None = None
+    """Type of the operands. None: that of the model."""
     part: float = 1.0
+    """Part of the sustained tensor rate that the GEMM reaches on an hw cluster."""
 
 
 class Task(NamedTuple):
-    """`[tile_rows + 1]` by the rows of a tile: ps of one task, and the bytes it takes from the memory that is shared (`Program.task_bytes`).
+    """Costs of one task by the rows of its tile, `[tile_rows + 1]` int64.
 
-    On a paper cluster nothing is shared: an SM has 1/n_sms of the memory's bandwidth and `ps` is the longer of the two times (a
-    static share of the bandwidth).
+    On a paper cluster memory is not shared. An SM has 1/n_sms of the memory bandwidth, and `ps` is the longer of its
+    compute time and its memory time (docs/assumptions.md, The simulated hardware).
     """
 
     ps: I64
+    """Picoseconds."""
     bytes: I64
+    """Bytes from shared memory bandwidth (`Program.task_bytes`). 0 on a paper cluster."""
 
 
 def gemm_gang(columns: int) -> int:
-    """Thread-block tasks that cover one row tile of `columns` output columns."""
+    """Thread-block tasks of one row tile with `columns` output columns."""
     return -(-columns // choice_int("gemm.tile_cols"))
 
 
@@ -64,11 +69,17 @@ def tile_task(
     weight_bytes: float | None = None,
     part: float = 1.0,
 ) -> Task:
-    """Of a row tile; a partial one costs the tensor cores a whole one, or its rows rounded up to `row_step` of them.
+    """The task of a row tile in the GEMM `[tile_rows, depth] x [depth, columns]`.
 
-    Tensor cores run at the peak of `dtype`; memory moves the tile's share of the activations (read once per gang), of the BF16 output, of
-    `epilogue_bytes` per row and of the weights: `weight_share`, `[tile_rows + 1]` by rows (`mean_share`, `tile_share`).
-    `weight_bytes`: of one weight with its scales, where weights are narrower than `dtype`. `part`: of the sustained rate on a real GPU.
+    Tensor cores run at the peak of `dtype`. A partial tile costs them a whole tile, or its rows rounded up to
+    `row_step`. Memory moves the task's part of the activations (read once per gang), of the BF16 output, of
+    `epilogue_bytes` per row, and of the weights.
+
+    | argument | meaning |
+    |---|---|
+    | `weight_share` | part of an expert's weights that a tile moves, `[tile_rows + 1]` (`mean_share`, `tile_share`) |
+    | `weight_bytes` | memory bytes of one weight with its scales; None: the bytes of `dtype` |
+    | `part` | part of the sustained tensor rate that the GEMM reaches on an hw cluster |
     """
     n_tasks, element = gemm_gang(columns), ELEMENT_BYTES[dtype]
     rows = np.arange(tile_rows + 1)
@@ -79,22 +90,22 @@ def tile_task(
 
 
 def weight_grad_gang(columns: int, depth: int) -> int:
-    """Thread-block tasks that cover the gradient of `columns` by `depth` weights: output tiles, neighbours in one task where they are many."""
+    """Thread-block tasks of the gradient of `columns` by `depth` weights. A large gradient has more tiles per task."""
     return gemm_gang(columns) * _tasks_down(columns, depth)
 
 
 def _tasks_down(columns: int, depth: int) -> int:
-    """Tasks along the depth: one per `gemm.tile_cols` of it (a tile of a gradient is square), fewer where the gang would grow too large."""
+    """Tasks along the depth: one per `gemm.tile_cols` (gradient tiles are square), at most `MOST_TASKS` per gang."""
     return min(gemm_gang(depth), max(1, MOST_TASKS // gemm_gang(columns)))
 
 
 def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, weight_share: F64) -> Task:
-    """Of a row tile's part in the gradient of `columns` by `depth` weights.
+    """The task of a row tile in the gradient of `columns` by `depth` weights: `[columns, rows] x [rows, depth]`.
 
-    `[columns, rows] x [rows, depth]`: the row tile is a step along the summed dimension, a partial tile costs the tensor cores a whole
-    step, and the operations are those of the forward GEMM with these weights. Memory reads both operands once per gang and reads and
-    writes the FP32 gradient as the forward GEMM reads its weights (`weight_share`). Same `dtype` as the forward GEMM (DeepSeek-V3, arXiv
-    2412.19437 section 3.3.1: Fprop, Dgrad, Wgrad in FP8).
+    The row tile is one step along the summed dimension. A partial tile costs the tensor cores a whole step. The number
+    of operations equals that of the forward GEMM with these weights. Memory reads both operands once per gang. It reads
+    and writes the FP32 gradient in the parts in which the forward GEMM reads its weights (`weight_share`). `dtype` is
+    that of the forward GEMM (DeepSeek-V3, arXiv 2412.19437 section 3.3.1: Fprop, Dgrad, Wgrad in FP8).
     """
     n_tasks = weight_grad_gang(columns, depth)
     task_depth = -(-gemm_gang(depth) * choice_int("gemm.tile_cols") // _tasks_down(columns, depth))
@@ -105,7 +116,10 @@ def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, til
 
 
 def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: float = 1.0) -> int:
-    """Of `tile_rows` by `gemm.tile_cols` by `depth` multiply-adds; on a real GPU at the sustained rate, with a tile's prologue and epilogue."""
+    """Time (ps) of `tile_rows` x `gemm.tile_cols` x `depth` multiply-adds on one SM.
+
+    On an hw cluster at the sustained rate, with prologue and epilogue of a tile. On a paper cluster at the peak rate.
+    """
     flops = 2 * tile_rows * choice_int("gemm.tile_cols") * depth
     if not cluster.gpu:
         return -(-flops * PS_PER_US * cluster.n_sms // cluster.peak_flops_per_us(dtype))
@@ -115,9 +129,10 @@ def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: 
 
 
 def mean_share(tile_rows: int, rows_per_expert: float) -> F64:
-    """`[tile_rows + 1]` part of an expert's weights (or of their gradient) that a tile moves, by its rows: all of them (`gemm.weight_reuse` =
-    "tile"), or once per expert of mean load and layer ("layer": a tile pays for its rows of `rows_per_expert`, so a hot expert pays more than
-    one read and a cold one less).
+    """Part of an expert's weights (or of their gradient) that a tile moves, by the rows of the tile: `[tile_rows + 1]`.
+
+    `gemm.weight_reuse` = "tile": a tile moves all weights. "layer": a tile with r rows moves r / `rows_per_expert` of
+    the weights, so an expert of mean load moves its weights once per layer, a hot expert more often, a cold one less.
     """
     if choice_str("gemm.weight_reuse") == "tile":
         return np.ones(tile_rows + 1)
@@ -125,10 +140,10 @@ def mean_share(tile_rows: int, rows_per_expert: float) -> F64:
 
 
 def tile_share(tile_rows: int, rows: I32, tiles_of_expert: I32) -> F64:
-    """The same where every expert's weights are read once, whatever its load: its tiles run together and find them in the L2 cache.
+    """As `mean_share`, if memory reads an expert's weights once: its tiles run together and hit in the L2 cache.
 
-    `rows` and `tiles_of_expert`: of every tile, how many rows it has and its expert has tiles. A tile pays for one part in as many; tiles of
-    one height pay the mean over them, so that the sum over all is exact.
+    `rows`: rows of every tile. `tiles_of_expert`: for every tile, the number of tiles of its expert. A tile pays 1 /
+    `tiles_of_expert` of the weights. Tiles of equal height pay their mean, so that the sum over all tiles is exact.
     """
     if choice_str("gemm.weight_reuse") == "tile":
         return np.ones(tile_rows + 1)
@@ -138,7 +153,7 @@ def tile_share(tile_rows: int, rows: I32, tiles_of_expert: I32) -> F64:
 
 
 def _task(cluster: Cluster, compute_ps: list[int], moved: F64) -> Task:
-    """`compute_ps`: by rows, or one for all."""
+    """The Task of these costs. `compute_ps`: by rows, or one number for all rows. `moved`: memory bytes by rows."""
     compute = np.broadcast_to(np.array(compute_ps, np.int64), moved.shape)
     if cluster.shared_memory_rate:
         return Task(compute, np.ceil(moved).astype(np.int64))

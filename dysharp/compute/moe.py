@@ -1,6 +1,7 @@
-"""Closed forms of expert computation and of whole MoE layers on one rank: the grouped MLP, fused layers, layers put together from parts.
+"""Closed forms of one rank: the grouped MLP, fused MoE layers, MoE layers of parts.
 
-In microseconds; pure; numbers or arrays. A gated expert has weights `[2 I, H]` and `[H, I]`; an ungated one `[I, H]` and `[H, I]`.
+Functions are pure, take numbers or arrays and return microseconds. A gated expert has the weights `[2 I, H]` and
+`[H, I]`, an ungated expert `[I, H]` and `[H, I]`.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
 LAYER_CALLS = 8.0
-"""Launches of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of combine, combine, weighting."""
+"""Launches of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
+combine, combine, weighting."""
 LINEAR_CALLS = 2.0
 """Launches of an eager block-scaled linear layer: quantise, GEMM."""
 
 
 def host_us(gpu: Gpu, constants: Constants, calls: float) -> float:
-    """Host time of `calls` eager launches; it is on the path whenever the GPU is faster."""
+    """Host time of `calls` eager launches. It is on the critical path if the GPU is faster."""
     return calls * constants[host_constant(gpu, constants)]
 
 
 def host_constant(gpu: Gpu, constants: Constants) -> str:
-    """The constant of the host's launches beside `gpu`; a GPU without rows of its own has the H100's host."""
+    """Name of the constant for one host launch on the machine of `gpu`. A GPU without measurements takes the H100's."""
     own = f"{gpu.name.removesuffix('-sxm')}.host_call_us"
     return own if own in constants else "h100.host_call_us"
 
 
 def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:
-    """An eager block-scaled FP8 linear layer around a GEMM of `gemm` us: quantise `[m, k]` from BF16 first; the host may be slower."""
+    """Eager block-scaled FP8 linear layer: quantise `[m, k]` from BF16, a GEMM of `gemm` us; or the host's time."""
     quantise = memory_kernel_us(gpu, constants, np.asarray(m, np.float64) * np.asarray(k, np.float64) * (2.0 + 1.0))
     return np.maximum(np.asarray(gemm) + quantise, host_us(gpu, constants, LINEAR_CALLS))
 
@@ -50,9 +52,9 @@ def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: 
 def permute_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLike, hidden: ArrayLike, row_bytes: float = 1 + SCALE_BYTES
 ) -> F64:
-    """Scatter of `tokens` (`row_bytes` per value) to expert order (`rows` of them) and the weighted BF16 gather back.
+    """Scatter of `tokens` to `rows` rows in expert order (`row_bytes` per value), and the weighted BF16 gather back.
 
-    Bound by what an SM loads and stores per clock, or by HBM.
+    The limit is the loads and stores of an SM per clock, or HBM.
     """
     t, r, h = (np.asarray(x, np.float64) for x in (tokens, rows, hidden))
     moved = (t + r) * h * row_bytes + (t + r) * 2 * h
@@ -63,7 +65,7 @@ def permute_us(
 def expert_mlp_us(
     gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, hidden: ArrayLike, inter: ArrayLike, dtype: str, gates: float = 2.0
 ) -> F64:
-    """GEMM, activation (and quantise), GEMM of `groups` experts with `rows` rows each; `gates` is 2 for a gated expert, else 1."""
+    """GEMM, activation (and quantise), GEMM of `groups` experts with `rows` rows each. `gates`: 2 = gated, 1 = not."""
     m, g, h, i = (np.asarray(x, np.float64) for x in (rows, groups, hidden, inter))
     activation = hbm_us(gpu, constants, m * g * i * (2 * gates + ELEMENT_BYTES[dtype]))
     first = grouped_gemm_us(gpu, constants, m, g, gates * i, h, dtype)
@@ -73,11 +75,10 @@ def expert_mlp_us(
 def eager_mlp_us(
     gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike
 ) -> F64:
-    """The grouped MLP of one rank as a serving framework runs it eagerly: permute, MLP, gather; the host may be slower.
+    """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather. Or the host's time.
 
-    The host waits for the counts before it launches the GEMMs, so the launches before are never hidden.
-
-    `tokens` is the length of the receive buffer the permutation walks over.
+    The host waits for the counts before it launches the GEMMs, so its earlier launches are never hidden.
+    `tokens`: length of the receive buffer that the permutation reads.
     """
     m, g = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
     device = permute_us(gpu, constants, tokens, m * g, hidden) + expert_mlp_us(gpu, constants, m, g, hidden, inter, "fp8")
@@ -98,11 +99,17 @@ def fused_layer_us(
     weight_bytes: float,
     rate_dtype: str,
 ) -> F64:
-    """One persistent kernel for a whole layer (Mega MoE): pull rows, GEMM, activation, GEMM, push every expert row back.
+    """One persistent kernel for a layer (Mega MoE): pull rows, GEMM, activation, GEMM, push every expert row back.
 
-    `rows` is what the busiest rank computes, `touched` how many of its experts have any; `dispatch_bytes` and `combine_bytes` are per row,
-    `weight_bytes` per weight with its scales. Tensor cores or the weight stream, whichever is slower, overlap with the link except at both
-    ends, and where one waits for the other (`sm.overlap`). Tiles run at `fused.rate` of a GEMM library's.
+    | argument | meaning |
+    |---|---|
+    | `rows` | rows that the busiest rank computes |
+    | `touched` | experts of that rank with at least one row |
+    | `dispatch_bytes`, `combine_bytes` | bytes per row |
+    | `weight_bytes` | bytes per weight with its scales |
+
+    The slower of tensor cores and weight stream overlaps with the link, as well as `sm.overlap` says. Tiles run at
+    `fused.rate` of the rate of a GEMM library.
     """
     n, e, h, i, g = (np.asarray(x, np.float64) for x in (rows, touched, hidden, inter, gpus))
     padded = np.where(e > 0, np.ceil(n / np.maximum(e, 1) / TILE_ROWS) * TILE_ROWS * e, n)
@@ -116,7 +123,10 @@ def fused_layer_us(
 
 
 def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:
-    """A layer of eager parts around a count exchange the host waits for: its launches are not hidden; `parts` is the device time."""
+    """A layer of eager parts. The host waits for an exchange of counts, so its launches are not hidden.
+
+    `parts`: device time of the parts.
+    """
     return np.asarray(parts, np.float64) + host_us(gpu, constants, constants["calls.mlp"] + LAYER_CALLS)
 
 

@@ -1,8 +1,9 @@
 """Time of operators on one GPU, in microseconds, from its datasheet and the fitted constants.
 
-Every function is pure, takes numbers or arrays (they broadcast) and returns an array of float64 microseconds. Sizes are in rows, columns
-and bytes; `constants` is `specs.fitted.fitted_values()` or a variant of it. Sources: tile and wave quantisation as in NVIDIA's matrix
-multiplication guide; DeepGEMM (one persistent block per SM, 128-row tiles, rows of an expert padded to a tile).
+Every function is pure. It takes numbers or arrays, which broadcast, and returns float64 microseconds. Sizes are in
+rows, columns and bytes. `constants`: `specs.fitted.fitted_values()` or a variant. Sources: NVIDIA's matrix
+multiplication guide (tile and wave quantisation); DeepGEMM (one persistent block per SM, tiles of 128 rows, rows of an
+expert padded to a tile).
 """
 
 from __future__ import annotations
@@ -19,53 +20,53 @@ Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 TILE_ROWS = 128
 TILES = ((64, 128), (128, 128), (128, 192), (128, 256), (256, 128), (256, 256))
-"""Output tiles a library chooses from, rows x columns (cuBLAS, CUTLASS and DeepGEMM on Hopper and Blackwell)."""
+"""Output tiles of GEMM libraries, rows x columns (cuBLAS, CUTLASS and DeepGEMM on Hopper and Blackwell)."""
 SPLITS = (1, 2, 4, 8, 16)
-"""Ways to cut the summed dimension, so that a small output still fills the SMs."""
+"""Parts into which a library cuts the summed dimension, so that a small output fills the SMs."""
 SCALE_BYTES = 4.0 / 128.0
-"""One FP32 scale for 128 FP8 values (DeepSeek-V3, arXiv 2412.19437 section 3.3.2), per value."""
+"""Bytes of scales per value: one FP32 scale for 128 FP8 values (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)."""
 
 
 def arch_of(gpu: Gpu) -> str:
-    """Prefix of the constants that differ between generations; an architecture without rows uses Hopper's."""
+    """Prefix of the constants of an architecture. An architecture without measurements takes those of Hopper."""
     return "blackwell" if gpu.arch == "blackwell" else "hopper"
 
 
 def hbm_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
-    """A kernel that only moves `n_bytes` (reads plus writes) through HBM, launch not included."""
+    """Time in which a kernel moves `n_bytes` (reads plus writes) through HBM, without its launch."""
     return np.asarray(n_bytes, np.float64) / (1e3 * gpu.hbm_GBps * constants["hbm.fraction"])
 
 
 def overlap(first: ArrayLike, second: ArrayLike, power: float) -> F64:
-    """Two costs of one pipeline: their sum for `power` 1, the larger of them for a large one."""
+    """The time of a pipeline with two costs: their sum for `power` 1, their maximum for a large `power`."""
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     large = np.maximum(np.maximum(a, b), 1e-300)
     return np.asarray(large * ((a / large) ** power + (b / large) ** power) ** (1 / power))
 
 
 def launch_us(gpu: Gpu, constants: Constants) -> float:
-    """Start and drain of one kernel on the device (host not included): prologue, first loads, last stores."""
+    """Start and drain of one kernel on the device, without the host: prologue, first loads, last stores."""
     return constants["gpu.kernel_us"]
 
 
 def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
-    """Dense tensor rate of the whole GPU under load: the datasheet peak times the sustained part of it."""
+    """Dense tensor rate of the whole GPU under load: the datasheet peak times the sustained part."""
     kind = "fp8" if dtype == "fp4" else dtype
     return 1e6 * gpu.peak_TFLOPS(dtype) * constants[f"{arch_of(gpu)}.{kind}_sustained"]
 
 
 def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
-    """Permute, quantise, activation or reduce: one launch and its bytes."""
+    """A memory-bound kernel (permute, quantise, activation, reduce): one launch, and `n_bytes` through HBM."""
     return launch_us(gpu, constants) + hbm_us(gpu, constants, n_bytes)
 
 
 def gemm_us(
     gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, rowwise: bool = False
 ) -> F64:
-    """Dense GEMM `[m, k] x [k, n]` from a CUDA graph: start, then the slower of tensor cores (whole waves of tiles) and HBM.
+    """Dense GEMM `[m, k] x [k, n]` in a CUDA graph: start, then tensor cores (whole waves) overlapped with HBM.
 
-    A library chooses among `TILES` and `SPLITS`; a split writes and reads FP32 partial sums. `rowwise`: CUTLASS templates of FP8 with one
-    scale per row, without split-K.
+    The library takes the fastest of `TILES` and `SPLITS`. A split writes and reads FP32 partial sums. `rowwise`:
+    CUTLASS templates of FP8 with one scale per row, without split-K.
     """
     m, n, k = (np.asarray(x, np.float64) for x in (m, n, k))
     element = ELEMENT_BYTES[dtype]
@@ -85,12 +86,12 @@ def gemm_us(
 
 
 def _tile_rate(rows: int, columns: int) -> float:
-    """Part of the tensor rate a tile can feed from shared memory: operands per multiply-add grow as tiles shrink (256 x 128 = 1)."""
+    """Part of the tensor rate that shared memory can feed. Smaller tiles load more per multiply-add (256 x 128: 1)."""
     return min(1.0, (rows * columns / (rows + columns)) / (128 * 256 / (128 + 256)))
 
 
 def grouped_gemm_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> F64:
-    """Grouped GEMM: `groups` experts of `rows` rows each, weights `[n, k]` per expert, each expert's last tile padded to `TILE_ROWS`."""
+    """Grouped GEMM: `groups` experts with `rows` rows (padded to tiles of `TILE_ROWS`) and weights `[n, k]` each."""
     rows, groups, n, k = (np.asarray(x, np.float64) for x in (rows, groups, n, k))
     element = ELEMENT_BYTES[dtype]
     per_sm = sustained_flops_per_us(gpu, constants, dtype) / gpu.n_sms

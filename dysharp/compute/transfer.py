@@ -1,8 +1,9 @@
-"""Closed forms of the expert-parallel kernels: DeepEP normal, DeepEP low latency, TensorRT-LLM NVLink all-to-all. In microseconds.
+"""Closed forms of expert-parallel kernels, in microseconds: DeepEP normal and low latency, TensorRT-LLM all-to-all.
 
-They are the second, independent way beside running a Program: no ops, only rates of SMs and links and costs per token. Each function is pure and
-takes numbers or arrays. `tokens` are per GPU; `copies` is the mean number of distinct destination GPUs of a token, its own included
-(`expected_copies` for uniform routing). Source of the mechanisms: the public kernels (deepseek-ai/DeepEP V1, NVIDIA/TensorRT-LLM).
+They are a second opinion beside runs of Programs. They have no ops, only rates of SMs and links and costs per token.
+Each function is pure and takes numbers or arrays. `tokens`: tokens per GPU. `copies`: mean distinct GPUs of a token,
+with the source GPU (`expected_copies` for uniform routing). Source of the mechanisms: the public kernels
+(deepseek-ai/DeepEP V1, NVIDIA/TensorRT-LLM).
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
 CHUNK_TOKENS = 6.0
-"""Tokens a DeepEP ring releases at once on 8 GPUs (the tuned value of DeepEP's own tests)."""
+"""Tokens that a DeepEP ring releases at once on 8 GPUs (the tuned value of DeepEP's tests)."""
 NORMAL_BARRIERS = 2.0
 """Barriers of a DeepEP normal call with a cached handle."""
 LL_HEADER_BYTES = 16.0
-"""Of a low-latency message."""
+"""Header of a low-latency message."""
 TRT_LAUNCHES = 3
-"""Kernels of a call of TensorRT-LLM's two-sided all-to-all: fill in metadata, move, and what follows (place indices, mark empty slots, sum)."""
+"""Kernels of one call of TensorRT-LLM's two-sided all-to-all: fill in metadata, move rows, and one last kernel that
+places indices, marks empty slots or sums."""
 
 
 def expected_copies(gpus: int, experts: int, topk: int) -> float:
-    """Mean distinct GPUs of a token under uniform routing without replacement: G (1 - C(E - E/G, k) / C(E, k))."""
+    """Mean distinct GPUs of a token under uniform routing: G (1 - C(E - E/G, k) / C(E, k))."""
     per_gpu = experts // gpus
     return gpus * (1 - math.comb(experts - per_gpu, topk) / math.comb(experts, topk))
 
@@ -36,33 +38,35 @@ def expected_copies(gpus: int, experts: int, topk: int) -> float:
 def deepep_dispatch_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, sms: ArrayLike, gpus: ArrayLike
 ) -> F64:
-    """DeepEP normal dispatch with a cached handle: barriers, then rings of `sms / 2` channels (one SM sends, one receives).
+    """DeepEP normal dispatch with a cached handle: barriers, then the rings of `sms / 2` DeepEP channels.
 
-    The warps of a sending SM are split evenly over the destinations: each group walks all tokens of the channel and copies one row after the
-    other; bytes share the SM, whichever group moves them. The slower of both is the pace. The receiver takes a chunk only when it is complete,
-    so one chunk is paid twice. All channels together share the link, which only remote copies cross.
+    - One SM of a channel sends, one receives. The warps of a sending SM form one group per destination. A group walks
+      all tokens of the channel and copies one row after the other.
+    - All groups share the bytes per second of the SM. The pace is the slower of groups and bytes.
+    - The receiver takes a chunk when it is complete, so one chunk is paid twice.
+    - All channels share the link. Only remote copies cross it.
     """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     look = constants["deepep.token_us"]
     group = look + r / np.asarray(gpus, np.float64) * constants["deepep.copy_us"]
     each = look + r * row / (1e3 * constants["sm.copy_GBps"])
-    mine = t / (np.asarray(sms, np.float64) / 2)
-    work = mine * np.maximum(group, each) + np.minimum(mine, CHUNK_TOKENS) * each
+    per_channel = t / (np.asarray(sms, np.float64) / 2)
+    work = per_channel * np.maximum(group, each) + np.minimum(per_channel, CHUNK_TOKENS) * each
     return _floor_us(gpu, constants, gpus) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
 
 def deepep_combine_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, sms: ArrayLike, gpus: ArrayLike
 ) -> F64:
-    """DeepEP normal combine: every received row goes back as BF16; the source adds the copies of a token in FP32 and stores it.
+    """DeepEP normal combine: every received row goes back as BF16. The source sums the copies of a token in FP32.
 
-    A warp reduces one token at a time and the warps of an SM work side by side, so the first result takes `deepep.tokens_in_flight` times
-    as long as the pace of the SM suggests.
+    A warp reduces one token at a time, and the warps of an SM work at the same time. So the first result takes
+    `deepep.tokens_in_flight` times the time per token of the SM.
     """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     each = constants["deepep.reduce_token_us"] + r * row / (1e3 * constants["sm.copy_GBps"])
-    mine = t / (np.asarray(sms, np.float64) / 2)
-    work = (mine + constants["deepep.tokens_in_flight"]) * each
+    per_channel = t / (np.asarray(sms, np.float64) / 2)
+    work = (per_channel + constants["deepep.tokens_in_flight"]) * each
     return _floor_us(gpu, constants, gpus) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
 
@@ -71,7 +75,7 @@ def _floor_us(gpu: Gpu, constants: Constants, gpus: ArrayLike) -> F64:
 
 
 def _scatter_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: ArrayLike) -> F64:
-    """Rows to all GPUs at once: the remote part of `all_bytes` on the link."""
+    """Time of rows to all GPUs at once: the remote part of `all_bytes` on the link."""
     g = np.asarray(gpus, np.float64)
     return link_us(gpu, constants, np.asarray(all_bytes, np.float64) * (g - 1) / g)
 
@@ -79,9 +83,10 @@ def _scatter_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: Arra
 def ll_dispatch_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, topk: ArrayLike, row_bytes: ArrayLike, experts: ArrayLike, gpus: ArrayLike
 ) -> F64:
-    """DeepEP low-latency dispatch, send and receive: one message per (token, expert) into fixed slots, counts at the end.
+    """DeepEP low-latency dispatch, send and receive: one message per (token, expert) into fixed slots, then counts.
 
-    The grid has ceil(experts / warp groups per SM) SMs; each casts and sends its share of the tokens, and polls and packs its experts.
+    The grid has ceil(experts / warp groups per SM) SMs. Each SM casts and sends its part of the tokens, and polls and
+    packs its experts.
     """
     t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
     grid = np.ceil(e / np.ceil(e / gpu.n_sms))
@@ -94,7 +99,7 @@ def ll_dispatch_us(
 def ll_combine_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, topk: ArrayLike, row_bytes: ArrayLike, experts: ArrayLike, gpus: ArrayLike
 ) -> F64:
-    """DeepEP low-latency combine, send and receive: one BF16 row per (token, expert) back to the source, which weights and adds."""
+    """DeepEP low-latency combine, send and receive: one BF16 row per (token, expert) to the source, which sums."""
     t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
     g = np.asarray(gpus, np.float64)
     link = link_us(gpu, constants, t * k * row * (g - 1) / g) / constants[f"{arch_of(gpu)}.ll_combine_link"]
@@ -102,17 +107,17 @@ def ll_combine_us(
 
 
 def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64, gpus: F64) -> F64:
-    """Device time without gaps between kernels: the messages' flight, then the counts', and a flag per expert that is sent, polled and cleared."""
+    """Device time without gaps between kernels: flight of messages, flight of counts, and one flag per expert."""
     return sync_us(gpu, constants, gpus) * (2 + experts * constants["ll.expert_part"])
 
 
 def alltoall_one_sided_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike
 ) -> F64:
-    """TensorRT-LLM one-sided NVLink all-to-all, dispatch or combine: put every copy where the receiver knows it will be, then one barrier.
-    One small kernel more than two-sided (the receiver side is prepared or cleaned by its own kernel).
+    """TensorRT-LLM one-sided NVLink all-to-all, dispatch or combine: put copies in known places, then one barrier.
 
-    `copies` counts the own one; the own copy crosses no link.
+    It has one small kernel more than the two-sided form, for the receiver's side. `copies` counts the source's own
+    copy, which crosses no link.
     """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     work = t * (constants["trt.token_us"] + r * row / (1e3 * gpu.n_sms * constants["sm.copy_GBps"]))
@@ -123,7 +128,7 @@ def alltoall_one_sided_us(
 def alltoall_two_sided_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, fields_us: ArrayLike
 ) -> F64:
-    """TensorRT-LLM two-sided NVLink all-to-all through FIFOs: `fields_us` per token for packing its fields, then the bytes of all copies."""
+    """TensorRT-LLM two-sided NVLink all-to-all through FIFOs: `fields_us` per token to pack fields, then bytes."""
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     work = t * np.asarray(fields_us, np.float64)
     link = link_us(gpu, constants, t * r * row)
@@ -131,10 +136,10 @@ def alltoall_two_sided_us(
 
 
 def alltoall_prepare_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, gpus: ArrayLike) -> F64:
-    """Exchange of counts and indices before a two-sided all-to-all."""
+    """Time of the exchange of counts and indices before a two-sided all-to-all."""
     return _trt_floor_us(gpu, constants, gpus) + np.asarray(tokens, np.float64) * constants["trt.token_us"]
 
 
 def _trt_floor_us(gpu: Gpu, constants: Constants, gpus: ArrayLike) -> F64:
-    """The kernels of a call and one exchange of flags."""
+    """Time of the launches of a call and of one exchange of flags."""
     return TRT_LAUNCHES * launch_us(gpu, constants) + sync_us(gpu, constants, gpus)

@@ -1,4 +1,4 @@
-"""The Program: what a system plans and every interpreter reads."""
+"""The Program: systems plan it, and every interpreter reads it."""
 
 from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_hardware

@@ -1,4 +1,4 @@
-"""Builds Programs from arrays: whole batches of ops at a time, so that a layer of millions of ops is planned in well under a second."""
+"""`ProgramBuilder`: builds Programs from arrays, a batch of ops at a time. Millions of ops take well under a second."""
 
 from __future__ import annotations
 
@@ -39,21 +39,23 @@ I32 = NDArray[np.int32]
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 WIRED = PUSHES + PULLS
-RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0}  # columns most Programs do without, and what they then mean
+RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0}  # reserved columns, and the value of an absent column
 
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """Members of a batch of ops: `count[i]` members for op i, `fill_count[m]` filled (or read) rows for member m.
-
-    All arrays int; `node` `[sum(count)]`, `fill_row` `[sum(fill_count)]` global row ids. None for `fill_count`: nothing is filled.
-    """
+    """Members of a batch of ops, as int arrays or scalars."""
 
     count: ArrayLike
+    """`[n_ops]` members of every op."""
     node: ArrayLike
+    """`[n_members]` node of every member."""
     fill_count: ArrayLike | None = None
+    """`[n_members]` rows that every member fills (or reads). None: no rows."""
     fill_row: ArrayLike | None = None
+    """`[sum(fill_count)]` global ids of these rows."""
     ext_bytes: ArrayLike | None = None
+    """`[n_members]` wire bytes of the member's copy beyond `Wires.down`. None: 0."""
 
 
 def _full(value: ArrayLike, n: int, what: str) -> I32:
@@ -90,7 +92,7 @@ def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 class ProgramBuilder:
-    """Collects tables; `build` concatenates and freezes them. Ids are given in the order of the calls."""
+    """Collects tables. `build` concatenates and freezes them. Ids follow the order of the calls."""
 
     def __init__(self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",)) -> None:
         self.hardware, self.n_nodes, self.classes = hardware, n_nodes, classes
@@ -113,7 +115,7 @@ class ProgramBuilder:
         self._chains: list[tuple[int, int]] = []
         self._sessions: list[tuple[int, int]] = []
 
-    # ---- what ops refer to -------------------------------------------------------------------------------------------------
+    # ---- what ops refer to -------------------------------------------------------------------------------------------
 
     def template(self, template: Template) -> int:
         self._templates.append(template)
@@ -124,8 +126,10 @@ class ProgramBuilder:
         return len(self._framings) - 1
 
     def duration(self, ps_by_rows: ArrayLike, bytes_by_rows: ArrayLike = 0) -> int:
-        """A duration class: `ps_by_rows[r]` is the time of one task of a tile with r rows (index 0 unused), `bytes_by_rows[r]` what it takes
-        from memory where memory is shared."""
+        """A duration class, by the rows r of a tile (index 0 is not used). Returns its id.
+
+        `ps_by_rows[r]`: time of one task. `bytes_by_rows[r]`: bytes of one task from shared memory bandwidth.
+        """
         self._durations.append(np.asarray(ps_by_rows, np.int64))
         self._task_bytes.append(np.broadcast_to(np.asarray(bytes_by_rows, np.int64), self._durations[-1].shape))
         return len(self._durations) - 1
@@ -150,7 +154,7 @@ class ProgramBuilder:
         self._sessions.append((home, expected))
         return len(self._sessions) - 1
 
-    # ---- regions -----------------------------------------------------------------------------------------------------------
+    # ---- regions -----------------------------------------------------------------------------------------------------
 
     def regions(
         self,
@@ -163,7 +167,7 @@ class ProgramBuilder:
         key: ArrayLike | None = None,
         name: str = "region",
     ) -> tuple[int, int, int]:
-        """A batch of regions. Returns the first ids of (region, row, tile); rows and tiles are consecutive per region."""
+        """A batch of regions. Returns the first ids (region, row, tile). Rows and tiles of a region are consecutive."""
         node, n_rows = np.atleast_1d(np.asarray(node)), np.atleast_1d(np.asarray(n_rows))
         n = len(node)
         tiles = -(-n_rows // tile_rows)
@@ -188,7 +192,7 @@ class ProgramBuilder:
         return first
 
     def notify(self, row: ArrayLike, op: ArrayLike) -> None:
-        """Rows `row` release ops `op` when their tile notifies. `row` must lie in one batch of `regions`."""
+        """Rows `row` release ops `op` when their tile notifies. All rows lie in one batch of `regions`."""
         row = np.asarray(row)
         if len(row) == 0:
             return
@@ -201,7 +205,7 @@ class ProgramBuilder:
             start = end
         raise ProgramError(f"notify: found row {row[0]}, expected a row below {self._n_rows}")
 
-    # ---- ops ---------------------------------------------------------------------------------------------------------------
+    # ---- ops ---------------------------------------------------------------------------------------------------------
 
     def ops(
         self,
@@ -221,10 +225,11 @@ class ProgramBuilder:
         threshold: ArrayLike = -1,
         value: ArrayLike = 0,
     ) -> int:
-        """A batch of ops of one template; returns the id of its first op.
+        """A batch of ops of one template. Returns the id of the first op.
 
-        `targets`: listed targets per op for the framing (default: members on other nodes); `aux_bytes` ride along in packets of
-        their own, with every copy of a push, with every response and the result of a pull.
+        `targets`: listed targets per op for the framing (default: members on other nodes). `aux_bytes` travel in
+        separate packets with every copy of a push, or with every response and the result of a pull. Raises
+        ProgramError for a column of another length than `node`, and for a transfer without members.
         """
         node = np.atleast_1d(np.asarray(node, np.int32))
         n, kind = len(node), self._templates[template].kind
@@ -282,10 +287,10 @@ class ProgramBuilder:
             rows.append(self._wires.setdefault(key, len(self._wires)))
         return np.array(rows, np.int32)[inverse]
 
-    # ---- what holds ops back -----------------------------------------------------------------------------------------------
+    # ---- what holds ops back -----------------------------------------------------------------------------------------
 
     def edges(self, tail_kind: Tail, tail: ArrayLike, head_kind: Head, head: ArrayLike) -> None:
-        """Edges tail[i] -> head[i]; either side may be a scalar. Raises ProgramError for sides of two sizes."""
+        """Edges tail[i] -> head[i]. Either side may be a scalar. Raises ProgramError for sides of two sizes."""
         tail, head = np.atleast_1d(np.asarray(tail)), np.atleast_1d(np.asarray(head))
         if tail.shape != head.shape and 1 not in (tail.size, head.size):
             sides = f"{tail.size} tails ({Tail(tail_kind).name}) and {head.size} heads ({Head(head_kind).name})"
@@ -305,7 +310,10 @@ class ProgramBuilder:
         acquire_at: Point = Point.OP_ISSUED,
         release_at: Point = Point.OP_DONE,
     ) -> None:
-        """Semaphore `sem` is held from point `acquire_at` of `acquire` to `release_at` of `release` (default: the same op)."""
+        """Ops hold `amount` of semaphore `sem` from point `acquire_at` of `acquire` to point `release_at` of `release`.
+
+        `release`: default is `acquire`.
+        """
         acquire = np.atleast_1d(np.asarray(acquire))
         n = len(acquire)
         self._holds.append(
@@ -319,10 +327,10 @@ class ProgramBuilder:
             )
         )
 
-    # ---- build -------------------------------------------------------------------------------------------------------------
+    # ---- build -------------------------------------------------------------------------------------------------------
 
     def build(self, declared: Declared | None = None) -> Program:
-        """Concatenate and freeze. Check the result with `verify`."""
+        """The Program of all calls so far. Check it with `verify`."""
         common = [k for k in Ops.__slots__ if k not in RARE]
         columns: dict[str, Any] = {k: _cat([o[k] for o in self._ops]) for k in common}
         for name, default in RARE.items():
@@ -407,7 +415,10 @@ class ProgramBuilder:
 
 
 def with_hardware(program: Program, hardware: Hardware) -> Program:
-    """The same Program on other constants of the same wire arithmetic (buffers, latencies); links and flits must not change."""
+    """`program` with other constants, such as buffers and latencies.
+
+    Raises ProgramError for another rate, number of links or flit size: the wire table was built with them.
+    """
     old = program.hardware
     if (old.rate, old.n_links, old.flit) != (hardware.rate, hardware.n_links, hardware.flit):
         raise ProgramError("with_hardware: found another rate, link count or flit size, expected the wire table's own")

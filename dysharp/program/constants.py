@@ -1,4 +1,4 @@
-"""A Cluster as the constants of the burst level: links, classes of virtual channels, reduction tables."""
+"""The constants of a Cluster at burst level: links, classes of virtual channels, reduction tables."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dysharp.specs import Cluster, choice_int
 from dysharp.units import ns_to_ps
 
 CLASSES = ("dispatch", "response", "combine", "other")
-"""Classes of virtual channels.
+"""Traffic classes of systems.
 
-Requests of pulls share the class of Dispatch, as they share the eight request channels of a port (DySHARP: sixteen
-channels per input port, eight for requests and eight for responses).
+Requests of pulls are in the class of Dispatch, because both use the eight request channels of a port (DySHARP, arXiv
+2605.05607: sixteen channels per input port, eight for requests and eight for responses).
 """
 DISPATCH, RESPONSE, COMBINE, OTHER = range(4)
 PACKET_BYTES = 128
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
-    """Burst-level constants. Each class has its share of the virtual channels of its group, over all ports of a GPU."""
+    """The constants of `cluster` at burst level. `vc_bytes` is the buffer of a channel over all ports of a GPU."""
     hop = cluster.link_latency_ps
     return Hardware(
         rate=cluster.link_bytes_per_us,
@@ -37,8 +37,8 @@ def hardware_of(cluster: Cluster) -> Hardware:
 
 
 def sessions_of_table(cluster: Cluster) -> int:
-    """Reduction sessions (at least 1) that the table of one port holds.
+    """Reduction sessions (at least 1) in the table of one port.
 
-    A session takes `dysharp.fp32_sum_entries` of the 128 B entries.
+    A session takes `dysharp.fp32_sum_entries` entries of 128 B.
     """
     return max(1, cluster.reduction_buffer_bytes // (PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")))

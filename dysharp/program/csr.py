@@ -1,4 +1,4 @@
-"""Grouping of table rows by the id they belong to."""
+"""Groups rows of a table by their owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ I32 = NDArray[np.int32]
 
 
 def group(owner: I32, n: int) -> tuple[I32, NDArray[np.int64]]:
-    """Rows of a table by owner: (`ptr` [n + 1] int32, `order` [rows]), stable, so table order is kept within an owner."""
+    """Rows of a table by owner: (`ptr` `[n + 1]` int32, `order` `[rows]`). Rows of one owner stay in table order.
+
+    Owner i has the rows `order[ptr[i]:ptr[i + 1]]`.
+    """
     ptr = np.zeros(n + 1, np.int32)
     np.cumsum(np.bincount(owner, minlength=n), out=ptr[1:])
     if len(owner) == 0 or (owner[1:] >= owner[:-1]).all():

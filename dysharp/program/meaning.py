@@ -1,4 +1,4 @@
-"""Checks on what ops do to data: functions of COMPUTEs, regions "expert", and reads that wait for a write."""
+"""Checks on the data of ops: functions of COMPUTEs, regions "expert", reads that wait for a write."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from dysharp.program.tables import Alloc, Kind, Program
 
 Array = NDArray[Any]
 GEMMS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
-"""Functions of a COMPUTE; "" computes nothing that the functional machine knows."""
+"""Functions of a COMPUTE. The function "" computes nothing in the functional machine."""
 
 
 def expert_regions(p: Program) -> Array:
-    """`[n_regions]` bool: the row stores of expert slots."""
+    """`[n_regions]` bool: the regions "expert", one for each expert slot."""
     return np.array([name == "expert" for name in p.regions.name], bool) if p.regions.name else np.zeros(p.n_regions, bool)
 
 
 def check_experts(p: Program) -> None:
-    """One region "expert" per declared slot, in the order of the slots; where arrival binds its rows, they come by rising keys."""
+    """Every declared expert slot has one region "expert", in the order of the slots.
+
+    Rows that arrival binds have rising keys.
+    """
     r, ids = p.regions, np.flatnonzero(expert_regions(p))
     slots = p.declared.expert_slots
     if slots:
@@ -49,7 +52,7 @@ def check_experts(p: Program) -> None:
 
 
 def check_computes(c: Columns) -> None:
-    """A COMPUTE with a function is a GEMM on a tile of a region "expert" of its node."""
+    """Every COMPUTE with a function is a GEMM on a tile of a region "expert" of its node."""
     p = c.p
     for i, t in enumerate(p.templates):
         if t.kind is Kind.COMPUTE and t.fn and t.fn not in GEMMS:
@@ -72,9 +75,10 @@ def check_computes(c: Columns) -> None:
 
 
 def check_reads(p: Program, waits: Array | None) -> None:
-    """Of the ops that read a buffer which others write, one at least waits for one of those, directly or over other ops.
+    """Every template that reads a buffer of another template has an op that waits for an op that writes this buffer.
 
-    `waits`: of `startable.waits_by_kind`; None: not known, nothing is checked. An op that waits for the wrong write passes.
+    The wait may pass over other ops. An op that waits for the wrong write is not noticed. `waits`: the result of
+    `startable.waits_by_kind`. None: not known, no check.
     """
     if waits is None:
         return
@@ -86,12 +90,12 @@ def check_reads(p: Program, waits: Array | None) -> None:
         before = _behind(waits, i)
         if not before[writers].any():
             names = ", ".join(sorted({p.templates[j].name for j in writers}))
-            unfounded = f'found ops that read "{t.src}" and wait for no op that writes it'
-            raise ProgramError(f"template {i} ({t.name}): {unfounded}, expected a wait for {names}")
+            early_reads = f'found ops that read "{t.src}" and wait for no op that writes it'
+            raise ProgramError(f"template {i} ({t.name}): {early_reads}, expected a wait for {names}")
 
 
 def _behind(waits: Array, start: int) -> Array:
-    """`[n]` bool: everything that `start` waits for, directly or not."""
+    """`[n]` bool: all kinds for which `start` waits, directly or over other kinds."""
     behind: Array = waits[start]
     while True:
         more = behind | waits[behind].any(axis=0)

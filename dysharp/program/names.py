@@ -1,4 +1,4 @@
-"""How messages name the rows of a Program's tables, so that a reader finds them in the plan."""
+"""Names of ops, rows, tiles, regions and edges in messages, so that a reader finds them in the plan."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def op_name(p: Program, op: int) -> str:
 
 
 def member_owner(p: Program, member: int) -> int:
-    """The op that a member belongs to."""
+    """The op of a member."""
     return int(np.searchsorted(p.members.ptr, member, side="right")) - 1
 
 
 def region_of_row(p: Program, row: int) -> int:
-    """The region that holds a row."""
+    """The region of a row."""
     return int(np.searchsorted(p.regions.row_ptr, row, side="right")) - 1
 
 
 def region_of_tile(p: Program, tile: int) -> int:
-    """The region that holds a tile."""
+    """The region of a tile."""
     return int(np.searchsorted(p.regions.tile_ptr, tile, side="right")) - 1
 
 
@@ -43,7 +43,10 @@ def tile_name(p: Program, tile: int) -> str:
 
 
 def edge_name(p: Program, edge: int) -> str:
-    """An edge with both ends, as in "edge 4 from MEMBER_DELIVERED 7, op 3 (put, node 1), to OP_ISSUE, op 5 (gemm1, node 0)"."""
+    """An edge with both ends.
+
+    Example: "edge 4 from MEMBER_DELIVERED 7, op 3 (put, node 1), to OP_ISSUE, op 5 (gemm1, node 0)".
+    """
     e = p.edges
     tail, head = Tail(int(e.tail_kind[edge])), Head(int(e.head_kind[edge]))
     return f"edge {edge} from {_tail_name(p, tail, int(e.tail[edge]))} to {_head_name(p, head, int(e.head[edge]))}"

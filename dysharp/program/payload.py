@@ -1,4 +1,4 @@
-"""What the ops of a Program move: bytes into rows and bytes over links (the verifier counts them here)."""
+"""Bytes that the ops of a Program move into rows and over links. The verifier compares them with declared bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class Columns:
-    """Columns that several checks need, computed once. Ops come in long runs of one template; many columns use that."""
+    """Columns that several checks need, computed once. Ops come in long runs of one template, which saves work."""
 
     def __init__(self, program: Program) -> None:
         self.p = program
@@ -33,7 +33,7 @@ class Columns:
         self.op_fill_ptr: Array = program.members.fill_ptr[program.members.ptr]
 
     def by_template(self, values: Array) -> Array:
-        """`[n_ops]` value of every op's template."""
+        """`[n_ops]` entry of `values` (by template) for every op."""
         return np.repeat(values[self.run_template], self.run_length)
 
     def sum_by_template(self, column: Array) -> Array:
@@ -44,7 +44,7 @@ class Columns:
         return out
 
     def is_kind(self, kinds: tuple[Kind, ...]) -> Array:
-        """`[n_ops]` bool."""
+        """`[n_ops]` bool: whether the kind of the op is in `kinds`."""
         if kinds not in self._is_kind:
             self._is_kind[kinds] = self.by_template(np.array([t.kind in kinds for t in self.p.templates], bool))
         return self._is_kind[kinds]
@@ -54,12 +54,12 @@ class Columns:
 
     @cached_property
     def owner(self) -> Array:
-        """`[n_members]` op."""
+        """`[n_members]` op of every member."""
         return np.repeat(np.arange(self.p.n_ops, dtype=np.int32), self.per_op)
 
     @cached_property
     def n_remote(self) -> Array:
-        """`[n_ops]` members on other nodes."""
+        """`[n_ops]` number of members on other nodes."""
         m, node = self.p.members, self.p.ops.node
         remote = m.node != np.repeat(node, self.per_op)
         total = np.zeros(self.p.n_members + 1, np.int32)
@@ -69,7 +69,7 @@ class Columns:
 
     @cached_property
     def leads(self) -> Array:
-        """`[n_ops]` False for the later members of an in-switch session: what they cause happens once."""
+        """`[n_ops]` bool: False for all ops of a session but the first, because their sum is written once."""
         leads = np.ones(self.p.n_ops, bool)
         if self.p.sessions is not None and self.p.ops.session is not None:
             ops = np.flatnonzero((self.p.ops.session >= 0) & (self.n_remote > 0))
@@ -82,14 +82,15 @@ class Columns:
 
 
 def check_rows(c: Columns) -> None:
+    """Every row is filled with exactly its bytes. Regions "expert" have the declared number of useful rows."""
     p, r = c.p, c.p.regions
     per_op = np.diff(c.op_fill_ptr)
     pushed = np.where(c.is_kind(PUSHES) & c.leads, p.ops.bytes, 0)
-    found = np.bincount(p.members.fill_row, weights=np.repeat(pushed, per_op), minlength=p.n_rows)
+    filled = np.bincount(p.members.fill_row, weights=np.repeat(pushed, per_op), minlength=p.n_rows)
     expected = np.repeat(r.row_bytes, np.diff(r.row_ptr))
     fail_where(
-        found != expected,
-        lambda i: f"{row_name(p, i)}: found {int(found[i])} B filled, expected exactly {expected[i]} B",
+        filled != expected,
+        lambda i: f"{row_name(p, i)}: found {int(filled[i])} B filled, expected exactly {expected[i]} B",
     )
     expert = np.array([name == "expert" for name in r.name], bool)
     if p.n_regions != len(expert) or not (expert.any() or p.declared.useful_rows):
@@ -98,7 +99,7 @@ def check_rows(c: Columns) -> None:
     if useful.sum() != p.declared.useful_rows:
         raise ProgramError(f'regions "expert": found {useful.sum()} rows, expected the declared {p.declared.useful_rows} useful rows')
     combines = np.array([t.kind is Kind.PULL_REDUCE and t.operator == "combine" for t in p.templates], bool)
-    if combines.any():  # a Combine that pushes says which rows it sums by what notifies it
+    if combines.any():  # pushes of a Combine name no rows to read: notifications release them
         reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows)
         fail_where(
             useful & (reads != reads[useful].any()),
@@ -107,10 +108,14 @@ def check_rows(c: Columns) -> None:
 
 
 def moved_bytes(program: Program) -> dict[str, dict[str, int]]:
-    """Payload bytes by direction ("up", "down") and operator that the ops of a legal Program put on links.
+    """Payload bytes on links by direction ("up", "down") and operator, for a legal Program.
 
-    A push goes up once if any member is remote and down once per remote member; of a pull the responses go up
-    and one result comes down. What a session merges in the switch travels beyond it once.
+    | op | up | down |
+    |---|---|---|
+    | push | once if any member is remote | once per remote member |
+    | pull | one response per remote member | one result if any member is remote |
+
+    Payload that a session merges in the switch travels once behind the switch.
     """
     return _moved(Columns(program))
 
@@ -130,12 +135,13 @@ def _moved(c: Columns) -> dict[str, dict[str, int]]:
 
 
 def check_traffic(c: Columns) -> None:
+    """The ops move the declared payload bytes, except for operator "other" and Programs that declare no traffic."""
     declared = c.p.declared.traffic
     if not declared:
         return
     for side, by_operator in _moved(c).items():
         expected = declared.get(side, {})
         for operator in sorted({*by_operator, *expected} - {"other"}):
-            found, promised = by_operator.get(operator, 0), expected.get(operator, 0)
-            if found != promised:
-                raise ProgramError(f"traffic {side} of {operator}: found {found} B in the ops, expected the declared {promised} B")
+            moved, promised = by_operator.get(operator, 0), expected.get(operator, 0)
+            if moved != promised:
+                raise ProgramError(f"traffic {side} of {operator}: found {moved} B in the ops, expected the declared {promised} B")

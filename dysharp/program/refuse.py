@@ -1,4 +1,4 @@
-"""How the verifier refuses: the first bad row of a column, in one line."""
+"""Refusals of the verifier: one line about the first bad row of a column."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Array = NDArray[Any]
 
 
 def fail_where(bad: Array, message: Callable[[int], str]) -> None:
-    """Raise for the first True of `bad`."""
+    """Raise ProgramError with the message of the first True in `bad`."""
     if bad.any():
         raise ProgramError(message(int(bad.argmax())))
 
 
 def check_range(column: Array, low: int, high: int, what: str) -> None:
-    """All of `low <= column < high`; `what` may hold "{i}" for the row."""
+    """Raise ProgramError unless `low <= column < high` for every entry. "{i}" in `what` stands for the row."""
     if len(column) and (column.min() < low or column.max() >= high):
         i = int(((column < low) | (column >= high)).argmax())
         expected = f"{low} .. {high - 1}" if high > low else "no entries at all"

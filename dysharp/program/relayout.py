@@ -1,4 +1,4 @@
-"""A Program on the row layout that another run has bound: backward on its forward's."""
+"""`relayout`: a backward Program with the row layout of its forward run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ I32 = NDArray[np.int32]
 
 
 def relayout(program: Program, row_slot: I32) -> Program:
-    """The same Program with the rows of its regions "expert" in the slots that a forward run gave them.
+    """`program` with the rows of its regions "expert" in the slots that a forward run gave them.
 
-    `row_slot`: `[rows]` `Trace.row_slot` of a forward Program of the same Routing. Its regions "expert" come first, in the same order,
-    each with its rows by rising keys: `verify` refuses a forward Program with another order. Rows of regions behind them are not read.
-    `program` has regions "expert" first, with `Alloc.PREFIX`. Raises ProgramError where `row_slot` does not fit `program`.
+    `row_slot`: `[rows]` `Trace.row_slot` of a forward Program with the Routing of `program`. Both Programs have their
+    regions "expert" first, in one order. The forward has its rows by rising keys, which `verify` checks. `program` has
+    `Alloc.PREFIX`. Rows of other regions keep their slots. Raises ProgramError if `row_slot` does not fit `program`.
     """
     new = _new_ids(program, np.asarray(row_slot))
     n = len(new)
@@ -42,7 +42,7 @@ def relayout(program: Program, row_slot: I32) -> Program:
 
 
 def _new_ids(program: Program, row_slot: I32) -> I32:
-    """`[expert rows]` new row id of every expert row: with PREFIX, the slot it takes."""
+    """`[expert rows]` new row id of every expert row. With PREFIX the row id gives the slot."""
     r = program.regions
     expert = np.array([name == "expert" for name in r.name], bool)
     n_regions = int(expert.sum())
@@ -53,7 +53,7 @@ def _new_ids(program: Program, row_slot: I32) -> I32:
         raise ProgramError(f"relayout: found slots of {len(row_slot)} rows, expected at least the {n} expert rows")
     fail_where(r.alloc[:n_regions] != Alloc.PREFIX, lambda i: f"relayout: found region {i} bound by arrival, expected PREFIX")
     region = np.repeat(np.arange(n_regions), np.diff(r.row_ptr[: n_regions + 1]))
-    forward = np.lexsort((r.row_key[:n], region))  # row ids here, in the order of the forward's rows
+    forward = np.lexsort((r.row_key[:n], region))  # row ids of `program` in the order of the forward's rows
     slot = np.asarray(row_slot[:n], np.int64)
     rows = np.diff(r.row_ptr)[region]
     outside = (slot < 0) | (slot >= rows)
@@ -67,6 +67,6 @@ def _new_ids(program: Program, row_slot: I32) -> I32:
 
 
 def _moved(ids: I32, kind: I32, column: I32) -> I32:
-    """A column of hold ends with its row ids replaced."""
+    """A column of points of holds, with new row ids."""
     rows = kind == Point.ROW_FIRST_TOUCH
     return np.where(rows, ids[np.where(rows, column, 0)], column) if rows.any() else column

@@ -1,9 +1,11 @@
-"""Which ops can never start: a peel of the graph of dependencies, a frontier at a time (for the verifier).
+"""Ops that can never start, for the verifier: the graph of dependencies is peeled one frontier at a time.
 
-An op is reached when all it waits for has been reached; what is left at the end waits in a circle or for
-something that never happens. Where the outcome depends on arrival the peel assumes the best: tile i of a
-first-touch region is ready once as many rows are complete as its slots reach, its first notification may
-concern any row, a JOIN that may be cancelled or counts announced events is let through.
+An op is reached when all its dependencies are reached. Ops that are left at the end wait in a circle or for an event
+that never happens. If the outcome depends on arrival, the peel assumes the best case:
+
+- Tile i of a first-touch region is ready when enough rows are complete to fill tiles 0 to i.
+- The first notification of a first-touch region may release the op of any of its rows.
+- A JOIN that may be cancelled, or that counts announced events, counts as reached.
 """
 
 from __future__ import annotations
@@ -30,16 +32,17 @@ def ragged(ptr: Array, ids: Array) -> Array:
     if total == 0:
         return EMPTY
     if len(ids) == len(ptr) - 1:
-        return np.arange(total)  # `ids` are all rows, each once: order does not matter to any caller
+        return np.arange(total)  # `ids` are all rows, each once; no caller needs their order
     ends = np.cumsum(counts)
     return np.repeat(first - (ends - counts), counts) + np.arange(total)
 
 
 def waits_by_kind(p: Program) -> Array | None:
-    """`[n, n]` bool, who waits for whom: templates, then per name of region the readiness of its tiles, then their notification.
+    """`[n, n]` bool: whether kind i waits for kind j.
 
-    A pair of kinds has an entry as soon as one pair of their ops, rows or tiles waits. None: chains, announced thresholds, cancelling,
-    and edges of members and rows are left to the peel.
+    Kinds are templates, then readiness of tiles by name of region, then notification of tiles by name of region. Kind i
+    waits for kind j if one pair of their ops, rows or tiles does. None: the Program has chains, announced thresholds,
+    cancelling, or edges of members or rows, which only the peel covers.
     """
     e, r = p.edges, p.regions
     if p.ops.chain is not None or p.ops.threshold is not None or len(r.name) != p.n_regions:
@@ -75,7 +78,7 @@ def waits_by_kind(p: Program) -> Array | None:
 
 
 def _add_issue_order(p: Program, waits: Array) -> None:
-    """Templates that share a program-order issuer wait for each other, whichever op comes first."""
+    """Templates that share a program-order issuer wait for each other, in whatever order their ops come."""
     one = np.full(len(p.issuers.node) + 1, -1, np.int32)
     one[p.ops.issuer] = p.ops.template
     other = np.flatnonzero(one[p.ops.issuer] != p.ops.template)
@@ -86,10 +89,10 @@ def _add_issue_order(p: Program, waits: Array) -> None:
 
 
 def starts_by_kind(p: Program) -> bool:
-    """Whether a glance suffices: templates and kinds of region wait for each other without a circle.
+    """Whether the kinds of `waits_by_kind` wait for each other without a circle, so that every op can start.
 
-    False says nothing: ops of one template that wait for each other, issuers with a fixed order over several templates, and what
-    `waits_by_kind` does not know are left to the peel.
+    False decides nothing, and the peel has to run. It is also the result if ops of one template wait for each other, if
+    a program-order issuer has several templates, or if `waits_by_kind` is None.
     """
     return _glance(p, waits_by_kind(p))
 
@@ -99,7 +102,7 @@ def _glance(p: Program, waits: Array | None) -> bool:
 
 
 def _no_circle(waits: Array) -> bool:
-    """`waits` [n, n] bool: row waits for column."""
+    """Whether `waits` has no circle. `waits`: `[n, n]` bool, row waits for column."""
     left = np.ones(len(waits), bool)
     while left.any():
         free = left & ~(waits & left).any(axis=1)
@@ -110,7 +113,7 @@ def _no_circle(waits: Array) -> bool:
 
 
 def _told_after_ready(p: Program) -> bool:
-    """Every notification of a first-touch tile visibly waits for some tile: at once, or over one or two ops."""
+    """Whether every notification of a first-touch tile waits for a tile, directly or over at most three ops."""
     e, r = p.edges, p.regions
     first_touch = np.repeat(r.alloc == Alloc.FIRST_TOUCH, np.diff(r.tile_ptr))
     from_tile, from_op = e.tail_kind == Tail.TILE_READY, e.tail_kind <= Tail.OP_ISSUED
@@ -129,7 +132,7 @@ def _told_after_ready(p: Program) -> bool:
 
 
 class _Out:
-    """Edges by tail: heads of op-issue and tile-notify kind (a response's edges do not hold its op back)."""
+    """Edges by tail, with heads of kind OP_ISSUE and TILE_NOTIFY. Edges to responses do not hold back ops."""
 
     def __init__(self, tail: Array, head_kind: Array, head: Array, n: int) -> None:
         self.empty = len(tail) == 0
@@ -141,13 +144,13 @@ class _Out:
         """Heads (ops, tiles) of the edges that leave `ids`."""
         if self.empty or len(ids) == 0:
             return EMPTY, EMPTY
-        at = ragged(self.ptr, ids)
-        kind, head = self.kind[at], self.head[at]
+        edges = ragged(self.ptr, ids)
+        kind, head = self.kind[edges], self.head[edges]
         return head[kind == Head.OP_ISSUE], head[kind == Head.TILE_NOTIFY]
 
 
 class Peel:
-    """Counters of what is left, and the steps that take them down."""
+    """Counters of dependencies that are left, and the steps that lower them."""
 
     def __init__(self, p: Program) -> None:
         self.p, r = p, p.regions
@@ -217,7 +220,7 @@ class Peel:
         self.notify_left = np.bincount(head[keep & (e.head_kind == Head.TILE_NOTIFY)], minlength=p.n_tiles)
 
     def _chained(self) -> tuple[Array, Array]:
-        """(op, next op of its chain)."""
+        """Neighbours in chains: (ops, the next op of each)."""
         if self.p.ops.chain is None:
             return np.zeros(0, np.int32), np.zeros(0, np.int32)
         ops = np.flatnonzero(self.p.ops.chain >= 0).astype(np.int32)
@@ -226,7 +229,7 @@ class Peel:
         return ops[:-1][same], ops[1:][same]
 
     def _issue_order(self) -> None:
-        """Ops of program-order issuers by issuer and id; one in a chain is not held back by its issuer."""
+        """Ops of program-order issuers by issuer and id, without ops of chains: their issuer does not order them."""
         p = self.p
         in_order = np.append(p.issuers.discipline == Discipline.PROGRAM_ORDER, False)
         self.ordered = in_order[p.ops.issuer]
@@ -241,7 +244,7 @@ class Peel:
     # ---- one step ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Peel to the end. First without ops that fill rows: what a tile tells then, it tells too early."""
+        """Peel to the end. The first part leaves out ops that fill rows: a tile that notifies then is too early."""
         held = []
         frontier = np.flatnonzero(self.waits == 0)
         while len(frontier):
@@ -254,30 +257,30 @@ class Peel:
             frontier = self._issuable(self._step(frontier))
 
     def _issuable(self, ops: Array) -> Array:
-        """Those of the dependency-free `ops` whose issuer gets to them, and what queued behind them."""
+        """Ops that can issue: `ops` (without dependencies) that are next in their issuer, and free ops behind them."""
         ordered = self.ordered[ops]
         if not ordered.any():
             return ops
-        mine = ops[ordered]
-        self.free[mine] = True
+        queued = ops[ordered]
+        self.free[queued] = True
         parts = [ops[~ordered]]
-        touched = np.flatnonzero(np.bincount(self.p.ops.issuer[mine], minlength=len(self.queue_at)))
+        touched = np.flatnonzero(np.bincount(self.p.ops.issuer[queued], minlength=len(self.queue_at)))
         for issuer in touched.tolist():
-            at, end = self.queue_at[issuer], int(self.queue_ptr[issuer + 1])
-            chunk, start = 64, at
-            while at < end:
-                free = self.free[self.queue[at : min(at + chunk, end)]]
+            place, end = self.queue_at[issuer], int(self.queue_ptr[issuer + 1])
+            chunk, start = 64, place
+            while place < end:
+                free = self.free[self.queue[place : min(place + chunk, end)]]
                 n = len(free) if free.all() else int(free.argmin())
-                at += n
+                place += n
                 if n < len(free):
                     break
                 chunk *= 2
-            self.queue_at[issuer] = at
-            parts.append(self.queue[start:at])
+            self.queue_at[issuer] = place
+            parts.append(self.queue[start:place])
         return np.concatenate(parts)
 
     def _step(self, ops: Array) -> Array:
-        """Everything that follows from `ops` being done; returns the ops that wait for nothing more."""
+        """`ops` are done. Returns the ops whose last dependency falls with them."""
         self.reached[ops] = True
         heads, tiles = self.op_out.of(ops[self.has_edges[ops]])
         rows = self._completed(ops[self.fills[ops]])
@@ -303,8 +306,8 @@ class Peel:
         bound = ~self.first_touch[region]
         tiles = EMPTY
         if bound.any():
-            mine, here = rows[bound], region[bound]
-            tiles = _take(self.tile_left, r.tile_ptr[here] + (mine - r.row_ptr[here]) // r.tile_rows[here])
+            bound_rows, of_rows = rows[bound], region[bound]
+            tiles = _take(self.tile_left, r.tile_ptr[of_rows] + (bound_rows - r.row_ptr[of_rows]) // r.tile_rows[of_rows])
             if bound.all():
                 return tiles
         counts = np.bincount(region[~bound], minlength=self.p.n_regions)
@@ -320,7 +323,7 @@ class Peel:
         return np.concatenate((tiles, more))
 
     def _notified(self, tiles: Array) -> Array:
-        """Ops released by the tiles whose last edge to their notification fell."""
+        """Ops that the notifications of tiles release. An edge to the notification of each of `tiles` falls."""
         if len(tiles) == 0:
             return EMPTY
         done = _take(self.notify_left, tiles)
@@ -342,20 +345,21 @@ class Peel:
 
 
 def _take(left: Array, ids: Array) -> Array:
-    """Take one off `left` for each of `ids` (repeats count); returns the distinct ids that reached zero."""
+    """Lower `left` by one for each of `ids` (repeats count). Returns the distinct ids that reached zero."""
     if len(ids) * 4 > len(left):
         counts = np.bincount(ids, minlength=len(left))
         left -= counts.astype(left.dtype)
         return np.flatnonzero((counts > 0) & (left == 0))
     np.subtract.at(left, ids, 1)
-    zero = np.sort(ids[left[ids] == 0])  # sorting beats the hash table of np.unique by far
+    zero = np.sort(ids[left[ids] == 0])  # sorting is much faster than the hash table of np.unique
     return zero[np.append(True, zero[1:] > zero[:-1])] if len(zero) else zero
 
 
 def first_that_never_starts(program: Program, waits: Array | None) -> str | None:
-    """One line about the first op that can never start or tile that can never notify, None if all can.
+    """One line about the first op that can never start, or the first tile that can never notify. None: all can.
 
-    `program`: ids in range; `waits`: its `waits_by_kind`. Semaphores are not looked at: whether they come back is a matter of time.
+    `program`: all ids are in range. `waits`: its `waits_by_kind`. Semaphores are not checked: whether an op gives one
+    back depends on times.
     """
     if program.n_ops == 0 or _glance(program, waits):
         return None
@@ -365,8 +369,8 @@ def first_that_never_starts(program: Program, waits: Array | None) -> str | None
         return stuck_text(program, peel.reached, peel.notified)
     if peel.too_early.any():
         tile = int(peel.too_early.argmax())
-        found = "found a notification that waits for none of its rows"
-        return f"tile {tile}: {found}, expected its first-touch rows to be there"
+        early = "found a notification that waits for none of its rows"
+        return f"tile {tile}: {early}, expected its first-touch rows to be there"
     silent = (peel.notify_left > 0) & ~peel.notified
     if silent.any():
         tile = int(silent.argmax())

@@ -1,7 +1,8 @@
-"""Why ops can never start: the circle (or the dead end) of waits that the first of them is behind, in words.
+"""Why ops can never start: the circle of waits (or the dead end) behind the first stuck op, in words.
 
-A wait is followed from a stuck op to one thing that it still needs, from there to one thing that this needs, and so on,
-until something comes up a second time or nothing more is known. Runs after the verdict only, so it need not be fast.
+The text follows waits: from a stuck op to one thing that the op needs, from there to one thing that this thing needs,
+and so on. It ends when a thing comes a second time, or when no further need is known. It runs after the verdict only,
+so it may be slow.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ EMPTY: Array = np.zeros(0, np.int64)
 Thing = tuple[int, int]
 """(OP, TILE, ROW or NOTIFICATION, id)."""
 ENDS = 3
-"""A longer chain of waits is printed as so many things at either end."""
+"""Things at either end of a long chain of waits that are printed."""
 
 
 def stuck_text(p: Program, reached: Array, notified: Array) -> str:
-    """One line that names what waits for what.
+    """One line that names the ops, tiles and rows of the waits.
 
-    `reached` `[n_ops]`, `notified` `[n_tiles]` bool: what a run that never ends too early still brings about.
+    `reached`: `[n_ops]` bool, ops that can start. `notified`: `[n_tiles]` bool, tiles that can notify.
     """
     stuck = np.flatnonzero(~reached)
     chain, closed = _Waits(p, reached, notified).follow((OP, int(stuck[0])))
@@ -54,7 +55,7 @@ def _shortened(names: list[str]) -> list[str]:
 
 
 class _Waits:
-    """What has not happened, and what it needs."""
+    """Ops, tiles, rows and notifications that never come, and the things that they need."""
 
     def __init__(self, p: Program, reached: Array, notified: Array) -> None:
         self.p, self.reached, self.notified = p, reached, notified
@@ -62,13 +63,16 @@ class _Waits:
         self.into = {kind: _grouped(e.head, e.head_kind == kind, n) for kind, n in ((Head.OP_ISSUE, p.n_ops), (Head.TILE_NOTIFY, p.n_tiles))}
         owner = np.repeat(np.arange(p.n_ops), np.diff(m.fill_ptr[m.ptr]))
         pushes = np.array([t.kind in PUSHES for t in p.templates], bool)[p.ops.template[owner]]
-        self.late = np.full(p.n_rows, -1)  # an op that has to fill the row and never does
+        self.late = np.full(p.n_rows, -1)  # an op that must fill the row and never starts
         waiting = pushes & ~reached[owner]
         self.late[m.fill_row[waiting]] = owner[waiting]
         self.told_by = _grouped(p.regions.row_notify, p.regions.row_notify >= 0, p.n_ops)
 
     def follow(self, start: Thing) -> tuple[list[Thing], bool]:
-        """The circle that `start` is in or behind, its lowest op first and last; or the way to a dead end, and False."""
+        """(the circle in or before which `start` waits, True), or (the way from `start` to a dead end, False).
+
+        A circle begins and ends with its lowest op.
+        """
         place: dict[Thing, int] = {}
         chain = [start]
         while chain[-1] not in place:
@@ -110,7 +114,7 @@ class _Waits:
                 yield thing
 
     def _late_rows(self, tile: int) -> Array:
-        """Rows that the tile lacks: its own, or of a first-touch region any."""
+        """Rows that the tile needs: its own rows, or any rows of a first-touch region."""
         r, region = self.p.regions, region_of_tile(self.p, tile)
         first, end = int(r.row_ptr[region]), int(r.row_ptr[region + 1])
         n, index = int(r.tile_rows[region]), tile - int(r.tile_ptr[region])
@@ -122,7 +126,7 @@ class _Waits:
         return own
 
     def _tells(self, row: int) -> Iterator[Thing]:
-        """The notification that a row's op waits for; of a first-touch region any tile may have the row."""
+        """Notifications for which the op of a row waits. In a first-touch region any tile may have the row."""
         r, region = self.p.regions, region_of_row(self.p, row)
         first, end = int(r.tile_ptr[region]), int(r.tile_ptr[region + 1])
         if r.alloc[region] == Alloc.FIRST_TOUCH:
@@ -134,7 +138,7 @@ class _Waits:
             yield NOTIFICATION, tile
 
     def _before(self, op: int) -> Iterator[Thing]:
-        """Ops that go first: the one before it in its chain, the ones before it in a program-order issuer."""
+        """Ops that go before `op`: in its chain, or in its program-order issuer."""
         o = self.p.ops
         if o.chain is not None and o.chain[op] >= 0:
             earlier = np.flatnonzero((o.chain[:op] == o.chain[op]) & ~self.reached[:op])
@@ -146,7 +150,7 @@ class _Waits:
 
 
 def _grouped(owner: Array, chosen: Array, n: int) -> tuple[Array, Array]:
-    """(`ptr` `[n + 1]`, ids of the `chosen` rows of a table) by `owner`."""
+    """The `chosen` rows of a table by `owner`: (`ptr` `[n + 1]`, row ids)."""
     ids = np.flatnonzero(chosen)
     ptr, order = group(owner[ids], n)
     return ptr, ids[order]

@@ -1,7 +1,10 @@
 """The Program: flat tables that every interpreter (engine, oracle, functional machine, counters) reads.
 
-One Program is one (model, cluster, routing, direction, system). Tables are NumPy arrays, written once by the builder and read-only
-afterwards. `docs/design/0001` says what they mean in time, `docs/design/0002` why the columns are these.
+One Program is one (model, cluster, routing, direction, system). Tables are NumPy arrays. The builder writes them once.
+Their meaning in time: `docs/design/0001`. Reasons for the columns: `docs/design/0002`.
+
+"Reserved" marks parts that no system emits. Only the oracle and the verifier know them. The engine and the functional
+machine refuse them. `docs/design/0002`, Reserved, names the systems that need them.
 """
 
 from __future__ import annotations
@@ -19,38 +22,59 @@ I64 = NDArray[np.int64]
 
 
 class Kind(IntEnum):
-    """What an op does. No kind belongs to one system."""
+    """What an op does. No kind belongs to one system.
 
-    COMPUTE = 0  # a GEMM: a gang of `tasks` thread-block tasks on SM slots
-    DELAY = 1  # a named cost: `tasks` tasks on any pool; a host, stream or copy engine is a pool of one slot, padding work runs on the SM pool
-    JOIN = 2  # counts events, fires at zero delay
-    PUT = 3  # data to one node, acknowledged
-    SIGNAL = 4  # a small PUT that may carry a value
-    MULTICAST = 5  # data to a set, replicated in the switch
-    GET = 6  # request out, data back
-    PULL_REDUCE = 7  # request to a set, responses summed in the switch
-    PUSH_REDUCE = 8  # one contribution to a session that sums on the way home
-    MERGED_LOAD = 9  # a load that merges with equal loads in the switch
+    | kind | meaning |
+    |---|---|
+    | COMPUTE | a GEMM: a gang of `tasks` thread-block tasks on SM slots |
+    | DELAY | a named cost: `tasks` tasks on any pool; a host, stream or copy engine is a pool of one slot |
+    | JOIN | counts events and fires at zero delay |
+    | PUT | data to one node, acknowledged |
+    | SIGNAL | a small PUT; its value is reserved (announced thresholds) |
+    | MULTICAST | data to several nodes, replicated in the switch |
+    | GET | a request out, data back |
+    | PULL_REDUCE | a request to several nodes, their responses summed in the switch |
+    | PUSH_REDUCE | reserved: one contribution to a sum in the switch; CAIS and reduction over InfiniBand need it |
+    | MERGED_LOAD | reserved: a load that merges with equal loads in the switch; CAIS needs it |
+    """
+
+    COMPUTE = 0
+    DELAY = 1
+    JOIN = 2
+    PUT = 3
+    SIGNAL = 4
+    MULTICAST = 5
+    GET = 6
+    PULL_REDUCE = 7
+    PUSH_REDUCE = 8
+    MERGED_LOAD = 9
 
 
 class Discipline(IntEnum):
-    """Which ready op an issuer takes next (docs/design/0001, Ops)."""
+    """The rule by which an issuer takes its next ready op (docs/design/0001, Ops).
+
+    ROUND_ROBIN (over destinations, then prio, then key) is reserved: MoE-Hub and network cards of several nodes need
+    it.
+    """
 
     PROGRAM_ORDER = 0
     READY_FIFO = 1
     SMALLEST_KEY = 2
-    ROUND_ROBIN = 3  # over destinations, then prio, then key (MoE-Hub's scheduler)
+    ROUND_ROBIN = 3
 
 
 class Alloc(IntEnum):
-    """How a region binds rows to slots."""
+    """How a region binds rows to slots. FIRST_TOUCH: in order of arrival. PREFIX: row i has slot i from the start."""
 
     FIRST_TOUCH = 0
     PREFIX = 1
 
 
 class Tail(IntEnum):
-    """The point an edge waits for; `tail` indexes ops, members, tiles or rows accordingly."""
+    """The point for which an edge waits. `Edges.tail` is the id of an op, member, tile or row, by this kind.
+
+    The engine runs OP_DONE and TILE_READY. It refuses the remaining tails (docs/design/0002, Reserved).
+    """
 
     OP_DONE = 0
     OP_ISSUED = 1
@@ -60,16 +84,25 @@ class Tail(IntEnum):
 
 
 class Head(IntEnum):
-    """What an edge holds back; `head` indexes ops, members or tiles accordingly."""
+    """The point that an edge holds back. `Edges.head` is the id of an op, member or tile, by this kind.
+
+    The engine runs OP_ISSUE and TILE_NOTIFY. It refuses MEMBER_RESPOND and JOIN_CANCEL (docs/design/0002, Reserved).
+    JOIN_CANCEL cancels a JOIN and the ops that depend on it. It is reserved: MoE-Hub needs it for surplus tiles of a
+    worst-case grid.
+    """
 
     OP_ISSUE = 0
     MEMBER_RESPOND = 1
     TILE_NOTIFY = 2
-    JOIN_CANCEL = 3  # cancels a JOIN and all that depends on it alone (surplus tiles of a worst-case grid)
+    JOIN_CANCEL = 3
 
 
 class Point(IntEnum):
-    """Where a semaphore hold begins or ends; the id indexes ops or rows."""
+    """The point at which a semaphore hold begins or ends. Its id is an op or a row.
+
+    ROW_FIRST_TOUCH and JOIN_FIRST_EVENT are reserved: the row allocation table of MoE-Hub and the merge entries of CAIS
+    need them.
+    """
 
     OP_ISSUED = 0
     OP_DONE = 1
@@ -78,7 +111,7 @@ class Point(IntEnum):
 
 
 class Chaining(IntEnum):
-    """What a chain does with its slot while its next op waits."""
+    """Reserved (see `Chains`): whether a chain keeps its slot while its next op waits."""
 
     HOLD = 0
     YIELD = 1
@@ -86,59 +119,67 @@ class Chaining(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Constants of the machine at burst level, from a Cluster and choices.toml.
+    """Constants of the hardware at burst level, from a Cluster and choices.toml.
 
-    Times in picoseconds, sizes in bytes, rate in bytes per microsecond per GPU and direction.
+    Times in picoseconds, sizes in bytes, rates in bytes per microsecond.
     """
 
-    rate: int
-    lat: int  # one hop, GPU to switch or back
-    ack: int  # from the last delivery to the source's knowledge of it
-    notify: int  # tracker to tracker
+    rate: int  # of one GPU and direction
+    lat: int  # one hop: GPU to switch, or switch to GPU
+    ack: int  # from the last delivery until the source knows of it
+    notify: int  # from tracker to tracker
     responder: int  # memory read of a pull's responder
-    local: int  # hub to own memory
-    n_vcs: int  # virtual channels per class group
-    vc_bytes: int  # buffer of one VC over all ports of a GPU; 0 = infinite
+    local: int  # from hub to own memory
+    n_vcs: int  # virtual channels per class
+    vc_bytes: int  # buffer of one virtual channel over all ports of a GPU; 0 = infinite
     n_links: int
     flit: int = 16
     notify_bytes: int = 16
     train_bytes: int = 16384
-    memory_rate: int = 0  # bytes per microsecond of a node's memory that tasks and transfers share; 0 = tasks have shares of their own
+    memory_rate: int = 0  # of a node's memory that tasks and transfers share; 0 = each task has a fixed part
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What many ops have in common.
+    """Properties that many ops share.
 
-    `fn` is what happens to data, `src` and `dst` the buffers it reads and writes; an op's key is the token, of a COMPUTE the tile. "x", "dy",
-    "y", "dx" hold one row per token at its source GPU; "expert.NAME" one row per useful (token, expert), in the slots of the regions "expert";
-    "partial" one row per (token, GPU), under "row" per (token, expert), in the regions of that name; "w1.grad", "w2.grad" the sums of weight
-    gradients.
+    `fn` names what the functional machine does with data. It reads buffer `src` and writes buffer `dst`. The key of an
+    op is its token. The key of a COMPUTE is its tile.
 
-    | fn | reads, writes |
+    | buffer | rows |
     |---|---|
-    | copy | the token's row (x, dy) into all rows of the op's members (expert.x, expert.dy) |
-    | gemm1, gemm2 | expert.x to expert.a (activation included), expert.a to expert.y (gate weight included); a tile of the op's key |
-    | gemm2_dgrad, gemm1_dgrad | expert.dy to expert.dh (gradients of gate weight and activation included), expert.dh to expert.dx |
-    | gemm2_wgrad, gemm1_wgrad | expert.dy and the stored a to w2.grad, expert.dh and the stored x to w1.grad |
-    | sum | expert.y or expert.dx (expert.x, expert.dy in a pass without GEMMs) to y, dx or partial: the token's rows, unweighted |
-    | row | one expert's row (as sum) to partial: a token's partial rows are, in order, those of its experts by slot; y, dx is their sum |
-    | control, delay, join | no tensor |
+    | x, dy, y, dx | one per token, on its source GPU |
+    | expert.NAME | one per useful (token, expert), in the slots of the regions "expert" |
+    | partial | one per (token, GPU), or per (token, expert) with fn `row`, in the regions "partial" |
+    | w1.grad, w2.grad | the sums of weight gradients |
+
+    | fn | reads | writes |
+    |---|---|---|
+    | copy | the token's row (x, dy) | all rows of the op's members (expert.x, expert.dy) |
+    | gemm1 | expert.x, the tile of the op's key | expert.a, activation included |
+    | gemm2 | expert.a, the tile of the op's key | expert.y, gate weight included |
+    | gemm2_dgrad | expert.dy | expert.dh, gradients of gate weight and activation included |
+    | gemm1_dgrad | expert.dh | expert.dx |
+    | gemm2_wgrad | expert.dy and the stored a | w2.grad |
+    | gemm1_wgrad | expert.dh and the stored x | w1.grad |
+    | sum | the token's rows, unweighted: expert.y, expert.dx (without GEMMs: expert.x, expert.dy) | y, dx or partial |
+    | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot |
+    | control, delay, join | no tensor | no tensor |
     """
 
     name: str
     kind: Kind
-    operator: str  # "dispatch" | "gemm1" | "gemm2" | "combine" | "other"; a gradient counts as the GEMM it belongs to
-    fn: str = ""  # what the functional machine does: see above
-    cls: int = 0  # traffic class of the train (request of a pull)
+    operator: str  # "dispatch" | "gemm1" | "gemm2" | "combine" | "other"; a gradient counts as its forward GEMM
+    fn: str = ""
+    cls: int = 0  # traffic class of the train (of a pull: of its request)
     response_cls: int = 0  # traffic class of responses and result
     framing: int = 0  # index into Program.framings
-    tasks: int = 0  # tasks per COMPUTE or DELAY
+    tasks: int = 0  # tasks of one COMPUTE or DELAY
     duration: int = -1  # row of Program.durations
-    src: str = ""  # buffer read
-    dst: str = ""  # buffer written
-    layer: int = 0
-    microbatch: int = 0
+    src: str = ""
+    dst: str = ""
+    layer: int = 0  # reserved: training steps and several layers in one Program need it
+    microbatch: int = 0  # reserved: training steps need it
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +194,15 @@ class Ops:
     issuer: I32
     rows: I32  # rows of a COMPUTE, column of Program.durations
     wire: I32  # row of Program.wires, -1 for COMPUTE, DELAY, JOIN
-    chain: I32 | None = None
-    session: I32 | None = None  # PUSH_REDUCE, MERGED_LOAD
-    threshold: I32 | None = None  # JOIN: dependencies it waits for beyond its edges, announced by signals (-1 = none)
-    value: I32 | None = None  # SIGNAL: value it adds to the threshold of the JOINs behind it
+    chain: I32 | None = None  # reserved, see Chains
+    session: I32 | None = None  # reserved, see Sessions
+    threshold: I32 | None = None  # reserved: events for which a JOIN waits, -1 = its edges; MoE-Hub, decode need it
+    value: I32 | None = None  # reserved: value that a SIGNAL adds to the thresholds of its JOINs
 
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """`[n_wires]` int64: bytes on the wire of one train of a kind and size."""
+    """`[n_wires]` int64: wire bytes of one train of a kind and size."""
 
     up: I64  # source to switch: data or request
     down: I64  # one copy, switch to member
@@ -169,14 +210,17 @@ class Wires:
     result: I64  # switch to source
     ack_up: I64  # debt per delivered copy on the member's up server
     ack_down: I64  # debt per op on the source's down server
-    stripe_up: I64  # ps: last byte on the most loaded link after the average
-    stripe_response: I64
-    aux: I64  # payload bytes riding along per copy, response and result (gate weights or their gradients, operator "other")
+    stripe_up: I64  # ps from the mean end of the train on its links to its end on the most loaded link
+    stripe_response: I64  # the same time of a response
+    aux: I64  # further payload per copy, response and result (gate weights or their gradients, operator "other")
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Destinations of ops in CSR: op o owns `ptr[o]:ptr[o+1]`; member m fills rows `fill_row[fill_ptr[m]:fill_ptr[m+1]]`."""
+    """Destinations of ops. Op o has the members `ptr[o]:ptr[o+1]`.
+
+    Member m fills or reads the rows `fill_row[fill_ptr[m]:fill_ptr[m+1]]`.
+    """
 
     ptr: I32  # [n_ops + 1]
     node: I32  # [n_members]
@@ -187,7 +231,10 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Row stores. Region r owns rows `row_ptr[r]:row_ptr[r+1]`, tiles `tile_ptr[r]:tile_ptr[r+1]`, slots numbered like rows."""
+    """Row stores. Region r has the rows `row_ptr[r]:row_ptr[r+1]` and the tiles `tile_ptr[r]:tile_ptr[r+1]`.
+
+    Its slots are numbered like its rows.
+    """
 
     node: I32
     alloc: I32
@@ -196,13 +243,13 @@ class Regions:
     row_ptr: I32  # [n_regions + 1]
     tile_ptr: I32  # [n_regions + 1]
     row_key: I32  # [n_rows] logical row
-    row_notify: I32  # [n_rows] op released when the row's tile notifies, -1 = none
+    row_notify: I32  # [n_rows] op that the notification of the row's tile releases, -1 = none
     name: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """`[n_edges]`: head waits for tail."""
+    """`[n_edges]`: the head waits for the tail."""
 
     tail_kind: I32
     tail: I32
@@ -212,7 +259,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """`[n_holds]`: `amount` of semaphore `sem` is held from one point to another. Sorted by semaphore acquisition op."""
+    """`[n_holds]`: `amount` of semaphore `sem` is held from point `acquire` to point `release`."""
 
     sem: I32
     amount: I32
@@ -234,7 +281,11 @@ class Semaphores:
 
 @dataclass(frozen=True, slots=True)
 class Issuers:
-    """`[n_issuers]`: who puts ops on the machine. `pool` -1 = not an SM pool; `interval_ps` 0 = unpaced."""
+    """`[n_issuers]`: queues that issue ops. `pool` -1 = no pool.
+
+    `interval_ps` is the least time between two ops, 0 = none. It is reserved: throttling in CAIS, network cards and
+    copy engines need it.
+    """
 
     node: I32
     pool: I32
@@ -254,7 +305,10 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """`[n_chains]`: ops with `Ops.chain == c` run one after the other, by id, on one slot of `pool`."""
+    """`[n_chains]`: ops with `Ops.chain == c` run one after the other, by id, on one slot of `pool`.
+
+    Reserved: MoE-Hub's polling forms, CCFuser, the real form of COMET, CAIS, and DeepEP kernels beside GEMMs need chains.
+    """
 
     pool: I32
     mode: I32
@@ -262,7 +316,10 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """`[n_sessions]`: in-switch merging of PUSH_REDUCE (`expected` contributions) or MERGED_LOAD (`expected` requests)."""
+    """`[n_sessions]`: merging in the switch of `expected` PUSH_REDUCE contributions or MERGED_LOAD requests.
+
+    Reserved: CAIS, reduction over InfiniBand, and MoE-Hub combined with DySHARP need sessions.
+    """
 
     home: I32
     expected: I32
@@ -270,16 +327,18 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the plan promises: useful rows, payload bytes per operator and direction (from the closed form of the Routing), expert slots."""
+    """Numbers that the plan promises. `verify` compares the tables with them."""
 
     useful_rows: int
-    traffic: dict[str, dict[str, int]] = field(default_factory=dict)  # {"up": {"dispatch": ..}, "down": {..}}
-    expert_slots: int = 0  # expert slots of all GPUs, each with one region "expert"; 0 = no layer
+    traffic: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Payload bytes by direction and operator, {"up": {"dispatch": ..}, "down": {..}}, from the closed form."""
+    expert_slots: int = 0
+    """Expert slots of all GPUs. Each has one region "expert". 0 = no MoE layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All tables of one point. Build with `ProgramBuilder`, check with `verify`, read everywhere."""
+    """All tables of one point. `ProgramBuilder` builds them, `verify` checks them, every interpreter reads them."""
 
     n_nodes: int
     hardware: Hardware
@@ -287,7 +346,7 @@ class Program:
     framings: tuple[Framing, ...]
     classes: tuple[str, ...]
     durations: I64  # [n_durations, max_rows + 1] ps of one task
-    task_bytes: I64  # [n_durations, max_rows + 1] memory bytes of one task, 0 = it takes nothing from the memory that is shared
+    task_bytes: I64  # [n_durations, max_rows + 1] bytes of one task from shared memory bandwidth
     wires: Wires
     ops: Ops
     members: Members

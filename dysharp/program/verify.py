@@ -1,9 +1,8 @@
-"""The verifier: what no Program may contain, whoever planned it.
+"""The verifier: rules for every Program.
 
-Whole columns at a time, so that a layer of millions of ops takes a fraction of a second.
-
-It refuses what is certainly wrong. Waits that depend on timing (semaphores that never come back, rows of a
-first-touch region in the wrong tile) are left to the watchdog of the run.
+It checks whole columns, so that a layer of millions of ops takes a fraction of a second. It refuses certain faults
+only. Faults that depend on times (semaphores that no op gives back, rows of a first-touch region in the wrong tile) are left
+to the deadlock check of the run.
 """
 
 from __future__ import annotations
@@ -23,22 +22,27 @@ from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
 Array = NDArray[Any]
 MAX_PRIO = 1 << 20  # issuers order by prio and key in one 64-bit word
-MAX_TASKS = 1 << 12  # a batch of a gang is one word as well
-MAX_CLASSES = 32  # one bit each
+MAX_TASKS = 1 << 12  # a batch of a gang is one 64-bit word
+MAX_CLASSES = 32  # a class is one bit of a 32-bit mask
 NO_ISSUER, NO_POOL, POOL = 1, 2, 4
 SINGLE = (Kind.PUT, Kind.SIGNAL, Kind.GET, Kind.PUSH_REDUCE, Kind.MERGED_LOAD)
 SESSION_KINDS = (Kind.PUSH_REDUCE, Kind.MERGED_LOAD)
 
 
 def verify(program: Program) -> None:
-    """Raise ProgramError (one line: where, what was found, what was expected) unless `program` is legal.
+    """Raise ProgramError unless `program` is legal. Its one line names the place, the value found and the one expected.
 
-    Checked: ids and ranges of every table; who issues what; members, rows and bytes of every op; every row of
-    every region filled with exactly its bytes; in regions named "expert", as many rows as declared useful
-    ones, all of them read once by the Combine or none; payload bytes per operator and direction as declared
-    (operator "other" and Programs that declare no traffic excepted); as many regions "expert" as declared slots, in
-    their order, with rising keys where arrival binds the rows; COMPUTEs with a function are GEMMs of a tile of such a
-    region; no op that can never start; no template that reads a buffer and waits for none of its writers.
+    - Ids and values of every table are in range. Ops have an issuer of their node and of a fitting kind.
+    - Members, rows and bytes of every op fit its kind.
+    - Every row of every region is filled with exactly its bytes.
+    - Regions "expert" are as many as the declared expert slots, in order of the slots. Rows that arrival binds have
+      rising keys.
+    - Regions "expert" have as many rows as declared useful rows. The Combine reads all of them once, or none.
+    - Payload bytes per operator and direction are as declared. Operator "other" and Programs without declared traffic
+      are exempt.
+    - Every COMPUTE with a function is a GEMM of a tile of a region "expert".
+    - Every op can start.
+    - Every template that reads a buffer waits for one of its writers.
     """
     _check_shapes(program)
     _check_machine(program)
@@ -68,8 +72,8 @@ def verify(program: Program) -> None:
 
 def _check_ptr(ptr: Array, n: int, end: int, what: str) -> None:
     if len(ptr) != n + 1 or ptr[0] != 0 or ptr[-1] != end or (n and (ptr[1:] < ptr[:-1]).any()):
-        found = f"{len(ptr)} entries from {ptr[0]} to {ptr[-1]}" if len(ptr) else "none"
-        raise ProgramError(f"{what}: found {found}, expected {n + 1} rising entries from 0 to {end}")
+        entries = f"{len(ptr)} entries from {ptr[0]} to {ptr[-1]}" if len(ptr) else "none"
+        raise ProgramError(f"{what}: found {entries}, expected {n + 1} rising entries from 0 to {end}")
 
 
 def _check_lengths(table: Any, names: tuple[str, ...], n: int, what: str) -> None:
@@ -186,7 +190,7 @@ def _check_ops(p: Program) -> None:
 
 
 def _check_issuers(c: Columns) -> None:
-    """Transfers have an issuer without a pool (unless there are chains), tasks one with a pool, JOINs any or none."""
+    """Tasks have an issuer with a pool, transfers one without (or any, with chains), JOINs any issuer or none."""
     p = c.p
     free = NO_POOL | POOL if p.chains is not None else NO_POOL
     allowed = {Kind.COMPUTE: POOL, Kind.DELAY: POOL, Kind.JOIN: NO_ISSUER | NO_POOL | POOL}
@@ -206,7 +210,7 @@ def _check_issuers(c: Columns) -> None:
 
 
 def _check_tasks(p: Program) -> None:
-    """Durations exist and are at least 1 ps for every (template, rows) in use."""
+    """Every (template, rows) in use has a duration of at least 1 ps."""
     for i, t in enumerate(p.templates):
         if t.kind in (Kind.COMPUTE, Kind.DELAY):
             _check_durations(p, t.name, np.flatnonzero(p.ops.template == i), p.durations[t.duration])
@@ -257,14 +261,14 @@ def _check_members(c: Columns) -> None:
 def _fill_text(c: Columns, fill: int, rows_of: Array) -> str:
     member = int(np.searchsorted(c.p.members.fill_ptr, fill, side="right")) - 1
     row, node = c.p.members.fill_row[fill], c.p.members.node[member]
-    found = f"{c.name(int(c.owner[member]))}: found row {row} of node {rows_of[row]}"
-    return f"{found}, expected a row of its member's node {node}"
+    op = c.name(int(c.owner[member]))
+    return f"{op}: found row {row} of node {rows_of[row]}, expected a row of its member's node {node}"
 
 
 def _check_distinct(c: Columns) -> None:
     """Members of one op are distinct nodes."""
     key = c.owner.astype(np.int64) * c.p.n_nodes + c.p.members.node
-    if (key[1:] > key[:-1]).all():  # the usual order proves it
+    if (key[1:] > key[:-1]).all():  # keys in rising order are distinct
         return
     order = np.argsort(key, kind="stable")
     twice = key[order[1:]] == key[order[:-1]]
@@ -353,8 +357,7 @@ def _check_points(p: Program, side: str, kind: Array, ids: Array) -> None:
     limit = np.array([p.n_ops, p.n_ops, p.n_rows, p.n_ops])[kind]
 
     def text(i: int) -> str:
-        found = f"hold {i}: found {side} at {Point(int(kind[i])).name} {ids[i]}"
-        return f"{found}, expected 0 .. {limit[i] - 1}"
+        return f"hold {i}: found {side} at {Point(int(kind[i])).name} {ids[i]}, expected 0 .. {limit[i] - 1}"
 
     fail_where((ids < 0) | (ids >= limit), text)
 
@@ -375,7 +378,7 @@ def _check_holds(p: Program) -> None:
 
     def text(i: int) -> str:
         s = sems[index[i]]
-        found = f"op {ops[index[i]]}: found {int(total[i])} held of {p.semaphores.name[s]}"
-        return f"{found}, expected at most its capacity {p.semaphores.capacity[s]}"
+        held = f"op {ops[index[i]]}: found {int(total[i])} held of {p.semaphores.name[s]}"
+        return f"{held}, expected at most its capacity {p.semaphores.capacity[s]}"
 
     fail_where(over, text)
