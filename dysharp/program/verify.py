@@ -45,7 +45,7 @@ def verify(program: Program) -> None:
     - Every template that reads a buffer waits for one of its writers.
     """
     _check_shapes(program)
-    _check_machine(program)
+    _check_hardware(program)
     _check_templates(program)
     _check_who(program)
     _check_ops(program)
@@ -98,7 +98,7 @@ def _check_shapes(p: Program) -> None:
     _check_lengths(p.holds, holds, len(p.holds.sem), "holds")
 
 
-def _check_machine(p: Program) -> None:
+def _check_hardware(p: Program) -> None:
     m = p.hardware
     least = {"rate": 1, "n_vcs": 1, "n_links": 1, "flit": 1, "train_bytes": 1}
     for name in (

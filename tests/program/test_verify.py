@@ -189,9 +189,9 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
         lambda p: with_template(p, 2, framing=1),
         r"template 2 \(pull\): found framing 1, expected 0 \.\. 0",
     ),
-    "machine": (
+    "hardware": (
         lambda p: replace(p, hardware=replace(HARDWARE, rate=0)),
-        r"machine\.rate: found 0, expected 1 or more",
+        r"hardware\.rate: found 0, expected 1 or more",
     ),
     "classes": (
         lambda p: replace(p, classes=("c",) * 33),
