@@ -307,7 +307,8 @@ class Pools:
 class Chains:
     """`[n_chains]`: ops with `Ops.chain == c` run one after the other, by id, on one slot of `pool`.
 
-    Reserved: MoE-Hub's polling forms, CCFuser, the real form of COMET, CAIS, and DeepEP kernels beside GEMMs need chains.
+    Reserved: MoE-Hub's polling forms, CCFuser, the real form of COMET, CAIS, and DeepEP kernels beside GEMMs need
+    chains.
     """
 
     pool: I32

@@ -1,8 +1,8 @@
 """The verifier: rules for every Program.
 
 It checks whole columns, so that a layer of millions of ops takes a fraction of a second. It refuses certain faults
-only. Faults that depend on times (semaphores that no op gives back, rows of a first-touch region in the wrong tile) are left
-to the deadlock check of the run.
+only. Faults that depend on times (semaphores that no op gives back, rows of a first-touch region in the wrong tile) are
+left to the deadlock check of the run.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from dysharp.protocol.frozen import Table
 
 Notice = tuple[int, int]  # (token, expert)
-Announced = tuple[int, ...]  # experts whose notice has arrived, in order of arrival
+Announcers = tuple[int, ...]  # experts whose notice has arrived, in order of arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class ReadinessState:
     """Most entries on chip."""
     expected: tuple[int, ...]
     """By token: the number of notices that make it ready."""
-    on_chip: Table[int, Announced] = field(default_factory=Table)
+    on_chip: Table[int, Announcers] = field(default_factory=Table)
     """Entries on chip, least recently used first."""
-    memory: Table[int, Announced] = field(default_factory=Table)
+    memory: Table[int, Announcers] = field(default_factory=Table)
     """Entries that spilled to memory."""
     ready: Table[int, None] = field(default_factory=Table)
     """Tokens with all notices, in order of their last notice. They have no entry any more."""
@@ -77,5 +77,5 @@ def step(state: ReadinessState, notice: Notice) -> tuple[ReadinessState, tuple[O
     return replace(state, on_chip=on_chip, memory=memory), (Spilled(victim),)
 
 
-def _announced(state: ReadinessState, token: int) -> Announced:
+def _announced(state: ReadinessState, token: int) -> Announcers:
     return state.on_chip.get(token) or state.memory.get(token) or ()
