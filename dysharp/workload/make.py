@@ -140,7 +140,7 @@ def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> N
     if needed > available:
         raise ConfigError(
             f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} need about "
-            f"{needed / 2**30:.0f} GiB, this machine has {available / 2**30:.0f} GiB"
+            f"{needed / 2**30:.0f} GiB, this computer has {available / 2**30:.0f} GiB"
         )
 
 
