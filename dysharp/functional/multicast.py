@@ -95,7 +95,7 @@ class DyMulticastObject:
         """
         bound = self.bound.get(gpu)
         if bound is None or not 0 <= stage < self.prop.stage or not 0 <= local_expert < self.device.experts_per_gpu:
-            raise ConfigError(f"memory: found GPU {gpu}, stage {stage}, local expert {local_expert}, expected those of a bound GPU")
+            raise ConfigError(f"memory: found GPU {gpu}, stage {stage}, local expert {local_expert}, expected a bound GPU")
         return bound.memory[stage][local_expert]
 
     def layout(self, gpu: int, local_expert: int) -> list[int]:

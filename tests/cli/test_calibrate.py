@@ -140,7 +140,7 @@ def _named(own: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('base = "hw-dgx-h100"\nname = "x"\nhbm_GBps = 1000\n', "found hbm_GBps 1000 (3350), expected the datasheet of h100-sxm"),
+        ('base = "hw-dgx-h100"\nname = "x"\nhbm_GBps = 1000\n', "found hbm_GBps 1000 (datasheet 3350), expected the datasheet of h100-sxm"),
         ('base = "paper-nvl72"\nname = "x"\n', "found the paper family, expected a machine with a packaged GPU"),
     ],
 )

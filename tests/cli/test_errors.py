@@ -42,7 +42,7 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --tokens many", ["many"]),
         ("compare --gpus 0", ["gpus: found 0"]),
         ("compare --gpus 3 --placement contiguous", ["64 experts do not divide by 3 GPUs"]),
-        ("compare --tokens 1073741824", ["GiB of memory, this machine has"]),
+        ("compare --tokens 1073741824", ["GiB of memory, this computer has"]),
         ("compare --direction backward", ["direction: found 'backward'", "expected one of both, bwd, fwd"]),
         ("reproduce --tornado --direction bwd", ["found direction bwd", "expected fwd"]),
         ("reproduce fig18 --direction up", ["direction: found 'up'"]),

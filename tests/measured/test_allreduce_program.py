@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dysharp.compute.allreduce import KERNELS, kernel_allreduce_us, moved_bytes
+from dysharp.compute.allreduce import ALLREDUCES, kernel_allreduce_us, moved_bytes
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.allreduce_program import plan
 from dysharp.oracle.run import run_oracle
@@ -58,11 +58,11 @@ def test_every_link_carries_the_bytes_of_the_closed_form(gpus: int, kernel: str,
     found = payload(plan(h100(gpus), kernel, size))
     assert found[0].tolist() == [round(up(gpus) * size)] * gpus
     assert found[1].tolist() == [round(down(gpus) * size)] * gpus
-    steps = sum(float(moved_bytes(step, gpus, size)) for step in KERNELS[kernel])
+    steps = sum(float(moved_bytes(step, gpus, size)) for step in ALLREDUCES[kernel])
     assert steps == pytest.approx(found[:, 0].max())
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ALLREDUCES)
 @pytest.mark.parametrize(("gpus", "size"), [(3, 100_003), (4, 7), (2, 65_536)])
 def test_oracle_and_engine_agree(kernel: str, gpus: int, size: int) -> None:
     program = plan(h100(gpus), kernel, size, WINDOW)
@@ -70,7 +70,7 @@ def test_oracle_and_engine_agree(kernel: str, gpus: int, size: int) -> None:
     assert run_oracle(program).digest() == run_burst(program)[0].digest()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ALLREDUCES)
 @pytest.mark.parametrize(("cluster", "gpus"), [("hw-dgx-h100", 8), ("hw-gb200-tray", 4)])
 def test_times_are_those_of_the_closed_form(kernel: str, cluster: str, gpus: int) -> None:
     """To 1 % where flights and fences are all, to 12 % with a window (its last round overlaps in parts) and 6 % without at 16 MiB."""

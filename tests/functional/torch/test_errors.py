@@ -103,7 +103,7 @@ def test_dtypes_that_do_not_go_together() -> None:
 def test_devices() -> None:
     # "meta" stands for every device that is not the CPU.
     block = make_block("mixtral", **SIZES)
-    with pytest.raises(ConfigError, match="hidden states: found device meta, expected cpu: the machine computes in NumPy"):
+    with pytest.raises(ConfigError, match="hidden states: found device meta, expected cpu, because the machine computes in NumPy"):
         wrap(block, DenseMachine()).experts(torch.ones(3, 16, device="meta"), torch.zeros(3, 2, dtype=torch.int64), torch.ones(3, 2))
     with pytest.raises(ConfigError, match="gate_up_proj: found device meta, expected cpu"):
         ModuleExperts(block.to("meta").experts)

@@ -106,7 +106,7 @@ def test_steps_without_a_cost_work_on_a_paper_cluster():
 
 def test_costs_need_an_hw_cluster():
     steps = SoftwareSteps(layer_of())
-    text = r'software costs: found cluster "[^"]+" without a GPU, expected an hw-\* cluster \(it names the GPU whose constants are charged\)'
+    text = r'software costs: found cluster "[^"]+" without a GPU, expected an hw-\* cluster \(it names a GPU with fitted constants\)'
     with pytest.raises(ConfigError, match=text):
         _ = steps.costs
     with pytest.raises(ConfigError, match=text):
