@@ -52,6 +52,7 @@ def test_the_page_shows_the_example(name: str) -> None:
     assert shown(HEADINGS[name]) == [line for line in file if line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, indirect=True)
 def test_the_examples_conform(example: str) -> None:
     report = conformance(example)

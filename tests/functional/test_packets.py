@@ -52,7 +52,7 @@ def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
     assert list(emulation.packets_equal_rows_in_floats(SystemCase(SYSTEMS[system]), dtype)) == []
 
 
-@pytest.mark.parametrize("local_experts", emulation.SLOTS)
+@pytest.mark.parametrize("local_experts", [emulation.SLOTS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in emulation.SLOTS[1:])])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_bytes_on_every_link_are_those_of_the_timed_engine(system, direction, local_experts):

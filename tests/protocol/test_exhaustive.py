@@ -80,8 +80,9 @@ def _random_config(seed: int) -> Config:
     return Config(gpus, 2, per_gpu, tuple(tokens), timeouts=draw.random() < 0.7, **{name: draw.choice((1, 2)) for name in names})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
-def test_reduction_reaches_the_same_ends_of_random_hardware(seed):
+def test_reduction_reaches_the_same_ends_of_random_machines(seed):
     machine = CheckedMachine(_random_config(seed), merge=seed % 2 == 0)
     plain = search(machine, reduce=False, max_states=40_000)
     assert plain.reason is None

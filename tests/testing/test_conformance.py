@@ -341,6 +341,7 @@ def plan_rows(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return plan_one_copy_per_expert(LayerBuilder(model, cluster, routing, direction))
 
 
+@pytest.mark.slow
 def test_a_system_from_outside_conforms_in_one_call(outsider):
     report = dysharp.testing.conformance(outsider(plan_rows))
     assert str(report).splitlines() == [
