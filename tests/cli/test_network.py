@@ -32,7 +32,7 @@ def test_table_is_for_people(dysharp):
     done = dysharp("network", "--cluster", "paper-gh200-nvl32", "--load", "0.3", *SHORT)
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= 100
-    words = ("64 terminals; a cycle is 640 ps", "router: 16 virtual channels x 256 flits, speed-up 2", "packets of 9 flits", "ns", "flits/s simulated")
+    words = ("64 terminals; a cycle is 640 ps", "16 virtual channels x 256 flits, speed-up 2", "packets of 9 flits", "ns", "flits/s simulated")
     for text in words:
         assert text in " ".join(done.out.split())
 
