@@ -125,7 +125,7 @@ def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
 
 
 def _compile() -> None:
-    """Compile before the first point, so that its speed is that of the loop."""
+    """Compile before the first point, so that the speed of that point leaves compilation out."""
     from dysharp.engine.flit.network import measure
 
     measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))

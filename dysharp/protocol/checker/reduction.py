@@ -96,7 +96,7 @@ class _Owed:
         self.bag = {machine.mark[event] for event in state[machine.n_actors :]}
 
     def needs(self, actor: int, chosen: set[int]) -> list[int]:
-        """Actors that a closed set with `actor` needs. `chosen`: actors that it has already."""
+        """Actors that a closed set with `actor` needs. `chosen`: actors that are in the set already."""
         m, needs = self.machine, []
         if actor < m.port0:
             for token in self.map.tokens_of_hub[actor]:
