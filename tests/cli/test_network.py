@@ -169,7 +169,7 @@ def test_comparison_and_its_exit_code(dysharp, shared: Path, tmp_path: Path):
         writer.writerows(rows)
     done = dysharp("network", "--compare", str(wrong), "--every", "6", "--json")
     assert done.code == 1
-    assert done.err == "dysharp: xbar8_v1b64_p9: outside the bars\n"
+    assert done.err == "dysharp: xbar8_v1b64_p9: error outside the bars\n"
     result = json.loads(done.out)
     assert (result["holds"], result["bars"]["mean_error"]) == (False, 0.03)
     assert result["curves"][0]["mean_error"] == pytest.approx(0.1 / 1.1, rel=0.01)
