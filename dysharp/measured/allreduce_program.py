@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dysharp.compute.allreduce import ALLREDUCES, STORES
 from dysharp.isa.framing import push_train
 from dysharp.program import Alloc, Declared, Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, DISPATCH, OTHER, RESPONSE, hardware_of
+from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.layer import CONTROL, STORE
 from dysharp.systems.building.software import Software
@@ -163,7 +163,7 @@ class _AllReduce:
 
     def wired(self, name: str, kind: Kind, node: I32, size: I64, to: To, issuer: I32) -> I64:
         """Ops of `size` bytes in no operator of a layer."""
-        template = Template(name, kind, "other", "control", DISPATCH, RESPONSE, framing=self.b.framing(STORE))
+        template = Template(name, kind, "other", "control", REQUESTS, RESPONSES, framing=self.b.framing(STORE))
         return self.b.ops(self.b.template(template), node, issuer=issuer[node], bytes=size, to=to, targets=1) + np.arange(len(node))
 
     def issuers(self, name: str) -> I32:

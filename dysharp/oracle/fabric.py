@@ -24,7 +24,7 @@ class Fabric:
         self.expose: Callable[[Op], None]
         self.responded: Callable[[int], None]
         n, classes = world.tables.program.n_nodes, len(world.tables.program.classes)
-        rate, n_vcs = world.hardware.rate, world.hardware.n_vcs
+        rate, n_vcs = world.hardware.rate, world.tables.program.channels[0]
         self.n_nodes = n
         self.up = [UpLink(Server(rate), [deque() for _ in range(classes)]) for _ in range(n)]
         self.down = [
@@ -32,6 +32,7 @@ class Fabric:
                 Server(rate),
                 [[deque() for _ in range(n + 1)] for _ in range(classes)],
                 last_source=[-1] * classes,
+                held=[0] * classes,
             )
             for _ in range(n)
         ]
@@ -62,13 +63,21 @@ class Fabric:
             return
         for cls in round_robin(len(link.fifos), link.last_class):
             if link.fifos[cls] and self._may_go(link.fifos[cls][0]):
-                link.last_class = cls
-                self._send_up(node, link, link.fifos[cls].popleft())
+                item = link.fifos[cls].popleft()
+                link.last_class = self._turn(cls, item.op) if item.member < 0 else cls
+                self._send_up(node, link, item)
                 return
+
+    def _turn(self, cls: int, op: int) -> int:
+        """The class after which the next turn begins. A turn of `cls` lasts until the last train of a row."""
+        if not self.world.tables.ops[op].has_next_train:
+            return cls
+        self.world.counts["turn of several trains"] += 1
+        return cls - 1
 
     def _may_go(self, item: Outgoing) -> bool:
         """Whether a train may leave. A response has its place in the reduction unit. Other trains reserve space."""
-        capacity = self.world.hardware.vc_bytes
+        capacity = self.world.tables.program.channels[1]
         if item.member >= 0 or capacity == 0:
             return True
         op = self.world.tables.ops[item.op]
@@ -131,29 +140,57 @@ class Fabric:
         self.channels[op.node, op.cls].occupied[self._channel_of.pop(op.id)] -= op.up
 
     def copy_out(self, op: Op, members: list[int]) -> None:
-        """The exposed train of `op` joins the FIFOs of its destinations."""
+        """The copies of the exposed train of `op` cross to their outputs, or wait there for room."""
         self.copies_left[op.id] = len(members)
         for m in members:
             member = self.world.tables.members[m]
-            self.down[member.node].fifos[op.cls][op.node].append(Incoming(op.id, m, op.down + member.extra))
+            self._ask(member.node, op.cls, op.node, Incoming(op.id, m, op.down + member.extra, op.cls))
+        if members and self.copies_left[op.id] == 0:
+            self.leave(op)
 
     def result_out(self, op: Op, node: int, cls: int, n_bytes: int) -> None:
-        """A result of the reduction unit joins the FIFO of `node`."""
-        self.down[node].fifos[cls][self.n_nodes].append(Incoming(op.id, -1, n_bytes))
+        """A result of the reduction unit crosses to the output of `node`, or waits there for room."""
+        self._ask(node, cls, self.n_nodes, Incoming(op.id, -1, n_bytes, cls))
+
+    def _ask(self, node: int, cls: int, source: int, item: Incoming) -> None:
+        link = self.down[node]
+        if any(link.fifos[cls]) or not self._has_room(link, item):
+            self.world.counts["output buffer full"] += 1
+            link.fifos[cls][source].append(item)
+        else:
+            self._cross(link, item)
+
+    def _has_room(self, link: DownLink, item: Incoming) -> bool:
+        """Whether the output buffer of the item's class takes the item. An empty buffer takes any."""
+        limit, held = self.world.hardware.output_bytes, link.held[item.cls]
+        return limit == 0 or held == 0 or held + item.n_bytes <= limit
+
+    def _cross(self, link: DownLink, item: Incoming) -> None:
+        link.held[item.cls] += item.n_bytes
+        link.crossed.append(item)
+        if item.member >= 0:
+            self.copies_left[item.op] -= 1
+
+    def _admit(self, node: int, cls: int) -> None:
+        """What waits for room in the output buffer of (node, class) crosses, sources round robin, as far as it fits."""
+        link = self.down[node]
+        while any(link.fifos[cls]):
+            source = next(s for s in round_robin(self.n_nodes + 1, link.last_source[cls]) if link.fifos[cls][s])
+            if not self._has_room(link, link.fifos[cls][source][0]):
+                return
+            link.last_source[cls] = source
+            item = link.fifos[cls][source].popleft()
+            self._cross(link, item)
+            if item.member >= 0 and self.copies_left[item.op] == 0:
+                self.leave(self.world.tables.ops[item.op])
 
     # ---- down ---------------------------------------------------------------------------------------------
 
     def grant_down(self, node: int) -> None:
-        """Send the next copy or result of a free down server."""
+        """A free down server sends what crossed first."""
         link = self.down[node]
-        if not link.server.idle:
-            return
-        for cls in round_robin(len(link.fifos), link.last_class):
-            for source in round_robin(self.n_nodes + 1, link.last_source[cls]):
-                if link.fifos[cls][source]:
-                    link.last_class, link.last_source[cls] = cls, source
-                    self._send_down(node, link, link.fifos[cls][source].popleft())
-                    return
+        if link.server.idle and link.crossed:
+            self._send_down(node, link, link.crossed.popleft())
 
     def _send_down(self, node: int, link: DownLink, item: Incoming) -> None:
         link.sending = item
@@ -164,21 +201,19 @@ class Fabric:
         self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
 
     def down_end(self, node: int) -> None:
-        """A copy or result has left the switch. Its data is visible one hop later."""
+        """A copy or result has left the switch and its output buffer. Its data is visible one hop later."""
         link, hardware, now = self.down[node], self.world.hardware, self.world.now
         item, link.sending, link.server.idle = link.sending, None, True
         assert item is not None
         op = self.world.tables.ops[item.op]
         if item.member < 0:
             self.world.agenda.add(now + hardware.lat, Event.RESULT_DELIVERED, op.node, op.id)
-            return
-        if op.kind in PULLS:
+        elif op.kind in PULLS:
             self.world.agenda.add(now + hardware.lat + hardware.responder, Event.RESPOND, node, item.member)
         else:
             self.world.agenda.add(now + hardware.lat, Event.DELIVER, node, item.member)
-        self.copies_left[op.id] -= 1
-        if self.copies_left[op.id] == 0:
-            self.leave(op)
+        link.held[item.cls] -= item.n_bytes
+        self._admit(node, item.cls)
 
 
 def is_push(op: Op) -> bool:

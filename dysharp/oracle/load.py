@@ -25,7 +25,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One op with the constants of its template. Times in ps, sizes in bytes, -1 = none."""
+    """One op with the constants of its template. Times in ps, sizes in bytes, -1 = none.
+
+    `has_next_train`: the next op carries more of the same row.
+    """
 
     id: int
     kind: Kind
@@ -53,6 +56,7 @@ class Op:
     stripe_up: int
     stripe_response: int
     members: list[int]
+    has_next_train: bool
 
     def __str__(self) -> str:
         return f"op {self.id} ({self.kind.name} {self.name!r} on node {self.node})"
@@ -101,9 +105,9 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
     ops, wires = program.ops, program.wires
     template = program.templates[int(ops.template[i])]
 
-    def optional(name: str) -> int:
+    def optional(name: str, op: int = i) -> int:
         column = getattr(ops, name)
-        return -1 if column is None else int(column[i])
+        return -1 if column is None or op >= program.n_ops else int(column[op])
 
     def wire(name: str) -> int:
         row = int(ops.wire[i])
@@ -136,6 +140,7 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         stripe_up=wire("stripe_up"),
         stripe_response=wire("stripe_response"),
         members=members,
+        has_next_train=optional("offset", i + 1) > 0,
     )
 
 

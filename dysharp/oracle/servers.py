@@ -97,16 +97,22 @@ class Incoming:
     op: int
     member: int
     n_bytes: int
+    cls: int
 
 
 @dataclass(slots=True)
 class DownLink:
-    """The down server of a node, with one FIFO per class and source. The last source is the reduction unit."""
+    """The down server of a node and its output buffer.
+
+    `fifos`: what waits for room, by class and source; the last source is the reduction unit. `crossed`: what has room,
+    in the order of crossing. `held`: bytes of each class in the buffer.
+    """
 
     server: Server
     fifos: list[list[deque[Incoming]]]
-    last_class: int = -1
-    last_source: list[int] = field(default_factory=list)
+    last_source: list[int]
+    held: list[int]
+    crossed: deque[Incoming] = field(default_factory=deque)
     sending: Incoming | None = None
 
 

@@ -39,7 +39,7 @@ I32 = NDArray[np.int32]
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 WIRED = PUSHES + PULLS
-RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0}  # reserved columns, and the value of an absent column
+RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0, "offset": 0}  # optional columns, and the value of an absent one
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ class ProgramBuilder:
 
     def __init__(self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",)) -> None:
         self.hardware, self.n_nodes, self.classes = hardware, n_nodes, classes
+        self.row_trains = 1
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
         self._durations: list[NDArray[np.int64]] = []
@@ -219,7 +220,8 @@ class ProgramBuilder:
         rows: ArrayLike = 1,
         to: To | None = None,
         targets: ArrayLike | None = None,
-        aux_bytes: int = 0,
+        aux_bytes: ArrayLike = 0,
+        offset: ArrayLike = 0,
         chain: ArrayLike = -1,
         session: ArrayLike = -1,
         threshold: ArrayLike = -1,
@@ -228,8 +230,8 @@ class ProgramBuilder:
         """A batch of ops of one template. Returns the id of the first op.
 
         `targets`: listed targets per op for the framing (default: members on other nodes). `aux_bytes` travel in
-        separate packets with every copy of a push, or with every response and the result of a pull. Raises
-        ProgramError for a column of another length than `node`, and for a transfer without members.
+        separate packets with every copy of a push, or with every response and the result of a pull. `offset`: first
+        byte of the row that a train carries; the trains of one row are consecutive ops. Raises ProgramError for a column of another length than `node`, and for a transfer without members.
         """
         node = np.atleast_1d(np.asarray(node, np.int32))
         n, kind = len(node), self._templates[template].kind
@@ -243,7 +245,7 @@ class ProgramBuilder:
         payload = _full(bytes, n, "bytes")
         wire = np.full(n, -1, np.int32)
         if kind in WIRED:
-            wire = self._wire_rows(template, payload, _full(targets if targets is not None else 1, n, "targets"), aux_bytes)
+            wire = self._wire_rows(template, payload, _full(targets if targets is not None else 1, n, "targets"), _full(aux_bytes, n, "aux bytes"))
         self._ops.append(
             {
                 "template": np.full(n, template, np.int32),
@@ -257,7 +259,7 @@ class ProgramBuilder:
             }
             | {
                 name: _full(column, n, name)
-                for name, column in (("chain", chain), ("session", session), ("threshold", threshold), ("value", value))
+                for name, column in (("chain", chain), ("session", session), ("threshold", threshold), ("value", value), ("offset", offset))
                 if np.ndim(column) or column != RARE[name]
             }
         )
@@ -277,13 +279,13 @@ class ProgramBuilder:
         self._members.append(members)
         return members
 
-    def _wire_rows(self, template: int, payload: I32, targets: I32, aux_bytes: int) -> I32:
+    def _wire_rows(self, template: int, payload: I32, targets: I32, aux: I32) -> I32:
         t = self._templates[template]
-        pairs = payload.astype(np.int64) << 20 | targets
-        distinct, inverse = (pairs[:1], np.zeros(len(pairs), np.int64)) if (pairs == pairs[:1]).all() else np.unique(pairs, return_inverse=True)
+        sizes = payload.astype(np.int64) << 40 | targets.astype(np.int64) << 20 | aux
+        distinct, inverse = (sizes[:1], np.zeros(len(sizes), np.int64)) if (sizes == sizes[:1]).all() else np.unique(sizes, return_inverse=True)
         rows = []
-        for pair in distinct:
-            key = (t.framing, t.kind in PULLS, int(pair) >> 20, int(pair) & 0xFFFFF, aux_bytes)
+        for size in distinct.tolist():
+            key = (t.framing, t.kind in PULLS, size >> 40, size >> 20 & 0xFFFFF, size & 0xFFFFF)
             rows.append(self._wires.setdefault(key, len(self._wires)))
         return np.array(rows, np.int32)[inverse]
 
@@ -371,6 +373,7 @@ class ProgramBuilder:
             declared=declared or Declared(0),
             chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
             sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1)) if self._sessions else None,
+            row_trains=self.row_trains,
         )
         return program
 

@@ -6,13 +6,14 @@ from dysharp.program.tables import Hardware
 from dysharp.specs import Cluster, choice_int
 from dysharp.units import ns_to_ps
 
-CLASSES = ("dispatch", "response", "combine", "other")
+CLASSES = ("requests", "responses", "other")
 """Traffic classes of systems.
 
-Requests of pulls are in the class of Dispatch, because both use the eight request channels of a port (DySHARP, arXiv
-2605.05607: sixteen channels per input port, eight for requests and eight for responses).
+Stores of Dispatch, stores of Combine and requests of pulls are one class, because all of them use the eight request
+channels of a port (DySHARP, arXiv 2605.05607: sixteen channels per input port, eight for requests and eight for
+responses).
 """
-DISPATCH, RESPONSE, COMBINE, OTHER = range(4)
+REQUESTS, RESPONSES, OTHER = range(3)
 PACKET_BYTES = 128
 
 

@@ -138,6 +138,16 @@ class Hardware:
     train_bytes: int = 16384
     memory_rate: int = 0  # of a node's memory that tasks and transfers share; 0 = each task has a fixed part
 
+    @property
+    def output_bytes(self) -> int:
+        """Room of one class in the output buffer of a node's down link, bytes; 0 = infinite.
+
+        A crossing reserves room in the ingress buffer of the hub, `n_vcs` channels of `vc_bytes`. Bytes that are on the
+        link keep their room until they arrive, so the bandwidth-delay product of the hop is not available. At least 1:
+        an empty buffer takes any train.
+        """
+        return max(1, self.n_vcs * self.vc_bytes - self.rate * self.lat // 1_000_000) if self.vc_bytes else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
@@ -198,6 +208,7 @@ class Ops:
     session: I32 | None = None  # reserved, see Sessions
     threshold: I32 | None = None  # reserved: events for which a JOIN waits, -1 = its edges; MoE-Hub, decode need it
     value: I32 | None = None  # reserved: value that a SIGNAL adds to the thresholds of its JOINs
+    offset: I32 | None = None  # first byte of the row that the op's train carries; a row may travel in several trains
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +371,17 @@ class Program:
     declared: Declared
     chains: Chains | None = None
     sessions: Sessions | None = None
+    row_trains: int = 1
+    """Most trains of one row (`Ops.offset`).
+
+    At burst level each virtual channel becomes this many, each with its part of the buffer, so that a source exposes as
+    many rows to the outputs as with whole rows.
+    """
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """(virtual channels of a class, bytes of each) at burst level; 0 bytes = infinite."""
+        return self.hardware.n_vcs * self.row_trains, -(-self.hardware.vc_bytes // self.row_trains)
 
     @property
     def n_ops(self) -> int:

@@ -31,7 +31,7 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """GEMM-1 overlaps Dispatch, GEMM-2 overlaps Combine, row by row. Combine starts after the GPU's own GEMM-1."""
     layer = LayerBuilder(model, cluster, routing, direction)
-    layer.dispatch_puts()
+    layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
     in_pairs(layer, combine.of_useful_row)
     return layer.build("one_copy_per_gpu")

@@ -44,7 +44,7 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """A GPU returns the partial sum of a token as soon as it has computed its experts of the token."""
     layer = formatted_layer("fusion-only", model, cluster, routing, direction, one_kernel=True, **asdict(options))
-    layer.dispatch_puts()
+    layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
     fused(layer, combine.of_useful_row)
     return layer.build("one_copy_per_gpu")

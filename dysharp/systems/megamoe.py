@@ -90,7 +90,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs and Combine overlap tile by tile. Each expert returns its own row of a token."""
     layer = _layer(model, cluster, routing, direction, options)
-    layer.dispatch_rows(order=_pull_order(layer))
+    layer.dispatch_rows(order=_pull_order(layer), by_rows=True)
     fused(layer, layer.combine_rows(Discipline.READY_FIFO).of_useful_row)
     return layer.build("one_copy_per_expert")
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.program import Alloc, Discipline, Kind, Program, Tail, Template, To
-from dysharp.program.constants import COMBINE, DISPATCH
+from dysharp.program.constants import REQUESTS
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Batch, Sends, Transfers, ids
 from dysharp.systems.building.experts import one_after_another
@@ -105,12 +105,12 @@ def _collective(layer: LayerBuilder, operator: str, useful: Transfers) -> _Colle
 def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32) -> tuple[Batch, I32]:
     """PUTs of surplus rows into a region of their own at each GPU. Returns (PUTs, `_Collective.tile`)."""
     n = layer.n_gpus
-    n_bytes, cls = (layer.sent_bytes, DISPATCH) if operator == "dispatch" else (layer.model.row_bytes, COMBINE)
+    n_bytes = layer.sent_bytes if operator == "dispatch" else layer.model.row_bytes
     here = np.bincount(to, minlength=n)
     place = np.empty(len(to), np.int64)
     place[np.argsort(to, kind="stable")] = np.arange(len(to))
     _, row, first_tile = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
-    template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", cls, framing=layer.b.framing(STORE))
+    template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
     one = np.ones(len(to), np.int32)
     first = layer.b.ops(
         layer.b.template(template),

@@ -5,8 +5,8 @@ INF = 1 << 62  # no pending time
 # op: one record of 128 B, int32 [n_ops + 1, 32] and the same memory as int64 [n_ops + 1, 16]; row n_ops is spare
 # static
 TEMPLATE, NODE, WIRE, ISSUER, PRIO, KEY, MEMBER, FLAGS = range(8)
-HAS_EDGES, HAS_HOLDS, HAS_RELEASES = 1, 2, 4  # bits of FLAGS
-ANY_FLAG, MEMBERS_SHIFT = 7, 3  # the bits above count the op's members
+HAS_EDGES, HAS_HOLDS, HAS_RELEASES, HAS_NEXT_TRAIN = 1, 2, 4, 8  # bits of FLAGS
+ANY_FLAG, MEMBERS_SHIFT = 7, 4  # ANY_FLAG: bits of what waits for the op; the bits above count the op's members
 # state
 DEPS = 8  # dependencies left
 COPIES = 9  # copies still to leave the switch
@@ -45,7 +45,7 @@ TILE_READY, TILE_NOTIFY = range(2)
 # node, int64 [n_nodes, 17]: one server each way, and until when the bandwidth of its memory is promised
 UP, DOWN = 0, 8  # offsets of the two servers
 SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, SERVER_MASK, SERVER_WIRE, SERVER_EXTRA = range(8)
-# SERVER_MASK: classes with something queued; SERVER_WIRE: wire bytes so far; SERVER_EXTRA: up = blocked since (-1 = not), down = copy being sent
+# SERVER_MASK: up = classes with something queued; SERVER_WIRE: wire bytes so far; SERVER_EXTRA: up = blocked since (-1 = not), down = copy being sent
 
 PROMISED = 16
 
@@ -56,11 +56,11 @@ ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZ
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins
 
-# machine parameters, int64 [16]; LEAF_*: the first leaf of each source of events in the tree
+# machine parameters, int64 [17]; LEAF_*: the first leaf of each source of events in the tree
 (
     HARDWARE_RATE, HARDWARE_LAT, HARDWARE_ACK, HARDWARE_NOTIFY, HARDWARE_RESPONDER, HARDWARE_LOCAL, HARDWARE_VCS, HARDWARE_VC_BYTES,
-    HARDWARE_NOTIFY_BYTES, HARDWARE_CLASSES, HARDWARE_MEMORY, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT,
-) = range(16)  # fmt: skip
+    HARDWARE_NOTIFY_BYTES, HARDWARE_CLASSES, HARDWARE_MEMORY, HARDWARE_OUTPUT, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT,
+) = range(17)  # fmt: skip
 
 # run state, int64 [8]
 RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOCKED_PS, RUN_TOUCHED = range(8)

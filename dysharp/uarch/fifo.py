@@ -4,7 +4,7 @@ A ring holds entries with a due time, pushed in time order because their delay i
 (node, id) order, the semantic key of docs/design/0001.
 """
 
-from dysharp.uarch.columns import DONE, INF, LEAF_RINGS, MEMBER_NEXT, MEMBER_NODE, MEMBER_TIME, NEXT, NEXT2, NODE
+from dysharp.uarch.columns import DONE, INF, LEAF_RINGS, MEMBER_NEXT, MEMBER_NODE, MEMBER_TIME, NEXT2, NODE
 from dysharp.uarch.kernel import block
 from dysharp.uarch.tree import tree_set
 
@@ -29,30 +29,28 @@ def fifo_pop(ends, row, link, column):
 
 
 @block
-def hub_push(ends, row, op, mem, entry):
-    """Append to a hub FIFO, which mixes trains of ops (entry = op >= 0) and responses (entry = -2 - member)."""
+def mixed_push(ends, row, op, column, mem, entry):
+    """Append to a FIFO that mixes ops (entry = op >= 0, linked in `column`) and members (entry = -2 - member)."""
     if entry >= 0:
-        op[entry, NEXT] = -1
+        op[entry, column] = -1
     else:
         mem[-2 - entry, MEMBER_NEXT] = -1
     tail = ends[row, 1]
     if ends[row, 0] == -1:
         ends[row, 0] = entry
     elif tail >= 0:
-        op[tail, NEXT] = entry
+        op[tail, column] = entry
     else:
         mem[-2 - tail, MEMBER_NEXT] = entry
     ends[row, 1] = entry
 
 
 @block
-def hub_pop(ends, row, op, mem):
-    """Drop the head of a non-empty hub FIFO."""
+def mixed_pop(ends, row, op, column, mem):
+    """Remove and return the head of a FIFO of `mixed_push` that is not empty."""
     entry = ends[row, 0]
-    if entry >= 0:
-        ends[row, 0] = op[entry, NEXT]
-    else:
-        ends[row, 0] = mem[-2 - entry, MEMBER_NEXT]
+    ends[row, 0] = op[entry, column] if entry >= 0 else mem[-2 - entry, MEMBER_NEXT]
+    return entry
 
 
 @block

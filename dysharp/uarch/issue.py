@@ -23,6 +23,7 @@ from dysharp.uarch.columns import (
     MEMBER,
     MEMBER_NODE,
     MEMBERS_SHIFT,
+    NEXT,
     NODE,
     POOL_BASE,
     POOL_FREE,
@@ -38,7 +39,7 @@ from dysharp.uarch.columns import (
     UP,
     WIRE,
 )
-from dysharp.uarch.fifo import hub_push, member_schedule
+from dysharp.uarch.fifo import member_schedule, mixed_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
@@ -88,7 +89,7 @@ def train_issue(o, ops, members, links, clock):
         return last == first
     op[o, LEFT] = n_local + 1 if templates[t, IS_PULL] else last - first
     c = templates[t, CLS]
-    hub_push(links.hub, node * m[HARDWARE_CLASSES] + c, op, mem, o)
+    mixed_push(links.hub, node * m[HARDWARE_CLASSES] + c, op, NEXT, mem, o)
     nodes[node, UP + SERVER_MASK] |= 1 << c
     if nodes[node, UP + SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, node)

@@ -133,9 +133,10 @@ class Switch(NamedTuple):
     """The switch of the burst level: n nodes, c classes, v virtual channels. FIFOs as in `Links`.
 
     `occupied`: [n * c, v] int64 bytes. `channels`: [n * c * v, 2], trains in the input buffer.
-    `credits`: [n * c, 2], buffer space on its way back. `out_queues`: [n * c * (n + 1), 2], by output, class and source
+    `credits`: [n * c, 2], buffer space on its way back. `out_queues`: [n * c * (n + 1), 2], what waits for room, by output, class and source
     (source n: the reduction unit). `out_mask`: [n * c, words], bit sets of the sources that wait.
-    `out_cursor`: [n * c] int64, the source served last, -1 = none. `dirty_down`: bit set of nodes, as `dirty_up`.
+    `out_cursor`: [n * c] int64, the source served last, -1 = none. `held`: [n * c] int64 bytes in the output buffers.
+    `crossed`: [n, 2], copies and results in the output buffer of a node. `dirty_down`: bit set of nodes, as `dirty_up`.
     """
 
     occupied: Array
@@ -144,6 +145,8 @@ class Switch(NamedTuple):
     out_queues: Array
     out_mask: Array
     out_cursor: Array
+    held: Array
+    crossed: Array
     dirty_down: Array
 
 

@@ -1,28 +1,41 @@
-"""Switch input buffers: virtual channels with credits, exposure of trains to the outputs, and the output queues."""
+"""The switch at burst level: virtual channels with credits at the inputs, the crossing, and the buffers of the outputs."""
 
+from dysharp.uarch.bits import set_after, set_empty
 from dysharp.uarch.columns import (
     CLS,
+    COPIES,
     DOWN,
     FLAGS,
     HARDWARE_CLASSES,
+    HARDWARE_LAT,
+    HARDWARE_OUTPUT,
+    HARDWARE_VC_BYTES,
+    LEAF_CREDIT,
     MEMBER,
+    MEMBER_EXT,
     MEMBER_NEXT,
     MEMBER_NODE,
+    MEMBER_OP,
     MEMBERS_SHIFT,
     NEXT,
+    NEXT2,
     NODE,
     RUN_NOW,
     SCRATCH,
+    SERVER_EXTRA,
     SERVER_FREE,
-    SERVER_MASK,
     TEMPLATE,
+    UP,
     VC,
     WIRE,
+    WIRE_DOWN,
+    WIRE_RESULT,
     WIRE_UP,
 )
-from dysharp.uarch.fifo import fifo_push
+from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.ready import mark
+from dysharp.uarch.tree import tree_set
 
 
 @block
@@ -48,21 +61,92 @@ def vc_choose(row, occupied, wire, vc_bytes):
     return best
 
 
+@block
+def has_room(at, n_bytes, held, m):
+    """Whether the output buffer of (node, class) `at` takes `n_bytes` more. An empty buffer takes any copy."""
+    return m[HARDWARE_OUTPUT] == 0 or held[at] == 0 or held[at] + n_bytes <= m[HARDWARE_OUTPUT]
+
+
+@block
+def cross(entry, j, at, n_bytes, op, mem, nodes, switch, clock):
+    """A copy (entry = -2 - member) or a result (entry = op) crosses into the output buffer `at` of node j's down link."""
+    switch.held[at] += n_bytes
+    mixed_push(switch.crossed, j, op, NEXT2, mem, entry)
+    if nodes[j, DOWN + SERVER_FREE] <= clock.x[RUN_NOW]:
+        mark(switch.dirty_down, clock.x, j)
+
+
 @kernel
-def train_expose(o, ops, mem, nodes, switch, clock):
-    """The copies of train o ask for their outputs."""
-    op, m, x = ops.op, clock.m, clock.x
+def train_expose(o, ops, mem, links, switch, clock):
+    """The copies of train o cross to their outputs. A copy that finds no room waits for it. True: all copies have crossed."""
+    op, m = ops.op, clock.m
     i = op[o, NODE]
     c = ops.templates[op[o, TEMPLATE], CLS]
-    n_sources = nodes.shape[0] + 1
+    n_sources = links.nodes.shape[0] + 1
+    down = links.wires[op[o, WIRE], WIRE_DOWN]
     first = op[o, MEMBER]
     for k in range(first, first + (op[o, FLAGS] >> MEMBERS_SHIFT)):
         j = mem[k, MEMBER_NODE]
         if j == i:
             continue
         at = j * m[HARDWARE_CLASSES] + c
-        fifo_push(switch.out_queues, at * n_sources + i, mem, MEMBER_NEXT, k)
-        switch.out_mask[at, i >> 5] |= 1 << (i & 31)
-        nodes[j, DOWN + SERVER_MASK] |= 1 << c
-        if nodes[j, DOWN + SERVER_FREE] <= x[RUN_NOW]:
-            mark(switch.dirty_down, x, j)
+        n_bytes = down + mem[k, MEMBER_EXT]
+        if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, m):
+            cross(-2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
+            op[o, COPIES] -= 1
+        else:
+            fifo_push(switch.out_queues, at * n_sources + i, mem, MEMBER_NEXT, k)
+            switch.out_mask[at, i >> 5] |= 1 << (i & 31)
+    return op[o, COPIES] == 0
+
+
+@block
+def train_leave(row, ops, nodes, channels, credits, clock):
+    """The head of virtual channel `row` has crossed with all copies: its space is back at the source one latency later."""
+    op, ot, m = ops.op, ops.ot, clock.m
+    o = fifo_pop(channels, row, op, NEXT)
+    i = op[o, NODE]
+    ot[o, SCRATCH] = clock.x[RUN_NOW] + m[HARDWARE_LAT]
+    fifo_push(credits, i * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], CLS], op, NEXT, o)
+    leaf = m[LEAF_CREDIT] + i
+    if nodes[i, UP + SERVER_EXTRA] >= 0 and clock.tree[(len(clock.tree) >> 1) + leaf] > ot[o, SCRATCH]:
+        tree_set(clock.tree, leaf, ot[o, SCRATCH])
+
+
+@kernel
+def channel_advance(row, ops, mem, links, switch, clock):
+    """Expose the trains of virtual channel `row`, up to the first with a copy that has to wait. Trains before it leave."""
+    channels = switch.channels
+    while channels[row, 0] >= 0 and train_expose(channels[row, 0], ops, mem, links, switch, clock):
+        train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
+
+
+@kernel
+def output_admit(j, c, ops, mem, links, switch, clock):
+    """Room in the output buffer of (node j, class c): what waits for it crosses, sources round robin."""
+    op, m = ops.op, clock.m
+    n_nodes = links.nodes.shape[0]
+    at = j * m[HARDWARE_CLASSES] + c
+    while not set_empty(switch.out_mask, at):
+        s = set_after(switch.out_mask, at, switch.out_cursor[at])
+        queue = at * (n_nodes + 1) + s
+        k = switch.out_queues[queue, 0]  # an op where s is the reduction unit
+        o = k if s == n_nodes else mem[k, MEMBER_OP]
+        w = op[o, WIRE]
+        n_bytes = links.wires[w, WIRE_RESULT] if s == n_nodes else links.wires[w, WIRE_DOWN] + mem[k, MEMBER_EXT]
+        if not has_room(at, n_bytes, switch.held, m):
+            break
+        switch.out_cursor[at] = s
+        if s == n_nodes:
+            fifo_pop(switch.out_queues, queue, op, NEXT2)
+        else:
+            fifo_pop(switch.out_queues, queue, mem, MEMBER_NEXT)
+        if switch.out_queues[queue, 0] < 0:
+            switch.out_mask[at, s >> 5] &= ~(1 << (s & 31))
+        cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
+        if s < n_nodes:
+            op[o, COPIES] -= 1
+            if op[o, COPIES] == 0 and m[HARDWARE_VC_BYTES] > 0:
+                row = (op[o, NODE] * m[HARDWARE_CLASSES] + c) * switch.occupied.shape[1] + op[o, VC]
+                train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
+                channel_advance(row, ops, mem, links, switch, clock)

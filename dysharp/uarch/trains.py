@@ -3,19 +3,20 @@
 Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_down`.
 """
 
-from dysharp.uarch.bits import bit_after, set_after, set_empty
+from dysharp.uarch.bits import bit_after, set_empty
 from dysharp.uarch.columns import (
     ANSWERS,
     CLS,
-    COPIES,
     DEPS,
     DOWN,
     END,
+    FLAGS,
     HARDWARE_CLASSES,
     HARDWARE_LAT,
     HARDWARE_RATE,
     HARDWARE_RESPONDER,
     HARDWARE_VC_BYTES,
+    HAS_NEXT_TRAIN,
     INF,
     IS_PULL,
     LEAF_ARRIVE,
@@ -25,7 +26,6 @@ from dysharp.uarch.columns import (
     MEMBER,
     MEMBER_EXT,
     MEMBER_FILL,
-    MEMBER_NEXT,
     MEMBER_NODE,
     MEMBER_OP,
     MEMBER_TIME,
@@ -62,12 +62,12 @@ from dysharp.uarch.columns import (
     WIRE_STRIPE_UP,
     WIRE_UP,
 )
-from dysharp.uarch.fifo import fifo_pop, fifo_push, hub_pop, hub_push, member_schedule, op_schedule, ring_push, ring_take
+from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import mark
-from dysharp.uarch.switch import credits_apply, train_expose, vc_choose
+from dysharp.uarch.switch import channel_advance, credits_apply, cross, has_room, output_admit, train_expose, vc_choose
 from dysharp.uarch.tree import tree_set
 
 IDLE = -(1 << 40)  # SERVER_EXTRA of a down server that sends nothing
@@ -86,71 +86,58 @@ def arrive(ops, members, links, switch, clock):
     op, ot, templates = ops
     channels, m = switch.channels, clock.m
     o = ring_take(m[LEAF_ARRIVE], RING_ARRIVE, op, NEXT, ot, SCRATCH, clock)
-    expose = True
-    if m[HARDWARE_VC_BYTES] > 0:
+    if m[HARDWARE_VC_BYTES] == 0:
+        train_expose(o, ops, members.mem, links, switch, clock)
+    else:
         row = (op[o, NODE] * m[HARDWARE_CLASSES] + templates[op[o, TEMPLATE], CLS]) * switch.occupied.shape[1] + op[o, VC]
-        expose = channels[row, 0] < 0
+        is_first = channels[row, 0] < 0
         fifo_push(channels, row, op, NEXT, o)
-    if expose:
-        train_expose(o, ops, members.mem, links.nodes, switch, clock)
+        if is_first:
+            channel_advance(row, ops, members.mem, links, switch, clock)
 
 
 @block
 def down_end(j, now, ops, members, stores, links, switch, clock):
-    """DOWN_END: node j's down server has sent a copy or a result; the last copy gives its train's buffer space back."""
+    """DOWN_END: node j's down server has sent a copy or a result, whose room in the output buffer is free again."""
     op, templates = ops.op, ops.templates
-    mem, nodes = members.mem, links.nodes
+    mem, nodes, wires = members.mem, links.nodes, links.wires
     m, x = clock.m, clock.x
     tree_set(clock.tree, m[LEAF_DOWN] + j, INF)
     mark(switch.dirty_down, x, j)
     entry = nodes[j, DOWN + SERVER_EXTRA]
     nodes[j, DOWN + SERVER_EXTRA] = IDLE
     if entry < 0:
-        op_schedule(RING_RESULT_DELIVERED, -2 - entry, now + m[HARDWARE_LAT], ops, clock)
+        o = -2 - entry
+        c = templates[op[o, TEMPLATE], RESPONSE_CLS]
+        n_bytes = wires[op[o, WIRE], WIRE_RESULT]
+        op_schedule(RING_RESULT_DELIVERED, o, now + m[HARDWARE_LAT], ops, clock)
     else:
         o = mem[entry, MEMBER_OP]
-        op[o, COPIES] -= 1
-        if op[o, COPIES] == 0 and m[HARDWARE_VC_BYTES] > 0:
-            buffer_leave(o, now, ops, members, links, switch, clock)
+        c = templates[op[o, TEMPLATE], CLS]
+        n_bytes = wires[op[o, WIRE], WIRE_DOWN] + mem[entry, MEMBER_EXT]
         if templates[op[o, TEMPLATE], IS_PULL]:
             member_schedule(RING_RESPOND, entry, now + m[HARDWARE_LAT] + m[HARDWARE_RESPONDER], members, clock)
         else:
             if mem[entry, MEMBER_FILL] < mem[entry + 1, MEMBER_FILL]:  # read ahead: DELIVER will fill this row
                 x[RUN_TOUCHED] = stores.rows[members.fill_row[mem[entry, MEMBER_FILL]], ROW_LEFT]
             member_schedule(RING_DELIVER, entry, now + m[HARDWARE_LAT], members, clock)
+    switch.held[j * m[HARDWARE_CLASSES] + c] -= n_bytes
+    output_admit(j, c, ops, mem, links, switch, clock)
 
 
 @block
-def buffer_leave(o, now, ops, members, links, switch, clock):
-    """Train o has left its input buffer: the next train is exposed, and its space is back at the source one latency later."""
-    op, ot, templates = ops
-    channels, credits, tree, m = switch.channels, switch.credits, clock.tree, clock.m
-    i = op[o, NODE]
-    at = i * m[HARDWARE_CLASSES] + templates[op[o, TEMPLATE], CLS]
-    row = at * switch.occupied.shape[1] + op[o, VC]
-    fifo_pop(channels, row, op, NEXT)
-    if channels[row, 0] >= 0:
-        train_expose(channels[row, 0], ops, members.mem, links.nodes, switch, clock)
-    ot[o, SCRATCH] = now + m[HARDWARE_LAT]
-    fifo_push(credits, at, op, NEXT, o)
-    leaf = m[LEAF_CREDIT] + i
-    if links.nodes[i, UP + SERVER_EXTRA] >= 0 and tree[(len(tree) >> 1) + leaf] > ot[o, SCRATCH]:
-        tree_set(tree, leaf, ot[o, SCRATCH])
-
-
-@block
-def result_out(o, now, ops, links, switch, clock):
-    """The reduction unit of op o's node asks for the down link."""
-    op, nodes = ops.op, links.nodes
-    n_nodes = nodes.shape[0]
+def result_out(o, now, ops, mem, links, switch, clock):
+    """The reduction unit of op o's node has a result for the down link."""
+    op, m = ops.op, clock.m
+    n_nodes = links.nodes.shape[0]
     j = op[o, NODE]
-    c = ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
-    at = j * clock.m[HARDWARE_CLASSES] + c
-    fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
-    switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
-    nodes[j, DOWN + SERVER_MASK] |= 1 << c
-    if nodes[j, DOWN + SERVER_FREE] <= now:
-        mark(switch.dirty_down, clock.x, j)
+    at = j * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
+    n_bytes = links.wires[op[o, WIRE], WIRE_RESULT]
+    if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, m):
+        cross(o, j, at, n_bytes, op, mem, links.nodes, switch, clock)
+    else:
+        fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
+        switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
 
 
 @block
@@ -159,7 +146,7 @@ def response_out(k, now, ops, mem, links, clock):
     i = mem[k, MEMBER_NODE]
     nodes = links.nodes
     c = ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], RESPONSE_CLS]
-    hub_push(links.hub, i * clock.m[HARDWARE_CLASSES] + c, ops.op, mem, -2 - k)
+    mixed_push(links.hub, i * clock.m[HARDWARE_CLASSES] + c, ops.op, NEXT, mem, -2 - k)
     nodes[i, UP + SERVER_MASK] |= 1 << c
     if nodes[i, UP + SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, i)
@@ -197,6 +184,13 @@ def class_choose(i, now, ops, links, switch, clock):
 
 
 @block
+def turn_after(c, o, op):
+    """Cursor of the classes after a train of op o of class c (o < 0: a response). A turn lasts one row, so a class keeps it
+    until the last train of the row."""
+    return c - 1 if o >= 0 and op[o, FLAGS] & HAS_NEXT_TRAIN else c
+
+
+@block
 def grant_up(i, now, ops, members, links, switch, clock):
     """The up server of node i sends its next train or response, if it is free and one may go."""
     nodes, tree, m, x = links.nodes, clock.tree, clock.m, clock.x
@@ -212,7 +206,7 @@ def grant_up(i, now, ops, members, links, switch, clock):
                 nodes[i, UP + SERVER_EXTRA] = -1
                 tree_set(tree, m[LEAF_CREDIT] + i, INF)
             entry = hub_take(i, c, ops.op, members.mem, links, clock)
-            nodes[i, UP + SERVER_CURSOR] = c
+            nodes[i, UP + SERVER_CURSOR] = turn_after(c, entry, ops.op)
             x[RUN_EVENTS] += 1
             if entry >= 0:
                 end = train_send(entry, i, c, v, now, ops, links, switch, clock)
@@ -226,8 +220,7 @@ def hub_take(i, c, op, mem, links, clock):
     """Remove and return the head of class c's FIFO in the hub of node i."""
     hub = links.hub
     at = i * clock.m[HARDWARE_CLASSES] + c
-    entry = hub[at, 0]
-    hub_pop(hub, at, op, mem)
+    entry = mixed_pop(hub, at, op, NEXT, mem)
     if hub[at, 0] >= 0:  # read ahead: the next train's record has been out of cache since its issue
         clock.x[RUN_TOUCHED] = op[hub[at, 0], DEPS] + op[hub[at, 0], TOUCH_LINE_2] + mem[op[hub[at, 0], MEMBER], MEMBER_NODE]
     if hub[at, 0] == -1:
@@ -278,33 +271,22 @@ def response_send(k, i, now, ops, members, links, clock):
 
 @block
 def grant_down(j, now, ops, mem, links, switch, clock):
-    """The down server of node j sends its next copy or result, if it is free and one waits: classes, then sources, round robin."""
+    """The down server of node j sends what crossed first, if it is free."""
     op, ot = ops.op, ops.ot
     nodes, m = links.nodes, clock.m
-    out_queues, out_mask, out_cursor = switch.out_queues, switch.out_mask, switch.out_cursor
-    if nodes[j, DOWN + SERVER_FREE] <= now and nodes[j, DOWN + SERVER_MASK] != 0:
-        c = bit_after(nodes[j, DOWN + SERVER_MASK], nodes[j, DOWN + SERVER_CURSOR])
-        nodes[j, DOWN + SERVER_CURSOR] = c
-        at = j * m[HARDWARE_CLASSES] + c
-        s = set_after(out_mask, at, out_cursor[at])
-        out_cursor[at] = s
+    if nodes[j, DOWN + SERVER_FREE] <= now and switch.crossed[j, 0] != -1:
         clock.x[RUN_EVENTS] += 1
-        queue = at * (nodes.shape[0] + 1) + s
-        if s == nodes.shape[0]:
-            o = fifo_pop(out_queues, queue, op, NEXT2)
-            n_bytes = links.wires[op[o, WIRE], WIRE_RESULT]
-            bound = ot[o, END] + m[HARDWARE_LAT]
-            nodes[j, DOWN + SERVER_EXTRA] = -2 - o
+        entry = mixed_pop(switch.crossed, j, op, NEXT2, mem)
+        if entry >= 0:
+            n_bytes = links.wires[op[entry, WIRE], WIRE_RESULT]
+            bound = ot[entry, END] + m[HARDWARE_LAT]
+            nodes[j, DOWN + SERVER_EXTRA] = -2 - entry
         else:
-            k = fifo_pop(out_queues, queue, mem, MEMBER_NEXT)
+            k = -2 - entry
             o = mem[k, MEMBER_OP]
             n_bytes = links.wires[op[o, WIRE], WIRE_DOWN] + mem[k, MEMBER_EXT]
             bound = ot[o, TAIL] + m[HARDWARE_LAT]
             nodes[j, DOWN + SERVER_EXTRA] = k
-        if out_queues[queue, 0] < 0:
-            out_mask[at, s >> 5] &= ~(1 << (s & 31))
-            if set_empty(out_mask, at):
-                nodes[j, DOWN + SERVER_MASK] &= ~(1 << c)
         end = server_grant(nodes, j, DOWN, now, n_bytes, m[HARDWARE_RATE])
         end = server_hold(nodes, j, DOWN, end, bound)
         tree_set(clock.tree, m[LEAF_DOWN] + j, end)

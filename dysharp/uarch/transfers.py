@@ -64,10 +64,10 @@ def respond(now, ops, members, links, clock):
 
 
 @block
-def result(now, ops, links, switch, clock):
+def result(now, ops, mem, links, switch, clock):
     """RESULT: all contributions of a pull have met in the reduction unit, which asks for the down link."""
     o = op_due(RING_RESULT, ops, clock)
-    result_out(o, now, ops, links, switch, clock)
+    result_out(o, now, ops, mem, links, switch, clock)
 
 
 @block

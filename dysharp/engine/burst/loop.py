@@ -91,7 +91,7 @@ def run_loop(budget, state):
             elif leaf == leaf_rings + RING_RESPOND:
                 respond(now, ops, members, links, clock)
             elif leaf == leaf_rings + RING_RESULT:
-                result(now, ops, links, switch, clock)
+                result(now, ops, members.mem, links, switch, clock)
             elif leaf == leaf_rings + RING_RESULT_DELIVERED:
                 done = result_delivered(now, ops, links, clock)
             elif leaf == leaf_rings + RING_LOCAL:

@@ -184,8 +184,8 @@ def _links(p: Program) -> Links:
 
 
 def _switch(p: Program) -> Switch:
-    n, c, m = p.n_nodes, len(p.classes), p.hardware
-    n_vcs = m.n_vcs if m.vc_bytes else 1
+    n, c = p.n_nodes, len(p.classes)
+    n_vcs = p.channels[0] if p.channels[1] else 1
     return Switch(
         occupied=np.zeros((n * c, n_vcs), np.int64),
         channels=np.full((n * c * n_vcs, 2), -1, np.int32),
@@ -193,6 +193,8 @@ def _switch(p: Program) -> Switch:
         out_queues=np.full((n * c * (n + 1), 2), -1, np.int32),
         out_mask=np.zeros((n * c, n // 32 + 1), np.int64),
         out_cursor=np.full(n * c, -1, np.int64),
+        held=np.zeros(n * c, np.int64),
+        crossed=np.full((n, 2), -1, np.int32),
         dirty_down=_words(n),
     )
 
@@ -211,7 +213,8 @@ def _clock(p: Program) -> Clock:
     credit = rings + col.N_RINGS
     hardware = np.array(
         [
-            *(m.rate, m.lat, m.ack, m.notify, m.responder, m.local, m.n_vcs, m.vc_bytes, m.notify_bytes, len(p.classes), m.memory_rate),
+            *(m.rate, m.lat, m.ack, m.notify, m.responder, m.local, *p.channels),
+            *(m.notify_bytes, len(p.classes), m.memory_rate, m.output_bytes),
             *(up, arrive, down, rings, credit),
         ],
         np.int64,
@@ -243,6 +246,8 @@ def lower(p: Program) -> BurstState:
         (releases.release_ptr, col.HAS_RELEASES),
     ):
         flags |= (np.diff(ptr) > 0) * np.int32(bit)
+    if p.ops.offset is not None:
+        flags[:-1] |= (p.ops.offset[1:] > 0) * np.int32(col.HAS_NEXT_TRAIN)
     op, mem = _ops(p, kinds, flags), _members(p)
     return BurstState(
         ops=Ops(op, op.view(np.int64), _templates(p)),

@@ -18,7 +18,7 @@ from dysharp.compute import Tiling
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, COMBINE, DISPATCH, OTHER, RESPONSE, hardware_of
+from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
 from dysharp.systems.building.windows import sessions_that_fit
@@ -36,6 +36,12 @@ CONTROL = Framing("control", payload_bytes=128)
 
 BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
 """Direction -> (the buffer that Dispatch sends, the buffer that Combine brings back)."""
+
+
+def spans(first: NDArray[np.integer], count: NDArray[np.integer]) -> I64:
+    """The numbers `first[i]` .. `first[i] + count[i] - 1` of every i, one after the other, int64."""
+    before = np.cumsum(count, dtype=np.int64) - count
+    return np.arange(int(np.sum(count))) + np.repeat(first - before, count)
 
 
 def _ones(n: int) -> NDArray[np.integer]:
@@ -191,22 +197,14 @@ class LayerBuilder:
 
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
         at = self.b.framing(framing)
-        return self.b.template(Template(name, kind, "dispatch", "copy", DISPATCH, framing=at, src=self.sent_buffer, dst=self.arrived))
+        return self.b.template(Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived))
 
-    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER) -> Transfers:
-        """Push every token once to each of its GPUs. One op per pair, in token order."""
+    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, by_rows: bool = False) -> Transfers:
+        """Push every token once to each of its GPUs. One unit per pair, in token order. `by_rows`: see `_send`."""
         template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
-        first = self.b.ops(
-            template,
-            self.pair_source,
-            issuer=self.per_gpu(discipline, "dispatch")[self.pair_source],
-            bytes=self.sent_bytes,
-            key=self.p.token,
-            to=To(np.ones(len(self.p.gpu), np.int32), self.p.gpu, self.pair_rows, self.row_of),
-            targets=1,
-            aux_bytes=self.dispatch_aux,
-        )
-        return self._transfers(first, self.pair_source, self.pair_rows, self.p.gpu)
+        issuer = self.per_gpu(discipline, "dispatch")
+        pairs = np.arange(len(self.p.gpu))
+        return self._send(template, STORE, issuer, self.p.token, self.pair_source, pairs, _ones(len(pairs)), 1, to=self.p.gpu, by_rows=by_rows)
 
     def _transfers(self, first: int, node: I32, unit_rows: I64, to: I32 | None = None) -> Transfers:
         """Ops from `first` on that carry one unit each, in token order."""
@@ -214,43 +212,106 @@ class LayerBuilder:
         several = np.broadcast_to(np.int32(-1), (n,))
         return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
 
-    def dispatch_rows(self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None) -> Transfers:
-        """Push every useful row on its own. `order`: the useful rows in the order of sending (default: token order)."""
+    def dispatch_rows(
+        self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None, *, by_rows: bool = False
+    ) -> Transfers:
+        """Push every useful row on its own.
+
+        `order`: the useful rows in the order of sending (default: token order). `by_rows`: see `_trains`.
+        """
         order = np.arange(len(self.row_of)) if order is None else order
-        source, gpu, one = self.row_source[order], self.row_gpu[order], np.ones(len(order), np.int32)
+        offset, n_bytes, aux = self._trains(STORE, by_rows)
+        n = len(offset)
+        sent = np.repeat(order, n)
+        source, gpu, one = self.row_source[sent], self.row_gpu[sent], np.ones(len(sent), np.int32)
         first = self.b.ops(
             self._dispatch_template("dispatch.row", Kind.PUT, STORE),
             source,
             issuer=self.per_gpu(discipline, "dispatch")[source],
-            bytes=self.sent_bytes,
-            key=self.row_token[order],
-            to=To(one, gpu, one, self.row_of[order]),
+            bytes=np.tile(n_bytes, len(order)),
+            key=self.row_token[sent],
+            to=To(one, gpu, one, self.row_of[sent]),
             targets=1,
-            aux_bytes=self.dispatch_aux,
+            aux_bytes=np.tile(aux, len(order)),
+            offset=np.tile(offset, len(order)) if n > 1 else 0,
         )
-        return Transfers(op=ids(first, len(order)), node=source, to=gpu, unit=order, unit_rows=_ones(len(order)))
+        return Transfers(op=ids(first, len(sent)), node=source, to=gpu, unit=sent, unit_rows=_ones(len(order)))
 
-    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM) -> Transfers:
-        """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source."""
+    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False) -> Transfers:
+        """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`."""
         template = self._dispatch_template("dispatch.multicast", Kind.MULTICAST, framing)
-        source = self.sent_source
-        packets = framing.packets(self.sent_bytes) + framing.packets(self.dispatch_aux)
-        first = self.b.ops(
-            template,
-            source,
-            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
-            bytes=self.sent_bytes,
-            key=self.sent,
-            to=To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, self._replica_ext(framing, packets)),
-            targets=self.listed[self.sent],
-            aux_bytes=self.dispatch_aux,
-        )
-        batch = self._transfers(first, source, self.token_rows[self.sent])
-        self.b.hold(self._window(window, "dispatch_window")[source], batch.op)
+        issuer = self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")
+        counts = self.token_pairs[self.sent]
+        first_pair = np.cumsum(counts) - counts
+        batch = self._send(template, framing, issuer, self.sent, self.sent_source, first_pair, counts, self.listed[self.sent], by_rows=by_rows)
+        trains = len(batch.op) // max(1, len(self.sent))
+        self.b.hold(self._window(window * trains, "dispatch_window")[batch.node], batch.op)
         return batch
 
-    def _replica_ext(self, framing: Framing, packets: int) -> I64 | None:
-        """`[pairs]` wire bytes of the extension flit that names the local experts of a copy; None: no copy has one.
+    def _trains(self, framing: Framing, by_rows: bool) -> tuple[I32, I32, I32]:
+        """(first byte, bytes, gate weight bytes) of each train of a row of Dispatch: `machine.row_trains` trains, or one.
+
+        `by_rows`: ops wait for single tiles of rows. The packets of a row then matter one by one: the first one takes
+        the row's place in a tile, the last one completes the row, and they travel apart
+        (docs/design/0010-tables-and-trains.md). Without such ops one train is enough. Gate weights ride the last train.
+        """
+        packets = framing.packets(self.sent_bytes)
+        n = min(choice_int("machine.row_trains") if by_rows else 1, packets)
+        ends = np.minimum(-(-packets * np.arange(n + 1) // n) * framing.payload_bytes, self.sent_bytes).astype(np.int32)
+        aux = np.zeros(n, np.int32)
+        aux[-1] = self.dispatch_aux
+        self.b.row_trains = max(self.b.row_trains, n)
+        return ends[:-1], np.diff(ends), aux
+
+    def _send(
+        self,
+        template: int,
+        framing: Framing,
+        issuer: I32,
+        token: NDArray[np.integer],
+        source: I32,
+        first_pair: I64,
+        pairs_of_unit: NDArray[np.integer],
+        targets: NDArray[np.integer] | int,
+        *,
+        to: I32 | None = None,
+        by_rows: bool = False,
+    ) -> Transfers:
+        """Send units of Dispatch: unit i carries the row of `token[i]` to the pairs from `first_pair[i]` on.
+
+        Units are in token order and take all pairs. `targets`: listed targets of a unit. `to`: the GPU that receives
+        each unit, None = several. `by_rows`: see `_trains`.
+        """
+        offset, n_bytes, aux = self._trains(framing, by_rows)
+        n, units = len(offset), len(token)
+        unit, pair, row = np.arange(units), np.arange(len(self.p.gpu)), np.arange(len(self.row_of))
+        if n > 1:
+            unit = np.repeat(unit, n)
+            pair = spans(first_pair[unit], pairs_of_unit[unit])
+            row = spans(self.p.slot_ptr[pair], self.pair_rows[pair])
+        train = np.tile(np.arange(n), units)
+        packets = -(-n_bytes // framing.payload_bytes) + -(-aux // framing.payload_bytes)
+        ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
+        first = self.b.ops(
+            template,
+            source[unit],
+            issuer=issuer[source[unit]],
+            bytes=n_bytes[train],
+            key=token[unit],
+            to=To(pairs_of_unit[unit], self.p.gpu[pair], self.pair_rows[pair], self.row_of[row], ext),
+            targets=targets if np.ndim(targets) == 0 else np.asarray(targets)[unit],
+            aux_bytes=aux[train],
+            offset=offset[train] if n > 1 else 0,
+        )
+        ops = ids(first, len(unit))
+        several = np.broadcast_to(np.int32(-1), (len(unit),))
+        rows_of_unit = np.add.reduceat(self.pair_rows, first_pair) if units else np.zeros(0, np.int64)
+        return Transfers(op=ops, node=source[unit], to=several if to is None else to[unit], unit=unit, unit_rows=rows_of_unit)
+
+    def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
+        """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has any.
+
+        `pair`: `[copies]` the (token, GPU) pair of each copy. `packets`: `[copies]` packets of its train.
 
         A copy needs no extension where a bitmap (at most 15 local experts) or three ids (at most 32) name its experts.
         The choice `dysharp.replica_form` = "extension" puts one on every copy.
@@ -260,7 +321,7 @@ class LayerBuilder:
         if not framing.targets_per_ext or (lean and local <= 15):
             return None
         needs = self.pair_rows > 3 if lean and local <= 32 else np.ones(len(self.pair_rows), bool)
-        return needs.astype(np.int64) * (packets * self.cluster.flit_bytes)
+        return needs[pair].astype(np.int64) * packets * self.cluster.flit_bytes
 
     def target_fetch(self, after: I32 | None) -> I32:
         """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
@@ -320,7 +381,7 @@ class LayerBuilder:
         self, name: str, fn: str, discipline: Discipline, order: I64, columns: tuple[I32, I32, I32], unit_rows: NDArray[np.integer]
     ) -> Returns:
         """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial"."""
-        template = Template(name, Kind.PUT, "combine", fn, COMBINE, framing=self.b.framing(STORE), src=self.result, dst="partial")
+        template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(STORE), src=self.result, dst="partial")
         token, node, home = columns
         owned = np.bincount(home, minlength=self.n_gpus)
         one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
@@ -365,9 +426,10 @@ class LayerBuilder:
         `window`: most tokens in flight per source. `every_gpu`: every token is pulled, from all GPUs.
         """
         at, src, dst = self.b.framing(framing), self.result, self.summed_buffer
-        template = self.b.template(Template("combine.pull", Kind.PULL_REDUCE, "combine", "sum", DISPATCH, RESPONSE, framing=at, src=src, dst=dst))
+        template = self.b.template(Template("combine.pull", Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=at, src=src, dst=dst))
         tokens = np.arange(self.routing.n_tokens) if every_gpu else self.sent
-        ext = self._replica_ext(framing, framing.packets(self.model.row_bytes) + framing.packets(self.combine_aux))
+        packets = framing.packets(self.model.row_bytes) + framing.packets(self.combine_aux)
+        ext = self._replica_ext(framing, np.arange(len(self.p.gpu)), np.full(len(self.p.gpu), packets))
         to = self._all_gpus() if every_gpu else To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, ext)
         source = self.every_source if every_gpu else self.sent_source
         first = self.b.ops(
