@@ -182,7 +182,9 @@ class CurveComparison:
         return {"bars": bars, "curves": [plain(e) for e in self.errors], "rows": [plain(r) for r in self.rows], "holds": self.holds}
 
 
-def compare_network(csv: str | None = None, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None) -> CurveComparison:
+def compare_network(
+    csv: str | None = None, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None
+) -> CurveComparison:
     """Compare recorded curves with simulated ones.
 
     `csv`: a file of curves; None: the packaged curves. `curve`: name or pattern of the curves to compare; None: all.

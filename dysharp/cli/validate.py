@@ -20,7 +20,7 @@ def _cores() -> int:
 
 
 @click.command()
-@click.option("--data", metavar="CSV", help="Measurements of your own, not the packaged ones; docs/measurements.md says which columns and keys.")
+@click.option("--data", metavar="CSV", help="Measurements to use in place of the packaged ones (docs/measurements.md).")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
 @click.option("--hold-out", multiple=True, metavar="shape|gpu", help="Also refit with whole shapes or whole GPUs held out; repeatable.")
 @click.option("--groups", is_flag=True, help="Print every group, the worst rows, constants and every row without a prediction too.")
@@ -48,7 +48,8 @@ def validate(
 ) -> None:
     """Compare predictions with public measurements: errors per family, large ones included.
 
-    The measurements are the packaged ones, or those of --data. Systems are predicted by running their Programs, which takes minutes; NCCL and GEMMs by rate forms.
+    The measurements are the packaged ones, or those of --data. Systems are predicted by running their Programs, which takes minutes;
+    NCCL and GEMMs by rate forms.
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
