@@ -48,6 +48,8 @@ def validate(
 
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
+    import numpy as np
+
     from dysharp.measured import beyond
     from dysharp.measured import hold_out as without
     from dysharp.measured.predictions import predict
@@ -62,8 +64,10 @@ def validate(
     values = {name: c.value for name, c in used.items()}
     passes = ["predict", *(f"held out by {by}" for by in hold_out)]
     everything = _classified(data, own)
-    judged, predicted = predict(everything.in_bars(), values, jobs, _on_progress(progress, passes, 0))
-    beyond_bars = beyond.judge(everything, values, jobs)
+    everything, all_predicted = predict(everything, values, jobs, _on_progress(progress, passes, 0))
+    in_bars = np.array([entry.family.in_bars for entry in everything.parsed], bool)
+    judged, predicted = everything.in_bars(), all_predicted[in_bars]
+    beyond_bars = beyond.judge(everything, values, predicted=all_predicted[~in_bars])
     if not judged.parsed and not any(row["n"] for row in beyond_bars):
         raise ConfigError(f"{_name(data)}: {_nothing(judged.missing)}")
     held = {
