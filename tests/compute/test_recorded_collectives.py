@@ -82,9 +82,7 @@ def test_an_all_to_all_program_fills_the_link_as_well(n: int) -> None:
     hidden = 8192
     tokens = run.size // (2 * hidden)
     cluster = load_cluster("paper-gh200-nvl32").with_gpus(n)
-    cluster = replace(
-        cluster, link_bytes_per_us=round(1e3 * run.link), link_latency_ps=round(1e3 * run.hop_ns), vc_flits=BUFFER_FLITS
-    )
+    cluster = replace(cluster, link_bytes_per_us=round(1e3 * run.link), link_latency_ps=round(1e3 * run.hop_ns), vc_flits=BUFFER_FLITS)
     expert = np.tile(np.arange(tokens, dtype=np.int32) % n, n).reshape(-1, 1)
     model = Model("even", hidden, 128, n, 1, tokens, 2, 2, "bf16")
     system = get_system("megatron-a2a")
