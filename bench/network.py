@@ -1,4 +1,4 @@
-"""Speed of the flit-exact network against the clean table of recorded runs (shared/data/booksim_curves.md).
+"""Speed of the flit-exact network against the clean table of recorded runs.
 
     python bench/network.py [--runs N]
 

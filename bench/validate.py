@@ -1,6 +1,6 @@
 """Is time linear in tokens: the line through two runs that `validate` continues, against runs of all tokens; and, with --data, its wall time.
 
-python bench/validate.py [--data measured.csv] prints Markdown and writes nothing.
+python bench/validate.py [--data [CSV]] prints Markdown and writes nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def lines() -> None:
             print(f"| {name} | {tokens} | {' | '.join(shown)} | {off} |", flush=True)
 
 
-def wall(path: str, jobs: int) -> None:
+def wall(path: str | None, jobs: int) -> None:
     parsed, constants = classify(read_measurements(path)).in_bars().parsed, frozen(CONSTANTS)
     print("\n| family | rows by Programs | s |\n|---|---|---|")
     total = 0.0
@@ -87,12 +87,12 @@ def wall(path: str, jobs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", help="also time the Programs of each family in this CSV")
+    parser.add_argument("--data", nargs="?", const="", metavar="CSV", help="also time the Programs of each family: packaged measurements, or a CSV")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     lines()
-    if args.data:
-        wall(args.data, args.jobs)
+    if args.data is not None:
+        wall(args.data or None, args.jobs)
 
 
 if __name__ == "__main__":

@@ -182,8 +182,12 @@ class CurveComparison:
         return {"bars": bars, "curves": [plain(e) for e in self.errors], "rows": [plain(r) for r in self.rows], "holds": self.holds}
 
 
-def compare_network(csv: str, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None) -> CurveComparison:
-    """Compare the recorded curves of the file `csv` with simulated ones. `curve`: name or pattern of the curves to compare; None: all.
+def compare_network(
+    csv: str | None = None, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None
+) -> CurveComparison:
+    """Compare recorded curves with simulated ones.
+
+    `csv`: a file of curves; None: the packaged curves. `curve`: name or pattern of the curves to compare; None: all.
 
     `every`: only every n-th row of a curve and its last row. `seeds`: 0 = the simulation sends the packets of the recorded runs; else the mean of
     up to `seeds` runs with drawn packets. Raises ConfigError for a file that is no such table and a name that is not in it.

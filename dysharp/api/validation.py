@@ -1,4 +1,4 @@
-"""The verb `validate`: predictions against a file of measurements."""
+"""The verb `validate`: predictions against the packaged measurements, or a file of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = "docs/measurements.md"
 HEAD = """Constants fitted to public measurements; everything else in the formulas is a datasheet value or cited there.
 Each belongs to hardware or to a named software cost and is shared by every system that uses the thing. `stage` names the families whose rows
 fix it (one GPU alone first, then the link, then who uses both; "given": read off rows directly). Written by
-dysharp validate --data measured.csv --refit fitted.toml"""
+dysharp validate --refit fitted.toml"""
 
 
 def validate(
@@ -34,12 +34,13 @@ def validate(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
-    """Compare predictions with the measurements of a CSV; `docs/measurements.md` says which columns and keys it has.
+    """Compare predictions with measurements; `docs/measurements.md` says which columns and keys they have.
 
     Systems are predicted by their Programs on the engine, NCCL and GEMMs by rate forms (`measured/families`).
 
     | argument | meaning |
     |---|---|
+    | `data` | a CSV; default: the packaged measurements |
     | `hold_out` | any of "shape" and "gpu": also refit the constants with whole groups held out |
     | `constants` | a table, or a file in the form of `fitted.toml`; default: the packaged constants |
     | `cluster` | judge its constants, such as `calibrate` writes, on the measurements of its GPU alone |
@@ -47,14 +48,14 @@ def validate(
 
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
+    import numpy as np
+
     from dysharp.measured import beyond
     from dysharp.measured import hold_out as without
     from dysharp.measured.predictions import predict
     from dysharp.measured.summary import summarise
     from dysharp.measured.validation import validate_measurements
 
-    if data is None:
-        raise ConfigError("validate: found no measurements (none are packaged), expected --data CSV")
     for by in hold_out:
         if by not in without.HOLD_OUTS:
             raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, without.HOLD_OUTS)}")
@@ -63,10 +64,12 @@ def validate(
     values = {name: c.value for name, c in used.items()}
     passes = ["predict", *(f"held out by {by}" for by in hold_out)]
     everything = _classified(data, own)
-    judged, predicted = predict(everything.in_bars(), values, jobs, _on_progress(progress, passes, 0))
-    beyond_bars = beyond.judge(everything, values, jobs)
+    everything, all_predicted = predict(everything, values, jobs, _on_progress(progress, passes, 0))
+    in_bars = np.array([entry.family.in_bars for entry in everything.parsed], bool)
+    judged, predicted = everything.in_bars(), all_predicted[in_bars]
+    beyond_bars = beyond.judge(everything, values, predicted=all_predicted[~in_bars])
     if not judged.parsed and not any(row["n"] for row in beyond_bars):
-        raise ConfigError(f"{data}: {_nothing(judged.missing)}")
+        raise ConfigError(f"{_name(data)}: {_nothing(judged.missing)}")
     held = {
         by: without.held_out(judged.parsed, used, by, predicted, jobs, _on_progress(progress, passes, at))
         for at, by in enumerate(hold_out, start=1)
@@ -77,9 +80,12 @@ def validate(
 
 
 def refit(
-    data: str | os.PathLike[str], path: str | os.PathLike[str], *, jobs: int = 1, progress: Progress | None = None
+    data: str | os.PathLike[str] | None, path: str | os.PathLike[str], *, jobs: int = 1, progress: Progress | None = None
 ) -> Mapping[str, Fitted]:
-    """Fit the constants to the measurements of a CSV and write them to `path` (the form of the packaged `fitted.toml`)."""
+    """Fit the constants to the measurements of a CSV (None: the packaged ones) and write them to `path`.
+
+    The file has the form of the packaged `fitted.toml`.
+    """
     from dysharp.measured.refit import refit_programs, to_toml
     from dysharp.specs.fitted import fitted
 
@@ -88,8 +94,15 @@ def refit(
     return constants
 
 
-def _classified(data: str | os.PathLike[str], cluster: Cluster | None = None) -> Classified:
-    """The measurements of a file; with a cluster, those of other GPUs are missing."""
+def _name(data: str | os.PathLike[str] | None) -> str:
+    """What errors call the measurements."""
+    from dysharp.measured.measurements import PACKAGED
+
+    return PACKAGED if data is None else str(data)
+
+
+def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = None) -> Classified:
+    """The measurements of a file, None: the packaged ones. With a cluster, those of other GPUs are missing."""
     from dysharp.measured.classify import Classified, Missing, classify
     from dysharp.measured.cluster_fit import measurements_of
     from dysharp.measured.family import family_of
@@ -97,7 +110,7 @@ def _classified(data: str | os.PathLike[str], cluster: Cluster | None = None) ->
 
     measurements = read_measurements(data)
     if not measurements:
-        raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of {PAGE}")
+        raise ConfigError(f"{_name(data)}: found a header and no rows, expected rows such as those of {PAGE}")
     own, others = (measurements, []) if cluster is None else measurements_of(measurements, cluster.gpu)
     classified = classify(own)
     elsewhere = tuple(Missing(m, family_of(m), reason, False) for m, reason in others)

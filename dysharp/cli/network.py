@@ -21,6 +21,8 @@ DELAYS_HELP = (
     "Delays in cycles, of links (terminal=, link=) and router stages (routing=, vc=, switch=, traversal=, credit=).  "
     "[default: 1 each; routing and credit 0]"
 )
+PACKAGED = "packaged"
+"""The value of --compare without a file."""
 WITH_COMPARE = {"compare", "curve", "every", "seeds", "as_json"}
 
 
@@ -50,7 +52,10 @@ def _given(ctx: click.Context, name: str) -> bool:
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of everything that is drawn.")
 @click.option("--period", type=int, default=6000, show_default=True, metavar="C", help="Cycles of a sample period.")
 @click.option("--warm-up", type=int, default=3, show_default=True, metavar="N", help="Periods to discard; up to 4 periods after them are measured.")
-@click.option("--compare", metavar="CSV", help="Compare with recorded curves of this file; exit code 1 when a bar does not hold.")
+@click.option(
+    "--compare", is_flag=False, flag_value=PACKAGED, metavar="[CSV]",
+    help="Compare with the packaged recorded curves, or with those of a file; exit code 1 when a bar does not hold.",
+)  # fmt: skip
 @click.option("--every", type=int, default=1, show_default=True, metavar="N", help="With --compare: only every N-th row of a curve and the last row.")
 @click.option(
     "--seeds", type=int, default=0, show_default=True, metavar="N",
@@ -72,15 +77,15 @@ def network(
     dysharp network --k 32 --packet-flits 9                         a 32-port crossbar
     dysharp network --cluster paper-gh200-nvl32 --saturation        one switch of the paper's machine
     dysharp network --topology fattree --k 4 --n 2 --plot tree.svg
-    dysharp network --compare booksim_curves.csv --curve 'fly4x4_*'
+    dysharp network --compare --curve 'fly4x4_*'
     """
     if compare is not None:
         extra = [f"--{name.replace('_', '-')}" for name in sorted(ctx.params.keys() - WITH_COMPARE) if _given(ctx, name)]
         if extra:
             raise ConfigError(f"--compare: found {', '.join(extra)}, expected only --curve, --every, --seeds and --json with it")
-        ctx.exit(0 if _compare(compare, curve, every, seeds, as_json) else 1)
+        ctx.exit(0 if _compare(None if compare == PACKAGED else compare, curve, every, seeds, as_json) else 1)
     if every != 1 or seeds != 0:
-        raise ConfigError("--every, --seeds: found no --compare, expected --compare CSV with them")
+        raise ConfigError("--every, --seeds: found no --compare, expected --compare with them")
     from dysharp.api import network as measure_network
     from dysharp.cli.output import print_json
     from dysharp.cli.progress import progress_bar
@@ -99,7 +104,7 @@ def network(
     print_json(done.to_dict()) if as_json else print_curve(done)
 
 
-def _compare(csv: str, curve: str | None, every: int, seeds: int, as_json: bool) -> bool:
+def _compare(csv: str | None, curve: str | None, every: int, seeds: int, as_json: bool) -> bool:
     """Print the comparison; True when all bars hold."""
     from dysharp.api.network_curve import compare_network
     from dysharp.cli.output import print_json

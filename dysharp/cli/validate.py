@@ -20,7 +20,7 @@ def _cores() -> int:
 
 
 @click.command()
-@click.option("--data", metavar="CSV", help="Measurements; docs/measurements.md says which columns and keys.")
+@click.option("--data", metavar="CSV", help="Measurements to use in place of the packaged ones (docs/measurements.md).")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
 @click.option("--hold-out", multiple=True, metavar="shape|gpu", help="Also refit with whole shapes or whole GPUs held out; repeatable.")
 @click.option("--groups", is_flag=True, help="Print every group, the worst rows, constants and every row without a prediction too.")
@@ -28,7 +28,7 @@ def _cores() -> int:
 @click.option("--cluster", metavar="FILE", help="Judge a cluster file as calibrate writes it: its constants, on the rows of its GPU.")
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
 @click.option("--page", metavar="FILE", help="Also write the full report as Markdown, and its plot to figures/ beside it.")
-@click.option("--refit", metavar="FILE", help="Fit the constants to the data first and write them to FILE (TOML).")
+@click.option("--refit", metavar="FILE", help="Fit the constants to the measurements first and write them to FILE (TOML).")
 @click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=_cores, show_default="all cores", help="Processes that run Programs.")
 @json_flag
@@ -48,7 +48,8 @@ def validate(
 ) -> None:
     """Compare predictions with public measurements: errors per family, large ones included.
 
-    Systems are predicted by running their Programs, which takes minutes for a large file; NCCL and GEMMs by rate forms.
+    The measurements are the packaged ones, or those of --data. Systems are predicted by running their Programs, which takes minutes;
+    NCCL and GEMMs by rate forms.
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
@@ -63,7 +64,7 @@ def validate(
     if refit is not None and (constants or cluster):
         raise ConfigError("validate: found --refit beside --constants or --cluster, expected one: --refit fits new constants")
     with progress_bar("rows") as progress:
-        fitted = refit_constants(data, refit, jobs=jobs, progress=progress) if refit is not None and data is not None else constants
+        fitted = refit_constants(data, refit, jobs=jobs, progress=progress) if refit is not None else constants
         done = validate_data(data, hold_out=hold_out, constants=fitted, cluster=cluster, jobs=jobs, progress=progress)
     if plot is not None:
         from dysharp.reports.plots import save_figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Classified, Missing, Parsed
@@ -12,11 +13,12 @@ from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import Constants, all_families
 from dysharp.measured.predictions import measured_values, predict
 
+F64 = NDArray[np.float64]
 ALL = "all"
 Key = tuple[str, str, str]
 
 
-def judge(classified: Classified, constants: Constants, jobs: int = 1) -> list[dict[str, Any]]:
+def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
     """One entry per family (system "all") and one per family, system and hardware.
 
     | field | holds |
@@ -26,9 +28,13 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1) -> list[d
     | `median_ape`, `p90_ape`, `bias` | errors in percent (`accuracy.Errors`); None without predictions |
     | `closed_median_ape` | error of the closed form; None without one |
     | `unpredicted` | why measurements have no prediction, with their number |
+
+    `predicted`: `[parsed]` predictions of the measurements beyond the bars (`predictions.predict`), made here if absent.
     """
     order = list(all_families())
-    classified, predicted = predict(classified.beyond_bars(), constants, jobs)
+    classified = classified.beyond_bars()
+    if predicted is None:
+        classified, predicted = predict(classified, constants, jobs)
     measured, closed = measured_values(classified.parsed), ClosedForms(classified.parsed).values(constants)
     entries = []
     for key in sorted(_all_keys(classified), key=lambda key: (order.index(key[0]), key[1] != ALL, key)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import re
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from dysharp.measured.family import Case, Family, family_of
@@ -10,6 +12,8 @@ from dysharp.measured.measurements import TIMES, Measurement, Unsupported
 from dysharp.measured.scope import out_of_scope
 
 NO_FAMILY = "not of a family that is predicted"
+REPRINTED = "the same number as in an earlier row, from another commit of the same file"
+COMMIT = re.compile(r"@[0-9a-f]{7,40}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +65,40 @@ class Classified:
 
 
 def classify(measurements: Iterable[Measurement]) -> Classified:
-    """Classify each measurement: with its case, or with the reason for having no case."""
-    parsed, missing = list[Parsed](), list[Missing]()
+    """Classify each measurement: with its case, or with the reason for having no case.
+
+    A number that another commit of the same file repeats is one measurement: its first row counts.
+    """
+    parsed, missing, printed = list[Parsed](), list[Missing](), set[Hashable]()
     for m in measurements:
-        family = family_of(m)
+        family, again = family_of(m), _same(m) in printed
+        printed.add(_same(m))
         try:
+            if again:
+                raise Unsupported(REPRINTED)
             parsed.append(parse(m, family))
         except Unsupported as reason:
-            counted = family is not None and family.in_bars and not out_of_scope(m)
+            counted = family is not None and family.in_bars and not again and not out_of_scope(m)
             missing.append(Missing(m, family, str(reason), counted))
     return Classified(tuple(parsed), tuple(missing))
 
 
 def parse(m: Measurement, family: Family | None) -> Parsed:
     """A measurement of `family` with its case. Raises `Unsupported` with the reason. Scope is checked first."""
-    if family is None:
-        raise Unsupported(NO_FAMILY)
     if reason := out_of_scope(m):
         raise Unsupported(reason)
+    if family is None:
+        raise Unsupported(NO_FAMILY)
     if not m.value:
         raise Unsupported("no value above 0")
     case = family.case(m)
     if case.work == 0 and m.unit not in TIMES:
         raise Unsupported(f"no prediction in {m.unit}, expected {' or '.join(TIMES)} or a rate that the family has")
     return Parsed(m, family, case)
+
+
+def _same(m: Measurement) -> Hashable:
+    """Equal for a number and its reprint. A source that names no commit makes every row a measurement of its own."""
+    source, commits = COMMIT.subn("", m.source)
+    own = source if commits else m.id
+    return own, m.kind, m.system, m.hardware, json.dumps(m.config, sort_keys=True), m.metric, m.value, m.unit

@@ -1,4 +1,4 @@
-"""Measurements from a CSV: one line per number, the columns of `COLUMNS`.
+"""Measurements from a CSV, the packaged one or a file: one line per number, the columns of `COLUMNS`.
 
 The reader is strict: a value that is silently misread would look like an error of the model.
 """
@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dysharp.data import read_table
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.fields import show
 from dysharp.specs.reading import read_text
 
+PACKAGED = "packaged measurements"
+"""The name of the packaged table in errors."""
 COLUMNS = ("id", "kind", "system", "hardware", "config_json", "metric", "value", "unit", "source")
 STATEMENT = "-"
 """The unit of a measurement that states a fact; only there may `value` be a text."""
@@ -61,8 +64,13 @@ class Unsupported(Exception):
     """A measurement without a prediction; the text is the reason."""
 
 
-def read_measurements(path: str | os.PathLike[str]) -> list[Measurement]:
-    """All measurements of a CSV file. Raises `ConfigError` in one line: file, row, column, found and expected."""
+def read_measurements(path: str | os.PathLike[str] | None = None) -> list[Measurement]:
+    """All measurements of a CSV file; None: of the packaged table.
+
+    Raises `ConfigError` in one line: file, row, column, found and expected.
+    """
+    if path is None:
+        return measurements_from_csv(read_table("measurements"), PACKAGED)
     return measurements_from_csv(read_text(Path(path)), str(path))
 
 

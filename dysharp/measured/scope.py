@@ -17,11 +17,12 @@ GPUS = (
 """Text in the column `hardware` -> packaged GPU; the first match counts."""
 NOT_PACKAGED = ("GH200", "L20")
 """Texts that mean another GPU, although they contain or accompany the name of a packaged GPU."""
-OTHER_GPUS = ("MI300X", "MI355X", "Ascend", "L20")
+OTHER_GPUS = ("MI300X", "MI308X", "MI355X", "Ascend", "L20")
 SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 """Texts in `hardware` of machines with several NVLink domains or without NVLink."""
 NO_GPU = "no packaged GPU of this kind"
 NO_DOMAIN = "more than one NVLink domain"
+RETIRED = "its authors have withdrawn it"
 GPUS_PER_NODE = 8  # in H800 nodes
 CLUSTERS = {
     "h100-sxm": "hw-dgx-h100",
@@ -36,8 +37,11 @@ CLUSTERS = {
 def out_of_scope(m: Measurement) -> str:
     """Why measurements of this machine are not predicted; "" for an NVIDIA machine of one NVLink domain.
 
-    Reads the columns `hardware` and `system` and four keys of `config_json`, and no other part of the measurement.
+    A measurement with the key `status` is out of scope, too: its authors have withdrawn it.
+    Reads the columns `hardware` and `system` and five keys of `config_json`, and no other part of the measurement.
     """
+    if "status" in m.config:
+        return RETIRED
     if any(text in m.hardware for text in OTHER_GPUS):
         return NO_GPU
     gpus = m.config.get("ep", GPUS_PER_NODE)

@@ -18,7 +18,7 @@ from dysharp.measured.trust import OTHER
 F64 = NDArray[np.float64]
 HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the measurements. GPU "other": errors
 of all measurements, each with its GPU left out of the fit; a family of one GPU has no such entry. `by`: the predictor. Written by
-dysharp validate --data measured.csv --hold-out shape --hold-out gpu --summary validated.toml"""
+dysharp validate --hold-out shape --hold-out gpu --summary validated.toml"""
 RANGES: Mapping[str, tuple[str, ...]] = {
     "tokens": ("tokens_per_rank",),
     "hidden": ("hidden",),

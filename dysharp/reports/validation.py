@@ -29,7 +29,7 @@ LEGEND = (
     {"column": "`median_ape`, `p90_ape`, `mape`", "meaning": "median, 90th percentile, mean of the absolute error, in percent of the measured value"},
     {"column": "`bias`", "meaning": "median of the signed error in percent; positive: the predicted time or rate is too large"},
 )
-COMMAND = "dysharp validate --data measured.csv --hold-out shape --hold-out gpu --page docs/validation.md"
+COMMAND = "dysharp validate --hold-out shape --hold-out gpu --page docs/validation.md"
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
@@ -139,7 +139,7 @@ def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
     if not kinds:
         return "Every measurement belongs to one of these families."
     shown = ", ".join(f"{_cell(kind)} {n}" for kind, n in sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
-    return f"{sum(kinds.values())} more measurements are of kinds that no family predicts: {shown}."
+    return f"{sum(kinds.values())} more measurements belong to no family: {shown}."
 
 
 def _sentence(overall: Mapping[str, Any]) -> str:

@@ -144,23 +144,21 @@ def test_loads_and_delays_as_text():
         ds.network([0.5, 2.0])
 
 
-def test_names_of_recorded_curves_say_what_they_are(shared: Path):
-    for name, rows in read_curves(shared / "data" / "booksim_curves.csv").items():
+def test_names_of_recorded_curves_say_what_they_are():
+    for name, rows in read_curves().items():
         config, traffic, _, _ = setting(rows[0])
         ours = curve_setting(name)
         assert ours.config == config
         assert (ours.traffic.pattern, ours.traffic.packet_flits) == (traffic.pattern, traffic.packet_flits)
 
 
-def test_comparison_and_its_exit_code(dysharp, shared: Path, tmp_path: Path):
-    recorded = shared / "data" / "booksim_curves.csv"
-    done = dysharp("network", "--compare", str(recorded), "--curve", "xbar8_v4b8_p9_int2", "--every", "6")
+def test_comparison_and_its_exit_code(dysharp, tmp_path: Path):
+    done = dysharp("network", "--compare", "--curve", "xbar8_v4b8_p9_int2", "--every", "6")
     assert done.code == 0
     assert "1 of 1 curves within the bars" in done.out
     assert "4 of 4 rows are equal to the recorded rows in all digits" in done.out
     wrong = tmp_path / "wrong.csv"
-    with recorded.open(newline="") as f:
-        rows = [r for r in csv.DictReader(f) if r["curve"] == "xbar8_v1b64_p9"]
+    rows = read_curves()["xbar8_v1b64_p9"]
     for row in rows:
         row["packet_latency_avg"] = str(1.1 * float(row["packet_latency_avg"]))
     with wrong.open("w", newline="") as f:
@@ -173,4 +171,4 @@ def test_comparison_and_its_exit_code(dysharp, shared: Path, tmp_path: Path):
     result = json.loads(done.out)
     assert (result["holds"], result["bars"]["mean_error"]) == (False, 0.03)
     assert result["curves"][0]["mean_error"] == pytest.approx(0.1 / 1.1, rel=0.01)
-    assert dysharp("network", "--compare", str(recorded), "--curve", "xbar9").code == 2
+    assert dysharp("network", "--compare", "--curve", "xbar9").code == 2

@@ -25,7 +25,7 @@ def test_command(tmp_path):
     shown = run.invoke(cli, ["validate", "--data", str(path), "--groups", "--plot", str(tmp_path / "a.svg"), "--page", str(tmp_path / "a.md")])
     assert "dense-gemm" in shown.stdout
     assert (tmp_path / "a.svg").stat().st_size > 1000
-    assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --data")
+    assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --hold-out")
 
 
 def test_command_says_which_rows_it_left_out(tmp_path):
@@ -42,7 +42,7 @@ def test_command_says_which_rows_it_left_out(tmp_path):
     assert "routing_stat" in every
     page = tmp_path / "a.md"
     run.invoke(cli, ["validate", "--data", str(path), "--page", str(page)])
-    assert "1 more measurements are of kinds that no family predicts: routing_stat 1." in page.read_text()
+    assert "1 more measurements belong to no family: routing_stat 1." in page.read_text()
 
 
 def test_own_constants_are_judged(tmp_path):

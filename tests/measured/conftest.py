@@ -1,8 +1,6 @@
-"""Predictions of all shared measurements, made once."""
+"""Predictions of all packaged measurements, made once."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +12,12 @@ from dysharp.specs.fitted import fitted_values
 
 
 @pytest.fixture(scope="session")
-def shared_measurements(shared: Path) -> list[Measurement]:
-    """The measurements beside the repository."""
-    return read_measurements(shared / "data" / "measured.csv")
+def packaged_measurements() -> list[Measurement]:
+    """The measurements that ship with the package."""
+    return read_measurements()
 
 
 @pytest.fixture(scope="session")
-def shared_predictions(shared_measurements: list[Measurement]) -> tuple[Classified, np.ndarray]:
+def packaged_predictions(packaged_measurements: list[Measurement]) -> tuple[Classified, np.ndarray]:
     """All of families in the bars, with their predictions (minutes)."""
-    return predict(classify(shared_measurements).in_bars(), fitted_values(), jobs=2)
+    return predict(classify(packaged_measurements).in_bars(), fitted_values(), jobs=2)

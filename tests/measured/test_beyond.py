@@ -1,4 +1,4 @@
-"""Families beyond the bars: they stay out of the means, and the errors on the shared measurements."""
+"""Families beyond the bars: they stay out of the means, and the errors on the packaged measurements."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_they_are_in_no_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_errors_on_the_shared_measurements(shared_measurements) -> None:
+def test_the_errors_on_the_packaged_measurements(packaged_measurements) -> None:
     """Medians as found (percent) with nothing fitted to these measurements; a change by more than a tenth wants a look."""
-    entries = judge(classify(shared_measurements), fitted_values())
+    entries = judge(classify(packaged_measurements), fitted_values())
     known = {(row["family"], row["system"], row["hardware"][:7]): row for row in entries if row["n"]}
     assert {key: row["median_ape"] for key, row in known.items()} == pytest.approx(MEDIANS, rel=0.1)
     counts = {key[0]: (row["n"], row["n_rows"]) for key, row in known.items() if key[1] == "all"}

@@ -185,10 +185,10 @@ def _errors(parsed: list[Parsed], capsys: pytest.CaptureFixture[str]) -> dict[st
     return {name: np.array(errors) for name, errors in out.items()}
 
 
-def test_hybrid_ep_against_measurements(shared_measurements, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hybrid_ep_against_measurements(packaged_measurements, capsys: pytest.CaptureFixture[str]) -> None:
     """Kernels alone on eight GPUs of one domain, 16 and 32 SMs: no constant is fitted to them. Dispatch of FP8 rows from
     16 SMs is a gap of docs/deviations.md: bulk stores of small rows have a cost per copy that is not modelled."""
-    rows = [m for m in shared_measurements if m.system in ("Hybrid-EP", "HybridEP") and "B200" in m.hardware]
+    rows = [m for m in packaged_measurements if m.system in ("Hybrid-EP", "HybridEP") and "B200" in m.hardware]
     parsed = [entry for entry in classify(rows).parsed if entry.case.gpus == 8]
     few = [entry for entry in parsed if entry.measurement.config["dtype"] == "fp8" and entry.case.n_sm == 16]
     for errors in _errors(few, capsys).values():
@@ -198,11 +198,11 @@ def test_hybrid_ep_against_measurements(shared_measurements, capsys: pytest.Capt
         assert np.abs(errors).max() <= 0.08
 
 
-def test_mega_moe_against_measurements(shared_measurements, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mega_moe_against_measurements(packaged_measurements, capsys: pytest.CaptureFixture[str]) -> None:
     """Layers of up to 2048 tokens per GPU as serving frameworks call them (input cast included)."""
     systems = ("MegaMoE deep_gemm", "MegaMoE deep_gemm_mega", "DeepGEMM MegaMoE (SGLang module)")
     rows = []
-    for m in shared_measurements:
+    for m in packaged_measurements:
         if m.system in systems and m.config["ep"] <= 16 and m.config["tokens_per_rank"] <= 2048:
             rows += [m] if m.config.get("distribution", "random") in ("random", "balanced") else []
     parsed = classify(rows[::EVERY]).parsed

@@ -45,8 +45,8 @@ def test_stages_go_from_one_gpu_to_whole_layers() -> None:
 
 
 @pytest.mark.slow
-def test_the_packaged_constants_are_what_the_shared_measurements_give(shared_predictions) -> None:
-    classified, predicted = shared_predictions
+def test_the_packaged_constants_are_what_the_packaged_measurements_give(packaged_predictions) -> None:
+    classified, predicted = packaged_predictions
     ratio = ratios(classified.parsed, fitted(), predicted)
     new = {n: c.value for n, c in refit(classified.parsed, fitted(), ratio=ratio).items()}
     packaged = fitted_values()

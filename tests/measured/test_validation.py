@@ -1,4 +1,4 @@
-"""Tables of `validate`, and the bars on the shared measurements where they are there."""
+"""Tables of `validate`, and the bars on the packaged measurements."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_no_rows_is_no_success():
 
 
 @pytest.mark.slow
-def test_the_bars_reached_on_the_shared_measurements(shared_predictions) -> None:
-    done = validate_measurements(shared_predictions[0], fitted(), shared_predictions[1])
+def test_the_bars_reached_on_the_packaged_measurements(packaged_predictions) -> None:
+    done = validate_measurements(packaged_predictions[0], fitted(), packaged_predictions[1])
     assert done.holds, [bar for bar in done.bars if not bar["holds"]]
     medians = {row["family"]: row["median_ape"] for row in done.families}
     assert list(medians) == families_in_bars()

@@ -17,6 +17,9 @@ from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.traces import Recording, load_trace
 
+PACKAGED = Path(describe.__code__.co_filename).with_name("data")
+RECORDED = Path(__file__).with_name("data")
+
 
 def _write(path: Path, **changes: Any) -> Path:
     """A good file in the own format (2 layers, 6 tokens, top-2 of 5) with some arrays changed or removed."""
@@ -61,11 +64,10 @@ def test_mixed_tasks_are_joined() -> None:
 
 
 def test_licences_ship_with_the_traces() -> None:
-    data = Path(describe.__code__.co_filename).with_name("data")
-    notice = (data / "README.md").read_text()
-    for path in data.glob("*.npz"):
+    notice = (PACKAGED / "README.md").read_text()
+    for path in PACKAGED.glob("*.npz"):
         assert path.name in notice
-    assert len(list((data / "licenses").glob("*.txt"))) == 2
+    assert len(list((PACKAGED / "licenses").glob("*.txt"))) == 2
 
 
 def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,13 +157,12 @@ STATS = {
 }
 
 
-@pytest.mark.parametrize("trace", ["deepseek_v2_lite_law", "gpt_oss_20b_decode", "qwen3_30b_a3b_k6"])
-def test_description_equals_the_published_statistics(trace: str, shared: Path) -> None:
+@pytest.mark.parametrize("trace", sorted(path.stem for path in PACKAGED.glob("*.npz")))
+def test_description_equals_the_published_statistics(trace: str) -> None:
     """Independently computed statistics of the same files, layer by layer; 4 decimals are given."""
-    folder = shared / "data" / "routing"
     gpus = (8, 16, 32)
-    rows = {row.layer: row for row in describe(str(folder / f"{trace}.npz"), gpus)}
-    with (folder / "stats_per_layer.csv").open() as file:
+    rows = {row.layer: row for row in describe(str(PACKAGED / f"{trace}.npz"), gpus)}
+    with (RECORDED / "trace_statistics.csv").open() as file:
         published = [line for line in csv.DictReader(file) if line["trace"] == trace]
     assert len(published) == len(rows)
     for line in published:
@@ -175,9 +176,23 @@ def test_description_equals_the_published_statistics(trace: str, shared: Path) -
                 assert read(row, gpu) == pytest.approx(wanted, abs=6e-5), (trace, row.layer, name)
 
 
-def test_description_of_counts(shared: Path) -> None:
-    path = shared / "data" / "routing" / "olmoe_counts.csv"
-    rows = [row for row in describe(str(path), (8, 16, 32, 64)) if row.source == "olmoe-1b-7b-0924/wikipedia"]
+def test_description_leaves_out_tokens_that_are_not_recorded(tmp_path: Path) -> None:
+    """As if the tokens were not in the file."""
+    whole = load_trace("deepseek-v2-lite-law").expert[:2].copy()
+    whole[1, ::3] = -1
+    _write(tmp_path / "holes.npz", **_arrays(whole[1:]))
+    _write(tmp_path / "short.npz", **_arrays(np.delete(whole[1:], np.s_[::3], axis=1)))
+    holes, short = (describe(str(tmp_path / f"{name}.npz"), (8, 16)) for name in ("holes", "short"))
+    assert [(row.max_mean, row.cv, row.gpus) for row in holes] == [(row.max_mean, row.cv, row.gpus) for row in short]
+
+
+def _arrays(expert: np.ndarray) -> dict[str, Any]:
+    meta = np.array(json.dumps({"model": "law", "k": 6, "E": 64}))
+    return {"expert": expert, "weight": None, "layer_id": np.arange(len(expert)), "token_rank": None, "meta": meta}
+
+
+def test_description_of_counts() -> None:
+    rows = [row for row in describe(str(RECORDED / "olmoe_counts.csv"), (8, 16, 32, 64)) if row.source == "olmoe-1b-7b-0924/wikipedia"]
     assert len(rows) == 3
     assert np.median([row.max_mean for row in rows]) == pytest.approx(6.18, abs=0.01)
     medians = [np.median([row.gpus[i].copies_max_mean for row in rows]) for i in range(4)]
@@ -185,8 +200,8 @@ def test_description_of_counts(shared: Path) -> None:
     assert rows[0].gpus[0].distinct_gpus is None
 
 
-def test_counts_are_reproduced(shared: Path, make_model: Callable[..., Model]) -> None:
-    path = shared / "data" / "routing" / "olmoe_counts.csv"
+def test_counts_are_reproduced(make_model: Callable[..., Model]) -> None:
+    path = RECORDED / "olmoe_counts.csv"
     counts = load_counts(path, "olmoe-1b-7b-0924/c4")
     spec = f"counts:{path}:model=olmoe-1b-7b-0924/c4:layer=3"
     with pytest.raises(ConfigError, match=r"counts of .*: no layer 3, expected one of 0, 7, 15"):

@@ -9,6 +9,7 @@ nothing about a port are left out, with the reason.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dysharp.data import read_table
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.replay.run import replay
 from dysharp.errors import ConfigError
 
+PACKAGED = "packaged curves"
+"""The name of the packaged table in errors."""
 LATENCY_UP_TO = 0.9  # of the saturation rate
 MEAN_ERROR, POINT_ERROR, RATE_ERROR = 0.03, 0.06, 0.02  # bars: latency per curve, latency of a point, largest accepted rate
 
@@ -77,11 +81,11 @@ class CurveError:
     holds: bool
 
 
-def read_curves(path: str | Path) -> dict[str, list[Row]]:
-    """Rows of a reference file by curve, in file order. Raises ConfigError for a file that is no such table."""
+def read_curves(path: str | Path | None = None) -> dict[str, list[Row]]:
+    """Rows of a reference file (None: the packaged one) by curve, in file order. Raises ConfigError for a file that is no such table."""
     try:
-        with open(path, newline="", encoding="utf-8") as f:
-            rows = list(csv.DictReader(f))
+        text = read_table("router_curves") if path is None else Path(path).read_text(encoding="utf-8")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise ConfigError(f"{path}: cannot read the curves: {e}") from None
     curves: dict[str, list[Row]] = {}
@@ -132,11 +136,12 @@ def _left_out(row: Row, saturation: float) -> str:
 
 
 def compare_curves(
-    path: str | Path, only: Callable[[str], bool] | None = None, every: int = 1, seeds: Sequence[int] | None = None,
+    path: str | Path | None = None, only: Callable[[str], bool] | None = None, every: int = 1, seeds: Sequence[int] | None = None,
     precision: float = 0.01, progress: Callable[[int, int], None] | None = None, at: float | None = None,
 ) -> list[CurveRow]:  # fmt: skip
     """Measure the rows of the curves in `path` (those `only` accepts; every n-th row and the last) and set ours beside the reference.
 
+    `path`: None for the packaged curves.
     `at`: only the rows of this offered load.
 
     Without `seeds` on the packets of the recorded runs. Else our value is the mean over `seeds`, taken one by one (two at least, if
@@ -153,7 +158,7 @@ def compare_curves(
             points = [replay(*_recorded(row))] if seeds is None else _drawn(row, seeds, precision)
             result.append(_compare(rows, row, points))
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
-            raise ConfigError(f"{path}: curve {row['curve']}: a column is missing or is no number: {e!r}") from None
+            raise ConfigError(f"{path or PACKAGED}: curve {row['curve']}: a column is missing or is no number: {e!r}") from None
     return result
 
 

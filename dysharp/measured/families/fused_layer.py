@@ -187,8 +187,9 @@ def case(m: Measurement) -> FusedCase:
     gpus, experts, topk, tokens, hidden, inter = (whole(value, name) for name, value in numbers.items())
     distribution = str(m.config.get("distribution", "random"))
     rows, touched = busiest_rank(gpus, experts, topk, tokens, distribution)
-    acts = dtype_of(m, "acts", expected=tuple(ACT_BYTES), default="fp8")
-    weights = dtype_of(m, "weights", expected=tuple(WEIGHT_BYTES), default="fp4")
+    nvfp4 = "nvfp4_cutedsl" in m.system  # the name of the kernel's formats
+    acts = dtype_of(m, "acts", expected=tuple(ACT_BYTES), default="nvfp4" if nvfp4 else "fp8")
+    weights = dtype_of(m, "weights", expected=tuple(WEIGHT_BYTES), default="nvfp4" if nvfp4 else "fp4")
     back = "mxfp8" if "combine_mxfp8" in m.system else "nvfp4" if "combine_nvfp4" in m.system else "rows"
     check_cluster(gpu, gpus)
     flops = 2 * tokens * topk * 3 * hidden * inter / 1e6

@@ -20,11 +20,6 @@ QUICK = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def curves(shared: Path) -> Path:
-    return shared / "data" / "booksim_curves.csv"
-
-
 def accepted(k: int, router: RouterConfig, flits: int, load: float = 0.95, n: int = 1, pattern: str = "uniform", delay: int = 1) -> float:
     network = NetworkConfig("fly", k, n, router, terminal_delay=delay)
     return measure(network, Traffic(pattern, flits), load, protocol=Protocol(3000)).accepted
@@ -68,51 +63,51 @@ def test_speedup_buys_it_back() -> None:
     assert accepted(8, two, 9) > 0.81
 
 
-def test_sampled_curves(curves: Path) -> None:
+def test_sampled_curves() -> None:
     """Every sixth row of a few curves, on the packets of the recorded runs: the same numbers, in all digits."""
-    errors = curve_errors(compare_curves(curves, only=lambda c: c in QUICK, every=6))
+    errors = curve_errors(compare_curves(only=lambda c: c in QUICK, every=6))
     assert {e.curve for e in errors} == set(QUICK)
     assert all(e.holds and e.n_same == e.n_rows for e in errors), error_table(errors)
 
 
-def test_packets_of_our_own(curves: Path) -> None:
+def test_packets_of_our_own() -> None:
     """Every sixth row of two curves, on packets drawn here: within the bars, in other digits."""
     names = ("xbar8_v4b8_p1", "fly4x4_v4b8_p1")
-    errors = curve_errors(compare_curves(curves, only=lambda c: c in names, every=6, seeds=(1, 2)))
+    errors = curve_errors(compare_curves(only=lambda c: c in names, every=6, seeds=(1, 2)))
     assert {e.curve for e in errors} == set(names)
     assert all(e.holds and e.n_same == 0 for e in errors), error_table(errors)
 
 
-def test_hot_points_and_trees(curves: Path) -> None:
+def test_hot_points_and_trees() -> None:
     """Three points that packets of our own miss by 7 to 9 %: the recorded run drew other packets, and on those the numbers are the same."""
     for curve, load in SCATTER:
-        rows = compare_curves(curves, only=lambda c, curve=curve: c == curve, at=load)  # type: ignore[misc]
+        rows = compare_curves(only=lambda c, curve=curve: c == curve, at=load)  # type: ignore[misc]
         assert [(r.load, r.same) for r in rows] == [(load, True)]
 
 
 @pytest.mark.slow
-def test_all_curves(curves: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_curves(capsys: pytest.CaptureFixture[str]) -> None:
     """All 45 curves: mean error 3 %, a point 6 %, largest accepted rate 2 %; all but a few rows in all recorded digits."""
-    rows = compare_curves(curves)
+    rows = compare_curves()
     errors = curve_errors(rows)
     with capsys.disabled():
         print("\n" + error_table(errors))
-    assert len(errors) == len(read_curves(curves)) == 45
+    assert len(errors) == len(read_curves()) == 45
     assert all(e.holds for e in errors), error_table([e for e in errors if not e.holds])
     assert {r.curve for r in rows if not r.same} <= {"xbar8_v4b8_p1_io2"}
     assert sum(r.same for r in rows) >= 696
 
 
 @pytest.mark.slow
-def test_all_curves_on_packets_of_our_own(curves: Path) -> None:
+def test_all_curves_on_packets_of_our_own() -> None:
     """A recorded run is one sample: all but three points are within the bars, and those within three deviations of 24 runs of ours."""
-    rows = compare_curves(curves, seeds=range(1, 17))
+    rows = compare_curves(seeds=range(1, 17))
     judged = [r for r in rows if (r.curve, r.load) not in SCATTER]
     assert len(rows) - len(judged) == len(SCATTER)
     errors = curve_errors(judged)
     assert all(e.holds for e in errors), error_table([e for e in errors if not e.holds])
     for curve, load in SCATTER:
-        row = next(r for r in read_curves(curves)[curve] if float(r["offered_flits_per_cycle_node"]) == load)
+        row = next(r for r in read_curves()[curve] if float(r["offered_flits_per_cycle_node"]) == load)
         network, traffic, protocol, injected = setting(row)
         latency = np.array([measure(network, traffic, injected, seed, protocol).packet_latency for seed in range(1, 25)])
         assert abs(float(row["packet_latency_avg"]) - latency.mean()) < 3 * latency.std(ddof=1)

@@ -1,0 +1,17 @@
+"""Recorded tables that ship with the package. See README.md in this folder."""
+
+from __future__ import annotations
+
+import gzip
+from importlib.resources import files
+
+from dysharp.errors import ConfigError, nearest
+
+TABLES = ("measurements", "router_curves", "collectives")
+
+
+def read_table(name: str) -> str:
+    """The CSV text of a packaged table, header first. Raises ConfigError for a name that is not in `TABLES`."""
+    if name not in TABLES:
+        raise ConfigError(f"packaged table {name[:60]!r}: unknown{nearest(name, TABLES)}")
+    return gzip.decompress(files(__name__).joinpath(f"{name}.csv.gz").read_bytes()).decode("utf-8")
