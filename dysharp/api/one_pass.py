@@ -104,11 +104,11 @@ def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surround
 def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]], tuple[Trace, Timing, dict[str, Any]]]:
     """The engine of the fidelity asked for: (Trace, wall times, statistics of its blocks) of a Program."""
     if request.fidelity == "packet":
-        from dysharp.engine.packet.fabric import fabric_of
+        from dysharp.engine.packet.fabric import fabric_of, with_table
         from dysharp.engine.packet.program import run_packet
 
         def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
-            config = dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric))
+            config = with_table(program, dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric)))
             run = run_packet(program, config, progress)
             table = run.statistics["al_tlb"]
             table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None

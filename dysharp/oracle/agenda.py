@@ -20,8 +20,10 @@ class Event(IntEnum):
     LOCAL = 8
     ACK = 9
     NOTIFY = 10
-    CREDIT = 11
-    ISSUER = 12
+    RESPOND_LATE = 11
+    CREDIT = 12
+    KNOWN = 13
+    ISSUER = 14
 
 
 class Agenda:

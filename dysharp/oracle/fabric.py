@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 
 from dysharp.oracle.agenda import Event
+from dysharp.oracle.hub_table import TableOfHub
 from dysharp.oracle.load import PULLS, Op
 from dysharp.oracle.servers import Channels, DownLink, Incoming, Outgoing, Server, UpLink, round_robin
 from dysharp.oracle.world import World
@@ -39,6 +40,13 @@ class Fabric:
         self.channels: dict[tuple[int, int], Channels] = defaultdict(
             lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
         )
+        program = world.tables.program
+        self.tables = [[TableOfHub(table) for _ in range(n)] for table in program.tables]
+        self.behind: list[deque[int]] = [deque() for _ in range(n)]
+        """Members that wait for a table of their hub, in order of arrival."""
+        self.waiting = [0] * n
+        """When the last of them goes on."""
+        self._turns = [0] * n
         self.tail: dict[int, int] = {}
         self.answer_tail: dict[int, int] = {}  # end of a result's last part; copies of requests do not wait for it
         self.copies_left: dict[int, int] = {}
@@ -208,12 +216,40 @@ class Fabric:
         op = self.world.tables.ops[item.op]
         if item.member < 0:
             self.world.agenda.add(now + hardware.lat, Event.RESULT_DELIVERED, op.node, op.id)
-        elif op.kind in PULLS:
-            self.world.agenda.add(now + hardware.lat + hardware.responder, Event.RESPOND, node, item.member)
         else:
-            self.world.agenda.add(now + hardware.lat, Event.DELIVER, node, item.member)
+            self._enter_hub(node, op, item.member, now + hardware.lat)
         link.held[item.cls] -= item.n_bytes
         self._admit(node, item.cls)
+
+
+    def _enter_hub(self, node: int, op: Op, member: int, arrival: int) -> None:
+        """A copy or request reaches its hub at `arrival` and asks the table of its op, if it has one."""
+        known = arrival
+        if op.table >= 0:
+            known = self.tables[op.table][node].ask(self.world.tables.members[member].rows, arrival)
+        if known > arrival:
+            self.world.counts["wait for a table"] += 1
+            self.waiting[node] = max(known, self.waiting[node])
+            self.world.agenda.add(self.waiting[node], Event.KNOWN, node, self._turns[node])
+            self.behind[node].append(member)
+            self._turns[node] += 1
+        else:
+            self._go_on(node, op, member, arrival, Event.RESPOND)
+
+    def _go_on(self, node: int, op: Op, member: int, time: int, respond: Event) -> None:
+        if op.kind in PULLS:
+            self.world.agenda.add(time + self.world.hardware.responder, respond, node, member)
+        else:
+            self.world.agenda.add(time, Event.DELIVER, node, member)
+
+    def places_known(self, node: int) -> int:
+        """The copy that has waited longest at the hub of `node` goes on. Returns the member of a store, otherwise -1."""
+        member = self.behind[node].popleft()
+        op = self.world.op_of(member)
+        if op.kind not in PULLS:
+            return member
+        self._go_on(node, op, member, self.world.now, Event.RESPOND_LATE)
+        return -1
 
 
 def is_push(op: Op) -> bool:

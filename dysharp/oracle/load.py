@@ -57,6 +57,7 @@ class Op:
     stripe_response: int
     members: list[int]
     has_next_train: bool
+    table: int
 
     def __str__(self) -> str:
         return f"op {self.id} ({self.kind.name} {self.name!r} on node {self.node})"
@@ -141,6 +142,7 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         stripe_response=wire("stripe_response"),
         members=members,
         has_next_train=optional("offset", i + 1) > 0,
+        table=template.table,
     )
 
 

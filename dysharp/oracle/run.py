@@ -51,6 +51,8 @@ class Run:
             Event.LOCAL: lambda _, member: self.transfers.local(member),
             Event.ACK: lambda _, op: world.complete(ops[op]),
             Event.NOTIFY: lambda _, tile: self.stores.notified(tile),
+            Event.RESPOND_LATE: lambda _, member: self.transfers.respond(member),
+            Event.KNOWN: lambda node, _: self.transfers.known(self.fabric.places_known(node)),
             Event.CREDIT: lambda _, op: self.fabric.credit(ops[op]),
             Event.ISSUER: lambda _, __: None,  # the grant pass behind the event does the work
         }

@@ -62,6 +62,11 @@ class Transfers:
         self.fabric.up[node].server.owe(op.ack_up)
         self._delivered(op)
 
+    def known(self, member: int) -> None:
+        """The places of a copy's rows are known: a store (`member` >= 0) is visible."""
+        if member >= 0:
+            self.deliver(member)
+
     def local(self, member: int) -> None:
         """A member on the op's own node was served."""
         op = self.world.op_of(member)

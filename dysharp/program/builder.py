@@ -20,6 +20,7 @@ from dysharp.program.tables import (
     Hardware,
     Head,
     Holds,
+    HubTable,
     Issuers,
     Kind,
     Members,
@@ -97,6 +98,7 @@ class ProgramBuilder:
     def __init__(self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",)) -> None:
         self.hardware, self.n_nodes, self.classes = hardware, n_nodes, classes
         self.row_trains = 1
+        self._tables: list[HubTable] = []
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
         self._durations: list[NDArray[np.int64]] = []
@@ -121,6 +123,12 @@ class ProgramBuilder:
     def template(self, template: Template) -> int:
         self._templates.append(template)
         return len(self._templates) - 1
+
+    def table(self, table: HubTable) -> int:
+        """The id of a table of every hub; equal tables are one."""
+        if table not in self._tables:
+            self._tables.append(table)
+        return self._tables.index(table)
 
     def framing(self, framing: Framing) -> int:
         self._framings.append(framing)
@@ -231,7 +239,8 @@ class ProgramBuilder:
 
         `targets`: listed targets per op for the framing (default: members on other nodes). `aux_bytes` travel in
         separate packets with every copy of a push, or with every response and the result of a pull. `offset`: first
-        byte of the row that a train carries; the trains of one row are consecutive ops. Raises ProgramError for a column of another length than `node`, and for a transfer without members.
+        byte of the row that a train carries; the trains of one row are consecutive ops. Raises ProgramError for a
+        column of another length than `node`, and for a transfer without members.
         """
         node = np.atleast_1d(np.asarray(node, np.int32))
         n, kind = len(node), self._templates[template].kind
@@ -373,6 +382,7 @@ class ProgramBuilder:
             declared=declared or Declared(0),
             chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
             sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1)) if self._sessions else None,
+            tables=tuple(self._tables),
             row_trains=self.row_trains,
         )
         return program

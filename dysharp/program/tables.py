@@ -150,6 +150,20 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
+class HubTable:
+    """A table of every hub that maps rows to their place, read through a cache (docs/design/0010-tables-and-trains.md).
+
+    `Template.table` says which ops ask: each copy or request that arrives at a hub asks for each of its rows. A row that
+    is not cached is a miss, which reads memory. The cache drops the row that was asked for least recently.
+    """
+
+    name: str
+    entries: int  # rows in the cache of one hub, 0 = all
+    misses: int  # most misses of one hub under way, 0 = any number; a further miss and all that arrive behind it wait
+    miss_ps: int  # time of one miss
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """Properties that many ops share.
 
@@ -188,6 +202,7 @@ class Template:
     duration: int = -1  # row of Program.durations
     src: str = ""
     dst: str = ""
+    table: int = -1  # index into Program.tables: the table that copies (of a pull: requests) ask at the hub, -1 = none
     layer: int = 0  # reserved: training steps and several layers in one Program need it
     microbatch: int = 0  # reserved: training steps need it
 
@@ -371,6 +386,7 @@ class Program:
     declared: Declared
     chains: Chains | None = None
     sessions: Sessions | None = None
+    tables: tuple[HubTable, ...] = ()
     row_trains: int = 1
     """Most trains of one row (`Ops.offset`).
 

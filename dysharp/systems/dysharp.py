@@ -10,7 +10,6 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import fused, in_pairs, one_after_another
 from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
 from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
-from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
 
@@ -33,15 +32,24 @@ class Options:
 
 
 def start(
-    model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing, *, one_kernel: bool = False, by_rows: bool = True
+    model: Model,
+    cluster: Cluster,
+    routing: Routing,
+    direction: str,
+    options: Options,
+    framing: Framing,
+    *,
+    one_kernel: bool = False,
+    by_rows: bool = True,
 ) -> tuple[LayerBuilder, int]:
     """Add the exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns (layer, combine window).
 
-    `by_rows`: ops wait for single tiles of rows. A backward pass exchanges nothing: the AL Table of its forward pass holds the layout (docs/design/0005-backward.md).
+    `by_rows`: ops wait for single tiles of rows. A backward pass exchanges nothing: the AL Table of its forward pass
+    holds the layout (docs/design/0005-backward.md).
     """
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
-    dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
+    dispatch_window, combine_window = layer.windows(framing, options.dispatch_window, options.combine_window)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
     dispatch = layer.dispatch_multicast(dispatch_window, framing, by_rows=by_rows)
     layer.wait_first(dispatch, layer.target_fetch(counts))

@@ -8,7 +8,6 @@ from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.building.windows import windows
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
@@ -39,7 +38,7 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    dispatch_window, combine_window = windows(model, cluster, options.dispatch_window, options.combine_window, layer.combine_aux)
+    dispatch_window, combine_window = layer.windows(STORE, options.dispatch_window, options.combine_window, every_gpu=True)
     layer.dispatch_allgather(dispatch_window)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)

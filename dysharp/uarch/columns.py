@@ -25,8 +25,8 @@ TOUCH_LINE_2 = 16  # any int32 column of the record's second cache line
 MEMBER_NODE, MEMBER_NEXT, MEMBER_OP, MEMBER_FILL, MEMBER_EXT = range(5)
 MEMBER_TIME = 3  # in the int64 view
 
-# template, int32 [n_templates, 6]
-KIND, CLS, RESPONSE_CLS, TASKS, IS_PULL, DURATION = range(6)
+# template, int32 [n_templates, 7]
+KIND, CLS, RESPONSE_CLS, TASKS, IS_PULL, DURATION, TABLE = range(7)
 
 # wire, int64 [n_wires, 9]; of a COMPUTE op, WIRE holds its rows instead
 WIRE_UP, WIRE_DOWN, WIRE_RESPONSE, WIRE_RESULT, WIRE_ACK_UP, WIRE_ACK_DOWN, WIRE_STRIPE_UP, WIRE_STRIPE_RESPONSE, WIRE_PAYLOAD = range(9)
@@ -56,16 +56,24 @@ ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZ
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins
 
-# machine parameters, int64 [17]; LEAF_*: the first leaf of each source of events in the tree
+# machine parameters, int64 [18]; LEAF_*: the first leaf of each source of events in the tree
 (
     HARDWARE_RATE, HARDWARE_LAT, HARDWARE_ACK, HARDWARE_NOTIFY, HARDWARE_RESPONDER, HARDWARE_LOCAL, HARDWARE_VCS, HARDWARE_VC_BYTES,
     HARDWARE_NOTIFY_BYTES, HARDWARE_CLASSES, HARDWARE_MEMORY, HARDWARE_OUTPUT, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT,
-) = range(17)  # fmt: skip
+    LEAF_TABLE,
+) = range(18)  # fmt: skip
 
 # run state, int64 [8]
 RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOCKED_PS, RUN_TOUCHED = range(8)
 # RUN_TOUCHED: sink of what is only read ahead
 
 # rings of pending events with a constant delay; ring k > 0 has the leaf LEAF_RINGS + k, RING_ARRIVE has LEAF_ARRIVE
-RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY = range(8)
-N_RINGS = 8
+RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY, RING_RESPOND_LATE = range(9)
+N_RINGS = 9  # RING_RESPOND_LATE: responders whose request waited for a table
+
+# table of all hubs, int64 [n_tables, 3]
+TABLE_ENTRIES, TABLE_MISSES, TABLE_MISS_PS = range(3)
+# table of one hub, int64 [n_tables * n_nodes, 5]: when its latest lookup began, cached rows, counts of lookups and misses, time that copies waited
+HUB_CLOCK, HUB_CACHED_ROWS, HUB_LOOKUPS, HUB_MISSES, HUB_WAIT_PS = range(5)
+# asked row, int64 [n_rows + n_tables * n_nodes, 4]: rows of one cache are a ring, least recently asked first, through the hub's row
+ASKED_PREV, ASKED_NEXT, ASKED_CACHED, ASKED_KNOWN = range(4)

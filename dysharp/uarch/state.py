@@ -16,7 +16,7 @@ class Ops(NamedTuple):
     """What every op is and where it stands.
 
     `op`: [n_ops + 1, 32] int32, one record an op. `ot`: the same memory as [n_ops + 1, 16] int64, for times in ps.
-    `templates`: [n_templates, 6] int32. The last op record is spare.
+    `templates`: [n_templates, 7] int32. The last op record is spare.
     """
 
     op: Array
@@ -150,6 +150,21 @@ class Switch(NamedTuple):
     dirty_down: Array
 
 
+class Tables(NamedTuple):
+    """Tables of the hubs: t tables on n nodes, for the rows of all regions.
+
+    `kinds`: [t, 3] int64, sizes and cost. `hubs`: [t * n, 5] int64. `finish`: [t * n, misses] int64 ps, ends of the
+    latest misses of a hub, a ring. `asked`: [n_rows + t * n, 4] int64. `waits`: [n, 2] int32, FIFO of the members that
+    wait for a row's place (linked as in `Links`).
+    """
+
+    kinds: Array
+    hubs: Array
+    finish: Array
+    asked: Array
+    waits: Array
+
+
 class Clock(NamedTuple):
     """Time: `rings`: [N_RINGS, 2] int32; `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars of the run."""
 
@@ -171,4 +186,5 @@ class BurstState(NamedTuple):
     slots: Pools
     links: Links
     switch: Switch
+    tables: Tables
     clock: Clock

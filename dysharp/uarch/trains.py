@@ -22,6 +22,7 @@ from dysharp.uarch.columns import (
     LEAF_ARRIVE,
     LEAF_CREDIT,
     LEAF_DOWN,
+    LEAF_TABLE,
     LEAF_UP,
     MEMBER,
     MEMBER_EXT,
@@ -48,6 +49,7 @@ from dysharp.uarch.columns import (
     SERVER_FREE,
     SERVER_MASK,
     START,
+    TABLE,
     TAIL,
     TEMPLATE,
     TOUCH_LINE_2,
@@ -63,6 +65,7 @@ from dysharp.uarch.columns import (
     WIRE_UP,
 )
 from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
+from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.memory import memory_take
@@ -97,7 +100,7 @@ def arrive(ops, members, links, switch, clock):
 
 
 @block
-def down_end(j, now, ops, members, stores, links, switch, clock):
+def down_end(j, now, ops, members, stores, links, switch, tables, clock):
     """DOWN_END: node j's down server has sent a copy or a result, whose room in the output buffer is free again."""
     op, templates = ops.op, ops.templates
     mem, nodes, wires = members.mem, links.nodes, links.wires
@@ -115,7 +118,12 @@ def down_end(j, now, ops, members, stores, links, switch, clock):
         o = mem[entry, MEMBER_OP]
         c = templates[op[o, TEMPLATE], CLS]
         n_bytes = wires[op[o, WIRE], WIRE_DOWN] + mem[entry, MEMBER_EXT]
-        if templates[op[o, TEMPLATE], IS_PULL]:
+        table = templates[op[o, TEMPLATE], TABLE]
+        arrival = now + m[HARDWARE_LAT]
+        known = arrival if table < 0 else rows_ask(entry, table, j, arrival, members, tables)
+        if known > arrival:
+            member_wait(entry, j, known, m[LEAF_TABLE], members, tables, clock)
+        elif templates[op[o, TEMPLATE], IS_PULL]:
             member_schedule(RING_RESPOND, entry, now + m[HARDWARE_LAT] + m[HARDWARE_RESPONDER], members, clock)
         else:
             if mem[entry, MEMBER_FILL] < mem[entry + 1, MEMBER_FILL]:  # read ahead: DELIVER will fill this row

@@ -10,18 +10,22 @@ from dysharp.uarch.columns import (
     DOWN,
     FLAGS,
     HARDWARE_ACK,
+    HARDWARE_RESPONDER,
+    INF,
     IS_PULL,
     LEFT,
+    MEMBER_NEXT,
     MEMBER_NODE,
     MEMBER_OP,
+    MEMBER_TIME,
     NODE,
     RING_ACK,
-    RING_DELIVER,
     RING_LOCAL,
-    RING_RESPOND,
+    RING_RESPOND_LATE,
     RING_RESULT,
     RING_RESULT_DELIVERED,
     RUN_DONE,
+    RUN_EVENTS,
     TEMPLATE,
     UP,
     WIRE,
@@ -29,17 +33,17 @@ from dysharp.uarch.columns import (
     WIRE_ACK_UP,
     WIRE_PAYLOAD,
 )
-from dysharp.uarch.fifo import member_due, op_due, op_schedule
+from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op_schedule
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_debt
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.trains import response_out, result_out
+from dysharp.uarch.tree import tree_set
 
 
 @block
-def deliver(now, ops, members, links, clock):
-    """DELIVER: a copy is visible at its member, which acknowledges it. Returns the member."""
-    k = member_due(RING_DELIVER, members, clock)
+def deliver(k, now, ops, members, links, clock):
+    """DELIVER: the copy of member k is visible, and the member acknowledges it."""
     op, mem, nodes = ops.op, members.mem, links.nodes
     o = mem[k, MEMBER_OP]
     w = op[o, WIRE]
@@ -53,13 +57,28 @@ def deliver(now, ops, members, links, clock):
             clock.x[RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
         else:
             op_schedule(RING_ACK, o, now + clock.m[HARDWARE_ACK], ops, clock)
+
+
+@block
+def places_known(j, leaf, now, ops, members, links, tables, clock):
+    """KNOWN: node j knows the places of a copy's rows. A request goes on to its responder. Returns the member of a store, else -1."""
+    mem, waits = members.mem, tables.waits
+    k = fifo_pop(waits, j, mem, MEMBER_NEXT)
+    head = waits[j, 0]
+    tree_set(clock.tree, leaf, members.mem_time[head, MEMBER_TIME] if head >= 0 else INF)
+    clock.x[RUN_EVENTS] += 1
+    if ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], IS_PULL]:
+        member_schedule(RING_RESPOND_LATE, k, now + clock.m[HARDWARE_RESPONDER], members, clock)
+        return -1
+    members.mem_time[k, MEMBER_TIME] = now
+    deliver(k, now, ops, members, links, clock)
     return k
 
 
 @block
-def respond(now, ops, members, links, clock):
-    """RESPOND: a responder has read its memory; its response queues for the up link."""
-    k = member_due(RING_RESPOND, members, clock)
+def respond(ring, now, ops, members, links, clock):
+    """RESPOND: a responder has read its memory; its response queues for the up link. `ring`: where it was due."""
+    k = member_due(ring, members, clock)
     response_out(k, now, ops, members.mem, links, clock)
 
 

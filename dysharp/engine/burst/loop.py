@@ -12,12 +12,14 @@ from dysharp.uarch.columns import (
     LEAF_CREDIT,
     LEAF_DOWN,
     LEAF_RINGS,
+    LEAF_TABLE,
     LEAF_UP,
     RING_ACK,
     RING_DELIVER,
     RING_LOCAL,
     RING_NOTIFY,
     RING_RESPOND,
+    RING_RESPOND_LATE,
     RING_RESULT,
     RING_RESULT_DELIVERED,
     RUN_DIRTY,
@@ -25,11 +27,12 @@ from dysharp.uarch.columns import (
     RUN_NOW,
     RUN_WORK_HEAD,
 )
+from dysharp.uarch.fifo import member_due
 from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.ready import complete, member_fill, notified, op_ready, work_drain
 from dysharp.uarch.trains import arrive, down_end, grant_down, grant_up, up_end
-from dysharp.uarch.transfers import acknowledged, deliver, local, respond, result, result_delivered
+from dysharp.uarch.transfers import acknowledged, deliver, local, places_known, respond, result, result_delivered
 from dysharp.uarch.tree import tree_first
 
 
@@ -61,11 +64,11 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock):
 @kernel
 def run_loop(budget, state):
     """Run until `budget` more events have been counted or nothing is pending. Returns True while there is more to do."""
-    ops, members, stores, releases, holds, issue, slots, links, switch, clock = state
+    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = state
     dirty_issuers, dirty_up, dirty_down = issue.dirty_issuers, links.dirty_up, switch.dirty_down
     tree, m, x = clock.tree, clock.m, clock.x
     leaf_up, leaf_arrive, leaf_down, leaf_rings = m[LEAF_UP], m[LEAF_ARRIVE], m[LEAF_DOWN], m[LEAF_RINGS]
-    leaf_credit = m[LEAF_CREDIT]
+    leaf_credit, leaf_table = m[LEAF_CREDIT], m[LEAF_TABLE]
     after_down = leaf_rings + 1
     stop = x[RUN_EVENTS] + budget
     now = x[RUN_NOW]
@@ -85,11 +88,12 @@ def run_loop(budget, state):
             elif leaf == leaf_arrive:
                 arrive(ops, members, links, switch, clock)
             elif leaf < after_down:
-                down_end(leaf - leaf_down, now, ops, members, stores, links, switch, clock)
+                down_end(leaf - leaf_down, now, ops, members, stores, links, switch, tables, clock)
             elif leaf == leaf_rings + RING_DELIVER:
-                filled = deliver(now, ops, members, links, clock)
+                filled = member_due(RING_DELIVER, members, clock)
+                deliver(filled, now, ops, members, links, clock)
             elif leaf == leaf_rings + RING_RESPOND:
-                respond(now, ops, members, links, clock)
+                respond(RING_RESPOND, now, ops, members, links, clock)
             elif leaf == leaf_rings + RING_RESULT:
                 result(now, ops, members.mem, links, switch, clock)
             elif leaf == leaf_rings + RING_RESULT_DELIVERED:
@@ -100,8 +104,12 @@ def run_loop(budget, state):
                 done = acknowledged(ops, clock)
             elif leaf == leaf_rings + RING_NOTIFY:
                 notified(ops, members, stores, issue, clock)
-            else:
+            elif leaf == leaf_rings + RING_RESPOND_LATE:
+                respond(RING_RESPOND_LATE, now, ops, members, links, clock)
+            elif leaf < leaf_table:
                 up_end(leaf - leaf_credit, leaf, links, clock)
+            else:
+                filled = places_known(leaf - leaf_table, leaf, now, ops, members, links, tables, clock)
             if filled >= 0:
                 member_fill(filled, ops, members, stores, issue, links, clock)
             if done >= 0:

@@ -12,7 +12,7 @@ from dysharp.program.csr import group
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
-from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Members, Ops, Pools, Releases, Stores, Switch
+from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Members, Ops, Pools, Releases, Stores, Switch, Tables
 
 Array = NDArray[Any]
 CHUNK = 1 << 11
@@ -199,6 +199,19 @@ def _switch(p: Program) -> Switch:
     )
 
 
+def _tables(p: Program) -> Tables:
+    n, t = p.n_nodes, len(p.tables)
+    n_rows = p.n_rows if t else 0
+    kinds = np.zeros((max(1, t), 3), np.int64)
+    for i, table in enumerate(p.tables):
+        kinds[i] = (table.entries, table.misses, table.miss_ps)
+    asked = np.zeros((n_rows + t * n, 4), np.int64)
+    sentinels = np.arange(n_rows, n_rows + t * n)
+    asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
+    most = max((table.misses for table in p.tables), default=0)
+    return Tables(kinds, np.zeros((t * n, 5), np.int64), np.zeros((t * n, max(1, most)), np.int64), asked, np.full((n, 2), -1, np.int32))
+
+
 def tree(n_leaves: int) -> Array:
     """`[2 * size]` int64 ps, nothing pending: a tree of minima over at least `n_leaves` sources of events."""
     return np.full(2 << max(1, (n_leaves - 1).bit_length()), col.INF, np.int64)
@@ -211,24 +224,25 @@ def _clock(p: Program) -> Clock:
     down = arrive + 1
     rings = down + n - 1  # ring 0 is ARRIVE and has a leaf of its own
     credit = rings + col.N_RINGS
+    table = credit + n
     hardware = np.array(
         [
             *(m.rate, m.lat, m.ack, m.notify, m.responder, m.local, *p.channels),
             *(m.notify_bytes, len(p.classes), m.memory_rate, m.output_bytes),
-            *(up, arrive, down, rings, credit),
+            *(up, arrive, down, rings, credit, table),
         ],
         np.int64,
     )
     x = np.zeros(8, np.int64)
     x[col.RUN_WORK_HEAD] = -1
-    return Clock(np.full((col.N_RINGS, 2), -1, np.int32), tree(credit + n), hardware, x)
+    return Clock(np.full((col.N_RINGS, 2), -1, np.int32), tree(table + n), hardware, x)
 
 
 def _templates(p: Program) -> Array:
-    templates = np.zeros((max(1, len(p.templates)), 6), np.int32)
+    templates = np.zeros((max(1, len(p.templates)), 7), np.int32)
     for i, t in enumerate(p.templates):
         is_pull = t.kind in (Kind.GET, Kind.PULL_REDUCE)
-        templates[i] = (t.kind, t.cls, t.response_cls, t.tasks, is_pull, t.duration)
+        templates[i] = (t.kind, t.cls, t.response_cls, t.tasks, is_pull, t.duration, t.table)
     return templates
 
 
@@ -259,5 +273,6 @@ def lower(p: Program) -> BurstState:
         slots=_pools(p),
         links=_links(p),
         switch=_switch(p),
+        tables=_tables(p),
         clock=_clock(p),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from dysharp.engine.burst.lower import lower, tree
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
-from dysharp.program.tables import Program
+from dysharp.program.tables import HubTable, Program
 from dysharp.specs import Cluster, choice_int
 from dysharp.uarch import columns as col
 from dysharp.uarch import tables
@@ -36,7 +36,8 @@ class FabricConfig:
     add; `reduction_entries` sessions per port, `reduction_timeout_ps` 0 = never; `al_entries` TLB entries per hub, `al_mshrs` its misses
     under way, `al_miss_ps` reading the table, `al_banks` and `al_bank_ps` the banks it is looked up in and how often each takes a lookup
     (their waits are counted, not charged: docs/design/0006); `queue_entries` of the MultimemQ per GPU, `fetch_ps` a target list; `answer_entries`
-    requests per link whose answers have not left; `n_vcs`, `vc_flits` -1 = those of the Program's machine.
+    requests per link whose answers have not left; `n_vcs`, `vc_flits` -1 = those of the Program's machine, `al_entries`, `al_mshrs`,
+    `al_miss_ps` -1 = those of the Program's table.
     """
 
     n_planes: int = 1
@@ -46,11 +47,11 @@ class FabricConfig:
     cycle_ps: int = 640
     reduction_entries: int = 0
     reduction_timeout_ps: int = 0
-    al_entries: int = 0
-    al_mshrs: int = 0
+    al_entries: int = -1
+    al_mshrs: int = -1
     al_banks: int = 0
     al_bank_ps: int = 625
-    al_miss_ps: int = 500_000
+    al_miss_ps: int = -1
     queue_entries: int = 0
     fetch_ps: int = 30_000
     answer_entries: int = 0
@@ -74,16 +75,22 @@ def fabric_of(cluster: Cluster) -> FabricConfig:
         cycle_ps=choice_int("packet.switch_cycle_ps"),
         reduction_entries=sessions_of_table(cluster),
         reduction_timeout_ps=choice_int("packet.reduction_timeout_us") * PS_PER_US,
-        al_entries=cluster.al_tlb_entries,
-        al_mshrs=choice_int("packet.al_mshrs"),
         al_banks=choice_int("packet.al_banks"),
         al_bank_ps=choice_int("packet.al_bank_ps"),
-        al_miss_ps=ns_to_ps(choice_int("packet.al_miss_ns")),
         queue_entries=cluster.multimemq_entries * choice_int("packet.multimemq_lsus"),
         fetch_ps=ns_to_ps(choice_int("dysharp.target_fetch_ns")),
         n_vcs=cluster.n_vcs,
         vc_flits=cluster.vc_flits,
     )
+
+
+def with_table(p: Program, config: FabricConfig) -> FabricConfig:
+    """`config` with the sizes of the Program's table where it has none of its own. Raises ConfigError for several tables."""
+    if len(p.tables) > 1:
+        raise ConfigError(f"packet level: found {len(p.tables)} tables of hubs in the Program, expected at most 1")
+    table = p.tables[0] if p.tables else HubTable("none", 0, 0, 0)
+    own = {"al_entries": table.entries, "al_mshrs": table.misses, "al_miss_ps": table.miss_ps}
+    return replace(config, **{name: value for name, value in own.items() if getattr(config, name) < 0})
 
 
 def packet_wires(p: Program) -> Array:
@@ -113,6 +120,7 @@ def packet_wires(p: Program) -> Array:
 
 def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[BurstState, Fabric]:
     """All arrays of one run at time zero: those of the op level, and the packet fabric with room for `n_slots` packets."""
+    config = with_table(p, config)
     state = lower(p)
     cuts = packet_wires(p)
     c = constants(p, config, cuts)

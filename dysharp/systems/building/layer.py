@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from dysharp.compute import Tiling
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program import Alloc, Declared, Discipline, Head, HubTable, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
-from dysharp.systems.building.windows import sessions_that_fit
+from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit, windows
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
 
@@ -197,7 +197,31 @@ class LayerBuilder:
 
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
         at = self.b.framing(framing)
-        return self.b.template(Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived))
+        table = self._al_table(framing)
+        return self.b.template(
+            Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
+        )
+
+    def _al_table(self, framing: Framing) -> int:
+        """The AL Table of the hubs with its TLB, which dynamic packets ask for the place of each row; -1 for other packets."""
+        entries = self.cluster.al_tlb_entries
+        if not framing.targets_per_ext or not entries:
+            return -1
+        misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
+        return self.b.table(HubTable("al_tlb", entries, misses, ns_to_ps(choice_int("hub.al_miss_ns"))))
+
+    def flow(self, framing: Framing, *, every_gpu: bool = False) -> Flow:
+        """Rows at the busiest hub. `every_gpu`: every token goes to every GPU."""
+        copies = np.bincount(self.p.gpu[self.p.gpu != self.pair_source], minlength=self.n_gpus)
+        hub_rows = (self.n_gpus - 1) * self.tokens if every_gpu else int(copies.max(initial=0))
+        return flow(
+            self.model, self.cluster, framing, row_bytes=self.sent_bytes, dispatch_aux=self.dispatch_aux, combine_aux=self.combine_aux,
+            hub_rows=hub_rows, tokens=self.tokens,
+        )  # fmt: skip
+
+    def windows(self, framing: Framing, dispatch: int, combine: int, *, every_gpu: bool = False) -> tuple[int, int]:
+        """(dispatch, combine) windows in tokens per source GPU; 0 means automatic (building/windows.py)."""
+        return windows(self.flow(framing, every_gpu=every_gpu), dispatch, combine)
 
     def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, by_rows: bool = False) -> Transfers:
         """Push every token once to each of its GPUs. One unit per pair, in token order. `by_rows`: see `_send`."""
@@ -426,7 +450,8 @@ class LayerBuilder:
         `window`: most tokens in flight per source. `every_gpu`: every token is pulled, from all GPUs.
         """
         at, src, dst = self.b.framing(framing), self.result, self.summed_buffer
-        template = self.b.template(Template("combine.pull", Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=at, src=src, dst=dst))
+        kind, classes, table = Kind.PULL_REDUCE, (REQUESTS, RESPONSES), self._al_table(framing)
+        template = self.b.template(Template("combine.pull", kind, "combine", "sum", *classes, framing=at, src=src, dst=dst, table=table))
         tokens = np.arange(self.routing.n_tokens) if every_gpu else self.sent
         packets = framing.packets(self.model.row_bytes) + framing.packets(self.combine_aux)
         ext = self._replica_ext(framing, np.arange(len(self.p.gpu)), np.full(len(self.p.gpu), packets))

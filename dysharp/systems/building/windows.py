@@ -1,9 +1,58 @@
-"""Tokens in flight per source GPU, as the reduction tables of a Cluster allow them."""
+"""Tokens in flight per source GPU: what the bandwidth-delay product needs and what the published tables carry.
+
+One rule for every model, top-k, routing and cluster (docs/design/0010-tables-and-trains.md):
+
+| quantity | value |
+|---|---|
+| token rate of a source | the rate at which the link of the busiest hub is full |
+| dispatch window | token rate x idle round trip x headroom |
+| combine window | twice the dispatch window, so that copies of Dispatch do not crowd out Combine |
+| limit of the AL TLB | rows whose packets are still under way at the busiest hub, in Dispatch and in Combine together |
+| limit of the reduction table | tokens whose sessions always fit |
+"""
 
 from __future__ import annotations
 
-from dysharp.program.constants import PACKET_BYTES, sessions_of_table
-from dysharp.specs import Cluster, Model
+import math
+from dataclasses import dataclass
+
+from dysharp.isa.framing import Framing, push_train
+from dysharp.program.constants import PACKET_BYTES, hardware_of, sessions_of_table
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.units import PS_PER_US, ns_to_ps
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Rows at the busiest hub when its link is full.
+
+    `rows_per_us`: rows on the link of one direction. `tokens_per_us`: tokens that one source sends. `dispatch_us`,
+    `combine_us`: idle round trips of a token, the read of the AL Table included where `entries` is above 0. `entries`:
+    rows in the AL TLB of a hub, 0 = the system asks no table. `sessions`: tokens whose reduction sessions always fit.
+    """
+
+    rows_per_us: float
+    tokens_per_us: float
+    dispatch_us: float
+    combine_us: float
+    entries: int
+    sessions: int
+
+    @property
+    def table_window(self) -> float:
+        """The largest dispatch window at which the rows under way fit the AL TLB, infinite without a table.
+
+        A token in flight beyond the idle round trip waits in queues. Its packets wait in many queues, so for that long
+        they may arrive apart: rows under way = rate x waiting time, of Dispatch and of Combine with twice the window.
+        """
+        if not self.entries:
+            return math.inf
+        return self.tokens_per_us * (self.entries / self.rows_per_us + self.dispatch_us + self.combine_us) / 3
+
+    @property
+    def wanted_window(self) -> float:
+        """The dispatch window that keeps the busiest link full."""
+        return self.tokens_per_us * self.dispatch_us * choice_int("dysharp.window_headroom") / 100
 
 
 def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
@@ -16,11 +65,46 @@ def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int
     return max(1, sessions_of_table(cluster) // per_port)
 
 
-def windows(model: Model, cluster: Cluster, dispatch: int, combine: int, aux_bytes: int = 0) -> tuple[int, int]:
-    """(dispatch, combine) windows in tokens in flight per source GPU. An argument of 0 means automatic.
+def link_rows_per_us(cluster: Cluster, framing: Framing, row_bytes: int, aux_bytes: int) -> float:
+    """Rows per microsecond that one link direction of a GPU carries."""
+    return cluster.link_bytes_per_us / push_train(framing, row_bytes, 1, aux_bytes).down
 
-    Automatic `combine`: the largest power of two of tokens whose sessions always fit. Automatic `dispatch`: half of
-    `combine`.
+
+def misses_under_way(rows_per_us: float) -> int:
+    """Miss registers of a hub whose links carry `rows_per_us`: every first touch of a row is a miss, in Dispatch and in Combine.
+
+    The choice `hub.al_misses` = 0 means this number: the power of two at or above 2 x rate x time of a miss.
     """
-    combine = combine or 1 << (sessions_that_fit(model, cluster, aux_bytes).bit_length() - 1)
-    return dispatch or max(1, combine // 2), combine
+    chosen = choice_int("hub.al_misses")
+    wanted = 2 * rows_per_us * ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US
+    return chosen or 1 << max(0, math.ceil(wanted) - 1).bit_length()
+
+
+def flow(
+    model: Model, cluster: Cluster, framing: Framing, *, row_bytes: int, dispatch_aux: int, combine_aux: int, hub_rows: int, tokens: int
+) -> Flow:
+    """The flow of a layer.
+
+    `framing`: of the multicasts and pulls. `row_bytes`: bytes of a row in Dispatch. `dispatch_aux`, `combine_aux`:
+    bytes that travel behind a row. `hub_rows`: copies that the busiest hub gets over its link. `tokens`: tokens of one
+    GPU.
+    """
+    rate = link_rows_per_us(cluster, framing, row_bytes, dispatch_aux)
+    hardware = hardware_of(cluster)
+    entries = cluster.al_tlb_entries if framing.targets_per_ext else 0
+    miss_us = ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US if entries else 0.0
+    return Flow(
+        rows_per_us=rate,
+        tokens_per_us=rate * tokens / max(hub_rows, tokens),
+        dispatch_us=(2 * hardware.lat + hardware.ack) / PS_PER_US + miss_us,
+        combine_us=(4 * hardware.lat + hardware.responder) / PS_PER_US + miss_us,
+        entries=entries,
+        sessions=sessions_that_fit(model, cluster, combine_aux),
+    )
+
+
+def windows(rates: Flow, dispatch: int, combine: int) -> tuple[int, int]:
+    """(dispatch, combine) windows in tokens in flight per source GPU, at least 1. An argument of 0 means automatic."""
+    fits = math.floor(min(rates.wanted_window + 1, rates.table_window, rates.sessions))
+    combine = combine or max(1, min(2 * fits, rates.sessions))
+    return dispatch or max(1, min(fits, combine)), combine

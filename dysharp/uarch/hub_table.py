@@ -1,0 +1,79 @@
+"""The tables of a hub at burst level: when the places of a copy's rows are known (oracle/hub_table.py)."""
+
+from dysharp.uarch.columns import (
+    ASKED_CACHED,
+    ASKED_KNOWN,
+    ASKED_NEXT,
+    ASKED_PREV,
+    HUB_CACHED_ROWS,
+    HUB_CLOCK,
+    HUB_LOOKUPS,
+    HUB_MISSES,
+    HUB_WAIT_PS,
+    MEMBER_FILL,
+    MEMBER_NEXT,
+    MEMBER_TIME,
+    TABLE_ENTRIES,
+    TABLE_MISS_PS,
+    TABLE_MISSES,
+)
+from dysharp.uarch.fifo import fifo_push
+from dysharp.uarch.kernel import block
+from dysharp.uarch.tables import ring_append, ring_unlink
+from dysharp.uarch.tree import tree_set
+
+
+@block
+def row_cache(row, hub, n_rows, entries, hubs, asked):
+    """Row `row` enters the cache of `hub`; a full cache drops the row that was asked for least recently."""
+    ring_append(row, n_rows + hub, ASKED_PREV, ASKED_NEXT, asked)
+    asked[row, ASKED_CACHED] = 1
+    if entries > 0 and hubs[hub, HUB_CACHED_ROWS] == entries:
+        victim = asked[n_rows + hub, ASKED_NEXT]
+        ring_unlink(victim, ASKED_PREV, ASKED_NEXT, asked)
+        asked[victim, ASKED_CACHED] = 0
+    else:
+        hubs[hub, HUB_CACHED_ROWS] += 1
+
+
+@block
+def rows_ask(k, table, node, arrival, members, tables):
+    """Member k asks for the places of its rows when it arrives at the hub of `node`. Returns when all are known.
+
+    Lookups are in the order of arrival. A miss without a free register holds up all lookups behind it.
+    """
+    mem, kinds, hubs, finish, asked = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked
+    hub = table * tables.waits.shape[0] + node
+    n_rows = asked.shape[0] - hubs.shape[0]
+    registers = kinds[table, TABLE_MISSES]
+    begin = max(arrival, hubs[hub, HUB_CLOCK])
+    known = begin
+    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
+        row = members.fill_row[f]
+        hubs[hub, HUB_LOOKUPS] += 1
+        if asked[row, ASKED_CACHED] == 1:
+            ring_unlink(row, ASKED_PREV, ASKED_NEXT, asked)
+            ring_append(row, n_rows + hub, ASKED_PREV, ASKED_NEXT, asked)
+        else:
+            if registers > 0:
+                slot = hubs[hub, HUB_MISSES] % registers
+                begin = max(begin, finish[hub, slot])
+                finish[hub, slot] = begin + kinds[table, TABLE_MISS_PS]
+            hubs[hub, HUB_MISSES] += 1
+            asked[row, ASKED_KNOWN] = begin + kinds[table, TABLE_MISS_PS]
+            row_cache(row, hub, n_rows, kinds[table, TABLE_ENTRIES], hubs, asked)
+        known = max(known, asked[row, ASKED_KNOWN])
+    hubs[hub, HUB_CLOCK] = begin
+    hubs[hub, HUB_WAIT_PS] += max(known, begin) - arrival
+    return max(known, begin)
+
+
+@block
+def member_wait(k, node, known, leaf, members, tables, clock):
+    """Member k waits at `node` until `known`, and no shorter than the member before it."""
+    mem, mem_time, waits = members.mem, members.mem_time, tables.waits
+    last = waits[node, 1] if waits[node, 0] >= 0 else -1
+    mem_time[k, MEMBER_TIME] = known if last < 0 else max(known, mem_time[last, MEMBER_TIME])
+    if last < 0:
+        tree_set(clock.tree, leaf + node, known)
+    fifo_push(waits, node, mem, MEMBER_NEXT, k)
