@@ -77,7 +77,9 @@ class _RowMachine:
         self.owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr)).tolist()
         self.missing = np.diff(m.ptr).tolist()
         row_bytes = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr))
+        self.row_bytes = row_bytes.tolist()
         self.row_missing = row_bytes.tolist()
+        self.offset = None if ops.offset is None else ops.offset.tolist()
         self.tile_missing = [end - first for _, first, end in map(self.layout.tile, range(program.n_tiles))]
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
         self._answers: dict[int, list[tuple[int, Array, Expression]]] = {}
@@ -187,15 +189,19 @@ class _RowMachine:
         self._one_less(op)
 
     def _copy(self, op: int, rows: list[int], name: str) -> None:
-        """Write a token row, and in a forward pass its gate weights, into the rows that the op fills."""
+        """Write the op's part of a token row into the rows that the op fills; the last part brings the gate weights."""
         buffer, layout, t = self.memory.rows(name), self.layout, self.t
+        offset = 0 if self.offset is None else self.offset[op]
+        is_last = self.offset is None or op + 1 == self.p.n_ops or self.offset[op + 1] == 0
         for row in rows:
             token = self.key[op] if self.key[op] >= 0 else layout.key[row]
             if self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
                 raise EmulationMismatch(f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}")
             place = layout.place[row]
-            buffer[place] = t.tokens[token]
-            if not self.backward:
+            row_bytes, hidden = self.row_bytes[row], t.experts.hidden
+            part = slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
+            buffer[place, part] = t.tokens[token, part]
+            if is_last and not self.backward:
                 self.memory.weight[place] = t.weight[token, layout.column[row]]
 
     def _arrived(self, row: int, n_bytes: int) -> None:

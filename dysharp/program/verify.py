@@ -84,7 +84,7 @@ def _check_lengths(table: Any, names: tuple[str, ...], n: int, what: str) -> Non
 
 
 def _check_shapes(p: Program) -> None:
-    optional = ("chain", "session", "threshold", "value")
+    optional = ("chain", "session", "threshold", "value", "offset")
     _check_lengths(p.ops, ("node", "bytes", "key", "prio", "issuer", "rows", "wire", *optional), p.n_ops, "ops")
     _check_ptr(p.members.ptr, p.n_ops, p.n_members, "members.ptr")
     _check_ptr(p.members.fill_ptr, p.n_members, len(p.members.fill_row), "members.fill_ptr")
@@ -122,8 +122,14 @@ def _check_hardware(p: Program) -> None:
 
 
 def _check_templates(p: Program) -> None:
+    for table in p.tables:
+        for name in ("entries", "misses", "miss_ps"):
+            if getattr(table, name) < 0:
+                raise ProgramError(f"table {table.name!r}: found {name} {getattr(table, name)}, expected 0 or more")
     for i, t in enumerate(p.templates):
         where = f"template {i} ({t.name})"
+        if not -1 <= t.table < len(p.tables):
+            raise ProgramError(f"{where}: found table {t.table}, expected -1 .. {len(p.tables) - 1}")
         sizes = {"cls": len(p.classes), "response_cls": len(p.classes), "framing": len(p.framings)}
         for name, n in sizes.items():
             if t.kind in WIRED and not 0 <= getattr(t, name) < n:
@@ -180,6 +186,8 @@ def _check_ops(p: Program) -> None:
     check_range(o.wire, -1, len(p.wires.up), "op {i}: wire")
     if o.chain is not None:
         check_range(o.chain, -1, 0 if p.chains is None else len(p.chains.pool), "op {i}: chain")
+    if o.offset is not None:
+        _check_trains(p, o.offset)
     if len(p.issuers.node):
         wrong = (p.issuers.node[o.issuer] != o.node) & (o.issuer >= 0)
         fail_where(
@@ -187,6 +195,22 @@ def _check_ops(p: Program) -> None:
             lambda i: f"op {i}: found issuer {o.issuer[i]} of another node, expected one of node {o.node[i]}",
         )
     _check_tasks(p)
+
+
+def _check_trains(p: Program, offset: Array) -> None:
+    """A train that begins inside its row follows the op with the bytes before it: same template, node, key and members."""
+    o, later = p.ops, np.flatnonzero(offset > 0)
+    check_range(offset, 0, 1 << 31, "op {i}: offset")
+    before = later - 1
+    follows = (later > 0) & (offset[before] + o.bytes[before] == offset[later])
+    for column in (o.template, o.node, o.key, np.diff(p.members.ptr)):
+        follows &= column[before] == column[later]
+    fail_where(
+        ~follows,
+        lambda i: f"op {later[i]}: found a train from byte {offset[later[i]]} of its row on, expected the op before it to carry the bytes up to there",
+    )
+    if p.row_trains < 2 and len(later):
+        raise ProgramError(f"row_trains: found {p.row_trains} with op {later[0]} as a further train of its row, expected at least 2")
 
 
 def _check_issuers(c: Columns) -> None:

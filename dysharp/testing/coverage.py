@@ -47,6 +47,7 @@ def _count_tables(program: Program, counts: Counter[str]) -> None:
     counts["hold given back by another op"] += int((~own).sum())
     counts["issuers that share a pool"] += len(issuers.pool) - len(np.unique(issuers.pool))
     counts["single node"] += program.n_nodes == 1
+    counts["several trains of a row"] += int(program.ops.offset is not None and (program.ops.offset > 0).sum())
     counts["infinite buffers"] += program.hardware.vc_bytes == 0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dysharp.errors import ConfigError
 from dysharp.program.builder import ProgramBuilder, To
-from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail, Template
+from dysharp.program.tables import Alloc, Discipline, Head, HubTable, Kind, Program, Tail, Template
 from dysharp.testing.coverage import coverage
 from dysharp.testing.random_hardware import chance, random_framings, random_hardware
 
@@ -38,6 +38,7 @@ class Generator:
             tuple(f"class{i}" for i in range(self._int(1, 4))),
         )
         self.n_ops = 0
+        self.table: list[int] = []
         # Programs with few edges and holds fill the links; Programs with many exercise the waits.
         self.hold_chance = float(rng.choice((0, 0.1, 0.3)))
         self.edge_chance = float(rng.choice((0.1, 0.5, 1)))
@@ -65,6 +66,7 @@ class Generator:
         times = [self.duration, 2 * self.duration, self.duration + int(self.rng.choice((0, 1)))]
         memory = self.rng.spawn(1)[0]  # a separate stream, so that the other draws of a seed do not depend on it
         durations = [self.b.duration([0, *times], int(memory.choice((0, self.row_bytes, 5 * self.row_bytes)))) for _ in range(2)]
+        tables = [self._table(self.rng.spawn(1)[0]) for _ in range(2)]
         self.templates: dict[Kind, list[int]] = {}
         for kind in list(Kind)[: Kind.PULL_REDUCE + 1]:
             self.templates[kind] = [
@@ -80,10 +82,20 @@ class Generator:
                         duration=int(self.rng.choice(durations))
                         if kind in (Kind.COMPUTE, Kind.DELAY)
                         else -1,
+                        table=tables[i] if kind in (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE) else -1,
                     )
                 )
                 for i in range(2)
             ]
+
+    def _table(self, rng: np.random.Generator) -> int:
+        """The hub table that templates ask, the same one for all; -1 = none. A separate stream: the other draws stay."""
+        if chance(rng, 0.4):
+            return -1
+        if not self.table:
+            entries, misses = int(rng.choice((0, 1, 2, 5))), int(rng.choice((0, 1, 2)))
+            self.table.append(self.b.table(HubTable("places", entries, misses, int(rng.choice((0, self.duration, 3 * self.duration))))))
+        return self.table[0]
 
     def _make_issuers(self) -> None:
         """Per node: issuers of transfers (some share an SM pool), a host thread, issuers of releases."""
@@ -225,8 +237,31 @@ class Generator:
             groups = [list(filled)] if chance(self.rng, 0.6) else [[node] for node in filled]
             for nodes in groups:
                 kind = Kind.MULTICAST if len(nodes) != 1 or chance(self.rng, 0.3) else Kind.PUT
+                if parts == 1 and nodes and chance(self.rng, 0.3):
+                    for op in self._send_trains(kind, source, nodes, [filled[n] for n in nodes]):
+                        self._edges_from_before(op, 0.2)
+                    continue
                 op = self._send(kind, source, size, self._to(nodes, [filled[n] for n in nodes]))
                 self._edges_from_before(op, 0.2)
+
+    def _send_trains(self, kind: Kind, node: int, nodes: list[int], rows: list[list[int]]) -> list[int]:
+        """A row in two trains, which are consecutive ops."""
+        self.b.row_trains = 2
+        first = self._int(1, self.row_bytes - 1)
+        filled = [row for of_node in rows for row in of_node]
+        to = To([len(nodes)] * 2, nodes * 2, [len(of_node) for of_node in rows] * 2, filled * 2)
+        senders = self.senders[node]
+        self.n_ops += 2
+        op = self.b.ops(
+            self.templates[kind][self._int(0, 1)],
+            [node, node],
+            issuer=senders[self._int(0, len(senders) - 1)],
+            bytes=[first, self.row_bytes - first],
+            key=self._int(0, 3),
+            to=to,
+            offset=[0, first],
+        )
+        return [op, op + 1]
 
     def _send(self, kind: Kind, node: int, size: int, to: To) -> int:
         senders = self.senders[node]

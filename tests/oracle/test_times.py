@@ -9,7 +9,7 @@ from toy import ACK, HARDWARE, REQUEST, ROW, TILE_PS, WIRE, Toy
 
 from dysharp.errors import ProgramError, SimulationError
 from dysharp.oracle import run_oracle
-from dysharp.program.tables import Alloc, Discipline, Head, Kind, Tail
+from dysharp.program.tables import Alloc, Discipline, Head, HubTable, Kind, Program, Tail
 
 LAT, ACK_PS, RESPOND, LOCAL = HARDWARE.lat, HARDWARE.ack, HARDWARE.responder, HARDWARE.local
 
@@ -67,11 +67,11 @@ def test_request_copy_does_not_wait_for_another_members_response():
     t = Toy(4)
     # Node 2's down link is busy, so node 1 has answered before the request reaches node 2.
     for _ in range(4):
-        t.op("put", Kind.PUT, 3, {2: []})
-    t.op("pull", Kind.PULL_REDUCE, 0, {1: [], 2: []})
+        t.op("put", Kind.PUT, 0, {2: []})
+    t.op("pull", Kind.PULL_REDUCE, 3, {1: [], 2: []})
     trace = run_oracle(t.build())
     assert trace.member[4] == REQUEST + LAT + LAT + RESPOND
-    # Sources take turns: the request goes behind the first copy it finds on the link (node 0 before node 3).
+    # First come, first served: node 0's first copy crosses before the request of node 3.
     assert trace.member[5] == LAT + WIRE + REQUEST + LAT + RESPOND
 
 
@@ -131,7 +131,7 @@ def test_full_channel_waits_for_the_credit(vc_bytes):
     t.op("put", Kind.PUT, 0, {1: []})
     t.op("put", Kind.PUT, 0, {1: []})
     trace = run_oracle(t.build())
-    assert trace.start[1] == LAT + WIRE + LAT  # copy has left at LAT + WIRE, the credit takes a hop
+    assert trace.start[1] == LAT + LAT  # the copy crosses into the empty output buffer at LAT, the credit takes a hop
 
 
 def test_second_channel_takes_the_second_train():
@@ -139,6 +139,63 @@ def test_second_channel_takes_the_second_train():
     t.op("put", Kind.PUT, 0, {1: []})
     t.op("put", Kind.PUT, 0, {1: []})
     assert run_oracle(t.build()).start.tolist() == [0, WIRE]
+
+
+def test_full_output_holds_back_the_crossing():
+    # One channel of two trains; the output buffer takes one train less than a hop holds (HARDWARE has rate 1 B per ps).
+    hardware = replace(HARDWARE, n_vcs=1, vc_bytes=2 * WIRE, lat=0, ack=0, notify=0)
+    t = Toy(3, hardware=hardware)
+    for source in (0, 0, 2):
+        t.op("put", Kind.PUT, source, {1: []})
+    trace = run_oracle(t.build())
+    # Nodes 0 and 2 send at once, and node 0 arrives first. Both trains have room in the buffer of node 1.
+    assert trace.member.tolist() == [WIRE, 3 * WIRE, 2 * WIRE]
+    assert hardware.output_bytes == 2 * WIRE
+
+
+def test_first_touch_of_a_row_is_a_miss():
+    t = Toy(2)
+    table = t.b.table(HubTable("places", entries=1, misses=1, miss_ps=10_000))
+    row, _ = t.rows(1)
+    t.op("put", Kind.PUT, 0, {1: [row]})
+    program = with_table(t.build(), table)
+    assert run_oracle(program).member.tolist() == [LAT + WIRE + LAT + 10_000]
+
+
+def test_a_miss_without_a_register_waits_for_the_one_before():
+    t = Toy(2)
+    table = t.b.table(HubTable("places", entries=0, misses=1, miss_ps=10_000))
+    row, _ = t.rows(1, 2)
+    for i in range(2):
+        t.op("put", Kind.PUT, 0, {1: [row + i]})
+    first = LAT + WIRE + LAT + 10_000
+    assert run_oracle(with_table(t.build(), table)).member.tolist() == [first, first + 10_000]
+
+
+def test_a_row_that_was_dropped_from_the_cache_misses_again():
+    t = Toy(2)
+    table = t.b.table(HubTable("places", entries=1, misses=0, miss_ps=10_000))
+    rows = [t.rows(1)[0] for _ in range(2)]
+    pushes = [t.op("put", Kind.PUT, 0, {1: [row]}) for row in rows]
+    pull = t.op("get", Kind.GET, 0, {1: [rows[0]]}, after=tuple(pushes))
+    trace = run_oracle(with_table(t.build(), table))
+    start = trace.start[pull]
+    assert trace.member[pull] == start + REQUEST + LAT + LAT + 10_000 + RESPOND
+
+
+def test_a_row_in_the_cache_is_known_at_once():
+    t = Toy(2)
+    table = t.b.table(HubTable("places", entries=2, misses=0, miss_ps=10_000))
+    row, _ = t.rows(1)
+    push = t.op("put", Kind.PUT, 0, {1: [row]})
+    pull = t.op("get", Kind.GET, 0, {1: [row]}, after=(push,))
+    trace = run_oracle(with_table(t.build(), table))
+    assert trace.member[pull] == trace.start[pull] + REQUEST + LAT + LAT + RESPOND
+
+
+def with_table(program: Program, table: int) -> Program:
+    """`program` with all its transfers asking `table`."""
+    return replace(program, templates=tuple(replace(t, table=table) for t in program.templates))
 
 
 def test_gang_takes_the_slots_there_are():

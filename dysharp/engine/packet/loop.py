@@ -49,7 +49,7 @@ from dysharp.uarch.tree import tree_first
 @kernel
 def run_events(budget, state, fabric):
     """Run until `budget` more events have been counted, nothing is pending or a table has to grow. Returns True while there is more to do."""
-    ops, members, stores, releases, holds, issue, slots, links, _, clock = state
+    ops, members, stores, releases, holds, issue, slots, links, _, _, clock = state
     packets, lanes, outputs, sources, units, hubs, agenda, accepted, flits_by_kind = fabric
     op, mem, packet, cuts, link = ops.op, members.mem, packets.packet, sources.cuts, lanes.link
     dirty_issuers, dirty_nodes, dirty_links, dirty_outputs = issue.dirty_issuers, links.dirty_up, lanes.dirty_links, outputs.dirty_outputs

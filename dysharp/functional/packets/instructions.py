@@ -97,15 +97,16 @@ class Decoder:
         local = next((m for m in members if self.node[m] == source), -1)
         listed = self._slots(op, remote) if framing.targets_per_ext or framing.address_per_target else ()
         near = tuple(slot - source * self._slots_per_gpu for slot in self._slots(op, [local])) if dynamic and local >= 0 else ()
-        made = []
-        for chunk, size in enumerate(sizes):
+        made: list[Instruction] = []
+        first = 0 if p.ops.offset is None else int(p.ops.offset[op]) // PACKET_BYTES
+        for chunk, size in enumerate(sizes, first):
             weights = size < 0
             block = max(token, 0) * STRIDE
             address = block if weights else block + chunk * PACKET_BYTES
             addresses = [address] if dynamic or not listed else [(slot + 1) * EXPLICIT_SPACE + address for slot in listed]
             one = Instruction(
                 source=source,
-                tag=len(self.all) + chunk,
+                tag=len(self.all) + len(made),
                 command=command,
                 plane=(max(token, 0) + chunk) % self.planes,
                 address=addresses[0],
