@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.compute.collectives import flight_us, link_us
+from dysharp.compute.collectives import flight_us, link_us, round_trip_us
 from dysharp.compute.operators import Constants, hbm_us, launch_us, memory_kernel_us
-from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
@@ -78,8 +77,7 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
     `in_flight`: most bytes that a GPU has under way of each load (0: no limit).
     """
     n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
-    flight = flight_us(gpu)
-    round_trip = 2 * flight + choice_int("machine.responder_ns") / 1e3
+    flight, round_trip = flight_us(gpu), round_trip_us(gpu)
     steps = ALLREDUCES[kernel]
     time = acknowledged = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
     for step, following in zip(steps, (*steps[1:], ""), strict=True):

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute.operators import Constants, arch_of, hbm_us
+from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
@@ -110,6 +111,11 @@ def sync_us(gpu: Gpu, constants: Constants, n_gpus: ArrayLike = SYNC_GPUS) -> F6
 def flight_us(gpu: Gpu) -> float:
     """Time from GPU over the switch to another GPU."""
     return FLIGHT_US[arch_of(gpu)]
+
+
+def round_trip_us(gpu: Gpu) -> float:
+    """Time of a load from the memory of another GPU: there, `machine.responder_ns` in its memory, and back."""
+    return 2 * flight_us(gpu) + choice_int("machine.responder_ns") / 1e3
 
 
 def collective_us(
