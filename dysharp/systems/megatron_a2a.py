@@ -94,7 +94,7 @@ class _AllToAll(SoftwareSteps):
 
     def dispatch(self, order: I64) -> I32:
         """Add Dispatch of the useful rows in `order`. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
-        layer, costs = self.layer, self.costs
+        layer = self.layer
         sent, received = self._rows(layer.row_source), self._rows(layer.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
         if layer.direction == "fwd":  # a backward pass knows the counts
