@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute.collectives import flight_us, link_us, round_trip_us
 from dysharp.compute.operators import Constants, hbm_us, launch_us, memory_kernel_us
+from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
@@ -98,7 +99,9 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
             rounds = np.where(window > 0, np.ceil(loaded / np.maximum(window, 1)), 1.0)
             if step != "put all":
                 time = time + round_trip
-            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * round_trip)
+            # A train takes its place in the window until its bytes have crossed the peer's link and the own one.
+            turn = round_trip + 2 * link_us(gpu, constants, np.minimum(loaded, choice_int("machine.train_bytes")))
+            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * turn)
             if step in STORES and following != "sync":
                 time = time + 2 * flight
     return np.maximum(time, acknowledged)
