@@ -64,7 +64,7 @@ MEDIANS = {
     (OWN, "TRTLLM one/two-shot allreduce", "4xGB200"): 14.2,
     (OWN, "TRTLLM one/two-shot allreduce", "8xH100-"): 6.8,
     (OWN, "vLLM custom allreduce (CUDA graph)", "8xH100-"): 5.2,
-    (HYBRID_EP, "all", ""): 5.7,
-    (HYBRID_EP, "Hybrid-EP", "GB200 N"): 5.7,
-    (HYBRID_EP, "HybridEP", "8xB200"): 5.7,
+    (HYBRID_EP, "all", ""): 6.2,
+    (HYBRID_EP, "Hybrid-EP", "GB200 N"): 6.0,
+    (HYBRID_EP, "HybridEP", "8xB200"): 7.0,
 }
