@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.compute.collectives import flight_us, link_us, round_trip_us, sync_us
+from dysharp.compute.collectives import link_us, round_trip_us, sync_us
 from dysharp.compute.operators import Constants, arch_of, launch_us, overlap
 from dysharp.specs.gpu import Gpu
 
@@ -123,15 +123,15 @@ def alltoall_one_sided_us(
 ) -> F64:
     """TensorRT-LLM one-sided NVLink all-to-all. Dispatch: put copies in known places, then one barrier.
 
-    Combine `reads`: one barrier, then the source loads the copies from its peers, and the first answer takes a request
-    longer than a store. Both have one small kernel more than the two-sided form, for the receiver's side. `copies`
-    counts the source's own copy, which crosses no link.
+    Combine `reads`: one barrier, then the source loads the copies from its peers; the first load is a round trip. Both
+    have one small kernel more than the two-sided form, for the receiver's side. `copies` counts the source's own copy,
+    which crosses no link.
     """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     work = t * (constants["trt.token_us"] + r * row / (1e3 * gpu.n_sms * constants["sm.copy_GBps"]))
     link = link_us(gpu, constants, t * (r - 1) * row)
-    asked = round_trip_us(gpu) - flight_us(gpu) if reads else 0.0
-    return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + asked + np.maximum(work, link)
+    first = round_trip_us(gpu) if reads else 0.0
+    return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + first + np.maximum(work, link)
 
 
 def alltoall_two_sided_us(

@@ -131,8 +131,8 @@ class _OneSided(_Sided):
         layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
         layer.wait_each(start, finished)
-        # The source reads its copies: the requests travel to the peers, whose memories answer.
-        asked = self.delay("asked", self.flight_ps + layer.b.hardware.responder)
+        # The source reads its copies. A request takes as long as the acknowledgement that a push waits for.
+        asked = self.delay("asked", layer.b.hardware.responder)
         layer.wait_each(asked, self.barrier("combine", "ready", start))
         puts = layer.combine_puts(Discipline.READY_FIFO)
         paced = self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes))

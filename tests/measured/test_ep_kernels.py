@@ -71,7 +71,7 @@ def test_low_latency_agrees_with_its_closed_form(gpu: str, experts: int, hidden:
 @pytest.mark.parametrize("gpus", [4, 8])
 @pytest.mark.parametrize("tokens", [1, 128, 1024])
 def test_all_to_all_agrees_with_its_closed_form(gpus: int, tokens: int) -> None:
-    """Balanced routing, 7168 wide, BF16: two-sided within 3 %. One-sided Combine is up to 1.2 us longer: the Program has the rows' own flight."""
+    """Balanced routing, 7168 wide, BF16: within 3 %, and 1 % where rows are read (one-sided Combine)."""
     constants, machine = CONSTANTS, load_gpu("gb200")
     shape = (tokens, gpus, 14336, gpus)
     layout = ("gb200", gpus, 7168, 256, tokens)
@@ -81,9 +81,10 @@ def test_all_to_all_agrees_with_its_closed_form(gpus: int, tokens: int) -> None:
     assert combine == pytest.approx(float(transfer.alltoall_two_sided_us(machine, constants, *shape, constants["trt.combine_us"])), rel=0.03)
     none, dispatch, combine = times_of(trtllm("one", *layout))
     closed = float(transfer.alltoall_one_sided_us(machine, constants, *shape))
+    reads = float(transfer.alltoall_one_sided_us(machine, constants, *shape, reads=True))
     assert none == 0
     assert dispatch == pytest.approx(closed, rel=0.03)
-    assert closed * 0.99 <= combine <= closed * 1.01 + 1.2
+    assert combine == pytest.approx(reads, rel=0.01)
 
 
 @pytest.mark.parametrize("tokens", [1, 256])
