@@ -1,4 +1,4 @@
-"""Hybrid-EP's kernels, a family beyond the bars. No constant is fitted to them, and there is no closed form."""
+"""Hybrid-EP's kernels, a family beyond the bars. One constant is fitted to them by hand (`hybrid.rank_us`); there is no closed form."""
 
 from __future__ import annotations
 
