@@ -102,8 +102,8 @@ def page_of(done: Validation, figure: str = "") -> str:
         parts += [
             "## Beyond the bars",
             "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
-            "families; Hybrid-EP has one of its own, `hybrid.rank_us`. The page docs/design/0008 describes all-reduces through the switch (`multimem`) "
-            "and between peers. The hop of NVLink 5 was read off in-switch measurements of GB200, so they are not held out. "
+            "families; Hybrid-EP has one of its own, `hybrid.rank_us`. The page docs/design/0008 describes all-reduces through the switch "
+            "(`multimem`) and between peers. The hop of NVLink 5 was read off in-switch measurements of GB200, so they are not held out. "
             "`closed_median_ape` is the median error of the closed form.",
             _table(done.beyond, BEYOND_KEYS),
         ]
