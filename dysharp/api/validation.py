@@ -53,6 +53,7 @@ def validate(
     from dysharp.measured import beyond
     from dysharp.measured import hold_out as without
     from dysharp.measured.predictions import predict
+    from dysharp.measured.sources import disagreements
     from dysharp.measured.summary import summarise
     from dysharp.measured.validation import validate_measurements
 
@@ -76,7 +77,8 @@ def validate(
     }
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out, by)]
     summary = summarise(judged.parsed, predicted, held.get("gpu"))
-    return replace(validate_measurements(judged, used, predicted, tables), summary=summary, beyond=beyond_bars)
+    done = validate_measurements(judged, used, predicted, tables)
+    return replace(done, summary=summary, beyond=beyond_bars, sources=disagreements(everything.parsed))
 
 
 def refit(

@@ -9,14 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.compute.collectives import link_us, sync_us
+from dysharp.compute.collectives import flight_us, link_us, round_trip_us
 from dysharp.compute.operators import Constants, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
-FLIGHT_US = 0.5
-"""Time from GPU over the switch to another GPU, on every packaged cluster."""
 TORCH_BUFFER = ("copy", "launch", "flags")
 ALLREDUCES: dict[str, tuple[str, ...]] = {
     "one-shot": ("launch", "pull"),
@@ -37,7 +35,7 @@ ALLREDUCES: dict[str, tuple[str, ...]] = {
 | copy | a kernel copies the vector into a shared buffer, or the result out of the buffer |
 | stage | the copy inside a kernel |
 | flags | a relaxed flag to every GPU, polled; GPUs run in step, so the step takes the flight time only |
-| sync | a flag exchange behind a fence of system scope (release, acquire): the constant `ARCH.sync_us` |
+| sync | a flag behind a fence of system scope: the round trip of a store, and the flight of the flag; GPUs run in step |
 | pull | the sum of all vectors by `multimem.ld_reduce` |
 | pull+multicast | the sum of the own share by `multimem.ld_reduce`, sent to all GPUs by `multimem.st` |
 | get+put | load the own share from every peer, store its sum to every peer |
@@ -80,9 +78,9 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
     `in_flight`: most bytes that a GPU has under way of each load (0: no limit).
     """
     n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
-    round_trip = 2 * FLIGHT_US + choice_int("machine.responder_ns") / 1e3
+    flight, round_trip = flight_us(gpu), round_trip_us(gpu)
     steps = ALLREDUCES[kernel]
-    time = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
+    time = acknowledged = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
     for step, following in zip(steps, (*steps[1:], ""), strict=True):
         if step == "launch":
             time = time + launch_us(gpu, constants)
@@ -91,15 +89,19 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
         elif step == "stage":
             time = time + hbm_us(gpu, constants, 2 * size)
         elif step == "flags":
-            time = time + FLIGHT_US * (1 if following else 2)
+            time = time + flight
+            acknowledged = time + flight
         elif step == "sync":
-            time = time + sync_us(gpu, constants, n)
+            time = time + round_trip + flight
+            acknowledged = time + flight
         else:
             loaded = size if step in ("pull", "get all") else size / n
             rounds = np.where(window > 0, np.ceil(loaded / np.maximum(window, 1)), 1.0)
             if step != "put all":
                 time = time + round_trip
-            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * round_trip)
+            # A train takes its place in the window until its bytes have crossed the peer's link and the own one.
+            turn = round_trip + 2 * link_us(gpu, constants, np.minimum(loaded, choice_int("machine.train_bytes")))
+            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * turn)
             if step in STORES and following != "sync":
-                time = time + 2 * FLIGHT_US
-    return time
+                time = time + 2 * flight
+    return np.maximum(time, acknowledged)

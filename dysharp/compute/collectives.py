@@ -1,4 +1,4 @@
-"""NCCL collectives as rate forms: latency plus bytes over bandwidth, by algorithm (ring, NVLS), protocol (LL, Simple).
+"""NCCL collectives as rate forms: which algorithm and protocol its tuner takes, and how long that one runs.
 
 A rate form describes the times of a library. It does not derive them from ops. Sizes are those of nccl-tests, and
 collectives are out of place by default:
@@ -10,35 +10,92 @@ collectives are out of place by default:
 | all-reduce | buffer |
 | alltoall | buffer per rank |
 
-Sources: NCCL src/graph/tuning.cc (protocols and algorithms); nccl#1083 (bytes of NVLS).
+Two questions, two answers. `_choice` repeats NCCL's tuner, with its numbers. The other functions say how long the
+chosen one takes. The tuner errs: it takes Simple on Blackwell from sizes at which LL is still faster.
+
+| source | what |
+|---|---|
+| NCCL src/graph/tuning.cc | start and hop of each protocol, part of the rate, caps, efficiency of NVLS |
+| NCCL src/graph/topo.h | GB/s of a ring on one link |
+| NCCL src/graph/search.cc | channels of a ring graph |
+| NCCL src/transport/nvls.cc, src/enqueue.cc | channels and chunks of NVLS |
+| NCCL src/include/device.h, src/init.cc | chunks and slices of Simple, channels of an alltoall |
+| nccl#1083, nccl#2140 | bytes of NVLS; from how many GPUs NCCL takes it |
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.compute.operators import Constants, arch_of
+from dysharp.compute.operators import Constants, arch_of, hbm_us
+from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
+KIB, MIB = 1 << 10, 1 << 20
 STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 """Passes around the ring. An all-reduce is a reduce-scatter and an all-gather."""
-BASE_US, LOW_HOP_US, HOP_US = 8.4, 0.6, 1.9
-"""Start of a collective; one NVLink hop with LL; one with Simple (tuning.cc: ring base and hardware latencies)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A protocol of a ring: start and hop in us, and its part of the rate of plain stores (flags lie beside data)."""
+
+    start_us: float
+    hop_us: float
+    part: float
+
+
+LL, LL128, SIMPLE = Protocol(6.6, 0.6, 0.5), Protocol(14.0, 1.9, 0.92), Protocol(8.4, 3.4, 1.0)
+PROTOCOLS = (LL, LL128, SIMPLE)
+NVLS = len(PROTOCOLS)
+"""The choice after those of the protocols."""
+NVLS_US = 25.0
+"""Time of an NVLS all-reduce without its bytes, as the tuner takes it."""
 NVLS_PART = {"hopper": 0.85, "blackwell": 0.74}
-"""Rate of NVLS divided by the rate of plain stores (tuning.cc: nvlsEfficiency)."""
-SYNC_GPUS = 8
-"""The constant `ARCH.sync_us` is the time of a flag exchange between this number of GPUs."""
+"""Rate of NVLS divided by the rate of a ring."""
+NVLS_CHANNELS = {"hopper": 16, "blackwell": 32}
+NVLS_HEADS = 32
+"""Most GPUs between which one channel of NVLS deals its chunks."""
+NVLS_CHUNK = 128 * KIB
+NVLS_CHUNKS = ((2 * 32 * KIB, 16 * KIB), (8 * 64 * KIB, 32 * KIB), (64 * 128 * KIB, 64 * KIB))
+"""(bytes below which, for each chunk that is under way, NVLS takes smaller chunks; their bytes)."""
+NVLS_STAGES = 2
+"""A chunk of NVLS is brought, summed and taken. So a pipeline of chunks has two chunks to fill it."""
 NVLS_FROM_GPUS = {"hopper": 5, "blackwell": 6}
 """Least number of GPUs for which all-reduce uses NVLS (nccl#2140)."""
+RING_PART = {"hopper": 20.6 / 25, "blackwell": 40.1 / 50}
+"""GB/s of a ring on one NVLink, divided by the datasheet value of the link."""
+LL_GBPS = {"hopper": 141.0, "blackwell": 282.0}
+"""The tuner's cap on LL."""
+LL128_GBPS = {"hopper": 12 * 36.7, "blackwell": 8 * 40.0}
+"""The tuner's cap on LL128: channels of the ring graph times GB/s per channel.
+
+The eight channels of Blackwell are those of the graph search before it doubles them. With sixteen the tuner would take
+LL128 for all-gathers of 16 MiB on eight B200, whose measured time is that of Simple. This was chosen after seeing it.
+"""
+SIMPLE_SLICES = 2
+"""Parts of a chunk that go from GPU to GPU one behind the other."""
+ALLTOALL_CHANNELS, ALLTOALL_CHUNK = 32, 512 * KIB
+"""Channels that all peers of an alltoall share, and the bytes of which a channel makes one chunk."""
+SYNC_GPUS = 8
+"""The constant `ARCH.sync_us` is the time of a flag exchange between this number of GPUs."""
+FLIGHT_US = {"hopper": 0.5, "blackwell": 0.95}
+"""Time from GPU over the switch to another GPU: two hops (`link_latency_ps`) of the packaged clusters."""
 
 
 def link_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
-    """Time of `n_bytes` out of (or into) one GPU by SM stores, at the sustained part of the link rate."""
+    """Time of `n_bytes` out of (or into) one GPU by SM stores to all peers, at the sustained part of the link rate."""
     return np.asarray(n_bytes, np.float64) / (1e3 * gpu.link_GBps * constants["link.fraction"])
+
+
+def ring_us(gpu: Gpu, n_bytes: ArrayLike) -> F64:
+    """Time of `n_bytes` out of (or into) one GPU to one neighbour of a ring, at NCCL's rate of the links."""
+    return np.asarray(n_bytes, np.float64) / (1e3 * gpu.link_GBps * RING_PART[arch_of(gpu)])
 
 
 def sync_us(gpu: Gpu, constants: Constants, n_gpus: ArrayLike = SYNC_GPUS) -> F64:
@@ -51,48 +108,97 @@ def sync_us(gpu: Gpu, constants: Constants, n_gpus: ArrayLike = SYNC_GPUS) -> F6
     return np.asarray(constants[f"{arch_of(gpu)}.sync_us"] * np.sqrt(np.log(n) / math.log(SYNC_GPUS)))
 
 
+def flight_us(gpu: Gpu) -> float:
+    """Time from GPU over the switch to another GPU."""
+    return FLIGHT_US[arch_of(gpu)]
+
+
+def round_trip_us(gpu: Gpu) -> float:
+    """Time of a load from the memory of another GPU: there, `machine.responder_ns` in its memory, and back."""
+    return 2 * flight_us(gpu) + choice_int("machine.responder_ns") / 1e3
+
+
 def collective_us(
     gpu: Gpu, constants: Constants, kind: str, n_gpus: ArrayLike, n_bytes: ArrayLike, *, nvls: bool | None = None, in_place: bool = False
 ) -> F64:
     """Time in microseconds of a collective over `n_gpus` of one NVLink domain.
 
-    `kind`: "all_gather", "reduce_scatter", "all_reduce" or "alltoall". `nvls`: True forces the in-switch form of
-    all-reduce, False forbids it, None lets the number of GPUs decide, as NCCL does. `in_place`: the GPU does not copy
-    its own chunk.
+    `kind`: "all_gather", "reduce_scatter", "all_reduce" or "alltoall". `nvls`: True allows the in-switch form of
+    all-reduce for any number of GPUs, False forbids it, None lets the number of GPUs decide, as NCCL does.
+    `in_place`: the GPU does not copy its own chunk.
     """
-    n, size = np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64)
+    n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
     if kind == "alltoall":
         return _alltoall_us(gpu, constants, n, size)
     own = 0.0 if in_place else constants["nccl.self_copy"]
-    ring = _ring_us(gpu, constants, kind, n, size, own)
-    if kind != "all_reduce" or nvls is False:
-        return ring
-    in_switch = np.minimum(_nvls_us(gpu, constants, n, size), _ring_us(gpu, constants, kind, n, size, own, protocols=("ll",)))
-    return in_switch if nvls else np.where(n >= NVLS_FROM_GPUS[arch_of(gpu)], in_switch, ring)
+    times = [_ring_us(gpu, constants, protocol, STEPS[kind], n, size, own) for protocol in PROTOCOLS]
+    may = kind == "all_reduce" and nvls is not False
+    if may:
+        times.append(_nvls_us(gpu, constants, n, size))
+    chosen = ring_protocol(gpu, STEPS[kind], n, size, in_switch=_in_switch(gpu, n, nvls) if may else np.zeros(n.shape, bool))
+    return np.asarray(np.choose(chosen, times))
 
 
-def _ring_us(
-    gpu: Gpu, c: Constants, kind: str, n: F64, size: F64, own: float, protocols: tuple[str, ...] = ("ll", "simple")
-) -> F64:
-    passes = STEPS[kind]
-    # The same NCCL channels copy (or reduce) the own chunk, which crosses no link.
-    moved = link_us(gpu, c, passes * size * (n - 1) / n + own * size / n)
-    hops = passes * (n - 1)
-    times = {
-        "ll": BASE_US + hops * LOW_HOP_US + moved / c["nccl.ll_part"],
-        "simple": BASE_US + c["nccl.simple_syncs"] * sync_us(gpu, c, n) + hops * HOP_US + moved,
-    }
-    best = np.full(np.broadcast_shapes(n.shape, size.shape), np.inf)
-    for name in protocols:
-        best = np.minimum(best, times[name])
-    return best
+def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, *, in_switch: ArrayLike = False) -> NDArray[np.int64]:
+    """Index into `PROTOCOLS` of the protocol that NCCL's tuner takes, or `NVLS` where `in_switch` allows that.
+
+    `passes`: around the ring (`STEPS`).
+    """
+    arch = arch_of(gpu)
+    n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
+    moved, hops = passes * size * (n - 1) / n, passes * (n - 1)
+    ring = gpu.link_GBps * RING_PART[arch]
+    rates = min(LL_GBPS[arch], LL.part * ring), min(LL128_GBPS[arch], LL128.part * ring), ring
+    taken = [p.start_us + p.hop_us * hops + moved / (1e3 * rate) for p, rate in zip(PROTOCOLS, rates, strict=True)]
+    channels = NVLS_CHANNELS[arch]
+    nvls = NVLS_US + size / (1e3 * ring * NVLS_PART[arch] * (channels - 1) / channels)
+    return np.asarray(np.argmin([*taken, np.where(in_switch, nvls, np.inf)], axis=0))
+
+
+def _in_switch(gpu: Gpu, n: F64, nvls: bool | None) -> NDArray[np.bool_]:
+    return np.asarray(np.full(n.shape, True) if nvls else n >= NVLS_FROM_GPUS[arch_of(gpu)])
+
+
+def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, size: F64, own: float) -> F64:
+    """Time of a ring. Its channels also copy (or reduce) the own chunk, which crosses no link.
+
+    Simple hands slices on behind a fence and a flag, `nccl.simple_syncs` flag exchanges between two GPUs later. With
+    little data a hop is that exchange and the bytes of one slice; the other slices hide behind the exchange. With much
+    data all slices follow each other, and the tuner's time of a hop remains.
+    """
+    moved, copied, hops = ring_us(gpu, passes * size * (n - 1) / n), ring_us(gpu, own * size / n), passes * (n - 1)
+    streamed = _hop_us(gpu, protocol) * hops + moved / protocol.part
+    if protocol is SIMPLE:
+        exchange = c["nccl.simple_syncs"] * sync_us(gpu, c, 2)
+        streamed = np.maximum(streamed, exchange * hops + moved / SIMPLE_SLICES)
+    return protocol.start_us + streamed + copied / protocol.part
+
+
+def _hop_us(gpu: Gpu, protocol: Protocol) -> float:
+    """The tuner has one time of a hop for all machines. Where the flight is longer than Hopper's, the hop is longer."""
+    return protocol.hop_us + flight_us(gpu) - FLIGHT_US["hopper"]
 
 
 def _nvls_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
-    """Each direction carries S(1 + 1/n) bytes: one multicast down, one reduced pull up (nccl#1083)."""
-    return c["nccl.nvls_us"] + link_us(gpu, c, size * (1 + 1 / n)) / NVLS_PART[arch_of(gpu)]
+    """Each direction carries S(1 + 1/n) bytes: one multicast down, one reduced pull up (nccl#1083).
+
+    The channels take turns at chunks, and small messages have small chunks. All GPUs exchange flags once a turn.
+    """
+    at_once = NVLS_CHANNELS[arch_of(gpu)] * np.minimum(n, NVLS_HEADS)
+    chunk = np.select([size < most * at_once for most, _ in NVLS_CHUNKS], [chunk for _, chunk in NVLS_CHUNKS], NVLS_CHUNK)
+    turn = sync_us(gpu, c, n) + ring_us(gpu, chunk * at_once * (1 + 1 / n)) / NVLS_PART[arch_of(gpu)]
+    return np.asarray(SIMPLE.start_us + (size / (chunk * at_once) + NVLS_STAGES) * turn)
 
 
 def _alltoall_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
-    moved = link_us(gpu, c, size * (n - 1) / n + c["nccl.self_copy"] * size / n)
-    return BASE_US + c["nccl.simple_syncs"] * sync_us(gpu, c, n) + moved
+    """One hop of Simple, stores to all peers, a copy of the own chunk in memory, and the last chunk of every channel.
+
+    A chunk is stored and then taken out by an SM at `sm.copy_GBps`, which hides behind the next chunk, but for the last.
+    """
+    return alltoall_start_us(gpu, c, size, size / n) + link_us(gpu, c, size * (n - 1) / n)
+
+
+def alltoall_start_us(gpu: Gpu, constants: Constants, sent_bytes: ArrayLike, own_bytes: ArrayLike) -> F64:
+    """Time of an alltoall in which no link is busy. `sent_bytes`: of the buffer; `own_bytes`: its part that stays."""
+    last = np.minimum(np.asarray(sent_bytes, np.float64) / ALLTOALL_CHANNELS, ALLTOALL_CHUNK) / (1e3 * constants["sm.copy_GBps"])
+    return np.asarray(SIMPLE.start_us + _hop_us(gpu, SIMPLE) + hbm_us(gpu, constants, 2 * np.asarray(own_bytes, np.float64)) + last)

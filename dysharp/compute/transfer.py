@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.compute.collectives import link_us, sync_us
+from dysharp.compute.collectives import link_us, round_trip_us, sync_us
 from dysharp.compute.operators import Constants, arch_of, launch_us, overlap
 from dysharp.specs.gpu import Gpu
 
@@ -112,17 +112,26 @@ def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64, gpus: F64) -> F64
 
 
 def alltoall_one_sided_us(
-    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike
+    gpu: Gpu,
+    constants: Constants,
+    tokens: ArrayLike,
+    copies: ArrayLike,
+    row_bytes: ArrayLike,
+    gpus: ArrayLike,
+    *,
+    reads: bool = False,
 ) -> F64:
-    """TensorRT-LLM one-sided NVLink all-to-all, dispatch or combine: put copies in known places, then one barrier.
+    """TensorRT-LLM one-sided NVLink all-to-all. Dispatch: put copies in known places, then one barrier.
 
-    It has one small kernel more than the two-sided form, for the receiver's side. `copies` counts the source's own
-    copy, which crosses no link.
+    Combine `reads`: one barrier, then the source loads the copies from its peers; the first load is a round trip. Both
+    have one small kernel more than the two-sided form, for the receiver's side. `copies` counts the source's own copy,
+    which crosses no link.
     """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
     work = t * (constants["trt.token_us"] + r * row / (1e3 * gpu.n_sms * constants["sm.copy_GBps"]))
     link = link_us(gpu, constants, t * (r - 1) * row)
-    return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + np.maximum(work, link)
+    first = round_trip_us(gpu) if reads else 0.0
+    return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + first + np.maximum(work, link)
 
 
 def alltoall_two_sided_us(

@@ -69,11 +69,11 @@ class _AllReduce:
         elif name == "flags":
             self.before = self.flags()
         elif name == "sync":
+            # A fence waits for a round trip. The Program simulates the acknowledgements of earlier stores.
             m = self.b.hardware
-            # The Program simulates the flight of the flags and the acknowledgements of earlier stores.
-            simulated = 2 * m.lat + (2 * m.lat + m.ack if self.stored else 0)
+            fence = 4 * m.lat + m.responder - (2 * m.lat + m.ack if self.stored else 0)
+            self.before = self.delay("fence", max(1, fence))
             self.before = self.flags()
-            self.before = self.delay("sync", max(1, self.costs.sync_ps - simulated))
         else:
             self.move(name)
         self.stored = name in STORES

@@ -61,6 +61,8 @@ class Validation:
     hold_out: list[dict[str, Any]] = field(default_factory=list)
     beyond: list[dict[str, Any]] = field(default_factory=list)
     """Families beyond the bars, by system and hardware (`beyond.judge`)."""
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """How far the sources of one kernel differ (`sources.disagreements`)."""
     points: tuple[tuple[str, float, float], ...] = ()
     """(family, measured us, predicted us) of every prediction, for a plot."""
     summary: str = ""
@@ -74,7 +76,7 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        return {name: getattr(self, name) for name in (*names, "hold_out", "beyond")}
+        return {name: getattr(self, name) for name in (*names, "hold_out", "beyond", "sources")}
 
 
 def validate_measurements(

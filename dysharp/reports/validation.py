@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
+SOURCE_KEYS = ("family", "source", "other", "n", "least", "median", "most")
 LEGEND = (
     {"column": "`by`", "meaning": "what predicts the family: Programs on the engine, or a rate form of `dysharp.compute`"},
     {"column": "`n`, `n_rows`", "meaning": "number of predictions, number of measurements"},
@@ -101,9 +102,17 @@ def page_of(done: Validation, figure: str = "") -> str:
         parts += [
             "## Beyond the bars",
             "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
-            "families. All-reduces through the switch (`multimem`) and between peers are described in docs/design/0008. "
+            "families; Hybrid-EP has one of its own, `hybrid.rank_us`. The page docs/design/0008 describes all-reduces through the switch "
+            "(`multimem`) and between peers. The hop of NVLink 5 was read off in-switch measurements of GB200, so they are not held out. "
             "`closed_median_ape` is the median error of the closed form.",
             _table(done.beyond, BEYOND_KEYS),
+        ]
+    if done.sources:
+        parts += [
+            "## One kernel, two sources",
+            "No prediction can be nearer to two sources than they are to each other. This table has every case that two sources measured. "
+            "`least`, `median` and `most` say by how much the times of `other` are longer, in percent.",
+            _table(done.sources, SOURCE_KEYS),
         ]
     if done.hold_out:
         parts += [

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
@@ -41,6 +42,7 @@ class Options:
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `n_sm` | SMs of the communication kernels; real form only |
+    | `chunk` | neighbouring tokens that one SM takes at a time; real form only |
     | `permute` | the buffer kernels sort rows by expert and back; False: they keep the order. Real form only |
     | `dispatch` | format of rows: "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128) |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
@@ -51,6 +53,7 @@ class Options:
 
     form: str = "auto"
     n_sm: int = choice_int("hybrid_ep.n_sm")
+    chunk: int = CHUNK_TOKENS
     dispatch: str = "rows"
     permute: bool = True
     compute: bool = True
@@ -64,7 +67,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
     layer = _layer(model, cluster, routing, direction, options)
-    kernels = _Chunks(layer, options.n_sm, permute=options.permute)
+    kernels = _Chunks(layer, options)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
     return layer.build("one_copy_per_gpu")
 
@@ -98,18 +101,20 @@ class _Chunks(SoftwareSteps):
     The warps of an SM have roles that work side by side: load, store, read, sum.
     """
 
-    def __init__(self, layer: LayerBuilder, n_sm: int, *, permute: bool) -> None:
+    def __init__(self, layer: LayerBuilder, options: Options) -> None:
         most = layer.cluster.n_sms
-        if not 1 <= n_sm <= most:
-            raise ConfigError(f"hybrid-ep.n_sm: found {n_sm}, expected 1 to {most} SMs")
+        if not 1 <= options.n_sm <= most:
+            raise ConfigError(f"hybrid-ep.n_sm: found {options.n_sm}, expected 1 to {most} SMs")
+        if options.chunk < 1:
+            raise ConfigError(f"hybrid-ep.chunk: found {options.chunk}, expected at least 1 token")
         super().__init__(layer)
-        self.n, self.permute = n_sm, permute
+        self.n, self.chunk, self.permute = options.n_sm, options.chunk, options.permute
         self.received_copies = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
         self.received_rows = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
 
     def _sm(self, token: I64 | I32) -> I64:
         """The SM that sends a token at its source: chunk i goes to SM i modulo `n_sm`."""
-        return token.astype(np.int64) % self.layer.tokens // CHUNK_TOKENS % self.n
+        return token.astype(np.int64) % self.layer.tokens // self.chunk % self.n
 
     def _probabilities(self, aux_bytes: int) -> int:
         """Bytes of probabilities beside a copy: one per expert of the domain if gate weights ride along, else none."""
@@ -120,6 +125,18 @@ class _Chunks(SoftwareSteps):
         b = self.layer.b
         slots = [[b.semaphore(g, IN_FLIGHT[role], role, "rows") for _ in range(self.n)] for g in range(self.layer.n_gpus)]
         return np.array(slots, np.int32)
+
+    def _looks(self, operator: str, after: I32) -> Batch:
+        """Add a DELAY per token of `layer.sent` on the SM of the token, behind `after[gpu]`.
+
+        One thread of the SM reads the place of the token's row at every GPU of the domain, and issues the copies.
+        """
+        layer, costs = self.layer, self.costs
+        looker = self.issuers("look", Discipline.PROGRAM_ORDER, self.n)[layer.sent_source, self._sm(layer.sent)]
+        look = [0, costs.ps("hybrid.rank_us", layer.n_gpus)]
+        looks = self.copies(operator, look, layer.sent_source, looker, name="look")
+        layer.wait_first(looks, after, stream=looker)
+        return looks
 
     def _buffer_kernel(self, name: str, row_bytes: int) -> I32:
         """Add the kernel between the exchange buffer and the experts' rows. Returns `[gpus]` its DELAYs."""
@@ -155,13 +172,15 @@ class _Chunks(SoftwareSteps):
         loader = self.issuers("load", Discipline.PROGRAM_ORDER, self.n)[layer.sent_source, self._sm(layer.sent)]
         loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.sent_source, loader)
         layer.wait_first(loads, start, stream=loader)
+        looks = self._looks("dispatch", start)
+        layer.wait_each(looks.op, loads.op)
         order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # peers in turn, own GPU first
         # One thread issues a bulk store, so a copy does not cost the warp time that it costs in DeepEP.
         copy = costs.copy_ps("sm.copy_GBps", n_bytes)
         sm = source[order], self._sm(p.token[order])
         storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]
         stores = self.copies("dispatch", [0, copy], source[order], storer)
-        layer.wait_each(stores.op, loads.op[layer.sent_of_pair[order]])
+        layer.wait_each(stores.op, looks.op[layer.sent_of_pair[order]])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         paced = self.paced("dispatch", puts, costs.stores_ps(n_bytes)).op[order]
         layer.wait_each(paced, stores.op)
@@ -191,7 +210,8 @@ class _Chunks(SoftwareSteps):
         reader = self.issuers("read", Discipline.PROGRAM_ORDER, self.n)[sm]
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
         reads = self.copies("combine", [0, copy], puts.to[ask], reader)
-        layer.wait_first(reads, ready, stream=reader)
+        looks = self._looks("combine", ready)
+        layer.wait_each(reads.op, looks.op[layer.sent_of_pair[puts.unit[ask]]])
         layer.wait_each(paced.op[ask], reads.op)
         layer.b.hold(self._in_flight("read")[sm], reads.op, puts.op[ask])
         adder = self.issuers("sum", Discipline.READY_FIFO, self.n)[layer.sent_source, self._sm(layer.sent)]

@@ -22,6 +22,7 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,11 @@ class _AllToAll(SoftwareSteps):
 
     def dispatch(self, order: I64) -> I32:
         """Add Dispatch of the useful rows in `order`. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
-        layer, costs = self.layer, self.costs
+        layer = self.layer
         sent, received = self._rows(layer.row_source), self._rows(layer.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
         if layer.direction == "fwd":  # a backward pass knows the counts
-            layer.wait_each(permute, self.delay("counts", costs.nccl_small_ps + costs.kernel_ps))
+            layer.wait_each(permute, self._counts())
         self._all_to_all("dispatch", permute, layer.dispatch_rows(Discipline.READY_FIFO, order), layer.sent_bytes)
         sort = self.delay("received", self._reorder(received, received))
         self._wait_rows_and_gates(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY), gates=bool(layer.dispatch_aux))
@@ -123,10 +124,16 @@ class _AllToAll(SoftwareSteps):
         With `gates` an all-to-all of gate weights, or of their gradients, runs before `heads`.
         """
         if gates:
-            second = self.delay("gates", self.costs.nccl_start_ps)
+            second = self.delay("gates", self.costs.alltoall_ps(0, 0))
             self.layer.wait_all(second, arrived)
             arrived = second
         self.layer.wait_each(heads, arrived)
+
+    def _counts(self) -> I32:
+        """Add the all-gather of rows per expert, and the kernel that reads them. Returns `[gpus]` DELAYs."""
+        layer, costs = self.layer, self.costs
+        n_bytes = COUNT_BYTES * layer.model.n_experts * layer.n_gpus
+        return self.delay("counts", costs.collective_ps("all_gather", layer.n_gpus, n_bytes) + costs.kernel_ps)
 
     def _rows(self, node: I32) -> I64:
         return np.bincount(node, minlength=self.layer.n_gpus)
@@ -138,10 +145,10 @@ class _AllToAll(SoftwareSteps):
         return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in counts]
 
     def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
-        """Add NCCL's all-to-all after `after` of all GPUs: start, handshakes, own chunk, rows paced as stores."""
+        """Add NCCL's all-to-all after `after` of all GPUs: start, own chunk, last chunks, rows paced as stores."""
         layer, costs = self.layer, self.costs
-        own = costs.value("nccl.self_copy") * costs.stores_ps(n_bytes) * self._rows(puts.node[puts.node == puts.to])
-        start = self.delay(f"{name}.nccl", costs.nccl_start_ps + own.round().astype(np.int64))
+        rows = zip(self._rows(puts.node).tolist(), self._rows(puts.node[puts.node == puts.to]).tolist(), strict=True)
+        start = self.delay(f"{name}.nccl", [costs.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
         layer.wait_all(start, after)
         paced = self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
         layer.wait_each(paced.op, start[paced.node])

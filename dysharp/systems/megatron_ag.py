@@ -178,8 +178,8 @@ class _AllGather(SoftwareSteps):
         """Add NCCL's ring after `after` of all GPUs: start, hops, the own chunk, rows paced by the protocol."""
         layer, costs = self.layer, self.costs
         start_ps, part = costs.ring(layer.n_gpus, layer.routing.n_tokens * n_bytes)
-        pace = costs.stores_ps(n_bytes, part)
-        start = self.delay(f"{name}.nccl", start_ps + round(costs.value("nccl.self_copy") * pace * layer.tokens))
+        pace = costs.ring_ps(n_bytes, part)
+        start = self.delay(f"{name}.nccl", start_ps)
         if after is not None:
             layer.wait_all(start, after)
         paced = self.paced(name, rows, pace, Discipline.PROGRAM_ORDER)

@@ -131,10 +131,12 @@ class _OneSided(_Sided):
         layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
         layer.wait_each(start, finished)
-        ready = self.barrier("combine", "ready", start)
+        # The source reads its copies. A request takes as long as the acknowledgement that a push waits for.
+        asked = self.delay("asked", layer.b.hardware.responder)
+        layer.wait_each(asked, self.barrier("combine", "ready", start))
         puts = layer.combine_puts(Discipline.READY_FIFO)
         paced = self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes))
-        layer.wait_each(paced.op, ready[paced.node])
+        layer.wait_each(paced.op, asked[paced.node])
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
         sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
         layer.wait_each(sums.op[layer.sent_of_pair[puts.unit]], puts.op)

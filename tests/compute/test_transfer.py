@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.compute.collectives import BASE_US, HOP_US, LOW_HOP_US, collective_us, link_us, sync_us
+from dysharp.compute.collectives import (
+    FLIGHT_US,
+    KIB,
+    LL,
+    LL128,
+    MIB,
+    NVLS,
+    NVLS_PART,
+    PROTOCOLS,
+    SIMPLE,
+    collective_us,
+    link_us,
+    ring_protocol,
+    ring_us,
+    round_trip_us,
+    sync_us,
+)
 from dysharp.compute.transfer import (
     CHUNK_TOKENS,
     TRT_LAUNCHES,
@@ -17,7 +33,8 @@ from dysharp.compute.transfer import (
     ll_combine_us,
     ll_dispatch_us,
 )
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import load_cluster
+from dysharp.specs.gpu import Gpu, load_gpu
 
 ROUND = Gpu("round", "hopper", 100, 1000.0, 1000.0, 2000.0, 2000.0, 1000.0, 80.0, 50.0, 100.0, "a machine of round numbers")
 PLAIN = {
@@ -37,9 +54,8 @@ PLAIN = {
     "hopper.ll_combine_link": 0.5,
     "trt.token_us": 0.01,
     "nccl.self_copy": 0.5,
-    "nccl.ll_part": 0.5,
     "nccl.simple_syncs": 2.0,
-    "nccl.nvls_us": 50.0,
+    "hbm.fraction": 0.5,
 }
 
 
@@ -81,8 +97,9 @@ def test_trtllm_by_hand():
     floor = TRT_LAUNCHES * 3.0 + 4.0
     assert float(alltoall_prepare_us(ROUND, PLAIN, 100, 8)) == pytest.approx(floor + 1.0)
     assert float(alltoall_two_sided_us(ROUND, PLAIN, 100, 4, 1000, 8, 0.02)) == pytest.approx(floor + 2.0 + 4.0)
-    # One-sided: the own copy crosses no link, and a small kernel fills in metadata first.
+    # One-sided: the own copy crosses no link, and a small kernel fills in metadata first. Combine reads its rows.
     assert float(alltoall_one_sided_us(ROUND, PLAIN, 100, 4, 1000, 8)) == pytest.approx(3.0 + floor + 3.0)
+    assert float(alltoall_one_sided_us(ROUND, PLAIN, 100, 4, 1000, 8, reads=True)) == pytest.approx(3.0 + floor + 3.0 + 1.5)
 
 
 def test_more_gpus_wait_longer_for_the_last_one():
@@ -93,25 +110,62 @@ def test_more_gpus_wait_longer_for_the_last_one():
 
 
 def test_ring_by_hand():
+    """NCCL takes 20.6 of 25 GB/s per link of Hopper, and half of that with LL, where flags lie beside data."""
+    rate = 1e5 * 20.6 / 25
     size = 80e6
-    moved = (size * 7 / 8 + 0.5 * size / 8) / 1e5
-    simple = BASE_US + 2 * 4.0 + 7 * HOP_US + moved
+    assert PROTOCOLS[int(ring_protocol(ROUND, 1, 8, size))] is SIMPLE
+    simple = 8.4 + 7 * 3.4 + (size * 7 / 8 + 0.5 * size / 8) / rate
     assert float(collective_us(ROUND, PLAIN, "all_gather", 8, size)) == pytest.approx(simple)
     small = 1e4
-    low = BASE_US + 7 * LOW_HOP_US + (small * 7 / 8 + 0.5 * small / 8) / 1e5 / 0.5
+    assert PROTOCOLS[int(ring_protocol(ROUND, 1, 8, small))] is LL
+    low = 6.6 + 7 * 0.6 + (small * 7 / 8 + 0.5 * small / 8) / rate / 0.5
     assert float(collective_us(ROUND, PLAIN, "reduce_scatter", 8, small)) == pytest.approx(low)
 
 
+def test_with_little_data_a_hop_of_simple_is_an_exchange_of_flags_and_half_a_chunk():
+    slow = PLAIN | {"hopper.sync_us": 80.0}
+    size, exchange = 80e6, 2 * 80.0 * (1 / 3) ** 0.5
+    hidden = 8.4 + 7 * exchange + ring_us(ROUND, size * 7 / 8 / 2 + 0.5 * size / 8)
+    assert float(collective_us(ROUND, slow, "all_gather", 8, size)) == pytest.approx(float(hidden))
+
+
+def test_the_tuner_takes_ll_then_ll128_then_simple():
+    """On eight H100 as NCCL 2.29 does; on Blackwell it never takes LL128."""
+    h100, b200 = load_gpu("h100-sxm"), load_gpu("b200")
+    sizes = [4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB]
+    assert [PROTOCOLS[i] for i in ring_protocol(h100, 1, 8, sizes)] == [LL, LL128, LL128, SIMPLE]
+    assert [PROTOCOLS[i] for i in ring_protocol(b200, 1, 8, sizes)] == [LL, LL, SIMPLE, SIMPLE]
+    in_switch = ring_protocol(h100, 2, 8, [MIB, 2 * MIB], in_switch=True)
+    assert in_switch.tolist() == [PROTOCOLS.index(LL), NVLS]
+
+
 def test_in_switch_all_reduce_by_hand_and_from_five_gpus():
-    size = 800e6
-    nvls = 50.0 + size * (1 + 1 / 8) / 1e5 / 0.85
+    """800 MB on 16 channels and 8 GPUs: turns of 64 KiB chunks, and two turns to fill the pipeline."""
+    size, chunks = 800e6, 16 * 8 * 64 * KIB
+    turn = 4.0 + chunks * (1 + 1 / 8) / (1e5 * 20.6 / 25) / NVLS_PART["hopper"]
+    nvls = 8.4 + (size / chunks + 2) * turn
     assert float(collective_us(ROUND, PLAIN, "all_reduce", 8, size)) == pytest.approx(nvls)
     assert float(collective_us(ROUND, PLAIN, "all_reduce", 8, size, nvls=False)) > nvls
     ring = collective_us(ROUND, PLAIN, "all_reduce", 4, size, nvls=False)
     assert float(collective_us(ROUND, PLAIN, "all_reduce", 4, size)) == float(ring)
 
 
+def test_alltoall_by_hand():
+    """32 channels make chunks of 512 KiB, the last of which an SM takes out alone; the own chunk is a copy in memory."""
+    size = 80e6
+    last = 512 * KIB / 50e3
+    own = 2 * size / 8 / (0.5 * 1e6)
+    assert float(collective_us(ROUND, PLAIN, "alltoall", 8, size)) == pytest.approx(8.4 + 3.4 + size * 7 / 8 / 1e5 + own + last)
+
+
+def test_flights_are_those_of_the_packaged_clusters():
+    for name in ("hw-dgx-h100", "hw-dgx-h800", "hw-dgx-b200", "hw-gb200-nvl72"):
+        cluster = load_cluster(name)
+        assert FLIGHT_US[load_gpu(cluster.gpu).arch] == 2 * cluster.link_latency_ps / 1e6
+    assert round_trip_us(load_gpu("gb200")) == pytest.approx(2.4)
+
+
 def test_in_place_copies_no_own_chunk():
     out, inside = (float(collective_us(ROUND, PLAIN, "all_gather", 2, 1e8, in_place=p)) for p in (False, True))
-    assert out - inside == pytest.approx(0.5 * 1e8 / 2 / 1e5)
+    assert out - inside == pytest.approx(0.5 * 1e8 / 2 / (1e5 * 20.6 / 25))
     assert float(link_us(ROUND, {"link.fraction": 0.5}, 1e6)) == 20.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.measured.classify import classify
-from dysharp.measured.family import families_in_bars
+from dysharp.measured.family import all_families
 from dysharp.measured.refit import ratios, refit, stages, to_toml
 from dysharp.measured.validation import BARS
 from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values
@@ -20,7 +20,7 @@ def test_constants_have_meaning_unit_and_rows_and_are_few():
         assert constant.low <= constant.value <= constant.high
         assert constant.meaning
         assert constant.fitted_on
-    assert {family for families, _ in stages(table) for family in families} <= set(families_in_bars())
+    assert {family for families, _ in stages(table) for family in families} <= set(all_families())
     again = fitted_from_toml(to_toml(table, "head"), "x")
     assert {n: c.value for n, c in again.items()} == pytest.approx(fitted_values(), rel=1e-3)
 
@@ -41,7 +41,7 @@ def test_hosts_are_inputs_of_a_machine() -> None:
 
 def test_stages_go_from_one_gpu_to_whole_layers() -> None:
     first = [families[0] for families, _ in stages(fitted())]
-    assert first == ["dense-gemm", "nccl", "deepep-dispatch", "fused-layer"]
+    assert first == ["dense-gemm", "nccl", "deepep-dispatch", "hybrid-ep", "fused-layer"]
 
 
 @pytest.mark.slow

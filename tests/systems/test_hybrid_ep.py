@@ -78,6 +78,17 @@ def test_an_sm_never_has_more_rows_in_flight_than_it_holds(role: str) -> None:
     assert 1 < most <= IN_FLIGHT[role]
 
 
+def test_one_thread_of_an_sm_looks_at_every_gpu_for_each_token() -> None:
+    program = plan(tokens=8 * CHUNK_TOKENS, n_sm=2)
+    trace, _ = run_burst(program)
+    for operator in ("dispatch", "combine"):
+        looks = ops_of(program, f"{operator}.look")
+        assert len(looks) == 4 * 8 * CHUNK_TOKENS
+        one = looks[program.ops.issuer[looks] == program.ops.issuer[looks[0]]]
+        took = np.diff(np.sort(trace.done[one]))
+        assert took.min() >= round(4 * fitted_values()["hybrid.rank_us"] * 1e6)
+
+
 def test_one_copy_per_gpu_each_way() -> None:
     program = plan()
     assert program.declared == plan(form="paper").declared
@@ -100,6 +111,7 @@ def test_rows_are_permuted_or_copied_as_they_lie() -> None:
     [
         ({"n_sm": 0}, "hybrid-ep.n_sm: found 0, expected 1 to 148 SMs"),
         ({"n_sm": 149}, "hybrid-ep.n_sm: found 149"),
+        ({"chunk": 0}, "hybrid-ep.chunk: found 0, expected at least 1 token"),
         ({"dispatch": "fp4"}, "hybrid-ep.dispatch: found 'fp4', expected rows or fp8"),
         ({"form": "unreal"}, "form: found 'unreal', expected one of auto, paper, real"),
     ],

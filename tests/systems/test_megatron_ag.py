@@ -54,7 +54,11 @@ def test_every_token_reaches_every_other_gpu_once() -> None:
 
 @pytest.mark.parametrize("tokens", [4, 64, 512])
 def test_collectives_take_what_nccl_takes(tokens: int) -> None:
-    """The rate form of NCCL's ring, of its faster protocol, and the flight of the last row."""
+    """The rate form of NCCL's ring, of the protocol that it takes, and the flight of the last row.
+
+    On the links of a Program a row of 128 B needs ten flits with its header and acknowledgement, so at most 0.8 of the
+    datasheet are payload. NCCL's rings reach 20.6 of 25 GB/s.
+    """
     model = replace(TINY, hidden=7168, topk=8, n_experts=32)
     program = plan(tokens, model=model)
     trace, _ = run_burst(program)
@@ -62,7 +66,8 @@ def test_collectives_take_what_nccl_takes(tokens: int) -> None:
         rows, start = ops_of(program, f"{operator}.put", f"{operator}.surplus"), ops_of(program, f"{operator}.nccl")
         time_us = (trace.done[rows].max() - trace.issue[start].max()) / 1e6
         closed = float(collective_us(load_gpu("h100-sxm"), fitted_values(), kind, 8, 8 * tokens * model.row_bytes))
-        assert closed < time_us < closed * 1.02 + 1.2
+        framed = 7 * tokens * model.row_bytes / REAL.link_bytes_per_us * (1 / 0.8 - 25 / 20.6)
+        assert closed < time_us < (closed + framed) * 1.02 + 1.2
 
 
 def test_maps_and_probabilities_are_gathered_forward_their_gradients_scattered_backward() -> None:

@@ -53,7 +53,7 @@ def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
         return transfer.alltoall_prepare_us(gpu, constants, case.tokens, case.gpus)
     numbers = (case.tokens, case.copies, case.row_bytes, case.gpus)
     if case.sides == "one":
-        return transfer.alltoall_one_sided_us(gpu, constants, *numbers)
+        return transfer.alltoall_one_sided_us(gpu, constants, *numbers, reads=case.verb == "combine")
     return transfer.alltoall_two_sided_us(gpu, constants, *numbers, constants[_fields_constant(case)])
 
 

@@ -5,7 +5,7 @@ The class turns fitted constants (specs/data/fitted.toml) into picoseconds of op
 
 from __future__ import annotations
 
-from dysharp.compute.collectives import BASE_US, HOP_US, LOW_HOP_US, collective_us, sync_us
+from dysharp.compute.collectives import PROTOCOLS, alltoall_start_us, collective_us, ring_protocol, ring_us, sync_us
 from dysharp.compute.moe import permute_us
 from dysharp.compute.operators import arch_of, hbm_us, launch_us
 from dysharp.errors import ConfigError
@@ -71,25 +71,21 @@ class Software:
         """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`compute.collectives`)."""
         return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
 
-    def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, str]:
-        """An NCCL ring that moves `n_bytes` in total, by the faster of its protocols.
+    def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, float]:
+        """An all-gather or reduce-scatter of `n_bytes` in total by NCCL's ring, with the protocol that its tuner takes.
 
-        Returns (ps before the first byte moves, the argument `part` of `stores_ps` for the bytes).
+        Returns (ps without the time of the bytes on a link, the argument `part` of `ring_ps` for the bytes).
         """
-        moved, hops = n_bytes * (n_gpus - 1) // n_gpus, n_gpus - 1
-        low = self.nccl_small_ps + round(hops * LOW_HOP_US * PS_PER_US), "nccl.ll_part"
-        simple = self.nccl_start_ps + round(hops * HOP_US * PS_PER_US), ""
-        return min(low, simple, key=lambda protocol: protocol[0] + self.stores_ps(moved, protocol[1]))
+        part = PROTOCOLS[int(ring_protocol(self._gpu, 1, n_gpus, n_bytes))].part
+        return self.collective_ps("all_gather", n_gpus, n_bytes) - self.ring_ps(n_bytes * (n_gpus - 1) / n_gpus, part), part
 
-    @property
-    def nccl_start_ps(self) -> int:
-        """Time of start and handshakes of an NCCL collective (Simple protocol), before the first byte moves."""
-        return round(BASE_US * PS_PER_US) + round(self._fitted["nccl.simple_syncs"] * self.sync_ps)
+    def ring_ps(self, n_bytes: float, part: float) -> int:
+        """Time in which a ring brings `n_bytes` out of one GPU, at `part` of its rate."""
+        return round(float(ring_us(self._gpu, n_bytes)) / part * PS_PER_US)
 
-    @property
-    def nccl_small_ps(self) -> int:
-        """Time of an NCCL collective of a few words."""
-        return round(BASE_US * PS_PER_US)
+    def alltoall_ps(self, sent_bytes: int, own_bytes: int) -> int:
+        """Time of NCCL's alltoall of one GPU in which no link is busy. `own_bytes` of `sent_bytes` stay on the GPU."""
+        return round(float(alltoall_start_us(self._gpu, self._fitted, sent_bytes, own_bytes)) * PS_PER_US)
 
     @property
     def sync_ps(self) -> int:

@@ -31,7 +31,7 @@ def test_a_rate_counts_the_rows_that_arrive() -> None:
     ("changed", "reason"),
     [
         ({"measure": "Torch API"}, "times of torch calls"),
-        ({"ep": 24}, "more than 16 GPUs"),
+        ({"ep": 24}, "no packaged cluster of 24 b200"),
         ({"dtype": "int3"}, "int3"),
         ({"sms": 3.5}, "no whole number of SMs"),
     ],
