@@ -15,7 +15,7 @@ def test_every_choice_is_complete() -> None:
     assert len(list_choices()) >= 14
     for c in list_choices():
         assert c.reason
-        assert c.source in ("paper", "derived", "assumed")
+        assert c.source in ("paper", "derived", "inferred", "assumed")
         assert isinstance(c.value, str) or (c.low is not None and c.high is not None)
 
 
