@@ -178,10 +178,12 @@ class Check:
 class Variant:
     """The points of a figure at other values of free choices (`choices`: sorted pairs of name and value).
 
-    `fidelity`: only points of this fidelity take the other values; "" = all points.
+    `systems`, `fidelity`: only these points take the other values, because the choices do nothing to the others;
+    empty = all points.
     """
 
     choices: tuple[tuple[str, Scalar], ...]
+    systems: tuple[str, ...] = ()
     fidelity: str = ""
 
     @property
@@ -266,7 +268,7 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
         _has_points(check, points, f"{where}: check[{i}]")
     models = tuple(dict.fromkeys(p.model for p in points))
     title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
-    variants = tuple(_variant(v, f"{where}: variants[{i}]") for i, v in enumerate(table.get("variants", [])))
+    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(table.get("variants", [])))
     if bool(variants) != any(check.variants for check in checks):
         raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
     return Figure(name, title or name, source, points, checks, text, models, variants)
@@ -277,15 +279,18 @@ class _Variant:
     """One table of [[variants]]."""
 
     choices: dict[str, Scalar]
+    systems: tuple[str, ...] = ()
     fidelity: str = ""
 
 
-def _variant(table: dict[str, Any], where: str) -> Variant:
+def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Variant:
     _known(table, set(_Variant.__slots__), where)
     given = _typed(_Variant, table, where)
     _word(given.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
+    for name in given.systems:
+        _word(name, tuple(dict.fromkeys(p.system for p in points)), f"{where}.systems")
     with choices_overridden(given.choices):  # refuses unknown names and values out of range
-        return Variant(tuple(sorted(given.choices.items())), given.fidelity)
+        return Variant(tuple(sorted(given.choices.items())), given.systems, given.fidelity)
 
 
 def _listed(value: Any) -> Any:

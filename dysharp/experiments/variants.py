@@ -32,7 +32,7 @@ def _pairs(values: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
 
 def variant_point(point: Point, variant: Variant) -> Point:
     """The point that takes the place of `point` in `variant`: `point` itself if the variant does not touch it."""
-    if variant.fidelity and point.fidelity != variant.fidelity:
+    if point.system not in (variant.systems or (point.system,)) or point.fidelity != (variant.fidelity or point.fidelity):
         return point
     return with_choices(point, dict(variant.choices))
 

@@ -129,7 +129,7 @@ UNITS = {
     "traffic_GB": "payload (GB)",
     "time_us": "layer time (us)",
     "over_packet": "time at burst level over time at packet level",
-    "comm_share": "share of the layer time in which no GEMM runs",
+    "comm_share": "exposed communication over layer time",
     "payload_efficiency": "payload efficiency (%)",
     "encoded_over_closed": "encoded packets over closed form",
     "of_ideal": "payload efficiency over ideal",
@@ -217,15 +217,12 @@ def _place(check: Check, point: Point, among: Iterable[Point], rows: Rows) -> st
 
 
 def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
-    not_judged = partial and check.reduce != "each" and check.claimed
-    if not_judged:
-        check = unclaimed(check)
+    """The lines of a check. `partial`: points of some models only; a claim over all points is then not judged."""
     measured = {p: v for p in rows if _matches(check, p) and (v := MEASURES[check.metric](p, check, rows)) is not None}
     label = _label(check)
     if not measured:
-        # With --models a check may have no point. Its claim is then not judged.
-        outcome = ABSENT if check.claimed and not partial else NOT_JUDGED if check.claimed or not_judged else NO_CLAIM
-        return [Result(check.name, label, check.paper, None, "-", check.status, outcome, "no point was run")]
+        outcome = NO_CLAIM if not check.claimed else NOT_JUDGED if partial else ABSENT
+        return [Result(check.name, label, check.paper, None, "-", check.status, outcome)]
     reason = f"{check.reason}. Run: {check.ablation}" if check.ablation else check.reason
     if check.reduce == "each":
         numbers = [(_place(check, p, measured, rows), label, value) for p, value in measured.items()]
@@ -234,7 +231,9 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
     out = []
     for place, what, value in numbers:
         outcome, words = outcome_of(check, value)
-        out.append(Result(place, what, check.paper, value, words, check.status, NOT_JUDGED if not_judged else outcome, reason))
+        if partial and check.claimed and check.reduce != "each":
+            outcome = NOT_JUDGED
+        out.append(Result(place, what, check.paper, value, words, check.status, outcome, reason))
     return out
 
 
@@ -242,10 +241,12 @@ def _judge_variant(check: Check, variant: Variant, rows: Rows, partial: bool) ->
     """The lines of a check for `rows` of a variant. A variant claims nothing: it says whether the bounds would hold."""
     out = []
     for result in _judge_one(unclaimed(check), rows, partial):
-        inside, words = (False, "-") if result.ours is None else _within(check, result.ours)
-        outcome = NO_CLAIM if result.ours is None or partial or not check.bounded else INSIDE if inside else BEYOND
-        place = f"{result.point}; {variant.label}"
-        out.append(replace(result, point=place, tolerance=words or "-", status="other_choice", outcome=outcome, reason=""))
+        if result.ours is None:
+            continue
+        inside, words = _within(check, result.ours)
+        judged = check.bounded and not (partial and check.reduce != "each")
+        outcome = (INSIDE if inside else BEYOND) if judged else NO_CLAIM
+        out.append(replace(result, point=f"{result.point}; {variant.label}", tolerance=words or "-", status="other_choice", outcome=outcome))
     return out
 
 
