@@ -31,6 +31,7 @@ METRICS = (
     "of_ideal",
     "over_explicit",
     "al_hit_rate",
+    "hit_over_infinite",
     "al_read_rate",
     "no_eviction_rate",
     "extra_flits",

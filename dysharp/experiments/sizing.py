@@ -92,6 +92,13 @@ def al_hit_rate(point: Point, rows: Rows) -> float | None:
     return _part(rows[point], "al_tlb", "hits", "lookups")
 
 
+def hit_over_infinite(point: Point, rows: Rows) -> float | None:
+    """Hit rate of the AL TLB divided by the hit rate with the largest table."""
+    base = largest(point, rows)
+    here, there = al_hit_rate(point, rows), al_hit_rate(base, rows) if base in rows else None
+    return here / there if here is not None and there else None
+
+
 def al_read_rate(point: Point, rows: Rows) -> float | None:
     """Reads of the AL Table in memory per lookup. A miss that joins a pending read does not count."""
     return _part(rows[point], "al_tlb", "misses", "lookups")
@@ -191,6 +198,7 @@ def _part(row: dict[str, Any], block: str, part: str, whole: str) -> float | Non
 
 MEASURES = {
     "al_hit_rate": al_hit_rate,
+    "hit_over_infinite": hit_over_infinite,
     "al_read_rate": al_read_rate,
     "no_eviction_rate": no_eviction_rate,
     "extra_flits": extra_flits,
@@ -206,6 +214,7 @@ MEASURES = {
 }
 UNITS = {
     "al_hit_rate": "hit rate of the AL TLB",
+    "hit_over_infinite": "hit rate of the AL TLB over the largest table",
     "al_read_rate": "reads of the AL Table per lookup",
     "no_eviction_rate": "reduction sessions that are not evicted",
     "extra_flits": "extra flits over the largest table",

@@ -250,7 +250,7 @@ def test_variants_run_only_what_they_change(tmp_path: Path) -> None:
     assert [(r.point, r.ours, r.status, r.outcome) for r in results] == [
         ("faster", 2.0, "reproduced", "holds"),
         ("faster; dysharp.replica_form=extension", pytest.approx(20 / 12), "other_choice", "within"),
-        ("faster; machine.vcs_per_class=4", 0.05, "other_choice", "outside"),
+        ("faster; machine.vcs_per_class=4", pytest.approx(0.05), "other_choice", "outside"),
     ]
     assert not in_direction(figure, "bwd").variants
 
@@ -274,7 +274,7 @@ def test_burst_level_over_packet_level() -> None:
 def test_every_gap_is_outside_the_published_bounds_and_every_claim_of_a_figure_can_fail() -> None:
     for name in list_figures():
         figure = load_figure(name)
-        assert name.startswith("sizing") or any(check.claimed for check in figure.checks), name
+        assert any(check.claimed for check in figure.checks), name
         for check in figure.checks:
             if check.expected is not None:
                 assert outcome_of(check, check.expected)[0] == "holds", (name, check.name)
