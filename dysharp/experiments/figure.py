@@ -33,6 +33,7 @@ METRICS = (
     "al_hit_rate",
     "hit_over_infinite",
     "al_read_rate",
+    "no_read_rate",
     "no_eviction_rate",
     "extra_flits",
     "over_infinite",

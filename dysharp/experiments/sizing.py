@@ -104,6 +104,12 @@ def al_read_rate(point: Point, rows: Rows) -> float | None:
     return _part(rows[point], "al_tlb", "misses", "lookups")
 
 
+def no_read_rate(point: Point, rows: Rows) -> float | None:
+    """Share of lookups that cause no read of the AL Table: hits, and packets that wait for a read under way."""
+    reads = al_read_rate(point, rows)
+    return None if reads is None else 1 - reads
+
+
 def no_eviction_rate(point: Point, rows: Rows) -> float | None:
     """Share of reduction sessions that end without an eviction (the paper's hit rate)."""
     evicted = _part(rows[point], "reduction", "evictions", "sessions")
@@ -200,6 +206,7 @@ MEASURES = {
     "al_hit_rate": al_hit_rate,
     "hit_over_infinite": hit_over_infinite,
     "al_read_rate": al_read_rate,
+    "no_read_rate": no_read_rate,
     "no_eviction_rate": no_eviction_rate,
     "extra_flits": extra_flits,
     "over_infinite": over_infinite,
@@ -216,6 +223,7 @@ UNITS = {
     "al_hit_rate": "hit rate of the AL TLB",
     "hit_over_infinite": "hit rate of the AL TLB over the largest table",
     "al_read_rate": "reads of the AL Table per lookup",
+    "no_read_rate": "lookups of the AL TLB that cause no read of the AL Table",
     "no_eviction_rate": "reduction sessions that are not evicted",
     "extra_flits": "extra flits over the largest table",
     "over_infinite": "time over the largest table",
