@@ -41,8 +41,8 @@ def _store(folder: str | None) -> Store:
     return Store(Path(folder)) if folder else Store.default()
 
 
-def _chosen(names: Sequence[str], every: bool, models: str | None, direction: str) -> list[tuple[Figure, list[Point]]]:
-    """The figures asked for, each with its points to run, those of its variants last."""
+def _chosen(names: Sequence[str], every: bool, models: str | None, direction: str, variants: bool) -> list[tuple[Figure, list[Point]]]:
+    """The figures asked for, each with its points to run, those of its `variants` last."""
     from dysharp.experiments import in_direction, load_figure, variant_points
 
     keep = None if models is None else {m.strip() for m in models.split(",")}
@@ -52,7 +52,7 @@ def _chosen(names: Sequence[str], every: bool, models: str | None, direction: st
             if not every:
                 raise ConfigError(f"--models: found {unknown!r} in {figure.name}{nearest(unknown, figure.models)}")
     base = [(f, [p for p in f.points if keep is None or p.model in keep]) for f in figures]
-    return [(f, points + variant_points(f, points)) for f, points in base]
+    return [(f, points + (variant_points(f, points) if variants else [])) for f, points in base]
 
 
 def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
@@ -83,12 +83,13 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @store_flag
 @click.option("--report", metavar="FILE.md", help="Also write the tables as Markdown.")
 @click.option("--plot", metavar="FILE", help="Also draw the window map into FILE (.svg or .png); only with figure `windows`.")
+@click.option("--variants/--no-variants", default=True, help="Also run the figures' points at other values of free choices.  [default: on]")
 @click.option("--check", is_flag=True, help="For maintainers: exit code 1 when a claim of this version of the model does not hold.")
 @json_flag
 @click.pass_context
 def reproduce(
     ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, tornado_model: str, models: str | None, direction: str,
-    jobs: int, store: str | None, report: str | None, plot: str | None, check: bool, as_json: bool,
+    jobs: int, store: str | None, report: str | None, plot: str | None, variants: bool, check: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
 
@@ -116,7 +117,7 @@ def reproduce(
             raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
     where = _store(store)
     out, pages, all_hold, all_ran = [], [], True, True
-    for figure, points in _chosen(names, every, models, direction):
+    for figure, points in _chosen(names, every, models, direction, variants):
         rows, failed = _run(points, where, jobs, figure.name)
         results, holds = judge(figure, rows)
         all_hold, all_ran = all_hold and holds, all_ran and not failed
@@ -133,6 +134,7 @@ def reproduce(
         all_ran = all_ran and fine
     if report is not None:
         asked = ["--all"] * every or list(figures)
+        asked += ["--no-variants"] * (not variants)
         asked += ["--tornado"] * tornado + [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
         head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
         write_text(report, head + "\n".join(pages))

@@ -63,7 +63,7 @@ def test_every_packaged_figure_loads_and_names_its_source() -> None:
         ("at_least = 0.1", "at_least = 0.1\nexpected = 1.0", r"found expected = 1.0 and band = None, expected both or none"),
         ("at_least = 0.1", "at_least = 0.1\nvariants = true", r"found 0 variants, expected \[\[variants\]\] if a check has variants = true"),
         ("[[check]]", '[[variants]]\nchoices = { "machine.vcs" = 4 }\n[[check]]', r"unknown choice 'machine.vcs'; did you mean"),
-        ("[[check]]", '[[variants]]\nchoice = { "machine.vcs_per_class" = 4 }\n[[check]]', r'variants\[0\].choice: unknown key; did you mean "choices"'),
+        ("[[check]]", '[[variants]]\nchoice = { "machine.vcs" = 4 }\n[[check]]', r'variants\[0\].choice: unknown key; did you mean "choices"'),
         ("at_least = 0.1\n", "", r"found status 'reproduced', expected a bound"),
         ('systems = ["dysharp", "deepep"]', 'systems = "dysharp"', r"points.systems: found 'dysharp', input should be a valid tuple"),
         ("tokens = 32", 'tokens = "many"', r"points.tokens.0: found 'many', input should be a valid integer"),
