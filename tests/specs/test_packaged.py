@@ -10,8 +10,8 @@ import pytest
 from dysharp import specs
 from dysharp.errors import ConfigError
 from dysharp.specs import list_clusters, load_cluster, load_model
-from dysharp.specs.catalog import DATA
 from dysharp.specs.gpu import load_gpu
+from dysharp.specs.reading import DATA
 
 # name: hidden, expert_hidden, experts, topk, tokens
 PAPER = {
