@@ -13,9 +13,10 @@ def header_of(workload: Workload) -> tuple[str, ...]:
     model, cluster = request.model, request.cluster
     costs = "software costs are charged" if cluster.software_costs else "no software cost is charged"
     basis = "the papers' assumptions" if cluster.family == "paper" else "calibrated to measurements"
+    sent = "; Dispatch in FP8" if model.dispatch_format == "fp8" else ""
     lines = [
         f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
-        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {DIRECTIONS[request.direction]}",
+        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {DIRECTIONS[request.direction]}{sent}",
         f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
         *((host_line(cluster),) if cluster.family == "hw" else ()),

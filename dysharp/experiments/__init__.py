@@ -3,6 +3,20 @@
 from dysharp.experiments.figure import Check, Figure, Point, in_direction, list_figures, load_figure
 from dysharp.experiments.runner import check_points, run_points
 from dysharp.experiments.store import Store
+from dysharp.experiments.variants import variant_points
 from dysharp.experiments.verdict import Result, judge
 
-__all__ = ["Check", "Figure", "Point", "Result", "Store", "check_points", "in_direction", "judge", "list_figures", "load_figure", "run_points"]
+__all__ = [
+    "Check",
+    "Figure",
+    "Point",
+    "Result",
+    "Store",
+    "check_points",
+    "in_direction",
+    "judge",
+    "list_figures",
+    "load_figure",
+    "run_points",
+    "variant_points",
+]

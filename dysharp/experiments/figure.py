@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.reading import parse_toml, read_text
 
 REDUCTIONS = ("geomean", "max", "min", "each")
@@ -30,10 +31,14 @@ METRICS = (
     "of_ideal",
     "over_explicit",
     "al_hit_rate",
+    "hit_over_infinite",
     "al_read_rate",
+    "no_read_rate",
     "no_eviction_rate",
     "extra_flits",
     "over_infinite",
+    "over_packet",
+    "comm_share",
     "arrival_rate",
     "lifetime_us",
     "law",
@@ -44,10 +49,19 @@ METRICS = (
     "hit_knee",
 )
 COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
-STATUSES = ("reproduced", "gap", "no_published_value")
+STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
+"""The claim of a check.
+
+| status | claim |
+|---|---|
+| reproduced | the value is within the published bounds |
+| fitted | as reproduced; but an input was chosen for this value, so it supports nothing |
+| gap | the value is outside the published bounds, where `expected` says |
+| no_published_value | none, or only that the value is where `expected` says |
+"""
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")
-KEYS = {"title", "source", "text", "points", "check"}
+KEYS = {"title", "source", "text", "points", "check", "variants"}
 CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
 PACKET_FORMAT = "packet-format"  # pseudo-system: flits of packets (isa/efficiency.py), not simulated
 CALCULATED = {  # pseudo-system -> metrics
@@ -116,9 +130,18 @@ class Point:
 class Check:
     """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
 
-    A check takes the points of `system` that match `models`, `routing` and `options`; an option's value may be a list
-    of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric `kept`).
-    `within`: tolerance relative to `paper`. `verdict.MEASURES` explains the metrics.
+    A check takes the points of `system` that match `models`, `routing`, `fidelity` and `options`; an option's value may
+    be a list of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric
+    `kept`). `verdict.MEASURES` explains the metrics.
+
+    | field | meaning |
+    |---|---|
+    | `paper`, `within` | the published value, and the tolerance relative to it |
+    | `at_least`, `at_most` | bounds that the published text gives, where it gives no value |
+    | `expected`, `band` | the value of this model version, and how far (relative) it may move unnoticed |
+    | `variants` | whether the check is also shown for each variant of the figure |
+
+    A gap lies outside the published bounds. It needs `expected` and `band`, so that a gap that grows is seen.
     """
 
     name: str
@@ -128,20 +151,51 @@ class Check:
     reduce: str = "geomean"
     models: tuple[str, ...] = ()
     routing: str | None = None
+    fidelity: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    variants: bool = False
     against: str | None = None
     paper: float | None = None
     within: float | None = None  # relative
     at_least: float | None = None
     at_most: float | None = None
+    expected: float | None = None
+    band: float | None = None  # relative
     status: str = "no_published_value"
     reason: str = ""
     ablation: str = ""
 
+    @property
+    def bounded(self) -> bool:
+        """Whether a published text bounds the value."""
+        return any(v is not None for v in (self.within, self.at_least, self.at_most))
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the check can fail."""
+        return self.bounded or self.expected is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The points of a figure at other values of free choices (`choices`: sorted pairs of name and value).
+
+    `systems`, `fidelity`: only these points take the other values, because the choices do nothing to the others;
+    empty = all points.
+    """
+
+    choices: tuple[tuple[str, Scalar], ...]
+    systems: tuple[str, ...] = ()
+    fidelity: str = ""
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.choices)
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A named set of points and checks."""
+    """A named set of points and checks. `variants`: the same points at other values of choices, for comparison."""
 
     name: str
     title: str
@@ -150,6 +204,7 @@ class Figure:
     checks: tuple[Check, ...]
     text: str = ""
     models: tuple[str, ...] = field(default=())
+    variants: tuple[Variant, ...] = ()
 
 
 def list_figures() -> list[str]:
@@ -174,19 +229,20 @@ def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
 def in_direction(figure: Figure, direction: str) -> Figure:
     """The figure for the pass `direction`.
 
-    Papers claim numbers of forward passes only, so other passes have no claims.
+    Papers claim numbers of forward passes only, so other passes have no claims and no variants.
     """
     _word(direction, DIRECTIONS, "direction")
     if direction == "fwd":
         return figure
     points = tuple(p if p.system in CALCULATED else replace(p, direction=direction) for p in figure.points)
     title = f"{figure.title}; with --direction {direction}"
-    return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)))
+    return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)), variants=())
 
 
 def unclaimed(check: Check) -> Check:
     """The check without its claim."""
-    return replace(check, status="no_published_value", reason="", ablation="", within=None, at_least=None, at_most=None)
+    bare = replace(check, status="no_published_value", reason="", ablation="", within=None, at_least=None, at_most=None)
+    return replace(bare, expected=None, band=None, variants=False)
 
 
 def _known(table: Any, valid: set[str], where: str) -> None:
@@ -214,7 +270,29 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
         _has_points(check, points, f"{where}: check[{i}]")
     models = tuple(dict.fromkeys(p.model for p in points))
     title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
-    return Figure(name, title or name, source, points, checks, text, models)
+    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(table.get("variants", [])))
+    if bool(variants) != any(check.variants for check in checks):
+        raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
+    return Figure(name, title or name, source, points, checks, text, models, variants)
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One table of [[variants]]."""
+
+    choices: dict[str, Scalar]
+    systems: tuple[str, ...] = ()
+    fidelity: str = ""
+
+
+def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Variant:
+    _known(table, set(_Variant.__slots__), where)
+    given = _typed(_Variant, table, where)
+    _word(given.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
+    for name in given.systems:
+        _word(name, tuple(dict.fromkeys(p.system for p in points)), f"{where}.systems")
+    with choices_overridden(given.choices):  # refuses unknown names and values out of range
+        return Variant(tuple(sorted(given.choices.items())), given.systems, given.fidelity)
 
 
 def _listed(value: Any) -> Any:
@@ -278,6 +356,7 @@ def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
         ("system", (check.system,), systems),
         ("over", (check.over,) if check.over else (), systems),
         ("models", check.models, dict.fromkeys(p.model for p in points)),
+        ("fidelity", () if check.fidelity is None else (check.fidelity,), dict.fromkeys(p.fidelity for p in points)),
         ("routing", () if check.routing is None else (check.routing,), dict.fromkeys(p.routing for p in points)),
         ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),
         ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options)),
@@ -296,6 +375,10 @@ def _check(table: dict[str, Any], where: str) -> Check:
         raise ConfigError(f"{where}.against: found {check.against!r}, expected a routing if the metric is kept, else none")
     if check.status == "gap" and not (check.reason and check.ablation):
         raise ConfigError(f"{where}: found a gap without a reason or without an ablation command, expected both")
+    if check.status == "gap" and check.expected is None:
+        raise ConfigError(f"{where}: found a gap without an expected value, expected expected = VALUE and band = RELATIVE")
+    if (check.expected is None) != (check.band is None):
+        raise ConfigError(f"{where}: found expected = {check.expected} and band = {check.band}, expected both or none")
     if (check.metric in COMPARED) != bool(check.over):
         raise ConfigError(f"{where}.over: found {check.over!r}, expected a system if the metric is one of {', '.join(COMPARED)}, else none")
     for system, metrics in CALCULATED.items():
@@ -303,7 +386,6 @@ def _check(table: dict[str, Any], where: str) -> Check:
             raise ConfigError(f"{where}.metric: found {check.metric!r} of {check.system!r}, expected {' or '.join(metrics)} of {system} only")
     if check.within is not None and check.paper is None:
         raise ConfigError(f"{where}.within: found a tolerance without the paper's value, expected both")
-    judged = any(v is not None for v in (check.within, check.at_least, check.at_most))
-    if (check.status != "no_published_value") != judged:
+    if (check.status != "no_published_value") != check.bounded:
         raise ConfigError(f"{where}: found status {check.status!r}, expected a bound (within, at_least, at_most) if the status is a claim, else none")
     return check

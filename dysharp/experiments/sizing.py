@@ -92,9 +92,22 @@ def al_hit_rate(point: Point, rows: Rows) -> float | None:
     return _part(rows[point], "al_tlb", "hits", "lookups")
 
 
+def hit_over_infinite(point: Point, rows: Rows) -> float | None:
+    """Hit rate of the AL TLB divided by the hit rate with the largest table."""
+    base = largest(point, rows)
+    here, there = al_hit_rate(point, rows), al_hit_rate(base, rows) if base in rows else None
+    return here / there if here is not None and there else None
+
+
 def al_read_rate(point: Point, rows: Rows) -> float | None:
     """Reads of the AL Table in memory per lookup. A miss that joins a pending read does not count."""
     return _part(rows[point], "al_tlb", "misses", "lookups")
+
+
+def no_read_rate(point: Point, rows: Rows) -> float | None:
+    """Share of lookups that cause no read of the AL Table: hits, and packets that wait for a read under way."""
+    reads = al_read_rate(point, rows)
+    return None if reads is None else 1 - reads
 
 
 def no_eviction_rate(point: Point, rows: Rows) -> float | None:
@@ -191,7 +204,9 @@ def _part(row: dict[str, Any], block: str, part: str, whole: str) -> float | Non
 
 MEASURES = {
     "al_hit_rate": al_hit_rate,
+    "hit_over_infinite": hit_over_infinite,
     "al_read_rate": al_read_rate,
+    "no_read_rate": no_read_rate,
     "no_eviction_rate": no_eviction_rate,
     "extra_flits": extra_flits,
     "over_infinite": over_infinite,
@@ -206,7 +221,9 @@ MEASURES = {
 }
 UNITS = {
     "al_hit_rate": "hit rate of the AL TLB",
+    "hit_over_infinite": "hit rate of the AL TLB over the largest table",
     "al_read_rate": "reads of the AL Table per lookup",
+    "no_read_rate": "lookups of the AL TLB that cause no read of the AL Table",
     "no_eviction_rate": "reduction sessions that are not evicted",
     "extra_flits": "extra flits over the largest table",
     "over_infinite": "time over the largest table",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError
 from dysharp.experiments.figure import Figure, Point
 from dysharp.experiments.runner import Rows
+from dysharp.experiments.variants import with_choices
 from dysharp.experiments.verdict import Result
 from dysharp.specs import Choice, Scalar, list_choices
 
@@ -37,23 +38,8 @@ def values_of(choice: Choice) -> list[Scalar]:
 
 def points_of(model: str, choices: dict[str, Scalar], *, gpus: int | None = None, tokens: int | None = None) -> dict[str, Point]:
     """{system: point} under uniform routing with `choices`. A choice that is a system's option becomes an option."""
-    from dysharp.api.options import option_choices
-    from dysharp.systems import get_system
-
-    out = {}
-    for system in (SYSTEM, *BASELINES):
-        own = {field: c.name for field, c in option_choices(get_system(system)).items() if c is not None}
-        options = tuple(sorted((field, choices[name]) for field, name in own.items() if name in choices))
-        rest = tuple(sorted((name, value) for name, value in choices.items() if not _is_option(name)))
-        out[system] = Point(system, model, CLUSTER, "uniform", gpus=gpus, tokens=tokens, options=options, choices=rest)
-    return out
-
-
-def _is_option(name: str) -> bool:
-    from dysharp.api.options import option_choices
-    from dysharp.systems import all_systems
-
-    return any(c is not None and c.name == name for s in all_systems().values() for c in option_choices(s).values())
+    plain = Point(SYSTEM, model, CLUSTER, "uniform", gpus=gpus, tokens=tokens)
+    return {system: with_choices(replace(plain, system=system), choices) for system in (SYSTEM, *BASELINES)}
 
 
 def tornado_points(model: str, *, gpus: int | None = None, tokens: int | None = None) -> list[Point]:
@@ -131,4 +117,4 @@ def _percent(change: float) -> str:
 
 
 def _line(place: str, baseline: str, ratio: float, change: str) -> Result:
-    return Result(place, f"speedup of {SYSTEM} over {baseline}", None, ratio, change, "no_published_value", True)
+    return Result(place, f"speedup of {SYSTEM} over {baseline}", None, ratio, change, "no_published_value")

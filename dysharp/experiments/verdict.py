@@ -9,14 +9,20 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.experiments import sizing
-from dysharp.experiments.figure import CALCULATED, Check, Figure, Point, unclaimed
+from dysharp.experiments.figure import CALCULATED, Check, Figure, Point, Variant, unclaimed
+from dysharp.experiments.variants import variant_point
 
 Rows = dict[Point, dict[str, Any]]
 
 
+NO_CLAIM, HOLDS, NOT_JUDGED = "", "holds", "not judged"
+OUTSIDE, CLOSED, MOVED, ABSENT = "does not hold", "gap has closed", "not the expected value", "no point was run"
+INSIDE, BEYOND = "within", "outside"  # of a variant, which claims nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the table. `holds`: the claim of `status` is true. A gap that has closed does not hold."""
+    """One line of the table. `outcome`: what became of the claim, one of the words above."""
 
     point: str
     metric: str
@@ -24,8 +30,13 @@ class Result:
     ours: float | None
     tolerance: str
     status: str
-    holds: bool
+    outcome: str = NO_CLAIM
     reason: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """False only for a claim that was judged and is not true."""
+        return self.outcome not in (OUTSIDE, CLOSED, MOVED, ABSENT)
 
 
 def _total(row: dict[str, Any]) -> float:
@@ -56,6 +67,20 @@ def _traffic_cut(point: Point, check: Check, rows: Rows) -> float | None:
     other = _partner(point, check, rows)
     moved = 0.0 if other is None else _total(other)
     return 1.0 - _total(rows[point]) / moved if moved else None  # "ideal" moves no payload
+
+
+def _over_packet(point: Point, check: Check, rows: Rows) -> float | None:
+    """Time at burst level divided by the time of the same system and workload at packet level."""
+    if point.fidelity == "packet":
+        return None
+    same = replace(point, fidelity="packet").workload
+    other = next((row for p, row in rows.items() if p.system == point.system and p.workload == same), None)
+    return None if other is None else float(rows[point]["time_us"]) / float(other["time_us"])
+
+
+def _comm_share(point: Point, check: Check, rows: Rows) -> float | None:
+    """Share of the layer time that communication adds: the exposed communication."""
+    return float(rows[point]["exposed_comm_us"]) / float(rows[point]["time_us"])
 
 
 def _bound_share(point: Point, check: Check, rows: Rows) -> float | None:
@@ -93,6 +118,8 @@ MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
     "bound_share": _bound_share,
     "over_best": _over_best,
     "kept": _kept,
+    "over_packet": _over_packet,
+    "comm_share": _comm_share,
     "traffic_GB": _traffic,
     "time_us": _field("time_us"),
     **{name: _sized(measure) for name, measure in sizing.MEASURES.items()},
@@ -101,6 +128,8 @@ MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
 UNITS = {
     "traffic_GB": "payload (GB)",
     "time_us": "layer time (us)",
+    "over_packet": "time at burst level over time at packet level",
+    "comm_share": "exposed communication over layer time",
     "payload_efficiency": "payload efficiency (%)",
     "encoded_over_closed": "encoded packets over closed form",
     "of_ideal": "payload efficiency over ideal",
@@ -118,6 +147,7 @@ def _reduce(values: list[float], how: str) -> float:
 
 
 def _within(check: Check, value: float) -> tuple[bool, str]:
+    """Whether `value` is inside the published bounds, and these bounds in words."""
     parts, inside = [], True
     if check.within is not None and check.paper is not None:
         inside &= abs(value / check.paper - 1) <= check.within
@@ -128,7 +158,29 @@ def _within(check: Check, value: float) -> tuple[bool, str]:
     if check.at_most is not None:
         inside &= value <= check.at_most
         parts.append(f"at most {check.at_most:g}")
-    return inside, ", ".join(parts) or "-"
+    return inside, ", ".join(parts)
+
+
+def _as_expected(check: Check, value: float) -> tuple[bool, str]:
+    """Whether `value` is in the band around the value of this model version, and the band in words."""
+    if check.expected is None or check.band is None:
+        return True, ""
+    width = check.band * abs(check.expected)
+    return abs(value - check.expected) <= width, f"expected {check.expected:g} +- {100 * check.band:g} %"
+
+
+def outcome_of(check: Check, value: float) -> tuple[str, str]:
+    """(what became of the claim, the bounds in words)."""
+    inside, bounds = _within(check, value)
+    as_expected, band = _as_expected(check, value)
+    words = "; ".join(filter(None, (bounds, band))) or "-"
+    if not check.claimed:
+        return NO_CLAIM, words
+    if check.status in ("reproduced", "fitted") and not inside:
+        return OUTSIDE, words
+    if check.status == "gap" and inside:
+        return CLOSED, words
+    return (HOLDS if as_expected else MOVED), words
 
 
 def _matches(check: Check, point: Point) -> bool:
@@ -137,6 +189,7 @@ def _matches(check: Check, point: Point) -> bool:
         point.system == check.system
         and (not check.models or point.model in check.models)
         and (check.routing is None or point.routing == check.routing)
+        and (check.fidelity is None or point.fidelity == check.fidelity)
         and all(options.get(name) in (value if isinstance(value, list) else [value]) for name, value in check.options.items())
     )
 
@@ -164,13 +217,12 @@ def _place(check: Check, point: Point, among: Iterable[Point], rows: Rows) -> st
 
 
 def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
-    if partial and check.reduce != "each":
-        check = unclaimed(check)
+    """The lines of a check. `partial`: points of some models only; a claim over all points is then not judged."""
     measured = {p: v for p in rows if _matches(check, p) and (v := MEASURES[check.metric](p, check, rows)) is not None}
-    label, claimed = _label(check), check.status != "no_published_value"
+    label = _label(check)
     if not measured:
-        # With --models a check may have no point. Its claim is then not judged.
-        return [Result(check.name, label, check.paper, None, "-", check.status, partial or not claimed, "no point was run")]
+        outcome = NO_CLAIM if not check.claimed else NOT_JUDGED if partial else ABSENT
+        return [Result(check.name, label, check.paper, None, "-", check.status, outcome)]
     reason = f"{check.reason}. Run: {check.ablation}" if check.ablation else check.reason
     if check.reduce == "each":
         numbers = [(_place(check, p, measured, rows), label, value) for p, value in measured.items()]
@@ -178,14 +230,35 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
         numbers = [(check.name, f"{check.reduce} {label}", _reduce(list(measured.values()), check.reduce))]
     out = []
     for place, what, value in numbers:
-        inside, tolerance = _within(check, value)
-        holds = not claimed or inside == (check.status == "reproduced")
-        out.append(Result(place, what, check.paper, value, tolerance, check.status, holds, reason))
+        outcome, words = outcome_of(check, value)
+        if partial and check.claimed and check.reduce != "each":
+            outcome = NOT_JUDGED
+        out.append(Result(place, what, check.paper, value, words, check.status, outcome, reason))
+    return out
+
+
+def _judge_variant(check: Check, variant: Variant, rows: Rows, partial: bool) -> list[Result]:
+    """The lines of a check for `rows` of a variant. A variant claims nothing: it says whether the bounds would hold."""
+    out = []
+    for result in _judge_one(unclaimed(check), rows, partial):
+        if result.ours is None:
+            continue
+        inside, words = _within(check, result.ours)
+        judged = check.bounded and not (partial and check.reduce != "each")
+        outcome = (INSIDE if inside else BEYOND) if judged else NO_CLAIM
+        out.append(replace(result, point=f"{result.point}; {variant.label}", tolerance=words or "-", status="other_choice", outcome=outcome))
     return out
 
 
 def judge(figure: Figure, rows: Rows) -> tuple[list[Result], bool]:
     """All lines of a figure, and whether all claims hold. A claim over all points needs all of them to be judged."""
-    partial = {p.model for p in rows} != {p.model for p in figure.points}
-    results = [result for check in figure.checks for result in _judge_one(check, rows, partial)]
+    wanted = set(figure.points)
+    base = {p: row for p, row in rows.items() if p in wanted}
+    partial = {p.model for p in base} != {p.model for p in figure.points}
+    results = []
+    for check in figure.checks:
+        results += _judge_one(check, base, partial)
+        for variant in figure.variants if check.variants else ():
+            there = {p: rows[other] for p in figure.points if (other := variant_point(p, variant)) in rows}
+            results += _judge_variant(check, variant, there, partial)
     return results, all(r.holds for r in results)

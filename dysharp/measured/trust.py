@@ -17,9 +17,8 @@ from dysharp.analysis.row import form_of
 from dysharp.compute.operators import arch_of
 from dysharp.measured.family import Family, Part, judges_of
 from dysharp.specs import Cluster, Model
-from dysharp.specs.catalog import DATA
 from dysharp.specs.gpu import list_gpus, load_gpu
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import DATA, parse_toml, read_text
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 

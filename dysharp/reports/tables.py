@@ -30,12 +30,12 @@ COLUMNS = ("point", "metric", "paper", "ours", "tolerance", "status")
 
 def _cells(result: Any) -> tuple[str, ...]:
     numbers = ["-" if v is None else f"{v:.3f}" for v in (result.paper, result.ours)]
-    status = result.status if result.holds else f"{result.status} (does not hold)"
+    status = result.status if result.outcome in ("", "holds") else f"{result.status}: {result.outcome}"
     return result.point, result.metric, *numbers, result.tolerance, status
 
 
-def print_figure(figure: FigureLike, results: Sequence[Any], holds: bool) -> None:
-    """Print the table of a figure on stdout, then the reasons of its gaps and the verdict."""
+def print_figure(figure: FigureLike, results: Sequence[Any]) -> None:
+    """Print the table of a figure on stdout, then the reasons of its gaps and what became of its claims."""
     from rich.console import Console
     from rich.table import Table
 
@@ -48,8 +48,19 @@ def print_figure(figure: FigureLike, results: Sequence[Any], holds: bool) -> Non
     out.print(table, markup=False)
     for result in results:
         if result.reason:
-            out.print(f"gap in {result.point}: {result.reason}", markup=False)
-    out.print(f"verdict: {'holds' if holds else 'does not hold'}\n", markup=False)
+            out.print(f"{result.point}: {result.reason}", markup=False)
+    out.print(f"{verdict_text(results)}\n", markup=False)
+
+
+def verdict_text(results: Sequence[Any]) -> str:
+    """One sentence on the claims of a figure: how many there are, which do not hold, how many were not judged."""
+    failing = [r for r in results if not r.holds]
+    judged = [r for r in results if r.outcome == "holds"]
+    left = sum(r.outcome == "not judged" for r in results)
+    words = [f"claims: {len(judged)} of {len(judged) + len(failing)} hold"] if judged or failing else ["claims: none judged"]
+    words += [f"{r.point}: {r.outcome}" for r in failing]
+    words += [f"{left} not judged, because they need all points of the figure"] if left else []
+    return "; ".join(words)
 
 
 def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
@@ -59,7 +70,8 @@ def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
         lines += [_escape(figure.text), ""]
     lines += [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---|---|---|"]
     lines += [f"| {' | '.join(map(_escape, _cells(r)))} |" for r in results]
-    lines += [f"\nGap in {_escape(r.point)}: {_escape(r.reason)}." for r in results if r.reason]
+    lines += [f"\n{_escape(r.point)}: {_escape(r.reason)}." for r in results if r.reason]
+    lines += ["", f"{_escape(verdict_text(results))}."]
     return "\n".join(lines) + "\n"
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.clusterfile import ClusterFile
 from dysharp.specs.fields import problems, raise_if, show
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.model import Model
-from dysharp.specs.reading import parse_json, parse_toml, read_text
+from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
 
-DATA = Path(__file__).parent / "data"
 NameOrPath = str | os.PathLike[str]
-Spec = TypeVar("Spec", Model, Cluster)
+Spec = TypeVar("Spec")
 
 
 def list_models() -> list[str]:
@@ -57,10 +57,23 @@ def load_cluster(name_or_path: NameOrPath) -> Cluster:
 
 
 def model_from_toml(text: str, where: str) -> Model:
-    """A `Model` from TOML text; `where` names the file in errors (`ConfigError`)."""
-    table = _with_base(parse_toml(text, where), "models", where)
-    raise_if(problems(Model, table), where)
-    return _in_file(lambda: Model(**table), where)
+    """A `Model` from TOML text; `where` names the file in errors (`ConfigError`).
+
+    A value `{ choice = "name" }` is the value of that choice (`data/choices.toml`).
+    """
+    return _model(_with_base(parse_toml(text, where), "models", where), where)
+
+
+def _model(table: dict[str, Any], where: str) -> Model:
+    values = _in_file(lambda: {key: _chosen(value) for key, value in table.items()}, where)
+    raise_if(problems(Model, values), where)
+    return _in_file(lambda: Model(**values), where)
+
+
+def _chosen(value: Any) -> Any:
+    """The value of the choice that `value` names, else `value`."""
+    names_choice = isinstance(value, dict) and list(value) == ["choice"] and isinstance(value["choice"], str)
+    return choice_value(value["choice"]) if names_choice else value
 
 
 def cluster_from_toml(text: str, where: str) -> Cluster:
@@ -72,10 +85,15 @@ def cluster_from_toml(text: str, where: str) -> Cluster:
     return _in_file(lambda: ClusterFile(**table).to_cluster(), where)
 
 
-@functools.cache
 def _packaged_model(name: str) -> Model:
+    return _model(_packaged_table(name), f"{name}.toml")
+
+
+@functools.cache
+def _packaged_table(name: str) -> dict[str, Any]:
+    """The table of a packaged model. The Model itself is not cached, because choices may be overridden."""
     path = DATA / "models" / f"{name}.toml"
-    return model_from_toml(read_text(path), path.name)
+    return _with_base(parse_toml(read_text(path), path.name), "models", path.name)
 
 
 @functools.cache

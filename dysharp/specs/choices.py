@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.specs.catalog import DATA
 from dysharp.specs.fields import Text, check_fields, problems, raise_if, show
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import DATA, parse_toml, read_text
 
 Scalar = int | float | str
 _Value = (
@@ -29,6 +28,8 @@ _Value = (
 class Choice:
     """One choice. A number has a plausible range [`low`, `high`]. A word has `alternatives`.
 
+    `source`: "paper" = a paper states the value. "derived" = it follows from stated values. "inferred" = a published
+    *result* needs it, so the value must not be counted as support of that result. "assumed" = a judgement.
     The value `automatic` means "computed from cluster and model". It may lie outside the range. None: no such value.
     """
 
@@ -36,7 +37,7 @@ class Choice:
     value: _Value
     unit: Text
     reason: Annotated[str, Field(strict=True, min_length=1)]
-    source: Literal["paper", "derived", "assumed"]
+    source: Literal["paper", "derived", "inferred", "assumed"]
     low: _Value | None = None
     high: _Value | None = None
     alternatives: tuple[str, ...] = ()

@@ -48,6 +48,7 @@ AmountOrZero = Annotated[int, Field(strict=True, ge=0, le=1 << 50)]
 Rate = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
 Delay = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
 Constants = tuple[tuple[Annotated[str, Field(strict=True)], Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]], ...]
+DispatchFormat = Annotated[str, Field(strict=True), _one_of("rows", "fp8")]
 GemmDtype = Annotated[str, Field(strict=True), _one_of("fp8", "bf16")]
 Family = Annotated[str, Field(strict=True), _one_of("paper", "hw")]
 

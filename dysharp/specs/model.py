@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.specs.fields import (
+    DispatchFormat,
     Experts,
     GemmDtype,
     Name,
@@ -36,7 +37,7 @@ class Model:
     n_matrices: Small
     """Weight matrices of an expert: 2 = plain, 3 = gated."""
     element_bytes: Small
-    """Bytes per element on the wire, in Dispatch and Combine (2 = BF16)."""
+    """Bytes per element of a token row (2 = BF16): in Combine, and in Dispatch if `dispatch_format` is "rows"."""
     gemm_dtype: GemmDtype
     """Type of the expert GEMMs: "fp8" or "bf16"."""
     n_group: Experts = 1
@@ -47,6 +48,8 @@ class Model:
     """MoE layers of the model, without its dense layers."""
     routing: Text = "uniform"
     """Default routing string for `workload`, such as "uniform", "lognormal:0.65" or "trace:NAME"."""
+    dispatch_format: DispatchFormat = "rows"
+    """Rows of Dispatch: "rows" = `element_bytes` per element, "fp8" = a byte per element and an FP32 scale per 128."""
     source: Text = ""
     """Source of the numbers."""
 

@@ -13,6 +13,8 @@ from dysharp.errors import ConfigError
 from dysharp.specs.fields import show
 from dysharp.units import MiB
 
+DATA = Path(__file__).parent / "data"
+"""The folder of packaged specs."""
 MAX_FILE_BYTES = 16 * MiB
 
 

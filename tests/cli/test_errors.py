@@ -45,6 +45,7 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --tokens 1073741824", ["GiB of memory, this computer has"]),
         ("compare --direction backward", ["direction: found 'backward'", "expected one of both, bwd, fwd"]),
         ("reproduce --tornado --direction bwd", ["found direction bwd", "expected fwd"]),
+        ("reproduce fig18 --check --direction bwd", ["--check: found direction bwd", "expected fwd"]),
         ("reproduce fig18 --direction up", ["direction: found 'up'"]),
         ("compare --fidelity flit", ["expected one of burst, packet"]),
         ("compare --set dysharp.combine_window", ["--set", "expected system.option=value"]),

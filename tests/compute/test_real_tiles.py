@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.compute.gemm import gemm_gang, mean_share, tile_share, tile_task
-from dysharp.compute.operators import grouped_gemm_us, launch_us
+from dysharp.compute.operators import grouped_gemm_us, launch_us, overlap
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
@@ -16,7 +16,9 @@ from dysharp.specs.gpu import load_gpu
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 @pytest.mark.parametrize("shape", [(1024, 32, 4096, 7168), (1024, 32, 7168, 2048), (128, 32, 4096, 7168), (4096, 8, 2048, 2048)])
 def test_tiles_add_up_to_the_grouped_gemm(name: str, dtype: str, shape: tuple[int, int, int, int]) -> None:
-    # The formula chooses the best of four tile widths and counts whole waves, the tasks are 128 columns wide and never wait for a wave's end.
+    """Three differences are known and taken out: tasks are 128 columns wide where the formula takes 256, so tiles start twice as often;
+    the formula adds up memory and tensor cores where they overlap in part; and it counts whole waves, so it is longer by up to a wave.
+    """
     rows, groups, columns, depth = shape
     cluster, constants = load_cluster(name), fitted_values()
     gpu = load_gpu(cluster.gpu)
@@ -24,9 +26,10 @@ def test_tiles_add_up_to_the_grouped_gemm(name: str, dtype: str, shape: tuple[in
     task = tile_task(cluster, dtype, columns, depth, 128, mean_share(128, rows))
     one_by_one = tiles * gemm_gang(columns) * int(task.ps[128]) / cluster.n_sms / 1e6
     moved = tiles * gemm_gang(columns) * int(task.bytes[128]) / cluster.shared_memory_rate
-    of_tasks = max(one_by_one, moved)
+    second_starts = tiles * gemm_gang(columns) / 2 * constants["gemm.tile_us"] / cluster.n_sms
+    of_tasks = float(overlap(one_by_one - second_starts, moved, constants["sm.overlap"]))
     formula = float(grouped_gemm_us(gpu, constants, rows, groups, columns, depth, dtype)) - launch_us(gpu, constants)
-    assert of_tasks == pytest.approx(formula, rel=0.2)
+    assert 0 <= 1 - of_tasks / formula <= 0.04
 
 
 def test_weights_are_read_once_per_expert() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.experiments import Check, Figure, Point, in_direction, judge, list_figures, load_figure
+from dysharp.experiments import Check, Figure, Point, in_direction, judge, list_figures, load_figure, variant_points
+from dysharp.experiments.verdict import outcome_of
+from dysharp.reports.tables import verdict_text
 
 TINY = """
 title = "tiny"
@@ -53,6 +55,15 @@ def test_every_packaged_figure_loads_and_names_its_source() -> None:
         ("tokens = 32", "tokns = 32", r'points.tokns: unknown key; did you mean "tokens"'),
         ('metric = "speedup"', 'metric = "spedup"', r'check\[0\].metric: found \'spedup\'; did you mean "speedup"'),
         ('status = "reproduced"', 'status = "gap"', r"found a gap without a reason or without an ablation command, expected both"),
+        (
+            'status = "reproduced"',
+            'status = "gap"\nreason = "r"\nablation = "a"',
+            r"found a gap without an expected value, expected expected = VALUE and band = RELATIVE",
+        ),
+        ("at_least = 0.1", "at_least = 0.1\nexpected = 1.0", r"found expected = 1.0 and band = None, expected both or none"),
+        ("at_least = 0.1", "at_least = 0.1\nvariants = true", r"found 0 variants, expected \[\[variants\]\] if a check has variants = true"),
+        ("[[check]]", '[[variants]]\nchoices = { "machine.vcs" = 4 }\n[[check]]', r"unknown choice 'machine.vcs'; did you mean"),
+        ("[[check]]", '[[variants]]\nchoice = { "machine.vcs" = 4 }\n[[check]]', r'variants\[0\].choice: unknown key; did you mean "choices"'),
         ("at_least = 0.1\n", "", r"found status 'reproduced', expected a bound"),
         ('systems = ["dysharp", "deepep"]', 'systems = "dysharp"', r"points.systems: found 'dysharp', input should be a valid tuple"),
         ("tokens = 32", 'tokens = "many"', r"points.tokens.0: found 'many', input should be a valid integer"),
@@ -113,12 +124,24 @@ def judged(check: Check, *, slow: float, fast: float) -> bool:
     return holds
 
 
+def outcome(check: Check, value: float) -> str:
+    word, _ = outcome_of(check, value)
+    assert judged(check, slow=value, fast=1.0) is (word == "holds")
+    return word
+
+
 def test_verdicts() -> None:
     assert judged(CHECK, slow=2.05, fast=1.0)
     assert not judged(CHECK, slow=2.2, fast=1.0)
-    gap = replace(CHECK, status="gap", reason="r", ablation="a")
-    assert judged(gap, slow=2.2, fast=1.0)
-    assert not judged(gap, slow=2.05, fast=1.0), "a gap that has closed fails"
+    gap = replace(CHECK, status="gap", reason="r", ablation="a", expected=2.2, band=0.01)
+    assert outcome(gap, 2.2) == "holds"
+    assert outcome(gap, 2.05) == "gap has closed"
+    assert outcome(gap, 5.0) == "not the expected value", "a gap that grows is seen"
+    assert outcome(replace(gap, status="fitted"), 2.2) == "does not hold"
+    assert outcome(replace(CHECK, expected=2.05, band=0.01), 2.05) == "holds"
+    assert outcome(replace(CHECK, expected=2.05, band=0.01), 2.08) == "not the expected value", "inside the tolerance, but moved"
+    moved = Check("c", "speedup", "dysharp", "deepep", expected=2.0, band=0.01)
+    assert (outcome(moved, 2.01), outcome(moved, 1.97)) == ("holds", "not the expected value"), "without a published value"
     assert judged(replace(CHECK, status="no_published_value"), slow=9.0, fast=1.0)
 
 
@@ -127,7 +150,8 @@ def test_claims_over_all_points_are_not_judged_on_some() -> None:
     figure = Figure("f", "t", "s", (a, b, replace(a, model="M-8")), (CHECK,))
     results, holds = judge(figure, {a: {"time_us": 1.0}, b: {"time_us": 9.0}})
     assert holds
-    assert results[0].status == "no_published_value"
+    assert results[0].outcome == "not judged"
+    assert verdict_text(results) == "claims: none judged; 1 not judged, because they need all points of the figure"
 
 
 def test_axes_multiply_and_sizes_may_be_lists(tmp_path: Path) -> None:
@@ -164,7 +188,7 @@ def test_a_geomean_needs_positive_values() -> None:
 
 
 def test_a_gap_says_how_to_see_it() -> None:
-    gap = replace(CHECK, status="gap", reason="because", ablation="dysharp run x")
+    gap = replace(CHECK, status="gap", reason="because", ablation="dysharp run x", expected=9.0, band=0.01)
     a, b = Point("dysharp", "S-8", "c", "uniform"), Point("deepep", "S-8", "c", "uniform")
     (result,), _ = judge(Figure("f", "t", "s", (a, b), (gap,)), {a: {"time_us": 1.0}, b: {"time_us": 9.0}})
     assert result.reason == "because. Run: dysharp run x"
@@ -174,6 +198,7 @@ def test_a_claim_without_a_point_does_not_hold() -> None:
     a = Point("deepep", "S-8", "c", "uniform")
     results, holds = judge(Figure("f", "t", "s", (a, replace(a, system="dysharp")), (CHECK,)), {a: {"time_us": 1.0}})
     assert results[0].ours is None
+    assert results[0].outcome == "no point was run"
     assert not holds
 
 
@@ -201,3 +226,55 @@ def test_nothing_is_claimed_of_another_pass(tmp_path: Path) -> None:
     assert not judge(figure, {replace(p, direction="fwd"): row for p, row in rows.items()})[1]
     closed = load_figure("fig2")
     assert {p.direction for p in in_direction(closed, "both").points} == {"fwd"}
+
+
+VARIANTS = """[[variants]]
+choices = { "dysharp.replica_form" = "extension" }
+systems = ["dysharp"]
+[[variants]]
+choices = { "machine.vcs_per_class" = 4 }
+[[check]]"""
+
+
+def test_variants_run_only_what_they_change(tmp_path: Path) -> None:
+    text = TINY.replace("[0, 1, 2]", "[0]").replace("[[check]]", VARIANTS).replace("at_least = 0.1", "at_least = 0.1\nvariants = true")
+    figure = load_figure(figure_file(tmp_path, text.replace('"deepep"]', '"deepep", "nvls"]')))
+    ours, deepep, _ = figure.points
+    points = variant_points(figure, figure.points)
+    extension = replace(ours, choices=(("dysharp.replica_form", "extension"),))
+    fewer, slower = (replace(p, choices=(("machine.vcs_per_class", 4),)) for p in (ours, deepep))
+    assert points == [extension, deepep, fewer, slower], "no check names nvls"
+    rows = {ours: 10.0, deepep: 20.0, extension: 12.0, fewer: 10.0, slower: 0.5, figure.points[2]: 1.0}
+    results, holds = judge(figure, {p: {"time_us": t} for p, t in rows.items()})
+    assert holds, "a variant claims nothing"
+    assert [(r.point, r.ours, r.status, r.outcome) for r in results] == [
+        ("faster", 2.0, "reproduced", "holds"),
+        ("faster; dysharp.replica_form=extension", pytest.approx(20 / 12), "other_choice", "within"),
+        ("faster; machine.vcs_per_class=4", pytest.approx(0.05), "other_choice", "outside"),
+    ]
+    assert not in_direction(figure, "bwd").variants
+
+
+def test_a_variant_may_touch_one_fidelity_only() -> None:
+    figure = load_figure("fig15-channels")
+    points = variant_points(figure, figure.points)
+    assert {p.choices for p in points if p.fidelity == "packet"} == {()}
+    assert {dict(p.choices)["machine.vcs_per_class"] for p in points if p.fidelity == "burst"} == {2, 4}
+
+
+def test_burst_level_over_packet_level() -> None:
+    burst = Point("deepep", "S-8", "c", "uniform", tokens=8)
+    packet = replace(burst, fidelity="packet", options=(("fabric.al_entries", 0),))
+    check = Check("c", "over_packet", "deepep", reduce="each", at_least=0.97, status="reproduced")
+    rows = {burst: {"time_us": 9.0}, packet: {"time_us": 10.0}, replace(packet, system="comet"): {"time_us": 1.0}}
+    (result,), holds = judge(Figure("f", "t", "s", tuple(rows), (check,)), rows)
+    assert (result.ours, holds) == (0.9, False)
+
+
+def test_every_gap_is_outside_the_published_bounds_and_every_claim_of_a_figure_can_fail() -> None:
+    for name in list_figures():
+        figure = load_figure(name)
+        assert any(check.claimed for check in figure.checks), name
+        for check in figure.checks:
+            if check.expected is not None:
+                assert outcome_of(check, check.expected)[0] == "holds", (name, check.name)

@@ -50,6 +50,8 @@ def test_rates() -> None:
     rows = {p: row(20.0, flits=120, **blocks), sizing.with_size(p, 0): row(20.0, flits=100, **blocks)}
     assert sizing.al_hit_rate(p, rows) == 0.6
     assert sizing.al_read_rate(p, rows) == 0.3
+    assert sizing.no_read_rate(p, rows) == 0.7
+    assert sizing.hit_over_infinite(p, rows) == 1.0
     assert sizing.no_eviction_rate(p, rows) == 0.9
     assert sizing.extra_flits(p, rows) == pytest.approx(0.2)
     assert sizing.lifetime_us(p, rows) == 4.0  # 10 sessions at 2.5 per us

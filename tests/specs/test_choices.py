@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.specs import choice, choice_int, choice_str, choice_value, list_choices
+from dysharp.specs import choice, choice_int, choice_str, choice_value, list_choices, load_model
+from dysharp.specs.catalog import model_from_toml
 from dysharp.specs.choices import choices_from_toml, choices_overridden
 
 GOOD = '[a.b]\nvalue = 1\nlow = 0\nhigh = 2\nunit = ""\nsource = "assumed"\nreason = "because"\n'
@@ -15,7 +16,7 @@ def test_every_choice_is_complete() -> None:
     assert len(list_choices()) >= 14
     for c in list_choices():
         assert c.reason
-        assert c.source in ("paper", "derived", "assumed")
+        assert c.source in ("paper", "derived", "inferred", "assumed")
         assert isinstance(c.value, str) or (c.low is not None and c.high is not None)
 
 
@@ -84,3 +85,26 @@ def test_a_bad_override_is_refused(values: dict[str, int | str], text: str) -> N
         pass
     assert text in str(caught.value)
     assert choice_int("machine.responder_ns") == 500
+
+
+def test_a_model_takes_the_values_of_choices_when_it_is_loaded() -> None:
+    assert (load_model("L-8").n_matrices, load_model("L-8").element_bytes, load_model("L-8").dispatch_format) == (2, 2, "rows")
+    with choices_overridden({"paper_models.n_matrices": 3, "paper_models.dispatch_format": "fp8"}):
+        gated = load_model("S-32")
+    assert (gated.n_matrices, gated.element_bytes, gated.dispatch_format, gated.topk) == (3, 2, "fp8", 32)
+    assert load_model("S-32").n_matrices == 2
+    assert load_model("deepseek-v3").dispatch_format == "rows"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ('{ choice = "paper_models.n_matrixes" }', "m.toml: unknown choice 'paper_models.n_matrixes'; did you mean"),
+        ('{ choice = "gemm.weight_reuse" }', "n_matrices: found 'layer', expected a valid integer"),
+        ("{ chioce = 1 }", "n_matrices: found {'chioce': 1}, expected a valid integer"),
+    ],
+)
+def test_a_wrong_choice_in_a_model_file(value: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        model_from_toml(f'base = "S-8"\nname = "mine"\nn_matrices = {value}\n', "m.toml")
+    assert text in str(caught.value)

@@ -10,8 +10,8 @@ import pytest
 from dysharp import specs
 from dysharp.errors import ConfigError
 from dysharp.specs import list_clusters, load_cluster, load_model
-from dysharp.specs.catalog import DATA
 from dysharp.specs.gpu import load_gpu
+from dysharp.specs.reading import DATA
 
 # name: hidden, expert_hidden, experts, topk, tokens
 PAPER = {
@@ -103,7 +103,7 @@ def test_every_constant_has_its_source(path: Path) -> None:
     if path.name in ("choices.toml", "fitted.toml", "validated.toml"):
         return  # there the source is a field, checked when loaded, or the file is generated
     text = path.read_text()
-    words = "paper|derived|assumed|datasheet|white paper|user guide|technical brief|specification|device query|no FP|as H100"
+    words = "paper|derived|inferred|assumed|datasheet|white paper|user guide|technical brief|specification|device query|no FP|as H100"
     for line in text.splitlines():
         if line and not re.match(r"#|(name|family|source|base|gpu|arch) =", line):
             assert re.search(rf"# ({words})", line), f"{path.name}: {line}"

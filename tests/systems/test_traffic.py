@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from layers import cluster
@@ -117,3 +119,17 @@ def test_wire_flits_per_chunk(programs):
     assert local_targets == 0.25
     assert f"{deepep / (up_d + up_c + 2 * local_targets):.2f}" == "1.49"
     assert f"{deepep / (up_d + up_c):.2f}" == "1.50"
+
+
+@pytest.mark.parametrize("name", ["deepep", "comet", "nvls", "fusion-only", "explicit", "dysharp"])
+def test_a_model_whose_dispatch_is_fp8_moves_smaller_rows_there_only(name: str) -> None:
+    model, system = load_model("S-8"), get_system(name)
+    routing = make_routing("uniform", model, 4, 32, seed=0)
+    moved = []
+    for word in ("rows", "fp8"):
+        program = system.plan(replace(model, dispatch_format=word), cluster(4), routing, "fwd", system.options())
+        verify(program)
+        moved.append(program.declared.traffic)
+    for side in ("up", "down"):
+        assert moved[1][side]["dispatch"] * 2 * 2048 == moved[0][side]["dispatch"] * (2048 + 4 * 16)
+        assert moved[1][side]["combine"] == moved[0][side]["combine"]

@@ -21,6 +21,7 @@ from dysharp.program import Alloc, Declared, Discipline, Head, HubTable, Kind, P
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
+from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit, windows
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
@@ -83,7 +84,9 @@ class LayerBuilder:
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
-        self.sent_bytes = model.row_bytes if sent_bytes is None else sent_bytes
+        # A system's own format goes first; format "rows" means the model's.
+        own = ROW_BYTES[model.dispatch_format](model)
+        self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
         if model.row_bytes > largest:
@@ -369,7 +372,7 @@ class LayerBuilder:
             template,
             source,
             issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
-            bytes=self.model.row_bytes,
+            bytes=self.sent_bytes,
             key=np.arange(self.routing.n_tokens),
             to=self._all_gpus(),
             targets=1,

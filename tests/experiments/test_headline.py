@@ -1,0 +1,26 @@
+"""Figure 15 as packaged: its nine configurations at their own numbers of tokens, held to the expected values of the figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from dysharp.experiments import judge, load_figure
+from dysharp.experiments.worker import row_of
+
+HEADLINE = {f"{word} over {name}" for word in ("geomean", "largest") for name in ("DeepEP", "COMET", "NVLS")}
+
+
+@pytest.mark.slow
+def test_the_nine_configurations_give_the_expected_headline() -> None:
+    figure = load_figure("fig15")
+    results, _ = judge(figure, {point: row_of(point) for point in figure.points})
+    ours = {r.point: (r.ours, r.outcome) for r in results if r.status != "other_choice"}
+    print({name: ours[name] for name in HEADLINE})
+    assert {name: ours[name][1] for name in HEADLINE} == dict.fromkeys(HEADLINE, "holds")
+    assert {r.point: r.outcome for r in results if not r.holds} == {}
+
+
+def test_the_headline_can_fail_by_half_a_per_cent() -> None:
+    checks = {c.name: c for c in load_figure("fig15").checks}
+    assert all((checks[name].band or 1) <= 0.005 and checks[name].variants for name in HEADLINE)
+    assert {c.paper for name, c in checks.items() if name in HEADLINE} == {2.26, 1.78, 4.25, 2.77, 1.94, 6.93}
