@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import contextlib
 import gc
 import hashlib
@@ -37,6 +38,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from functools import _lru_cache_wrapper, cache, partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ import pytest
 HERE = Path(__file__).resolve().parents[1]
 RESULTS, TABLE, JUDGED = (HERE / "bench" / name for name in ("mutants.json", "mutants.md", "survivors.toml"))
 MEMORY_BYTES = 10 << 30
+EQUAL_PROGRAMS = 170  # random Programs for a mutant of the burst level's kernels; the test has 510
 SLOWER = 3  # times a test is slower while the map is recorded, at most
 
 # The tests that speak for a folder or a part of it (the longest name counts): its own, then those that drive it by design. "" is dysharp/*.py.
@@ -55,7 +58,7 @@ TESTS_OF = {
     "cli": ["cli"],
     "compute": ["compute", "measured"],
     "engine": ["engine/flit", "engine/packet"],
-    "engine/burst": ["engine/burst"],
+    "engine/burst": ["engine/burst/test_memory.py"],
     "engine/flit": ["engine/flit"],
     "engine/packet": ["engine/packet"],
     "experiments": ["experiments"],
@@ -63,14 +66,14 @@ TESTS_OF = {
     "functional/torch": ["functional/torch"],
     "isa": ["isa"],
     "measured": ["measured"],
-    "oracle": ["oracle", "engine/burst"],
+    "oracle": ["oracle", "engine/burst/test_equality.py"],
     "program": ["program", "oracle"],
     "protocol": ["protocol"],
     "reports": ["reports", "cli"],
     "specs": ["specs"],
     "systems": ["systems"],
-    "testing": ["testing", "engine/burst"],
-    "uarch": ["uarch", "engine/burst", "protocol/test_uarch_tables.py", "engine/packet"],
+    "testing": ["testing", "engine/burst/test_mutants.py"],
+    "uarch": ["uarch", "engine/burst/test_memory.py", "protocol/test_uarch_tables.py", "engine/packet"],
     "uarch/flit": ["engine/flit"],
     "uarch/packet": ["engine/packet"],
     "workload": ["workload"],
@@ -372,11 +375,55 @@ def sync(tree: Path) -> None:
 
 
 def _uncompiled(**_: Any) -> Any:
+    """In place of `numba.njit`: the function itself, with the attributes that a caller reads."""
+
     def named(function: Any) -> Any:
         function.signatures, function.py_func = ("plain",), function
         return function
 
     return named
+
+
+class _As64Bits(ast.NodeTransformer):
+    """Numbers as compiled code has them: 64 bits wide also from an int32 array and after a shift, and 0 for a shift by a negative number."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        return self._call("__shift__", node, node.left, node.right) if isinstance(node.op, ast.LShift) else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        return self._call("__item__", node, node) if isinstance(node.ctx, ast.Load) else node
+
+    @staticmethod
+    def _call(name: str, at: ast.expr, *arguments: ast.expr) -> ast.expr:
+        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(arguments), []), at)
+
+
+def _shift(value: int, by: int) -> int:
+    shifted = value << by if by >= 0 else 0
+    return shifted if -(1 << 63) <= shifted < 1 << 63 else (shifted + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def run_plain(kernels: frozenset[str], tree: Path) -> None:
+    """From here on this process imports kernels as plain Python."""
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    import numba
+    import numpy as np
+
+    numba.config.DISABLE_JIT, numba.njit = 1, _uncompiled
+    vars(builtins).update(__shift__=_shift, __item__=lambda x: int(x) if isinstance(x, np.int32) else x)
+    paths = {str(tree / name) for name in kernels}
+    usual = SourceFileLoader.get_code
+
+    def get_code(self: SourceFileLoader, name: str) -> Any:
+        path = self.get_filename(name)
+        if path not in paths:
+            return usual(self, name)
+        parsed = _As64Bits().visit(ast.parse(Path(path).read_text()))
+        return compile(ast.fix_missing_locations(parsed), path, "exec")
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
 
 
 def _limit(tree: Path, log: Path, cpu_s: float, writes_bytecode: bool, jit: bool) -> None:
@@ -394,10 +441,7 @@ def _limit(tree: Path, log: Path, cpu_s: float, writes_bytecode: bool, jit: bool
     if not writes_bytecode:
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     if not jit:
-        os.environ["NUMBA_DISABLE_JIT"] = "1"
-        import numba
-
-        numba.config.DISABLE_JIT, numba.njit = 1, _uncompiled
+        run_plain(kernel_files(tree), tree)
 
 
 def forked(work: Any, tree: Path, log: Path, cpu_s: float, *, writes_bytecode: bool = False, jit: bool = True) -> int | None:
@@ -503,14 +547,28 @@ class Recorder:
             self.failed.add(report.nodeid)
 
 
-def _record(tree: Path, folder: str, longest: float, target: Path) -> int:
+def _compile_kernels() -> int:
+    """Fill the cache of kernels, so that no test is charged for it."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.engine.flit.network import NetworkConfig, Protocol, Traffic, measure
+    from dysharp.engine.packet.program import run_packet
+    from dysharp.testing.random_programs import random_program
+
+    for run in (run_burst, run_packet):
+        run(random_program(0))
+    measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(50))
+    return 0
+
+
+def _record(tree: Path, files: dict[str, Path], longest: float) -> int:
+    """Run the test files (from the root) and write the map of each to its path."""
     import coverage
 
     cov = coverage.Coverage(data_file=None, include=[f"{tree}/dysharp/*"], config_file=False)
     cov.start()
     cov.switch_context("import")
     plugin = Recorder(cov, longest)
-    code = pytest.main([*PYTEST, *map(str, sorted(Path("tests").glob(folder)))], plugins=[plugin])
+    code = pytest.main([*PYTEST, *files], plugins=[plugin])
     cov.stop()
     data = cov.get_data()
     good = {name: s for name, s in plugin.seconds.items() if name not in plugin.failed}
@@ -518,17 +576,16 @@ def _record(tree: Path, folder: str, longest: float, target: Path) -> int:
     for name in good:
         for fixture in plugin.fixtures[name]:
             users[f"fixture {fixture}"].append(name)
-    tests = sorted(good)
-    number = {name: n for n, name in enumerate(tests)}
-    lines: dict[str, dict[int, list[int]]] = {}
-    for file in data.measured_files():
-        by_line = {}
-        for line, contexts in data.contexts_by_lineno(file).items():
-            names = {name for c in contexts for name in users.get(c, [c])}
-            by_line[line] = sorted(number[name] for name in names if name in number)
-        lines[str(Path(file).relative_to(tree))] = by_line
-    write(target, json.dumps({"tests": [[name, round(good[name], 3)] for name in tests], "lines": lines, "failed": sorted(plugin.failed)}))
-    return 0 if code in (0, 1) else int(code)
+    lines: dict[str, dict[str, dict[int, list[str]]]] = {file: defaultdict(dict) for file in files}
+    for source in data.measured_files():
+        for line, contexts in data.contexts_by_lineno(source).items():
+            for name in sorted({name for c in contexts for name in users.get(c, [c])} & good.keys()):
+                lines[name.partition("::")[0]][str(Path(source).relative_to(tree))].setdefault(line, []).append(name)
+    if code in (0, 1, 5):
+        for file, target in files.items():
+            mine = {name: round(s, 3) for name, s in good.items() if name.partition("::")[0] == file}
+            write(target, json.dumps({"seconds": mine, "lines": lines[file]}))
+    return 0
 
 
 def write(path: Path, text: str) -> None:
@@ -539,42 +596,51 @@ def write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _digest(tree: Path, folder: str) -> str:
-    h = hashlib.blake2b(digest_size=6)
-    roots = (tree / "tests").glob(folder)
-    files = sorted({path for root in roots for path in (root.rglob("*.py") if root.is_dir() else [root])})
-    for path in [*sorted((tree / "dysharp").rglob("*.py")), *files, tree / "tests" / "conftest.py"]:
+def _map_files(work: Path, tree: Path, folder: str, jit: bool) -> dict[str, Path]:
+    """Test file from the root -> where its map is stored. The name of a map depends on the text of the sources, the file and its helpers."""
+    roots = sorted((tree / "tests").glob(folder))
+    found = sorted({path for root in roots for path in (root.rglob("test_*.py") if root.is_dir() else [root]) if path.name.startswith("test_")})
+    sources = sorted((tree / "dysharp").rglob("*.py"))
+    helpers = [path for path in sorted((tree / "tests").rglob("*.py")) if not path.name.startswith("test_")]
+    common = hashlib.blake2b(b"".join(path.read_bytes() for path in [*sources, *helpers]), digest_size=16)
+    maps = {}
+    for path in found:
+        h = common.copy()
         h.update(path.read_bytes())
-    return h.hexdigest()
+        name = str(path.relative_to(tree))
+        maps[name] = work / "maps" / f"{name.replace('/', '-')}.{'jit' if jit else 'plain'}.{h.hexdigest()[:12]}.json"
+    return maps
 
 
 @cache
-def test_map(work: Path, tree: Path, folder: str, jit: bool, longest: float) -> dict[str, Any]:
-    """The map of one folder of tests, recorded unless it is stored for these sources."""
-    target = work / "maps" / f"{folder.replace('/', '-').replace('*', '_')}.{'jit' if jit else 'plain'}.{_digest(tree, folder)}.json"
-    if not target.is_file():
-        print(f"recording tests/{folder}{'' if jit else ' without the compiler'} ...", file=sys.stderr, flush=True)
+def test_map(work: Path, tree: Path, folder: str, jit: bool, longest: float) -> list[dict[str, Any]]:
+    """The maps of one folder of tests, recorded unless they are stored."""
+    maps = _map_files(work, tree, folder, jit)
+    missing = {name: path for name, path in maps.items() if not path.is_file()}
+    if missing:
+        print(f"recording {len(missing)} files of tests/{folder}{'' if jit else ' without the compiler'} ...", file=sys.stderr, flush=True)
         started = time.monotonic()
-        log = target.with_suffix(".log")
-        log.parent.mkdir(exist_ok=True)
-        code = forked(partial(_record, tree, folder, longest, target), tree, log, 3600, writes_bytecode=True, jit=jit)
-        if not target.is_file():
-            raise SystemExit(f"tests/{folder}: recording ended with {code}; see {log}")
+        log = work / "record.log"
+        if jit:
+            forked(_compile_kernels, tree, log, 600)
+        forked(partial(_record, tree, missing, longest), tree, log, 3600, writes_bytecode=True, jit=jit)
+        if not all(path.is_file() for path in missing.values()):
+            raise SystemExit(f"tests/{folder}: cannot be recorded, see {log}")
         print(f"  {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return dict(json.loads(target.read_text()))
+    return [dict(json.loads(path.read_text())) for path in maps.values()]
 
 
-def tests_for(m: Mutant, found: dict[str, Any], longest: float) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+def tests_for(m: Mutant, maps: list[dict[str, Any]], longest: float) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """Tests that run the changed line, and the other tests that touch its file, with their seconds."""
     on_line: dict[str, float] = {}
     on_file: dict[str, float] = {}
-    tests = found["tests"]
-    for line, numbers in found["lines"].get(m.file, {}).items():
-        for name, seconds in (tests[n] for n in numbers):
-            if seconds <= longest:
-                on_file[name] = seconds
-                if m.first_line <= int(line) <= m.last_line:
-                    on_line[name] = seconds
+    for found in maps:
+        for line, names in found["lines"].get(m.file, {}).items():
+            for name in names:
+                if found["seconds"][name] <= longest:
+                    on_file[name] = found["seconds"][name]
+                    if m.first_line <= int(line) <= m.last_line:
+                        on_line[name] = found["seconds"][name]
     return _by_module(on_line), _by_module({k: v for k, v in on_file.items() if k not in on_line})
 
 
@@ -637,6 +703,28 @@ def kernel_files(tree: Path) -> frozenset[str]:
     return frozenset(str(p.relative_to(tree)) for p in found)
 
 
+def _equality(m: Mutant, seeds: range) -> int:
+    """What tests/engine/burst/test_equality.py compares, one random Program at a time: 1 at the first difference from the oracle."""
+    from dysharp.testing.mutants import MAX_STEPS, difference
+    from dysharp.testing.plain import PlainEngine
+    from dysharp.testing.random_programs import random_program
+
+    run_oracle = __import__("dysharp.oracle", fromlist=["run_oracle"]).run_oracle
+    plain = PlainEngine(max_steps=MAX_STEPS)  # reads the changed file
+    for seed in seeds:
+        program = random_program(seed)
+        if how := difference(plain, program, run_oracle(program)):
+            print(f"seed {seed}: {how}")
+            return 1
+    return 0
+
+
+def differs(m: Mutant, tree: Path) -> tuple[str, str]:
+    """The result of the comparison with the oracle on the Programs of tests/engine/burst/test_equality.py."""
+    code = forked(partial(_equality, m, range(EQUAL_PROGRAMS)), tree, tree.parent / f"{tree.name}.log", 60)
+    return ("timeout", "") if code is None else ("killed", "tests/engine/burst/test_equality.py") if code else ("survived", "")
+
+
 @contextlib.contextmanager
 def changed(m: Mutant, tree: Path) -> Iterator[None]:
     """The copy with the mutant's change, its text and times restored afterwards."""
@@ -656,6 +744,11 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
     others: list[tuple[str, float]] = []
     n_on_line, started = 0, time.monotonic()
     result, by = "survived", ""
+    if burst_kernel(m.file):
+        with changed(m, tree):
+            result, by = differs(m, tree)
+        if result != "survived":
+            return _record_of(m, result, by, 1, started)
     for folder in m.tests:
         direct, touching = tests_for(m, test_map(work, tree, folder, jit, longest), longest)
         n_on_line += len(direct)
@@ -667,6 +760,15 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
     else:
         with changed(m, tree):
             result, by = attempt(_by_module(_within(others, budget)), tree, jit)
+    return _record_of(m, result, by, n_on_line, started)
+
+
+def burst_kernel(file: str) -> bool:
+    """Whether the plain engine of `dysharp.testing` runs the file."""
+    return file in ("dysharp/engine/burst/loop.py", "dysharp/engine/burst/lower.py") or Path(file).parent == Path("dysharp/uarch")
+
+
+def _record_of(m: Mutant, result: str, by: str, n_on_line: int, started: float) -> dict[str, Any]:
     record = {k: getattr(m, k) for k in ("id", "file", "line", "operator", "was", "became")}
     return record | {"result": result, "by": by, "on_line": n_on_line, "seconds": round(time.monotonic() - started, 1)}
 
@@ -738,6 +840,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the draw (default: 1)")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own copy (default: 1)")
     parser.add_argument("--folder", help="only mutants of this folder of dysharp/")
+    parser.add_argument("--order", help="folders to run first, separated by commas (default: the order of the draw)")
     parser.add_argument("--again", action="store_true", help="run the stored survivors again")
     parser.add_argument("--table", action="store_true", help="only write bench/mutants.md")
     parser.add_argument("--longest", type=float, default=6.0, help="leave out tests of more seconds (default: 6)")
@@ -756,6 +859,9 @@ def main() -> None:
     todo = [m for m in (x.mutant(HERE) for x in lines) if m]
     options.work.mkdir(parents=True, exist_ok=True)
     sync(options.work / "tree0")
+    if options.order:  # one folder after the other: a map is recorded when it is needed
+        named = options.order.split(",")
+        todo.sort(key=lambda m: next((n for n, name in enumerate(named) if m.file.startswith(f"dysharp/{name}")), len(named)))
     preload(torch=any("functional/torch" in m.tests for m in todo))
     work = partial(_task, work=options.work.resolve(), longest=options.longest, budget=options.budget)
     pool = multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=None) if options.jobs > 1 else None
