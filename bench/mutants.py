@@ -47,7 +47,7 @@ import pytest
 HERE = Path(__file__).resolve().parents[1]
 RESULTS, TABLE, JUDGED = (HERE / "bench" / name for name in ("mutants.json", "mutants.md", "survivors.toml"))
 MEMORY_BYTES = 10 << 30
-EQUAL_PROGRAMS = 170  # random Programs for a mutant of the burst level's kernels; the test has 510
+EQUAL_PROGRAMS = 170  # random Programs for a mutant of the burst level's kernels or of the oracle; the test has 510
 SLOWER = 3  # times a test is slower while the map is recorded, at most
 
 # The tests that speak for a folder or a part of it (the longest name counts): its own, then those that drive it by design. "" is dysharp/*.py.
@@ -66,7 +66,7 @@ TESTS_OF = {
     "functional/torch": ["functional/torch"],
     "isa": ["isa"],
     "measured": ["measured"],
-    "oracle": ["oracle", "engine/burst/test_equality.py"],
+    "oracle": ["oracle"],
     "program": ["program", "oracle"],
     "protocol": ["protocol"],
     "reports": ["reports", "cli"],
@@ -744,7 +744,7 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
     others: list[tuple[str, float]] = []
     n_on_line, started = 0, time.monotonic()
     result, by = "survived", ""
-    if burst_kernel(m.file):
+    if compared(m.file):
         with changed(m, tree):
             result, by = differs(m, tree)
         if result != "survived":
@@ -763,9 +763,10 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
     return _record_of(m, result, by, n_on_line, started)
 
 
-def burst_kernel(file: str) -> bool:
-    """Whether the plain engine of `dysharp.testing` runs the file."""
-    return file in ("dysharp/engine/burst/loop.py", "dysharp/engine/burst/lower.py") or Path(file).parent == Path("dysharp/uarch")
+def compared(file: str) -> bool:
+    """Whether the comparison of engine and oracle runs the file."""
+    both = (Path("dysharp/uarch"), Path("dysharp/oracle"))
+    return file in ("dysharp/engine/burst/loop.py", "dysharp/engine/burst/lower.py") or Path(file).parent in both
 
 
 def _record_of(m: Mutant, result: str, by: str, n_on_line: int, started: float) -> dict[str, Any]:
