@@ -73,7 +73,7 @@ TESTS_OF = {
     "specs": ["specs"],
     "systems": ["systems"],
     "testing": ["testing", "engine/burst/test_mutants.py"],
-    "uarch": ["uarch", "engine/burst/test_memory.py", "protocol/test_uarch_tables.py", "engine/packet"],
+    "uarch": ["uarch", "engine/burst/test_memory.py", "protocol/test_uarch_tables.py"],
     "uarch/flit": ["engine/flit"],
     "uarch/packet": ["engine/packet"],
     "workload": ["workload"],
@@ -721,7 +721,7 @@ def _equality(m: Mutant, seeds: range) -> int:
 
 def differs(m: Mutant, tree: Path) -> tuple[str, str]:
     """The result of the comparison with the oracle on the Programs of tests/engine/burst/test_equality.py."""
-    code = forked(partial(_equality, m, range(EQUAL_PROGRAMS)), tree, tree.parent / f"{tree.name}.log", 60)
+    code = forked(partial(_equality, m, range(EQUAL_PROGRAMS)), tree, tree.parent / f"{tree.name}.log", 30)
     return ("timeout", "") if code is None else ("killed", "tests/engine/burst/test_equality.py") if code else ("survived", "")
 
 
@@ -862,7 +862,7 @@ def main() -> None:
     sync(options.work / "tree0")
     if options.order:  # one folder after the other: a map is recorded when it is needed
         named = options.order.split(",")
-        todo.sort(key=lambda m: next((n for n, name in enumerate(named) if m.file.startswith(f"dysharp/{name}")), len(named)))
+        todo.sort(key=lambda m: next((n for n, name in enumerate(named) if f"{m.file}/".startswith(f"dysharp/{name}")), len(named)))
     preload(torch=any("functional/torch" in m.tests for m in todo))
     work = partial(_task, work=options.work.resolve(), longest=options.longest, budget=options.budget)
     pool = multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=None) if options.jobs > 1 else None

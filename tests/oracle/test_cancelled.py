@@ -1,4 +1,4 @@
-"""A hold that ends at an op ends as well when that op is cancelled."""
+"""What a cancelled op gives back, and what an op that was ready already keeps."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def test_a_cancelled_op_gives_back_what_ends_with_it(release_at: Point, ends_at:
     trace = run_oracle(t.build())
     assert trace.done[join] == trace.done[tile] == -1
     assert (trace.issue[first], trace.issue[later]) == (0, 1000)
+
+
+def test_an_op_that_was_ready_at_time_zero_is_not_cancelled() -> None:
+    """`late` waits for a JOIN of time 0 and for `slow`; cancelling the JOIN in between takes nothing along."""
+    t = Toy(2)
+    stop = t.op("stop", Kind.DELAY, 0, ps=1000)
+    slow = t.op("slow", Kind.DELAY, 1, ps=2000)
+    join = t.op("join", Kind.JOIN, 0)
+    late = t.op("late", Kind.DELAY, 0, ps=10, after=(join, slow))
+    t.b.edges(Tail.OP_DONE, stop, Head.JOIN_CANCEL, join)
+    trace = run_oracle(t.build())
+    assert (trace.done[join], trace.done[late]) == (0, 2010)
