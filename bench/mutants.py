@@ -744,7 +744,8 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
     others: list[tuple[str, float]] = []
     n_on_line, started = 0, time.monotonic()
     result, by = "survived", ""
-    if compared(m.file):
+    kernel, oracle = compared(m.file)
+    if kernel:
         with changed(m, tree):
             result, by = differs(m, tree)
         if result != "survived":
@@ -759,14 +760,16 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
             break
     else:
         with changed(m, tree):
-            result, by = attempt(_by_module(_within(others, budget)), tree, jit)
+            result, by = differs(m, tree) if oracle else (result, by)
+            if result == "survived":
+                result, by = attempt(_by_module(_within(others, budget)), tree, jit)
     return _record_of(m, result, by, n_on_line, started)
 
 
-def compared(file: str) -> bool:
-    """Whether the comparison of engine and oracle runs the file."""
-    both = (Path("dysharp/uarch"), Path("dysharp/oracle"))
-    return file in ("dysharp/engine/burst/loop.py", "dysharp/engine/burst/lower.py") or Path(file).parent in both
+def compared(file: str) -> tuple[bool, bool]:
+    """Whether the comparison of engine and oracle runs the file as a kernel, and as the oracle."""
+    loop = file in ("dysharp/engine/burst/loop.py", "dysharp/engine/burst/lower.py")
+    return loop or Path(file).parent == Path("dysharp/uarch"), Path(file).parent == Path("dysharp/oracle")
 
 
 def _record_of(m: Mutant, result: str, by: str, n_on_line: int, started: float) -> dict[str, Any]:
