@@ -1,0 +1,35 @@
+"""Tiles of fused kernels: block heights and words that are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from dysharp.errors import ConfigError
+from dysharp.specs import load_cluster, load_model
+from dysharp.systems.building.fused_kernel import formatted_layer, fused_tiling, tile_rows
+from dysharp.workload import make_routing
+
+MODEL = load_model("S-8")
+ROUTING = make_routing("uniform", MODEL, 8, 8)
+PAPER = load_cluster("paper-dgx-h100")
+
+
+@pytest.mark.parametrize(
+    ("rows", "high"), [(0.5, 16), (8.5, 16), (8.6, 32), (16.5, 32), (17, 64), (33, 96), (64.6, 128), (96.5, 128), (97, 192), (1e6, 192)]
+)
+def test_tiles_grow_with_the_rows_of_an_expert(rows: float, high: int) -> None:
+    assert tile_rows(rows) == high
+
+
+def test_a_word_that_is_no_format_of_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"toy\.weights: found 'fp3', expected"):
+        fused_tiling("toy", PAPER, ROUTING, "fp3")
+
+
+@pytest.mark.parametrize("one_kernel", [True, False])
+@pytest.mark.parametrize(
+    ("option", "words"), [("weights", {"dispatch": "rows", "weights": "fp3"}), ("dispatch", {"dispatch": "fp3", "weights": "model"})]
+)
+def test_a_layer_refuses_unknown_formats(one_kernel: bool, option: str, words: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=rf"toy\.{option}: found 'fp3', expected"):
+        formatted_layer("toy", MODEL, PAPER, ROUTING, "fwd", compute=True, one_kernel=one_kernel, **words)
