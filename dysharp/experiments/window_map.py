@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,32 +10,44 @@ from matplotlib.patches import Rectangle
 
 from dysharp.experiments.figure import Point
 from dysharp.specs import load_cluster, load_model
-from dysharp.systems.building.windows import windows
+from dysharp.systems.building.layer import DYMULTIMEM, LayerBuilder
+from dysharp.workload import make_routing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TOKENS = 2048
+
 
 def default_windows(point: Point) -> tuple[int, int]:
-    """Default (dispatch, combine) windows of a point, in tokens per source GPU."""
-    return windows(load_model(point.model), load_cluster(point.cluster), 0, 0)
+    """Default (dispatch, combine) windows of a point, in tokens per source GPU.
+
+    A few tokens of uniform routing are enough: the windows depend on the copies per token at the busiest hub.
+    """
+    model, cluster = load_model(point.model), load_cluster(point.cluster)
+    routing = make_routing("uniform", model, cluster.n_gpus, TOKENS)
+    return LayerBuilder(model, cluster, routing, "fwd").windows(DYMULTIMEM, 0, 0)
 
 
 def mark_defaults(first: Axes, points: Iterable[Point]) -> None:
-    """Draw a frame around the cell of the default windows in each map of `reports.windows.plot_windows`.
+    """Draw a frame around the cell nearest to the default windows in each map of `reports.windows.plot_windows`.
 
-    `first`: the axes of the first map. Defaults outside the grid get no frame.
+    `first`: the axes of the first map. Nearest: in factors.
     """
     points = list(points)
     defaults = {p.model: default_windows(p) for p in points if not p.options}
     combine, dispatch = (sorted({dict(p.options)[name] for p in points if p.options}) for name in ("combine_window", "dispatch_window"))
     maps = dict.fromkeys(p.model for p in points)
     for ax, model in zip(first.figure.axes, maps, strict=True):
-        wanted = defaults.get(model, (0, 0))
-        if wanted[0] in dispatch and wanted[1] in combine:
+        if model in defaults:
+            row, column = _nearest(dispatch, defaults[model][0]), _nearest(combine, defaults[model][1])
             # Inside the cell, so that a frame at the edge of the map is not cut.
-            place = combine.index(wanted[1]) - 0.46, dispatch.index(wanted[0]) - 0.46
-            ax.add_patch(_frame(place))
+            ax.add_patch(_frame((column - 0.46, row - 0.46)))
+
+
+def _nearest(values: list[int], wanted: int) -> int:
+    """The index of the value that is nearest to `wanted` in factors."""
+    return min(range(len(values)), key=lambda i: abs(math.log(values[i] / wanted)))
 
 
 def _frame(place: tuple[float, float]) -> Rectangle:

@@ -207,7 +207,7 @@ def _check_trains(p: Program, offset: Array) -> None:
         follows &= column[before] == column[later]
     fail_where(
         ~follows,
-        lambda i: f"op {later[i]}: found a train from byte {offset[later[i]]} of its row on, expected the op before it to carry the bytes up to there",
+        lambda i: f"op {later[i]}: found a train from byte {offset[later[i]]} of its row on, expected the bytes up to there in the op before it",
     )
     if p.row_trains < 2 and len(later):
         raise ProgramError(f"row_trains: found {p.row_trains} with op {later[0]} as a further train of its row, expected at least 2")

@@ -86,11 +86,15 @@ def flits(program: Program, operator: str) -> tuple[float, float]:
 
 def without_aux(p: Program, column: np.ndarray, wire: np.ndarray, *, data: bool = True) -> np.ndarray:
     """Entries `wire` of a column of Wires less the aux packets: overhead per packet is the same in all."""
-    aux = p.wires.aux[wire]
-    row_data = CHUNKS * 128 if data else 0
-    per_packet, rest = np.divmod(column[wire] - row_data - aux * data, CHUNKS - (-aux // 128))
+    carried = np.zeros(len(p.wires.up), np.int64)
+    wired = p.ops.wire >= 0
+    carried[p.ops.wire[wired]] = p.ops.bytes[wired]
+    aux, payload = p.wires.aux[wire], carried[wire]
+    chunks, row_data = payload // 128, payload if data else 0
+    per_packet, rest = np.divmod(column[wire] - row_data - aux * data, chunks - (-aux // 128))
     assert (rest == 0).all()
-    return CHUNKS * per_packet + row_data
+    without: np.ndarray = chunks * per_packet + row_data
+    return without
 
 
 def mean_flits(programs: list[Program], operator: str) -> tuple[float, float]:

@@ -89,8 +89,12 @@ def with_table(p: Program, config: FabricConfig) -> FabricConfig:
     if len(p.tables) > 1:
         raise ConfigError(f"packet level: found {len(p.tables)} tables of hubs in the Program, expected at most 1")
     table = p.tables[0] if p.tables else HubTable("none", 0, 0, 0)
-    own = {"al_entries": table.entries, "al_mshrs": table.misses, "al_miss_ps": table.miss_ps}
-    return replace(config, **{name: value for name, value in own.items() if getattr(config, name) < 0})
+    return replace(
+        config,
+        al_entries=table.entries if config.al_entries < 0 else config.al_entries,
+        al_mshrs=table.misses if config.al_mshrs < 0 else config.al_mshrs,
+        al_miss_ps=table.miss_ps if config.al_miss_ps < 0 else config.al_miss_ps,
+    )
 
 
 def packet_wires(p: Program) -> Array:

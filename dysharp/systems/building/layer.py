@@ -348,7 +348,8 @@ class LayerBuilder:
         if not framing.targets_per_ext or (lean and local <= 15):
             return None
         needs = self.pair_rows > 3 if lean and local <= 32 else np.ones(len(self.pair_rows), bool)
-        return needs[pair].astype(np.int64) * packets * self.cluster.flit_bytes
+        flits: I64 = needs[pair].astype(np.int64) * packets
+        return flits * self.cluster.flit_bytes
 
     def target_fetch(self, after: I32 | None) -> I32:
         """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
