@@ -7,7 +7,7 @@ from dysharp.reports.windows import plot_windows
 
 def test_default_windows_follow_rate_round_trip_and_tables() -> None:
     found = {m: default_windows(Point("dysharp", m, "paper-gh200-nvl32", "uniform")) for m in ("S-8", "M-8", "L-8")}
-    assert found == {"S-8": (29, 58), "M-8": (15, 30), "L-8": (9, 18)}
+    assert found == {"S-8": (30, 60), "M-8": (16, 32), "L-8": (9, 18)}
 
 
 def test_each_map_has_a_frame_around_its_default() -> None:

@@ -9,7 +9,8 @@ from collections import deque
 import numpy as np
 import pytest
 
-from dysharp.uarch.fifo import fifo_pop, fifo_push, hub_pop, hub_push, ring_push
+from dysharp.uarch.columns import NEXT
+from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_pop, mixed_push, ring_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.tree import tree_first, tree_set
@@ -80,27 +81,26 @@ def test_fifos_share_one_array_of_links(seed: int) -> None:
 
 
 @kernel
-def _hub_push(ends, op, mem, entry):
-    hub_push(ends, 0, op, mem, entry)
+def _mixed_push(ends, op, mem, entry):
+    mixed_push(ends, 0, op, NEXT, mem, entry)
 
 
 @kernel
-def _hub_pop(ends, op, mem):
-    hub_pop(ends, 0, op, mem)
+def _mixed_pop(ends, op, mem):
+    return mixed_pop(ends, 0, op, NEXT, mem)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_hub_fifo_mixes_ops_and_responses(seed: int) -> None:
+def test_mixed_fifo_mixes_ops_and_responses(seed: int) -> None:
     draw = random.Random(seed)
     ends, op, mem = np.full((1, 2), -1, np.int32), np.full((20, 32), -1, np.int32), np.full((20, 8), -1, np.int32)
     queue: deque[int] = deque()
     for i in range(20):
         entry = i if draw.random() < 0.5 else -2 - i
-        _hub_push(ends, op, mem, entry)
+        _mixed_push(ends, op, mem, entry)
         queue.append(entry)
         while queue and draw.random() < 0.3:
-            assert ends[0, 0] == queue.popleft()
-            _hub_pop(ends, op, mem)
+            assert _mixed_pop(ends, op, mem) == queue.popleft()
     assert ends[0, 0] == (queue[0] if queue else -1)
 
 
