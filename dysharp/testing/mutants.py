@@ -72,7 +72,7 @@ def caught(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, str] | None:
 
 LINK, SWITCH, READY, ISSUE = "uarch.link", "uarch.switch", "uarch.ready", "uarch.issue"
 FIFO, HEAP, BITS, TREE, REGION, MEMORY = "uarch.fifo", "uarch.heap", "uarch.bits", "uarch.tree", "uarch.region", "uarch.memory"
-TRAINS, TRANSFERS = "uarch.trains", "uarch.transfers"
+TRAINS, TRANSFERS, HUB_TABLE = "uarch.trains", "uarch.transfers", "uarch.hub_table"
 LOOP, LOWER = "engine.burst.loop", "engine.burst.lower"
 
 MUTANTS = (
@@ -99,17 +99,29 @@ MUTANTS = (
     Mutant("credit one instant late", SWITCH, "SCRATCH] <= now:", "SCRATCH] < now:"),
     Mutant(
         "credit without latency",
-        TRAINS,
-        "ot[o, SCRATCH] = now + m[HARDWARE_LAT]\n    fifo_push",
-        "ot[o, SCRATCH] = now\n    fifo_push",
+        SWITCH,
+        "ot[o, SCRATCH] = clock.x[RUN_NOW] + m[HARDWARE_LAT]",
+        "ot[o, SCRATCH] = clock.x[RUN_NOW]",
     ),
     Mutant("one byte less room", SWITCH, "least + wire > vc_bytes", "least + wire >= vc_bytes"),
     Mutant("one train more room", SWITCH, "least + wire > vc_bytes", "least > vc_bytes"),
     Mutant("no large train in an empty channel", SWITCH, "if least > 0 and least", "if least"),
     Mutant("always the first channel", SWITCH, "occupied[row, v] < least", "occupied[row, v] < 0"),
     Mutant("the fullest channel", SWITCH, "occupied[row, v] < least", "occupied[row, v] > least"),
-    Mutant("all trains exposed", TRAINS, "expose = channels[row, 0] < 0", "expose = True"),
-    Mutant("next train never exposed", TRAINS, "if channels[row, 0] >= 0:", "if False:"),
+    Mutant("all trains exposed", TRAINS, "is_first = channels[row, 0] < 0", "is_first = True"),
+    Mutant("next train never exposed", SWITCH, "                channel_advance(row, ops, mem, links, switch, clock)", "                pass"),
+    Mutant("no limit of the output buffers", SWITCH, "held[at] + n_bytes <= m[HARDWARE_OUTPUT]", "True"),
+    Mutant("room never given back", TRAINS, "switch.held[j * m[HARDWARE_CLASSES] + c] -= n_bytes", "pass"),
+    Mutant("copies overtake those that wait", SWITCH, "if set_empty(switch.out_mask, at) and has_room(", "if has_room("),
+    Mutant("a turn is one train", TRAINS, "return c - 1 if", "return c if"),
+    # tables of hubs
+    Mutant("every row is a miss", HUB_TABLE, "if asked[row, ASKED_CACHED] == 1:", "if False:"),
+    Mutant("misses take no register", HUB_TABLE, "begin = max(begin, finish[hub, slot])", "pass"),
+    Mutant("the newest row is dropped", HUB_TABLE, "victim = asked[n_rows + hub, ASKED_NEXT]", "victim = asked[n_rows + hub, ASKED_PREV]"),
+    Mutant("lookups pass a full table", HUB_TABLE, "hubs[hub, HUB_CLOCK] = begin", "pass"),
+    Mutant("copies leave a table out of order", HUB_TABLE, "max(known, mem_time[last, MEMBER_TIME])", "known"),
+    Mutant("a miss costs nothing", HUB_TABLE, "asked[row, ASKED_KNOWN] = begin + kinds[table, TABLE_MISS_PS]", "asked[row, ASKED_KNOWN] = begin"),
+    Mutant("late requests are answered at once", TRANSFERS, "now + clock.m[HARDWARE_RESPONDER]", "now"),
     Mutant(
         "store and forward",
         TRAINS,
@@ -130,17 +142,16 @@ MUTANTS = (
         "pass",
     ),
     # classes and arbitration
-    Mutant("another class at the outputs", SWITCH, "TEMPLATE], CLS]", "TEMPLATE], CLS] + 1 - n_classes"),
+    Mutant("another class at the outputs", SWITCH, " + c\n        n_bytes", "\n        n_bytes"),
     Mutant(
         "response in the class of requests",
         TRAINS,
         "op[mem[k, MEMBER_OP], TEMPLATE], RESPONSE_CLS]",
         "op[mem[k, MEMBER_OP], TEMPLATE], CLS]",
     ),
-    Mutant("result in the class of requests", TRAINS, "op[o, TEMPLATE], RESPONSE_CLS]", "op[o, TEMPLATE], CLS]"),
-    Mutant("class cursor of up servers stands", TRAINS, "nodes[i, UP + SERVER_CURSOR] = c", "pass"),
-    Mutant("class cursor of down servers stands", TRAINS, "nodes[j, DOWN + SERVER_CURSOR] = c", "pass"),
-    Mutant("source cursor stands", TRAINS, "out_cursor[at] = s", "pass"),
+    Mutant("result in the class of requests", TRAINS, "c = templates[op[o, TEMPLATE], RESPONSE_CLS]", "c = templates[op[o, TEMPLATE], CLS]"),
+    Mutant("class cursor of up servers stands", TRAINS, "nodes[i, UP + SERVER_CURSOR] = turn_after(c, entry, ops.op)", "pass"),
+    Mutant("source cursor stands", SWITCH, "switch.out_cursor[at] = s", "pass"),
     Mutant("round robin stays at its cursor", BITS, "~((2 << cursor) - 1)", "~((1 << cursor) - 1)"),
     Mutant(
         "sources from the lowest",
@@ -220,8 +231,8 @@ MUTANTS = (
     Mutant(
         "result behind the request's tail",
         TRAINS,
-        "bound = ot[o, END] + m[HARDWARE_LAT]",
-        "bound = ot[o, TAIL] + m[HARDWARE_LAT]",
+        "bound = ot[entry, END] + m[HARDWARE_LAT]",
+        "bound = ot[entry, TAIL] + m[HARDWARE_LAT]",
     ),
     Mutant(
         "copies behind the answers' tail",

@@ -89,9 +89,10 @@ def with_table(p: Program, config: FabricConfig) -> FabricConfig:
     if len(p.tables) > 1:
         raise ConfigError(f"packet level: found {len(p.tables)} tables of hubs in the Program, expected at most 1")
     table = p.tables[0] if p.tables else HubTable("none", 0, 0, 0)
+    entries = (table.entries or NEVER) if p.tables else 0  # a table that holds all rows still reads each row once
     return replace(
         config,
-        al_entries=table.entries if config.al_entries < 0 else config.al_entries,
+        al_entries=entries if config.al_entries < 0 else config.al_entries,
         al_mshrs=table.misses if config.al_mshrs < 0 else config.al_mshrs,
         al_miss_ps=table.miss_ps if config.al_miss_ps < 0 else config.al_miss_ps,
     )

@@ -99,7 +99,7 @@ def run_events(budget, state, fabric):
             elif r == FABRIC_CYCLE:
                 cycles_end(leaf, now, packets, link, outputs, agenda)
             elif r == FABRIC_DELIVER:
-                tails_arrive(leaf, now, op, members, packets, cuts, hubs, accepted, agenda)
+                tails_arrive(leaf, now, ops, members, packets, hubs, accepted, agenda)
             elif r == FABRIC_AL:
                 entries_answer(leaf, now, members, stores, packet, hubs, accepted, agenda)
             elif r == FABRIC_RESPOND:

@@ -1,6 +1,19 @@
 """The hub of a GPU at packet level: egress queues per link, ingress with AL TLB and responder (docs/design/0006)."""
 
-from dysharp.uarch.columns import INF, MEMBER_FILL, NEXT, REGION_NODE, RESPONSE_CLS, ROW_REGION, RUN_EVENTS, RUN_NOW, TEMPLATE, WIRE, WIRE_PAYLOAD
+from dysharp.uarch.columns import (
+    INF,
+    MEMBER_FILL,
+    NEXT,
+    REGION_NODE,
+    RESPONSE_CLS,
+    ROW_REGION,
+    RUN_EVENTS,
+    RUN_NOW,
+    TABLE,
+    TEMPLATE,
+    WIRE,
+    WIRE_PAYLOAD,
+)  # fmt: skip
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.packet.columns import (
@@ -18,7 +31,6 @@ from dysharp.uarch.packet.columns import (
     C_VPG,
     CONTRIB,
     CUT_DOWN_H,
-    CUT_DYNAMIC,
     CUT_PACKETS,
     FABRIC_AL,
     FABRIC_DELIVER,
@@ -248,8 +260,8 @@ def accept_put(p, packet, accepted):
 
 
 @block
-def tails_arrive(leaf, now, op, members, packets, cuts, hubs, accepted, agenda):
-    """Tails reach their hubs: a packet is accepted at once, a dynamic one when the AL table knows its rows."""
+def tails_arrive(leaf, now, ops, members, packets, hubs, accepted, agenda):
+    """Tails reach their hubs: a packet is accepted at once, one whose op asks the AL table when the table knows its rows."""
     packet, packet_time, c = packets.packet, packets.packet_time, agenda.c
     p = ring_due(FABRIC_DELIVER, now, packet_time, agenda)
     while p >= 0:
@@ -257,7 +269,7 @@ def tails_arrive(leaf, now, op, members, packets, cuts, hubs, accepted, agenda):
         agenda.x[RUN_EVENTS] += 1
         kind = packet[p, PACKET_KIND]
         known = True
-        if c[C_AL] > 0 and (kind == MCOPY or kind == RCOPY) and cuts[op[packet[p, PACKET_OP], WIRE], CUT_DYNAMIC]:
+        if c[C_AL] > 0 and (kind == MCOPY or kind == RCOPY) and ops.templates[ops.op[packet[p, PACKET_OP], TEMPLATE], TABLE] >= 0:
             known = hub_enter(p, packet[p, PACKET_OUT] // c[C_LINKS], packet, members, hubs, agenda)
         if known:
             accept_put(p, packet, accepted)
