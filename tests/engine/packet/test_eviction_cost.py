@@ -21,7 +21,7 @@ def extra(tokens: int) -> tuple[float, float]:
     options = system.options(dispatch_window=32, combine_window=64, compute=False)
     program = system.plan(model, cluster, routing, "fwd", options)
     planes = cluster.n_switches
-    infinite, small = (run_packet(program, FabricConfig(n_planes=planes, reduction_entries=n)) for n in (0, SMALL))
+    infinite, small = (run_packet(program, FabricConfig(n_planes=planes, reduction_entries=n, al_entries=0)) for n in (0, SMALL))
     assert small.statistics["reduction"]["evictions"] > 0.5 * small.statistics["reduction"]["sessions"]
     up, down = (getattr(small.trace, side) - getattr(infinite.trace, side) for side in ("up_busy", "down_busy"))
     assert not up.any()  # nothing is asked for or sent twice: a session that left only moves its sum to the source
