@@ -47,7 +47,7 @@ def validate(
 
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
-    from dysharp.measured import beyond
+    from dysharp.measured import apart, beyond
     from dysharp.measured import hold_out as without
     from dysharp.measured.predictions import predict
     from dysharp.measured.summary import summarise
@@ -61,19 +61,23 @@ def validate(
     own = None if cluster is None else _cluster(cluster)
     used = _constants(constants, own)
     values = {name: c.value for name, c in used.items()}
-    passes = ["predict", *(f"held out by {by}" for by in hold_out)]
+    passes = ["predict", *(["neutral constants"] if hold_out else []), *(f"held out by {by}" for by in hold_out)]
     everything = _classified(data, own)
-    judged, predicted = predict(everything.in_bars(), values, jobs, _on_progress(progress, passes, 0))
-    beyond_bars = beyond.judge(everything, values, jobs)
-    if not judged.parsed and not any(row["n"] for row in beyond_bars):
+    judged, aside = apart.split(everything.in_bars(), values)
+    judged, predicted = predict(judged, values, jobs, _on_progress(progress, passes, 0))
+    judged_apart, beyond_bars = apart.judge(aside, values, jobs), beyond.judge(everything, values, jobs)
+    if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_bars):
         raise ConfigError(f"{data}: {_nothing(judged.missing)}")
-    held = {
-        by: without.held_out(judged.parsed, used, by, predicted, jobs, _on_progress(progress, passes, at))
-        for at, by in enumerate(hold_out, start=1)
-    }
-    tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out, by)]
-    summary = summarise(judged.parsed, predicted, held.get("gpu"))
-    return replace(validate_measurements(judged, used, predicted, tables), summary=summary, beyond=beyond_bars)
+    held = dict[str, without.HeldOut]()
+    if hold_out:
+        ratio = without.neutral_ratio(judged.parsed, used, jobs, _on_progress(progress, passes, 1))
+        for at, by in enumerate(hold_out, start=2):
+            held[by] = without.held_out(judged.parsed, used, by, ratio, jobs, _on_progress(progress, passes, at))
+    tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
+    summary = summarise(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None)
+    done = validate_measurements(judged, used, predicted, tables)
+    borrowed = [row for out in held.values() for row in out.borrowed]
+    return replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed)
 
 
 def refit(
@@ -83,7 +87,7 @@ def refit(
     from dysharp.measured.refit import refit_programs, to_toml
     from dysharp.specs.fitted import fitted
 
-    constants = refit_programs(_classified(data), fitted(), jobs, _on_progress(progress, ["fit"], 0))
+    constants = refit_programs(_classified(data), fitted(), jobs, _on_progress(progress, ["fit"], 0)).constants
     write_text(Path(path), to_toml(constants, HEAD))
     return constants
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
+from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import families_in_bars
 from dysharp.measured.predictions import measured_values, predict_folds
 from dysharp.measured.program_times import OnProgress
-from dysharp.measured.refit import ratios, refit
+from dysharp.measured.refit import neutral, refit
 from dysharp.specs.fitted import Fitted
 
 F64 = NDArray[np.float64]
@@ -21,36 +22,50 @@ MOST_FOLDS = 8
 HOLD_OUTS = ("shape", "gpu")
 
 
-def hold_out(
-    parsed: Sequence[Parsed],
-    constants: Mapping[str, Fitted],
-    by: str,
-    predicted: F64,
-    jobs: int = 1,
-    on_progress: OnProgress | None = None,
-) -> list[dict[str, Any]]:
-    """Median errors per family and their mean ("macro"): with all measurements, and with the shape or GPU held out."""
-    return hold_out_table(parsed, predicted, held_out(parsed, constants, by, predicted, jobs, on_progress), by)
+class HeldOut(NamedTuple):
+    """Predictions with the measurement's group held out, and what each fold could not see."""
+
+    predicted: F64
+    """`[parsed]`."""
+    borrowed: list[dict[str, Any]]
+    """One entry per fold and constant that the fold's measurements do not see: its source (`Refit.borrowed`)."""
+
+
+def neutral_ratio(
+    parsed: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None
+) -> F64:
+    """`[parsed]` ratios of Program to closed form at neutral constants, which no measurement has moved."""
+    values, everything = neutral(constants), np.ones(len(parsed), bool)
+    predicted = predict_folds(parsed, [(everything, values)], jobs, on_progress)
+    return predicted / ClosedForms(parsed).values(values)
 
 
 def held_out(
     parsed: Sequence[Parsed],
     constants: Mapping[str, Fitted],
     by: str,
-    predicted: F64,
+    ratio: F64,
     jobs: int = 1,
     on_progress: OnProgress | None = None,
-) -> F64:
-    """`[parsed]` predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
+) -> HeldOut:
+    """Predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
 
     Whole groups are held out, never random measurements; a GPU is a fold, shapes are dealt into folds (`folds`).
-    `predicted`: `[parsed]` predictions by `constants`, the fit to all. Programs run with the constants of each fold.
+    A fold starts from neutral values; `constants` give it limits, stages and the given launch times of hosts.
+    `ratio`: `neutral_ratio`. Programs predict with the constants of each fold.
     """
-    ratio = ratios(parsed, constants, predicted)
     labels = [label_of(entry, by) for entry in parsed]
-    masks = [np.array([label in fold for label in labels]) for fold in folds(labels, by)]
-    fitted = [{name: c.value for name, c in refit(parsed, constants, ~mask, ratio).items()} for mask in masks]
-    return predict_folds(parsed, list(zip(masks, fitted, strict=True)), jobs, on_progress)
+    groups = folds(labels, by)
+    masks = [np.array([label in fold for label in labels]) for fold in groups]
+    fits = [refit(parsed, constants, ~mask, ratio) for mask in masks]
+    names = [next(iter(fold)) if by == "gpu" else f"fold {i} of {len(groups)}" for i, fold in enumerate(groups, start=1)]
+    borrowed = [
+        {"by": by, "held_out": name, "constant": constant, "from": source}
+        for name, found in zip(names, fits, strict=True)
+        for constant, source in found.borrowed.items()
+    ]
+    values = [found.values for found in fits]
+    return HeldOut(predict_folds(parsed, list(zip(masks, values, strict=True)), jobs, on_progress), borrowed)
 
 
 def label_of(entry: Parsed, by: str) -> str:

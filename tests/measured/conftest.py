@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dysharp.measured.apart import split
 from dysharp.measured.classify import Classified, classify
 from dysharp.measured.measurements import Measurement, read_measurements
 from dysharp.measured.predictions import predict
@@ -21,5 +22,6 @@ def shared_measurements(shared: Path) -> list[Measurement]:
 
 @pytest.fixture(scope="session")
 def shared_predictions(shared_measurements: list[Measurement]) -> tuple[Classified, np.ndarray]:
-    """All of families in the bars, with their predictions (minutes)."""
-    return predict(classify(shared_measurements).in_bars(), fitted_values(), jobs=2)
+    """All that are judged, with their predictions (minutes)."""
+    judged, _ = split(classify(shared_measurements).in_bars(), fitted_values())
+    return predict(judged, fitted_values(), jobs=2)
