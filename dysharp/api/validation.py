@@ -61,18 +61,17 @@ def validate(
     own = None if cluster is None else _cluster(cluster)
     used = _constants(constants, own)
     values = {name: c.value for name, c in used.items()}
-    passes = ["predict", *(["neutral constants"] if hold_out else []), *(f"held out by {by}" for by in hold_out)]
+    passes = ["predict", *(f"held out by {by}" for by in hold_out)]
     everything = _classified(data, own)
     judged, aside = apart.split(everything.in_bars(), values)
     judged, predicted = predict(judged, values, jobs, _on_progress(progress, passes, 0))
     judged_apart, beyond_bars = apart.judge(aside, values, jobs), beyond.judge(everything, values, jobs)
     if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_bars):
         raise ConfigError(f"{data}: {_nothing(judged.missing)}")
-    held = dict[str, without.HeldOut]()
-    if hold_out:
-        ratio = without.neutral_ratio(judged.parsed, used, jobs, _on_progress(progress, passes, 1))
-        for at, by in enumerate(hold_out, start=2):
-            held[by] = without.held_out(judged.parsed, used, by, ratio, jobs, _on_progress(progress, passes, at))
+    held = {
+        by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at))
+        for at, by in enumerate(hold_out, start=1)
+    }
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
     summary = summarise(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None)
     done = validate_measurements(judged, used, predicted, tables)

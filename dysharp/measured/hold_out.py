@@ -14,11 +14,14 @@ from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import families_in_bars
 from dysharp.measured.predictions import measured_values, predict_folds
 from dysharp.measured.program_times import OnProgress
-from dysharp.measured.refit import neutral, refit
+from dysharp.measured.refit import refit
 from dysharp.specs.fitted import Fitted
 
 F64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 MOST_FOLDS = 8
+SAMPLE = 24
+"""Rule: measurements of a family whose Programs run for the fit of a fold. More take longer."""
 HOLD_OUTS = ("shape", "gpu")
 
 
@@ -31,33 +34,30 @@ class HeldOut(NamedTuple):
     """One entry per fold and constant that the fold's measurements do not see: its source (`Refit.borrowed`)."""
 
 
-def neutral_ratio(
-    parsed: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None
-) -> F64:
-    """`[parsed]` ratios of Program to closed form at neutral constants, which no measurement has moved."""
-    values, everything = neutral(constants), np.ones(len(parsed), bool)
-    predicted = predict_folds(parsed, [(everything, values)], jobs, on_progress)
-    return predicted / ClosedForms(parsed).values(values)
-
-
 def held_out(
     parsed: Sequence[Parsed],
     constants: Mapping[str, Fitted],
     by: str,
-    ratio: F64,
     jobs: int = 1,
     on_progress: OnProgress | None = None,
 ) -> HeldOut:
     """Predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
 
     Whole groups are held out, never random measurements; a GPU is a fold, shapes are dealt into folds (`folds`).
-    A fold starts from neutral values; `constants` give it limits, stages and the given launch times of hosts.
-    `ratio`: `neutral_ratio`. Programs predict with the constants of each fold.
+    A fold starts from neutral values; `constants` give it limits, stages and the given launch times of hosts. It fits
+    closed forms first. Then the Programs of a sample of its own measurements run with its own constants, and the fit
+    goes on with their ratios to the closed forms (`sample`). Programs predict with the constants of each fold.
     """
     labels = [label_of(entry, by) for entry in parsed]
     groups = folds(labels, by)
     masks = [np.array([label in fold for label in labels]) for fold in groups]
-    fits = [refit(parsed, constants, ~mask, ratio) for mask in masks]
+    first = [refit(parsed, constants, ~mask) for mask in masks]
+    samples = [sample(parsed, ~mask) for mask in masks]
+    ratios = _ratios(parsed, [(chosen & _by_program(parsed), found.values) for chosen, found in zip(samples, first, strict=True)], jobs)
+    fits = [
+        refit(parsed, constants, chosen, ratio, start=found.values)
+        for chosen, ratio, found in zip(samples, ratios, first, strict=True)
+    ]
     names = [next(iter(fold)) if by == "gpu" else f"fold {i} of {len(groups)}" for i, fold in enumerate(groups, start=1)]
     borrowed = [
         {"by": by, "held_out": name, "constant": constant, "from": source}
@@ -66,6 +66,35 @@ def held_out(
     ]
     values = [found.values for found in fits]
     return HeldOut(predict_folds(parsed, list(zip(masks, values, strict=True)), jobs, on_progress), borrowed)
+
+
+def sample(parsed: Sequence[Parsed], keep: Bools) -> Bools:
+    """`[parsed]` mask of the measurements of `keep` that the second fit of a fold uses.
+
+    Families that Programs predict: `SAMPLE` at even distances in the order of the file. Other families: all.
+    """
+    chosen = keep.copy()
+    for name in {entry.family.name for entry in parsed if entry.family.program_us is not None}:
+        members = np.array([i for i, entry in enumerate(parsed) if keep[i] and entry.family.name == name], np.int64)
+        chosen[members] = False
+        chosen[members[np.unique(np.linspace(0, max(len(members) - 1, 0), SAMPLE).round().astype(np.int64))] if len(members) else members] = True
+    return chosen
+
+
+def _by_program(parsed: Sequence[Parsed]) -> Bools:
+    return np.array([entry.family.program_us is not None for entry in parsed])
+
+
+def _ratios(parsed: Sequence[Parsed], samples: Sequence[tuple[Bools, Mapping[str, float]]], jobs: int) -> list[F64]:
+    """For each fold, `[parsed]` ratios of Program to closed form with the fold's constants; 1 outside its sample."""
+    ratios = list[F64]()
+    for chosen, values in samples:
+        ratio = np.ones(len(parsed))
+        if chosen.any():
+            programs = predict_folds(parsed, [(chosen, values)], jobs)
+            ratio[chosen] = programs[chosen] / ClosedForms([parsed[i] for i in np.flatnonzero(chosen)]).values(values)
+        ratios.append(ratio)
+    return ratios
 
 
 def label_of(entry: Parsed, by: str) -> str:

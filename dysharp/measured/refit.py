@@ -30,6 +30,7 @@ Its value is read from measurements that are judged apart (`apart.read_hosts`), 
 """
 SIBLING = {"hopper.": "blackwell.", "blackwell.": "hopper."}
 NEUTRAL = "neutral"
+"""A constant that no measurement sees: its neutral value, or the value that the caller of `refit` gives."""
 ROUNDS = 3  # Numerics: Program runs of a fit
 MOST_PASSES = 8
 """Numerics: passes over the stages."""
@@ -85,16 +86,18 @@ def refit_programs(
 
     A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the
     ratio of Program to closed form at the last constants. Then the Programs run with the new constants, `ROUNDS` times.
-    Launch times of hosts are read from launch-bound measurements first (`apart.read_hosts`).
+    Launch times of hosts are read from launch-bound measurements first (`apart.read_hosts`). Constants that the
+    measurements do not see keep their values.
     """
     classified = classified.in_bars()
     hosts = apart.read_hosts(classified.parsed, {name: c.value for name, c in constants.items()})
     given = {name: replace(c, value=hosts.get(name, c.value)) for name, c in constants.items()}
-    judged, _ = apart.split(classified, {name: c.value for name, c in given.items()})
-    found = refit(judged.parsed, given)
+    rest = {name: c.value for name, c in given.items()}
+    judged, _ = apart.split(classified, rest)
+    found = refit(judged.parsed, given, rest=rest)
     for _ in range(ROUNDS if any(entry.family.program_us for entry in judged.parsed) else 0):
         judged, predicted = predict(judged, found.values, jobs, on_progress)
-        found = refit(judged.parsed, given, ratio=ratios(judged.parsed, found.constants, predicted))
+        found = refit(judged.parsed, given, ratio=ratios(judged.parsed, found.constants, predicted), rest=rest)
     return found
 
 
@@ -103,6 +106,8 @@ def refit(
     constants: Mapping[str, Fitted],
     keep: NDArray[np.bool_] | None = None,
     ratio: F64 | None = None,
+    rest: Mapping[str, float] | None = None,
+    start: Mapping[str, float] | None = None,
 ) -> Refit:
     """Constants fitted on `parsed` (where `[parsed]` mask `keep` holds); every family of a stage weighs the same.
 
@@ -112,11 +117,13 @@ def refit(
     `ratio`: `[parsed]`, by which each closed form is multiplied (`ratios`). Constants of the stage `GIVEN` stay.
 
     A constant that the measurements do not see (`fitting.seen_by`) takes the value of the other architecture. Without
-    such a value it stays neutral.
+    such a value it stays neutral. With `rest` it takes the value there instead. `start`: values of an earlier fit to the
+    same measurements, from which the fit starts instead.
     """
     scale = np.ones(len(parsed)) if ratio is None else ratio
     used = np.ones(len(parsed), bool) if keep is None else keep
-    values, borrowed = neutral(constants), dict[str, str]()
+    values, borrowed = dict(start or neutral(constants)), dict[str, str]()
+    own = neutral(constants) if rest is None else rest
     work = []
     for families, names in stages(constants):
         members = [i for i, entry in enumerate(parsed) if used[i] and entry.family.name in families]
@@ -124,10 +131,11 @@ def refit(
             work.append(_Stage([parsed[i] for i in members], names, scale[members]))
         else:
             borrowed |= dict.fromkeys(names, NEUTRAL)
+            values |= {name: own[name] for name in names}
     for _ in range(MOST_PASSES):
         before = dict(values)
         for stage in work:
-            unseen = stage.fit(constants, values)
+            unseen = stage.fit(constants, values, rest)
             borrowed = {n: why for n, why in borrowed.items() if n not in stage.names} | unseen
         if max((abs(math.log(values[name] / before[name])) for name in values), default=0.0) < SETTLED:
             break
@@ -143,9 +151,9 @@ class _Stage:
         self.names, self.forms, self.measured = names, ClosedForms(parsed), measured_values(parsed) / ratio
         self.shares = family_shares(parsed)
 
-    def fit(self, constants: Mapping[str, Fitted], values: dict[str, float]) -> dict[str, str]:
+    def fit(self, constants: Mapping[str, Fitted], values: dict[str, float], rest: Mapping[str, float] | None) -> dict[str, str]:
         """Move `values` of the stage's constants. Returns the constants that are not seen, with their source."""
-        start, unseen = neutral(constants), dict[str, str]()
+        own, unseen = neutral(constants) if rest is None else rest, dict[str, str]()
         while free := [name for name in self.names if name not in unseen]:
             limits = [Free(name, values[name], constants[name].low, constants[name].high) for name in free]
             values |= fit(limits, values, self.forms.values, self.measured, weights=self.shares)
@@ -153,12 +161,12 @@ class _Stage:
             hidden = [name for name, count in counts.items() if count < LEAST_ROWS]
             if not hidden:
                 break
-            values |= {name: start[name] for name in hidden}
-            unseen |= {name: _other(name, self.names) for name in hidden}
+            values |= {name: own[name] for name in hidden}
+            unseen |= {name: _other(name, self.names) if rest is None else NEUTRAL for name in hidden}
         for name, source in unseen.items():
             lent = source != NEUTRAL and source not in unseen
             unseen[name] = source if lent else NEUTRAL
-            values[name] = values[source] if lent else start[name]
+            values[name] = values[source] if lent else own[name]
         return unseen
 
 

@@ -23,7 +23,7 @@ CACHED, DRAINED, TORCH, UNKNOWN = "cached handle", "drained GPU", "torch call", 
 PROTOCOLS = {"P1": CACHED, "P2": KERNEL, "P5": CHAINED, "P6": GRAPH, "P7": DRAINED}
 """Protocol of a collection of measurements (`config_json`, key `proto`) -> regime.
 
-P7 waits for the GPU before each call. Source: ai-dynamo/aiconfigurator, collector/sglang/collect_wideep_deepep_moe.py.
+The program of P7 waits for the GPU before each call. Source: ai-dynamo/aiconfigurator, collector/sglang/collect_wideep_deepep_moe.py.
 """
 DRAINED_SOURCES = ("mhoqueanik/moe_ep_benchmark",)
 """Benchmarks with a barrier and a wait before each call.
