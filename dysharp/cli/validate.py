@@ -91,6 +91,9 @@ def print_validation(done: Validation, groups: bool) -> None:
     if micro["n"]:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done.bars, ("name", "value", "bar", "holds"))
+    if done.parts:
+        click.echo("whole layers by part: host where its launches take more than half of the time, else device")
+        _print(done.parts, PART_KEYS)
     if done.apart:
         click.echo("judged apart: predicted, but in no mean, bar or fit")
         _print(done.apart, APART_KEYS)
@@ -119,6 +122,7 @@ def print_validation(done: Validation, groups: bool) -> None:
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
+PART_KEYS = ("family", "part", "n", "median_ape", "p90_ape", "bias")
 APART_KEYS = ("family", "group", "n", "median_ape", "p90_ape", "bias")
 BORROWED_KEYS = ("by", "held_out", "constant", "from")
 COUNTED_KEYS = ("module", "name", "count", "text")
@@ -127,7 +131,7 @@ BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape"
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 _LEFT = (
     *("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids"),
-    *("group", "regime", "predicted_as", "module", "text", "constant", "from"),
+    *("group", "part", "regime", "predicted_as", "module", "text", "constant", "from"),
 )
 
 

@@ -3,10 +3,11 @@
 | group | rule |
 |---|---|
 | launch-bound | an eager call that takes less than `AT_FLOOR` times the host time of its launches |
-| host-bound | an eager layer whose launches on the host take more than `HOST_SHARE` of the time |
 | weak | the collector marks them: a competitor ran this baseline, or launches were blocking |
 
-The launch time of a host is read from launch-bound measurements. Host-bound layers judge the host, the others the device.
+The launch time of a host is read from launch-bound measurements.
+
+Eager layers have two parts (`part_of`). All of them are judged, and tables show the parts apart.
 
 The rules are the same for every GPU.
 """
@@ -33,7 +34,7 @@ AT_FLOOR = 1.2
 """Rule: a time below this many times the launches' host time is launch-bound. It moves no prediction."""
 HOST_SHARE = 0.5
 """Rule: a layer with a larger share of launches is host-bound. It moves no prediction."""
-GROUPS = ("launch-bound", "host-bound", "weak")
+GROUPS = ("launch-bound", "weak")
 MOST_STEPS = 20
 
 
@@ -41,12 +42,23 @@ def group_of(entry: Parsed, constants: Constants) -> str:
     """One of `GROUPS`, or "" for a measurement that is judged."""
     if is_weak(entry.measurement):
         return "weak"
-    if not entry.case.launches:
+    if not entry.case.launches or entry.family.level == Level.LAYER:
         return ""
-    host = moe.host_us(load_gpu(entry.case.gpu), constants, entry.case.launches)
-    if entry.family.level == Level.LAYER:
-        return "host-bound" if host > HOST_SHARE * measured_us(entry) else ""
-    return "launch-bound" if measured_us(entry) < AT_FLOOR * host else ""
+    return "launch-bound" if measured_us(entry) < AT_FLOOR * _host_us(entry, constants) else ""
+
+
+def part_of(entry: Parsed, constants: Constants) -> str:
+    """The part of an eager layer that its measurement judges: "host" if launches take most of the time, else "device".
+
+    "" for a measurement that is no eager layer.
+    """
+    if not entry.case.launches or entry.family.level != Level.LAYER:
+        return ""
+    return "host" if _host_us(entry, constants) > HOST_SHARE * measured_us(entry) else "device"
+
+
+def _host_us(entry: Parsed, constants: Constants) -> float:
+    return moe.host_us(load_gpu(entry.case.gpu), constants, entry.case.launches)
 
 
 def measured_us(entry: Parsed) -> float:

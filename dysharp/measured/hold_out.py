@@ -53,15 +53,15 @@ def held_out(
     masks = [np.array([label in fold for label in labels]) for fold in groups]
     first = [refit(parsed, constants, ~mask) for mask in masks]
     samples = [sample(parsed, ~mask) for mask in masks]
-    ratios = _ratios(parsed, [(chosen & _by_program(parsed), found.values) for chosen, found in zip(samples, first, strict=True)], jobs)
+    ratios = _ratios(parsed, samples, [found.values for found in first], jobs)
     fits = [
-        refit(parsed, constants, chosen, ratio, start=found.values)
+        refit(parsed, constants, chosen, ratio, rest=found.values, start=found.values)
         for chosen, ratio, found in zip(samples, ratios, first, strict=True)
     ]
     names = [next(iter(fold)) if by == "gpu" else f"fold {i} of {len(groups)}" for i, fold in enumerate(groups, start=1)]
     borrowed = [
         {"by": by, "held_out": name, "constant": constant, "from": source}
-        for name, found in zip(names, fits, strict=True)
+        for name, found in zip(names, first, strict=True)
         for constant, source in found.borrowed.items()
     ]
     values = [found.values for found in fits]
@@ -77,22 +77,23 @@ def sample(parsed: Sequence[Parsed], keep: Bools) -> Bools:
     for name in {entry.family.name for entry in parsed if entry.family.program_us is not None}:
         members = np.array([i for i, entry in enumerate(parsed) if keep[i] and entry.family.name == name], np.int64)
         chosen[members] = False
-        chosen[members[np.unique(np.linspace(0, max(len(members) - 1, 0), SAMPLE).round().astype(np.int64))] if len(members) else members] = True
+        places = np.linspace(0, len(members) - 1, min(SAMPLE, len(members))).round().astype(np.int64)
+        chosen[members[places]] = True
     return chosen
 
 
-def _by_program(parsed: Sequence[Parsed]) -> Bools:
-    return np.array([entry.family.program_us is not None for entry in parsed])
-
-
-def _ratios(parsed: Sequence[Parsed], samples: Sequence[tuple[Bools, Mapping[str, float]]], jobs: int) -> list[F64]:
+def _ratios(parsed: Sequence[Parsed], samples: Sequence[Bools], values: Sequence[Mapping[str, float]], jobs: int) -> list[F64]:
     """For each fold, `[parsed]` ratios of Program to closed form with the fold's constants; 1 outside its sample."""
+    by_program = np.array([entry.family.program_us is not None for entry in parsed], bool)
+    members = [np.flatnonzero(chosen & by_program).tolist() for chosen in samples]
+    # One list of all samples, so that one pool of processes answers all folds.
+    fold = np.repeat(np.arange(len(samples)), [len(index) for index in members])
+    entries = [parsed[i] for index in members for i in index]
+    programs = predict_folds(entries, [(fold == at, own) for at, own in enumerate(values)], jobs)
     ratios = list[F64]()
-    for chosen, values in samples:
+    for at, (index, own) in enumerate(zip(members, values, strict=True)):
         ratio = np.ones(len(parsed))
-        if chosen.any():
-            programs = predict_folds(parsed, [(chosen, values)], jobs)
-            ratio[chosen] = programs[chosen] / ClosedForms([parsed[i] for i in np.flatnonzero(chosen)]).values(values)
+        ratio[index] = programs[fold == at] / ClosedForms([parsed[i] for i in index]).values(own)
         ratios.append(ratio)
     return ratios
 

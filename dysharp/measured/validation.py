@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
+from dysharp.measured.apart import part_of
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import families_in_bars
@@ -41,6 +42,8 @@ class Bars:
     """Median error with the group held out, divided by the median error of the fit to all measurements."""
     constants: int = 45
     """Largest number of fitted constants and counted numbers together (`specs.numbers`)."""
+    layer_device: float = 8.0
+    """Median of whole layers whose time is mostly the device's (`apart.part_of`)."""
     coverage: float = 90.0
     """Share of predicted measurements: families in the bars, on NVIDIA machines in one NVLink domain."""
 
@@ -66,6 +69,8 @@ class Validation:
     """Numbers in the code that count beside the fitted constants (`specs.numbers`)."""
     apart: list[dict[str, Any]] = field(default_factory=list)
     """Measurements that are predicted and in no mean or bar, by family and group (`apart.judge`)."""
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    """Whole layers by part: those whose time is mostly the host's launches, and the others (`apart.part_of`)."""
     regimes: list[dict[str, Any]] = field(default_factory=list)
     """By family and regime of the measurements, with the regime that predictions describe (`regime`)."""
     borrowed: list[dict[str, Any]] = field(default_factory=list)
@@ -86,7 +91,7 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        more = ("counted_numbers", "regimes", "apart", "hold_out", "borrowed", "beyond")
+        more = ("counted_numbers", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond")
         return {name: getattr(self, name) for name in (*names, *more)}
 
 
@@ -105,7 +110,7 @@ def validate_measurements(
         classified, predicted = predict(classified.in_bars(), values)
     measured, closed_forms = measured_values(classified.parsed), ClosedForms(classified.parsed)
     tables = _Tables(classified, predicted, measured)
-    families = tables.families()
+    families, parts = tables.families(), tables.parts(values)
     overall = _overall(classified, families, predicted, measured, constants)
     measured_us, predicted_us = closed_forms.times(measured), closed_forms.times(predicted)
     names = [entry.family.name for entry in classified.parsed]
@@ -119,8 +124,9 @@ def validate_measurements(
         unsupported=_unsupported(classified.missing),
         fitted_constants=_constants(classified.parsed, constants),
         counted_numbers=[asdict(number) for number in counted()],
+        parts=parts,
         regimes=tables.regimes(),
-        bars=check_bars(overall, families, hold_out),
+        bars=check_bars(overall, families, hold_out, parts),
         hold_out=list(hold_out),
         points=tuple(zip(names, measured_us.tolist(), predicted_us.tolist(), strict=True)),
     )
@@ -178,6 +184,11 @@ class _Tables:
                 predictor = self.parsed[members[0]].family.predictor
                 entries.append({"family": name, "by": predictor} | counts | self._errors(members))
         return entries
+
+    def parts(self, constants: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Eager layers by part."""
+        by = self._by(lambda _, entry: (entry.family.name, part_of(entry, constants)))
+        return [{"family": name, "part": part} | self._errors(members) for (name, part), members in sorted(by.items()) if part]
 
     def regimes(self) -> list[dict[str, Any]]:
         """By family and regime, beside the regime that the family's predictions describe."""
@@ -284,7 +295,10 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_bars(
-    overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]]
+    overall: Mapping[str, Any],
+    families: Sequence[Mapping[str, Any]],
+    hold_out: Sequence[Mapping[str, Any]],
+    parts: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
@@ -293,11 +307,13 @@ def check_bars(
         ("macro 90th percentile, %", overall["macro_p90_ape"], BARS.macro_p90),
         ("largest family median, %", worst, BARS.family_median),
     ]
+    device = [entry["median_ape"] for entry in parts if entry["part"] == "device"]
     macro = [entry for entry in hold_out if entry["family"] == "macro"]
     return [
         *(_bar(name, value, bar) for name, value, bar in at_most),
         _bar("coverage, %", overall["coverage"], BARS.coverage, at_most=False),
         _bar("fitted constants and counted numbers", overall["n_numbers"], BARS.constants),
+        *(_bar("median of whole layers' device part, %", value, BARS.layer_device) for value in device),
         *(_bar(f"hold-out over fit, by {entry['by']}", entry["ratio"], BARS.hold_out_ratio) for entry in macro),
     ]
 

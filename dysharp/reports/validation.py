@@ -35,8 +35,11 @@ REGIMES = (
 )
 APART = (
     "These measurements are predicted, but they are in no mean, bar, fit or hold-out. Launch-bound: an eager call that takes less than 1.2 times "
-    "the host time of its launches; the host's time of a launch is read from these measurements. Host-bound: a layer whose launches on the host "
-    "take more than half of the time; they judge the host, the family `layer` judges the device. Weak: the collector marks the measurement as weak."
+    "the host time of its launches; the host's time of a launch is read from these measurements. Weak: the collector marks the measurement as weak."
+)
+PARTS = (
+    "Eager layers whose launches take more than half of the measured time judge the host. The others judge the device. "
+    "Both count in the family `layer`."
 )
 BORROWED = (
     "A fold cannot fix every constant. A constant that fewer than three of its measurements see takes the value of the other architecture. "
@@ -103,6 +106,8 @@ def page_of(done: Validation, figure: str = "") -> str:
         _table(done.bars, ("name", "value", "bar", "holds")),
     ]
     parts += ["## Regimes", REGIMES, _table(done.regimes, ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias"))]
+    if done.parts:
+        parts += ["## Whole layers by part", PARTS, _table(done.parts, ("family", "part", "n", "median_ape", "p90_ape", "bias"))]
     if done.apart:
         parts += ["## Judged apart", APART, _table(done.apart, ("family", "group", "n", "median_ape", "p90_ape", "bias"))]
     if done.forms:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from dysharp.measured.apart import AT_FLOOR, group_of, judge, read_hosts, split
-from dysharp.measured.classify import classify
-from dysharp.specs.fitted import fitted_values
+from dysharp.measured.apart import AT_FLOOR, group_of, judge, part_of, read_hosts, split
+from dysharp.measured.classify import Classified, Parsed, classify
+from dysharp.measured.validation import validate_measurements
+from dysharp.specs.fitted import Fitted, fitted, fitted_values
 from tests.measured.csv_lines import GEMM, line, read
 
 EAGER = GEMM | {"dtype": "fp8_block", "timing": "eager"}
@@ -38,11 +40,18 @@ def test_the_host_is_read_from_launch_bound_rows_alone() -> None:
     assert hosts == {"h100.host_call_us": 51.0}  # the median of the five rows below 1.2 times itself, for two launches
 
 
-def test_layers_are_host_bound_by_their_larger_half() -> None:
+def test_the_larger_half_of_a_layer_is_its_part() -> None:
     host = 17 * fitted_values()["gb200.host_call_us"]
     text = [line(f"l{at}", kind="moe_layer", system="vLLM deepep", hardware="4xGB200", config=LAYER, value=at * host) for at in (1.9, 2.1)]
     small, large = classify(read(*text)).parsed
-    assert (group_of(small, fitted_values()), group_of(large, fitted_values())) == ("host-bound", "")
+    assert (part_of(small, fitted_values()), part_of(large, fitted_values())) == ("host", "device")
+    assert group_of(small, fitted_values()) == group_of(large, fitted_values()) == ""  # both are judged
+    table = validate_measurements(*_predicted(small, large), predicted=np.array([1.9, 4.2]) * host).parts
+    assert {row["part"]: row["median_ape"] for row in table} == pytest.approx({"host": 0.0, "device": 100.0})
+
+
+def _predicted(*parsed: Parsed) -> tuple[Classified, dict[str, Fitted]]:
+    return Classified(parsed, ()), dict(fitted())
 
 
 def test_apart_rows_count_against_coverage_and_have_a_line_of_their_own() -> None:
