@@ -37,3 +37,12 @@ def test_a_fold_samples_families_that_programs_predict() -> None:
     assert chosen[50:100].sum() == SAMPLE
     assert chosen[50]
     assert chosen[99:].all()  # the last call, and the GEMM, which has no Program
+
+
+def test_folds_of_programs_are_predicted_by_programs_with_their_own_constants() -> None:
+    parsed = classify(read(*(ep_line(f"d-{hidden}-{tokens}", tokens, hidden=hidden) for hidden in (512, 1024) for tokens in (8, 16, 24)))).parsed
+    held = held_out(parsed, fitted(), "shape")
+    assert np.isfinite(held.predicted).all()
+    first = {n: source for row in held.borrowed if row["held_out"] == "fold 1 of 2" for n, source in [(row["constant"], row["from"])]}
+    assert first["link.fraction"] == NEUTRAL  # of a stage without rows
+    assert first["trt.token_us"] == NEUTRAL
