@@ -15,6 +15,7 @@ from dysharp.compute.operators import (
     SCALE_BYTES,
     TILE_ROWS,
     Constants,
+    arch_of,
     grouped_gemm_us,
     hbm_us,
     launch_us,
@@ -25,11 +26,23 @@ from dysharp.compute.operators import (
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
+MLP_CALLS = {"hopper": 10.0, "blackwell": 9.0}
+"""Host calls of an eager grouped MLP: copy of the counts, two kernels of the scatter, GEMM, activation, quantise, GEMM,
+gather. Hopper aligns the scales before each GEMM. Blackwell clears the packed scales once.
+
+Source: SGLang, srt/layers/moe/moe_runner/deep_gemm.py (pre_permute_deepep_normal_to_deep_gemm, _run_contiguous_gemm)
+and srt/layers/moe/ep_moe/kernels.py (ep_scatter).
+"""
+FIRST_CALLS = 5.0
+"""Host calls of `MLP_CALLS` up to the first GEMM. Source: as `MLP_CALLS`."""
 LAYER_CALLS = 8.0
-"""Launches of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
-combine, combine, weighting."""
+"""Host calls of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
+combine, combine, weighting. Counted: no source gives a launch list of a whole layer."""
 LINEAR_CALLS = 2.0
-"""Launches of an eager block-scaled linear layer: quantise, GEMM."""
+"""Host calls of an eager block-scaled linear layer: quantise, GEMM.
+
+Source: vLLM, model_executor/layers/quantization/utils/fp8_utils.py (block-scaled FP8 linear).
+"""
 
 
 def host_us(gpu: Gpu, constants: Constants, calls: float) -> float:
@@ -41,6 +54,26 @@ def host_constant(gpu: Gpu, constants: Constants) -> str:
     """Name of the constant for one host launch on the machine of `gpu`. A GPU without measurements takes the H100's."""
     own = f"{gpu.name.removesuffix('-sxm')}.host_call_us"
     return own if own in constants else "h100.host_call_us"
+
+
+def mlp_calls(gpu: Gpu) -> float:
+    """Host calls of the eager grouped MLP on `gpu`."""
+    return MLP_CALLS[arch_of(gpu)]
+
+
+def layer_calls(gpu: Gpu) -> float:
+    """Host calls of an eager layer on `gpu`."""
+    return mlp_calls(gpu) + LAYER_CALLS
+
+
+def with_launches_us(gpu: Gpu, constants: Constants, device: ArrayLike) -> F64:
+    """Time of a grouped MLP of `device` us that the host launches call by call on a drained GPU.
+
+    Kernels before the first GEMM are shorter than a launch, so the GPU waits for the host until the first GEMM. Later
+    launches run while GEMMs keep the GPU busy. A GPU that is faster waits for all launches.
+    """
+    late = host_us(gpu, constants, FIRST_CALLS)
+    return np.maximum(np.asarray(device, np.float64) + late, host_us(gpu, constants, mlp_calls(gpu)))
 
 
 def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:
@@ -75,14 +108,13 @@ def expert_mlp_us(
 def eager_mlp_us(
     gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike
 ) -> F64:
-    """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather. Or the host's time.
+    """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather (`with_launches_us`).
 
-    The host waits for the counts before it launches the GEMMs, so its earlier launches are never hidden.
     `tokens`: length of the receive buffer that the permutation reads.
     """
     m, g = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
     device = permute_us(gpu, constants, tokens, m * g, hidden) + expert_mlp_us(gpu, constants, m, g, hidden, inter, "fp8")
-    return np.maximum(device + host_us(gpu, constants, constants["calls.before_counts"]), host_us(gpu, constants, constants["calls.mlp"]))
+    return with_launches_us(gpu, constants, device)
 
 
 def fused_layer_us(
@@ -127,6 +159,4 @@ def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:
 
     `parts`: device time of the parts.
     """
-    return np.asarray(parts, np.float64) + host_us(gpu, constants, constants["calls.mlp"] + LAYER_CALLS)
-
-
+    return np.asarray(parts, np.float64) + host_us(gpu, constants, layer_calls(gpu))

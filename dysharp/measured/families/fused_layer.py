@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.compute import moe
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import SCALED_FP4, check_quality, dtype_of, label, number, whole
+from dysharp.measured.config_json import SCALED_FP4, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.family import F64, Case, Constants, Level, family
@@ -175,7 +175,6 @@ def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
 )
 def case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
-    check_quality(m)
     gpu = gpu_of(m)
     if m.metric.startswith("speedup"):
         raise Unsupported("a ratio to another system")
