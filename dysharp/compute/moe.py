@@ -11,20 +11,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute.collectives import link_us, sync_us
 from dysharp.compute.operators import (
+    CAST_BYTES,
     ELEMENT_BYTES,
     SCALE_BYTES,
-    TILE_ROWS,
     Constants,
     grouped_gemm_us,
     hbm_us,
     launch_us,
     memory_kernel_us,
     overlap,
+    quantise_us,
     sustained_flops_per_us,
 )
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
+TILE_ROWS = 128
+"""Rows to which the closed form of a fused layer pads an expert."""
 LAYER_CALLS = 8.0
 """Launches of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
 combine, combine, weighting."""
@@ -44,9 +47,14 @@ def host_constant(gpu: Gpu, constants: Constants) -> str:
 
 
 def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:
-    """Eager block-scaled FP8 linear layer: quantise `[m, k]` from BF16, a GEMM of `gemm` us; or the host's time."""
-    quantise = memory_kernel_us(gpu, constants, np.asarray(m, np.float64) * np.asarray(k, np.float64) * (2.0 + 1.0))
-    return np.maximum(np.asarray(gemm) + quantise, host_us(gpu, constants, LINEAR_CALLS))
+    """Eager block-scaled FP8 linear layer: quantise `[m, k]` from BF16, a GEMM of `gemm` us; or the host's time.
+
+    Blackwell's scales are packed exponents. Their kernel casts as fast as memory allows (vLLM vllm/utils/deep_gemm.py,
+    DeepGemmQuantScaleFMT; csrc per_token_group_quant_8bit_packed).
+    """
+    values = np.asarray(m, np.float64) * np.asarray(k, np.float64)
+    cast = memory_kernel_us(gpu, constants, values * CAST_BYTES) if gpu.arch == "blackwell" else quantise_us(gpu, constants, values)
+    return np.maximum(np.asarray(gemm) + cast, host_us(gpu, constants, LINEAR_CALLS))
 
 
 def permute_us(
