@@ -106,6 +106,7 @@ def fused_layer_us(
     combine_bytes: ArrayLike,
     weight_bytes: float,
     rate_dtype: str,
+    cast: ArrayLike = 0.0,
 ) -> F64:
     """One persistent kernel for a layer (Mega MoE): pull rows, GEMM, activation, GEMM, push every expert row back.
 
@@ -115,6 +116,7 @@ def fused_layer_us(
     | `touched` | experts of that rank with at least one row |
     | `dispatch_bytes`, `combine_bytes` | bytes per row |
     | `weight_bytes` | bytes per weight with its scales |
+    | `cast` | values of the input that a kernel of its own quantises first |
 
     The slower of tensor cores and weight stream overlaps with the link, as well as `sm.overlap` says. Tiles run at
     `fused.rate` of the rate of a GEMM library.
@@ -127,7 +129,9 @@ def fused_layer_us(
     remote = n * (g - 1) / g
     link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
     barriers = sync_us(gpu, constants, g) * constants["fused.barriers"]
-    return launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
+    casts = np.asarray(cast, np.float64)
+    first = np.where(casts > 0, memory_kernel_us(gpu, constants, casts * CAST_BYTES), 0.0)
+    return first + launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
 
 
 def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:

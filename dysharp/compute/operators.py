@@ -18,6 +18,8 @@ from dysharp.specs.gpu import Gpu
 F64 = NDArray[np.float64]
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0}
+"""Dense BF16 operations per clock of an SM's tensor cores: white papers of A100 and H100; B200: twice Hopper's."""
 CAST_BYTES = 2.0 + 1.0
 """Bytes that a cast of one value moves: it reads BF16 and writes FP8."""
 SCALE_BYTES = 4.0 / 128.0
@@ -47,9 +49,14 @@ def launch_us(gpu: Gpu, constants: Constants) -> float:
 
 
 def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
-    """Dense tensor rate of the whole GPU under load: the datasheet peak times the sustained part."""
+    """Dense tensor rate of the whole GPU under load: what its power sustains, at most the datasheet peak.
+
+    Power sustains a part of the rate that all tensor cores have at the boost clock. An H20 has a lower peak than that.
+    """
     kind = "fp8" if dtype == "fp4" else dtype
-    return 1e6 * gpu.peak_TFLOPS(dtype) * constants[f"{arch_of(gpu)}.{kind}_sustained"]
+    peak = gpu.peak_TFLOPS(dtype)
+    at_boost = max(peak, peak * gpu.n_sms * gpu.boost_MHz * BF16_PER_CLOCK[gpu.arch] / 1e6 / gpu.bf16_TFLOPS)
+    return 1e6 * min(peak, at_boost * constants[f"{arch_of(gpu)}.{kind}_sustained"])
 
 
 def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
