@@ -4,9 +4,9 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 
 | library | rule | source |
 |---|---|---|
-| "cublas" | the fastest tile and split | NVIDIA, Matrix Multiplication Background (DU-09799), section 2.3: typical tiles of cuBLAS |
-| "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm90_fp8_dispatch.cuh and scaled_mm_sm100_fp8_dispatch.cuh |
-| "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM deep_gemm/jit_kernels/gemm.py (SM90), csrc/jit_kernels/heuristics/sm100.hpp (SM100) |
+| "cublas" | the fastest tile and split | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
+| "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
+| "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _hopper_block(n_sms: int, layout: str, m: int, n: int, k: int, groups: int) 
             blocks = -(-m // rows) * -(-n // columns) * groups
             key = (-(-blocks // n_sms), -_last(blocks, n_sms))
             same_rows, same_columns = rows == best[0], columns == best[1]
-            tie = (columns < best[1]) if same_rows else same_columns and rows < best[0] or columns > best[1]
+            tie = (columns < best[1]) if same_rows else (same_columns and rows < best[0]) or columns > best[1]
             if best == (0, 0) or key < best_key or (key == best_key and tie):
                 best, best_key = (rows, columns), key
     return best

@@ -27,7 +27,7 @@ from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
 TILE_ROWS = 128
-"""Rows to which the closed form of a fused layer pads an expert."""
+"""Rows to which the closed form of a fused layer pads an expert; also columns of its tiles."""
 LAYER_CALLS = 8.0
 """Launches of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
 combine, combine, weighting."""
@@ -124,7 +124,9 @@ def fused_layer_us(
     n, e, h, i, g = (np.asarray(x, np.float64) for x in (rows, touched, hidden, inter, gpus))
     padded = np.where(e > 0, np.ceil(n / np.maximum(e, 1) / TILE_ROWS) * TILE_ROWS * e, n)
     flops = 2 * padded * 3 * h * i
-    compute = flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
+    tiles = padded / TILE_ROWS * (2 * i + h) / TILE_ROWS
+    filled = constants["fused.tile_us"] * tiles / gpu.n_sms
+    compute = filled + flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
     stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
     remote = n * (g - 1) / g
     link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
@@ -140,5 +142,3 @@ def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:
     `parts`: device time of the parts.
     """
     return np.asarray(parts, np.float64) + host_us(gpu, constants, constants["calls.mlp"] + LAYER_CALLS)
-
-

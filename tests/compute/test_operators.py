@@ -27,6 +27,7 @@ PLAIN = {
     "hopper.sync_us": 4.0,
     "fused.barriers": 2.0,
     "fused.rate": 1.0,
+    "fused.tile_us": 0.0,
     "round.host_call_us": 10.0,
     "calls.mlp": 9.0,
     "calls.before_counts": 5.0,

@@ -29,7 +29,8 @@ def test_scope(changes: dict[str, object], reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "gpu"), [("8xGB200 (NVLink5)", "gb200"), ("8x SM100", "b200"), ("h800", "h800"), ("1xH200", "h200-sxm"), ("8xH20", "h20"), ("8xB300", "b300")]
+    ("hardware", "gpu"),
+    [("8xGB200 (NVLink5)", "gb200"), ("8x SM100", "b200"), ("h800", "h800"), ("1xH200", "h200-sxm"), ("8xH20", "h20"), ("8xB300", "b300")],
 )
 def test_the_gpu_of_a_text(hardware: str, gpu: str) -> None:
     assert gpu_of(*read(line(hardware=hardware))) == gpu

@@ -39,7 +39,8 @@ def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str =
         return Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights], dtype)
     arch = cluster.own_gpu.arch
     high = tile_rows(routing.n_tokens * routing.topk / routing.n_experts, arch)
-    return Tiling(high, ROW_STEP if arch == "blackwell" else HOPPER_STEP, WEIGHT_BYTES[weights], dtype, cluster.fitted["fused.rate"])
+    step, fitted = ROW_STEP if arch == "blackwell" else HOPPER_STEP, cluster.fitted
+    return Tiling(high, step, WEIGHT_BYTES[weights], dtype, fitted["fused.rate"], fitted["fused.tile_us"])
 
 
 def formatted_layer(
