@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute.collectives import link_us, sync_us
 from dysharp.compute.operators import (
+    CAST_BYTES,
     ELEMENT_BYTES,
     SCALE_BYTES,
-    TILE_ROWS,
     Constants,
     arch_of,
     grouped_gemm_us,
@@ -21,6 +21,7 @@ from dysharp.compute.operators import (
     launch_us,
     memory_kernel_us,
     overlap,
+    quantise_us,
     sustained_flops_per_us,
 )
 from dysharp.specs.gpu import Gpu
@@ -35,6 +36,8 @@ and srt/layers/moe/ep_moe/kernels.py (ep_scatter).
 """
 FIRST_CALLS = 5.0
 """Host calls of `MLP_CALLS` up to the first GEMM. Source: as `MLP_CALLS`."""
+TILE_ROWS = 128
+"""Rows to which the closed form of a fused layer pads an expert; also columns of its tiles."""
 LAYER_CALLS = 8.0
 """Host calls of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
 combine, combine, weighting. Counted: no source gives a launch list of a whole layer."""
@@ -77,9 +80,14 @@ def with_launches_us(gpu: Gpu, constants: Constants, device: ArrayLike) -> F64:
 
 
 def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:
-    """Eager block-scaled FP8 linear layer: quantise `[m, k]` from BF16, a GEMM of `gemm` us; or the host's time."""
-    quantise = memory_kernel_us(gpu, constants, np.asarray(m, np.float64) * np.asarray(k, np.float64) * (2.0 + 1.0))
-    return np.maximum(np.asarray(gemm) + quantise, host_us(gpu, constants, LINEAR_CALLS))
+    """Eager block-scaled FP8 linear layer: quantise `[m, k]` from BF16, a GEMM of `gemm` us; or the host's time.
+
+    Blackwell's scales are packed exponents. Their kernel casts as fast as memory allows (vLLM vllm/utils/deep_gemm.py,
+    DeepGemmQuantScaleFMT; csrc per_token_group_quant_8bit_packed).
+    """
+    values = np.asarray(m, np.float64) * np.asarray(k, np.float64)
+    cast = memory_kernel_us(gpu, constants, values * CAST_BYTES) if gpu.arch == "blackwell" else quantise_us(gpu, constants, values)
+    return np.maximum(np.asarray(gemm) + cast, host_us(gpu, constants, LINEAR_CALLS))
 
 
 def permute_us(
@@ -130,6 +138,7 @@ def fused_layer_us(
     combine_bytes: ArrayLike,
     weight_bytes: float,
     rate_dtype: str,
+    cast: ArrayLike = 0.0,
 ) -> F64:
     """One persistent kernel for a layer (Mega MoE): pull rows, GEMM, activation, GEMM, push every expert row back.
 
@@ -139,6 +148,7 @@ def fused_layer_us(
     | `touched` | experts of that rank with at least one row |
     | `dispatch_bytes`, `combine_bytes` | bytes per row |
     | `weight_bytes` | bytes per weight with its scales |
+    | `cast` | values of the input that a kernel of its own quantises first |
 
     The slower of tensor cores and weight stream overlaps with the link, as well as `sm.overlap` says. Tiles run at
     `fused.rate` of the rate of a GEMM library.
@@ -146,12 +156,16 @@ def fused_layer_us(
     n, e, h, i, g = (np.asarray(x, np.float64) for x in (rows, touched, hidden, inter, gpus))
     padded = np.where(e > 0, np.ceil(n / np.maximum(e, 1) / TILE_ROWS) * TILE_ROWS * e, n)
     flops = 2 * padded * 3 * h * i
-    compute = flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
+    tiles = padded / TILE_ROWS * (2 * i + h) / TILE_ROWS
+    filled = constants["fused.tile_us"] * tiles / gpu.n_sms
+    compute = filled + flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
     stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
     remote = n * (g - 1) / g
     link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
     barriers = sync_us(gpu, constants, g) * constants["fused.barriers"]
-    return launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
+    casts = np.asarray(cast, np.float64)
+    first = np.where(casts > 0, memory_kernel_us(gpu, constants, casts * CAST_BYTES), 0.0)
+    return first + launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
 
 
 def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:

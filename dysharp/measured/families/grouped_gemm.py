@@ -19,9 +19,10 @@ MLP_EXPERTS, MLP_TOPK = 256.0, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedCase(Case):
-    """`groups` GEMMs `[rows, k] x [k, n]` of one kernel."""
+    """`groups` GEMMs `[rows, k] x [k, n]` of one kernel. `masked`: each has a buffer of its own."""
 
     dtype: str
+    masked: bool
     rows: float
     groups: float
     n: float
@@ -45,7 +46,7 @@ class MlpCase(Case):
 def closed_us(case: GroupedCase | MlpCase, gpu: Gpu, constants: Constants) -> F64:
     """The rate forms of `compute.operators` and `compute.moe`."""
     if isinstance(case, GroupedCase):
-        return operators.grouped_gemm_us(gpu, constants, case.rows, case.groups, case.n, case.k, case.dtype)
+        return operators.grouped_gemm_us(gpu, constants, case.rows, case.groups, case.n, case.k, case.dtype, masked=case.masked)
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
 
 
@@ -76,6 +77,7 @@ def _kernel(m: Measurement) -> GroupedCase:
     return GroupedCase(
         gpu=gpu,
         dtype=dtype,
+        masked=m.kind.endswith("masked"),
         rows=rows,
         groups=groups,
         n=n,
