@@ -93,7 +93,7 @@ def around(
         activation_us=float(activation),
         cast_us=float(operators.memory_kernel_us(gpu, c, moved)) if casts else 0.0,
         launch_us=GEMM_CALLS[direction] * launch,
-        host_us=moe.host_us(gpu, c, c["calls.mlp"] + moe.LAYER_CALLS),
+        host_us=moe.host_us(gpu, c, moe.layer_calls(gpu)),
     )
 
 
@@ -102,4 +102,4 @@ def host_line(cluster: Cluster) -> str:
     c = cluster.fitted
     name = moe.host_constant(cluster.own_gpu, c)
     whose = "this cluster's own value" if name in dict(cluster.constants) else f"not your host: {fitted()[name].meaning}"
-    return f"eager times: {c['calls.mlp'] + moe.LAYER_CALLS:.1f} launches at {c[name]:g} us each ({name}, {whose}); a CUDA graph has no launches"
+    return f"eager times: {moe.layer_calls(cluster.own_gpu):g} launches at {c[name]:g} us each ({name}, {whose}); a CUDA graph has no launches"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dysharp.analysis.surroundings import host_line
 from dysharp.api.request import DIRECTIONS
 from dysharp.api.workload import Workload
+from dysharp.measured.trust import no_rows
 
 
 def header_of(workload: Workload) -> tuple[str, ...]:
@@ -12,7 +13,8 @@ def header_of(workload: Workload) -> tuple[str, ...]:
     request, routing = workload.request, workload.routing
     model, cluster = request.model, request.cluster
     costs = "software costs are charged" if cluster.software_costs else "no software cost is charged"
-    basis = "the papers' assumptions" if cluster.family == "paper" else "calibrated to measurements"
+    unmeasured = no_rows(cluster)
+    basis = "the papers' assumptions" if cluster.family == "paper" else "no rows" if unmeasured else "calibrated to measurements"
     sent = "; Dispatch in FP8" if model.dispatch_format == "fp8" else ""
     lines = [
         f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
@@ -28,6 +30,8 @@ def header_of(workload: Workload) -> tuple[str, ...]:
         lines.append(
             f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"
         )
+    if unmeasured:
+        lines.append(f"warning: {unmeasured}")
     if cluster.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)

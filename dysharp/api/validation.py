@@ -50,7 +50,7 @@ def validate(
     """
     import numpy as np
 
-    from dysharp.measured import beyond
+    from dysharp.measured import apart, beyond
     from dysharp.measured import hold_out as without
     from dysharp.measured.predictions import predict
     from dysharp.measured.sources import disagreements
@@ -66,19 +66,24 @@ def validate(
     passes = ["predict", *(f"held out by {by}" for by in hold_out)]
     everything = _classified(data, own)
     everything, all_predicted = predict(everything, values, jobs, _on_progress(progress, passes, 0))
-    in_bars = np.array([entry.family.in_bars for entry in everything.parsed], bool)
-    judged, predicted = everything.in_bars(), all_predicted[in_bars]
-    beyond_bars = beyond.judge(everything, values, predicted=all_predicted[~in_bars])
-    if not judged.parsed and not any(row["n"] for row in beyond_bars):
+    inside = np.array([entry.family.in_bars for entry in everything.parsed], bool)
+    in_bars, of_bars = everything.in_bars(), all_predicted[inside]
+    is_judged = np.array([not apart.group_of(entry, values) for entry in in_bars.parsed], bool)
+    (judged, aside), predicted = apart.split(in_bars, values), of_bars[is_judged]
+    judged_apart = apart.judge(aside, values, predicted=of_bars[~is_judged])
+    beyond_bars = beyond.judge(everything, values, predicted=all_predicted[~inside])
+    if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_bars):
         raise ConfigError(f"{_name(data)}: {_nothing(judged.missing)}")
     held = {
-        by: without.held_out(judged.parsed, used, by, predicted, jobs, _on_progress(progress, passes, at))
+        by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at))
         for at, by in enumerate(hold_out, start=1)
     }
-    tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out, by)]
-    summary = summarise(judged.parsed, predicted, held.get("gpu"))
+    tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
+    summary = summarise(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None)
     done = validate_measurements(judged, used, predicted, tables)
-    return replace(done, summary=summary, beyond=beyond_bars, sources=disagreements(everything.parsed))
+    borrowed = [row for out in held.values() for row in out.borrowed]
+    sources = disagreements(everything.parsed)
+    return replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)
 
 
 def refit(
@@ -91,7 +96,7 @@ def refit(
     from dysharp.measured.refit import refit_programs, to_toml
     from dysharp.specs.fitted import fitted
 
-    constants = refit_programs(_classified(data), fitted(), jobs, _on_progress(progress, ["fit"], 0))
+    constants = refit_programs(_classified(data), fitted(), jobs, _on_progress(progress, ["fit"], 0)).constants
     write_text(Path(path), to_toml(constants, HEAD))
     return constants
 

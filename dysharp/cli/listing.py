@@ -74,6 +74,7 @@ def _models() -> Rows:
 
 
 def _clusters() -> Rows:
+    from dysharp.measured.trust import no_rows
     from dysharp.specs import list_clusters, load_cluster
     from dysharp.units import ps_to_ns
 
@@ -89,6 +90,7 @@ def _clusters() -> Rows:
             "fp8_TFLOPS": c.fp8_flops_per_us / 1e6,
             "hbm_GBps": c.hbm_bytes_per_us / 1000,
             "software_costs": c.software_costs,
+            "measured": "-" if c.family == "paper" else "no rows" if no_rows(c) else "yes",
             "source": c.source,
         }
         for c in map(load_cluster, list_clusters())
@@ -141,7 +143,7 @@ def _blocks() -> Rows:
 _SHOWN = {
     "systems": ("name", "summary", "options"),
     "models": ("name", "hidden", "expert_hidden", "experts", "topk", "tokens_per_gpu", "routing"),
-    "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps"),
+    "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps", "measured"),
     "figures": ("name", "points", "title"),
     "blocks": ("name", "summary"),
 }

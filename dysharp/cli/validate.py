@@ -92,10 +92,17 @@ def print_validation(done: Validation, groups: bool) -> None:
     if micro["n"]:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done.bars, ("name", "value", "bar", "holds"))
+    if done.parts:
+        click.echo("whole layers by part: host where its launches take more than half of the time, else device")
+        _print(done.parts, PART_KEYS)
+    if done.apart:
+        click.echo("judged apart: predicted, but in no mean, bar or fit")
+        _print(done.apart, APART_KEYS)
     if done.forms:
         _print(done.forms, FORM_KEYS)
     if done.hold_out:
         _print(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))
+        _print(done.borrowed, BORROWED_KEYS)
     if done.beyond:
         click.echo("beyond the bars: in no mean, coverage or bar")
         _print([row for row in done.beyond if groups or row["system"] == "all"], BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
@@ -107,16 +114,26 @@ def print_validation(done: Validation, groups: bool) -> None:
         _print([row | {"kinds": _few(row["kinds"]), "ids": _few(row["ids"])} for row in reasons], ("reason", "n", "kinds", "ids"))
     if groups:
         _print([row | {"ids": _few(row["ids"])} for row in done.unsupported], ("family", "kind", "system", "hardware", "n", "reason", "ids"))
-        _print(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "bias"))
+        _print(done.groups, ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "bias"))
+        _print(done.regimes, REGIME_KEYS)
         _print(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"))
         _print(done.worst, ("id", "hardware", "measured", "predicted", "unit", "error"))
-        _print(done.fitted_constants, ("name", "value", "unit", "meaning"))
+        _print(done.fitted_constants, ("name", "value", "unit", "seen_by", "meaning"))
+        _print(done.counted_numbers, COUNTED_KEYS)
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
+PART_KEYS = ("family", "part", "n", "median_ape", "p90_ape", "bias")
+APART_KEYS = ("family", "group", "n", "median_ape", "p90_ape", "bias")
+BORROWED_KEYS = ("by", "held_out", "constant", "from")
+COUNTED_KEYS = ("module", "name", "count", "text")
+REGIME_KEYS = ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
-_LEFT = ("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids")
+_LEFT = (
+    *("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids"),
+    *("group", "part", "regime", "predicted_as", "module", "text", "constant", "from"),
+)
 
 
 def _few(names: list[str], most: int = 3) -> str:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute.operators import sustained_flops_per_us
+from dysharp.compute.gemm_tiles import hides_stores
+from dysharp.compute.operators import hbm_us, sustained_flops_per_us
 from dysharp.specs import Cluster, choice_int, choice_str
 from dysharp.units import PS_PER_US
 
@@ -36,6 +37,8 @@ class Tiling:
     """Type of the operands. None: that of the model."""
     part: float = 1.0
     """Part of the sustained tensor rate that the GEMM reaches on an hw cluster."""
+    fill_us: float | None = None
+    """Time of a tile on an hw cluster that no other tile hides. None: that of a GEMM library."""
 
 
 class Task(NamedTuple):
@@ -68,6 +71,7 @@ def tile_task(
     row_step: int | None = None,
     weight_bytes: float | None = None,
     part: float = 1.0,
+    fill_us: float | None = None,
 ) -> Task:
     """The task of a row tile in the GEMM `[tile_rows, depth] x [depth, columns]`.
 
@@ -80,13 +84,14 @@ def tile_task(
     | `weight_share` | part of an expert's weights that a tile moves, `[tile_rows + 1]` (`mean_share`, `tile_share`) |
     | `weight_bytes` | memory bytes of one weight with its scales; None: the bytes of `dtype` |
     | `part` | part of the sustained tensor rate that the GEMM reaches on an hw cluster |
+    | `fill_us` | time of a tile on an hw cluster that no other tile hides; None: that of a GEMM library |
     """
     n_tasks, element = gemm_gang(columns), ELEMENT_BYTES[dtype]
     rows = np.arange(tile_rows + 1)
     weights = (element if weight_bytes is None else weight_bytes) * depth * columns / n_tasks * weight_share
     moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights + rows * epilogue_bytes / n_tasks
     paid = [tile_rows] if row_step is None else [min(tile_rows, -(-row // row_step) * row_step) for row in range(tile_rows + 1)]
-    return _task(cluster, [_compute_ps(cluster, dtype, depth, each, part) for each in paid], moved)
+    return _task(cluster, [_compute_ps(cluster, dtype, depth, each, part, fill_us) for each in paid], moved)
 
 
 def weight_grad_gang(columns: int, depth: int) -> int:
@@ -115,17 +120,22 @@ def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, til
     return _task(cluster, [_compute_ps(cluster, dtype, task_depth, tile_rows)], moved)
 
 
-def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: float = 1.0) -> int:
+def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: float = 1.0, fill_us: float | None = None) -> int:
     """Time (ps) of `tile_rows` x `gemm.tile_cols` x `depth` multiply-adds on one SM.
 
-    On an hw cluster at the sustained rate, with prologue and epilogue of a tile. On a paper cluster at the peak rate.
+    On an hw cluster at the sustained rate, with `fill_us`: by default prologue and epilogue of a tile, and its store
+    where the SM cannot store a tile while it computes the next one. On a paper cluster at the peak rate.
     """
-    flops = 2 * tile_rows * choice_int("gemm.tile_cols") * depth
+    columns = choice_int("gemm.tile_cols")
+    flops = 2 * tile_rows * columns * depth
     if not cluster.gpu:
         return -(-flops * PS_PER_US * cluster.n_sms // cluster.peak_flops_per_us(dtype))
-    fitted = cluster.fitted
-    rate = sustained_flops_per_us(cluster.own_gpu, fitted, dtype) * part / cluster.n_sms
-    return round((flops / rate + fitted["gemm.tile_us"]) * PS_PER_US)
+    gpu, fitted = cluster.own_gpu, cluster.fitted
+    rate = sustained_flops_per_us(gpu, fitted, dtype) * part / cluster.n_sms
+    if fill_us is None:
+        stored = 0.0 if hides_stores("deepgemm", gpu) else float(hbm_us(gpu, fitted, 2 * tile_rows * columns * cluster.n_sms))
+        fill_us = fitted["gemm.tile_us"] + stored
+    return round((flops / rate + fill_us) * PS_PER_US)
 
 
 def mean_share(tile_rows: int, rows_per_expert: float) -> F64:

@@ -11,25 +11,41 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute.collectives import link_us, sync_us
 from dysharp.compute.operators import (
+    CAST_BYTES,
     ELEMENT_BYTES,
     SCALE_BYTES,
-    TILE_ROWS,
     Constants,
+    arch_of,
     grouped_gemm_us,
     hbm_us,
     launch_us,
     memory_kernel_us,
     overlap,
+    quantise_us,
     sustained_flops_per_us,
 )
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
+MLP_CALLS = {"hopper": 10.0, "blackwell": 9.0}
+"""Host calls of an eager grouped MLP: copy of the counts, two kernels of the scatter, GEMM, activation, quantise, GEMM,
+gather. Hopper aligns the scales before each GEMM. Blackwell clears the packed scales once.
+
+Source: SGLang, srt/layers/moe/moe_runner/deep_gemm.py (pre_permute_deepep_normal_to_deep_gemm, _run_contiguous_gemm)
+and srt/layers/moe/ep_moe/kernels.py (ep_scatter).
+"""
+FIRST_CALLS = 5.0
+"""Host calls of `MLP_CALLS` up to the first GEMM. Source: as `MLP_CALLS`."""
+TILE_ROWS = 128
+"""Rows to which the closed form of a fused layer pads an expert; also columns of its tiles."""
 LAYER_CALLS = 8.0
-"""Launches of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
-combine, combine, weighting."""
+"""Host calls of an eager MoE layer besides its grouped MLP: router GEMM, top-k, layout, notify, dispatch, notify of
+combine, combine, weighting. Counted: no source gives a launch list of a whole layer."""
 LINEAR_CALLS = 2.0
-"""Launches of an eager block-scaled linear layer: quantise, GEMM."""
+"""Host calls of an eager block-scaled linear layer: quantise, GEMM.
+
+Source: vLLM, model_executor/layers/quantization/utils/fp8_utils.py (block-scaled FP8 linear).
+"""
 
 
 def host_us(gpu: Gpu, constants: Constants, calls: float) -> float:
@@ -43,10 +59,35 @@ def host_constant(gpu: Gpu, constants: Constants) -> str:
     return own if own in constants else "h100.host_call_us"
 
 
+def mlp_calls(gpu: Gpu) -> float:
+    """Host calls of the eager grouped MLP on `gpu`."""
+    return MLP_CALLS[arch_of(gpu)]
+
+
+def layer_calls(gpu: Gpu) -> float:
+    """Host calls of an eager layer on `gpu`."""
+    return mlp_calls(gpu) + LAYER_CALLS
+
+
+def with_launches_us(gpu: Gpu, constants: Constants, device: ArrayLike) -> F64:
+    """Time of a grouped MLP of `device` us that the host launches call by call on a drained GPU.
+
+    Kernels before the first GEMM are shorter than a launch, so the GPU waits for the host until the first GEMM. Later
+    launches run while GEMMs keep the GPU busy. A GPU that is faster waits for all launches.
+    """
+    late = host_us(gpu, constants, FIRST_CALLS)
+    return np.maximum(np.asarray(device, np.float64) + late, host_us(gpu, constants, mlp_calls(gpu)))
+
+
 def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:
-    """Eager block-scaled FP8 linear layer: quantise `[m, k]` from BF16, a GEMM of `gemm` us; or the host's time."""
-    quantise = memory_kernel_us(gpu, constants, np.asarray(m, np.float64) * np.asarray(k, np.float64) * (2.0 + 1.0))
-    return np.maximum(np.asarray(gemm) + quantise, host_us(gpu, constants, LINEAR_CALLS))
+    """Eager block-scaled FP8 linear layer: quantise `[m, k]` from BF16, a GEMM of `gemm` us; or the host's time.
+
+    Blackwell's scales are packed exponents. Their kernel casts as fast as memory allows (vLLM vllm/utils/deep_gemm.py,
+    DeepGemmQuantScaleFMT; csrc per_token_group_quant_8bit_packed).
+    """
+    values = np.asarray(m, np.float64) * np.asarray(k, np.float64)
+    cast = memory_kernel_us(gpu, constants, values * CAST_BYTES) if gpu.arch == "blackwell" else quantise_us(gpu, constants, values)
+    return np.maximum(np.asarray(gemm) + cast, host_us(gpu, constants, LINEAR_CALLS))
 
 
 def permute_us(
@@ -75,14 +116,13 @@ def expert_mlp_us(
 def eager_mlp_us(
     gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike
 ) -> F64:
-    """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather. Or the host's time.
+    """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather (`with_launches_us`).
 
-    The host waits for the counts before it launches the GEMMs, so its earlier launches are never hidden.
     `tokens`: length of the receive buffer that the permutation reads.
     """
     m, g = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
     device = permute_us(gpu, constants, tokens, m * g, hidden) + expert_mlp_us(gpu, constants, m, g, hidden, inter, "fp8")
-    return np.maximum(device + host_us(gpu, constants, constants["calls.before_counts"]), host_us(gpu, constants, constants["calls.mlp"]))
+    return with_launches_us(gpu, constants, device)
 
 
 def fused_layer_us(
@@ -98,6 +138,7 @@ def fused_layer_us(
     combine_bytes: ArrayLike,
     weight_bytes: float,
     rate_dtype: str,
+    cast: ArrayLike = 0.0,
 ) -> F64:
     """One persistent kernel for a layer (Mega MoE): pull rows, GEMM, activation, GEMM, push every expert row back.
 
@@ -107,6 +148,7 @@ def fused_layer_us(
     | `touched` | experts of that rank with at least one row |
     | `dispatch_bytes`, `combine_bytes` | bytes per row |
     | `weight_bytes` | bytes per weight with its scales |
+    | `cast` | values of the input that a kernel of its own quantises first |
 
     The slower of tensor cores and weight stream overlaps with the link, as well as `sm.overlap` says. Tiles run at
     `fused.rate` of the rate of a GEMM library.
@@ -114,12 +156,16 @@ def fused_layer_us(
     n, e, h, i, g = (np.asarray(x, np.float64) for x in (rows, touched, hidden, inter, gpus))
     padded = np.where(e > 0, np.ceil(n / np.maximum(e, 1) / TILE_ROWS) * TILE_ROWS * e, n)
     flops = 2 * padded * 3 * h * i
-    compute = flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
+    tiles = padded / TILE_ROWS * (2 * i + h) / TILE_ROWS
+    filled = constants["fused.tile_us"] * tiles / gpu.n_sms
+    compute = filled + flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
     stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
     remote = n * (g - 1) / g
     link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
     barriers = sync_us(gpu, constants, g) * constants["fused.barriers"]
-    return launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
+    casts = np.asarray(cast, np.float64)
+    first = np.where(casts > 0, memory_kernel_us(gpu, constants, casts * CAST_BYTES), 0.0)
+    return first + launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
 
 
 def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:
@@ -127,6 +173,4 @@ def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:
 
     `parts`: device time of the parts.
     """
-    return np.asarray(parts, np.float64) + host_us(gpu, constants, constants["calls.mlp"] + LAYER_CALLS)
-
-
+    return np.asarray(parts, np.float64) + host_us(gpu, constants, layer_calls(gpu))

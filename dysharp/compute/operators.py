@@ -1,9 +1,8 @@
 """Time of operators on one GPU, in microseconds, from its datasheet and the fitted constants.
 
 Every function is pure. It takes numbers or arrays, which broadcast, and returns float64 microseconds. Sizes are in
-rows, columns and bytes. `constants`: `specs.fitted.fitted_values()` or a variant. Sources: NVIDIA's matrix
-multiplication guide (tile and wave quantisation); DeepGEMM (one persistent block per SM, tiles of 128 rows, rows of an
-expert padded to a tile).
+rows, columns and bytes. `constants`: `specs.fitted.fitted_values()` or a variant. Source of tile and wave quantisation:
+NVIDIA's matrix multiplication guide. `gemm_tiles` has the tiles.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dysharp.compute.gemm_tiles import Problem, feed, hides_stores, promoted, tiles_of
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
-TILE_ROWS = 128
-TILES = ((64, 128), (128, 128), (128, 192), (128, 256), (256, 128), (256, 256))
-"""Output tiles of GEMM libraries, rows x columns (cuBLAS, CUTLASS and DeepGEMM on Hopper and Blackwell)."""
-SPLITS = (1, 2, 4, 8, 16)
-"""Parts into which a library cuts the summed dimension, so that a small output fills the SMs."""
+BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0}
+"""Dense BF16 operations per clock of an SM's tensor cores: white papers of A100 and H100; B200: twice Hopper's."""
+CAST_BYTES = 2.0 + 1.0
+"""Bytes that a cast of one value moves: it reads BF16 and writes FP8."""
 SCALE_BYTES = 4.0 / 128.0
 """Bytes of scales per value: one FP32 scale for 128 FP8 values (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)."""
 
@@ -50,9 +49,14 @@ def launch_us(gpu: Gpu, constants: Constants) -> float:
 
 
 def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
-    """Dense tensor rate of the whole GPU under load: the datasheet peak times the sustained part."""
+    """Dense tensor rate of the whole GPU under load: what its power sustains, at most the datasheet peak.
+
+    Power sustains a part of the rate that all tensor cores have at the boost clock. An H20 has a lower peak than that.
+    """
     kind = "fp8" if dtype == "fp4" else dtype
-    return 1e6 * gpu.peak_TFLOPS(dtype) * constants[f"{arch_of(gpu)}.{kind}_sustained"]
+    peak = gpu.peak_TFLOPS(dtype)
+    at_boost = max(peak, peak * gpu.n_sms * gpu.boost_MHz * BF16_PER_CLOCK[gpu.arch] / 1e6 / gpu.bf16_TFLOPS)
+    return 1e6 * min(peak, at_boost * constants[f"{arch_of(gpu)}.{kind}_sustained"])
 
 
 def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
@@ -61,45 +65,44 @@ def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
 
 
 def gemm_us(
-    gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, rowwise: bool = False
+    gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, library: str = "cublas", groups: ArrayLike = 1
 ) -> F64:
-    """Dense GEMM `[m, k] x [k, n]` in a CUDA graph: start, then tensor cores (whole waves) overlapped with HBM.
+    """`groups` GEMMs `[m, k] x [k, n]` in one kernel: start, then tensor cores overlapped with HBM.
 
-    The library takes the fastest of `TILES` and `SPLITS`. A split writes and reads FP32 partial sums. `rowwise`:
-    CUTLASS templates of FP8 with one scale per row, without split-K.
+    The library takes the fastest of its tiles (`gemm_tiles`). SMs work in whole waves of tiles, at the tensor peak or
+    at the rate at which shared memory feeds a tile. All SMs together multiply no faster than the sustained rate: the
+    power limit lowers the clock of a busy GPU, and idle SMs of a last wave need little power. A split writes and reads
+    FP32 partial sums.
     """
-    m, n, k = (np.asarray(x, np.float64) for x in (m, n, k))
-    element = ELEMENT_BYTES[dtype]
-    moved = element * (m * k + n * k) + 2.0 * m * n
-    part = constants["gemm.rowwise_part"] if rowwise else 1.0
-    per_sm = part * sustained_flops_per_us(gpu, constants, dtype) / gpu.n_sms
-    best = np.full(np.broadcast_shapes(m.shape, n.shape, k.shape), np.inf)
-    for rows, columns in TILES:
-        tiles = np.ceil(m / rows) * np.ceil(n / columns)
-        for split in (1,) if rowwise else SPLITS:
-            waves = np.ceil(tiles * split / gpu.n_sms)
-            compute = waves * 2 * rows * columns * (k / split) / (per_sm * _tile_rate(rows, columns))
-            compute = compute + waves * constants["gemm.tile_us"]
-            memory = hbm_us(gpu, constants, moved + (8.0 * split * m * n if split > 1 else 0.0))
-            best = np.minimum(best, overlap(compute, memory, constants["sm.overlap"]))
+    arrays = (np.asarray(x, np.float64) for x in (m, n, k, groups))
+    p = Problem(*np.broadcast_arrays(*arrays))
+    element, peak = ELEMENT_BYTES[dtype], 1e6 * gpu.peak_TFLOPS(dtype)
+    reached = peak * promoted(library, gpu, dtype, peak)
+    powered = 2 * p.m * p.n * p.k * p.groups / sustained_flops_per_us(gpu, constants, dtype)
+    moved = p.groups * (element * (p.m * p.k + p.n * p.k) + 2.0 * p.m * p.n)
+    best = np.full(p.m.shape, np.inf)
+    for rows, columns, split in tiles_of(library, gpu, p):
+        stored = 0.0 if hides_stores(library, gpu) else hbm_us(gpu, constants, 2.0 * rows * columns * gpu.n_sms)
+        waves = np.ceil(p.groups * np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
+        rate = reached / gpu.n_sms * feed(gpu, element, peak, rows, columns)
+        compute = waves * (2 * rows * columns * (p.k / split) / rate + constants["gemm.tile_us"] + stored)
+        memory = hbm_us(gpu, constants, moved + (8.0 * split * p.m * p.n * p.groups if split > 1 else 0.0))
+        best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]))
     return launch_us(gpu, constants) + best
 
 
-def _tile_rate(rows: int, columns: int) -> float:
-    """Part of the tensor rate that shared memory can feed. Smaller tiles load more per multiply-add (256 x 128: 1)."""
-    return min(1.0, (rows * columns / (rows + columns)) / (128 * 256 / (128 + 256)))
+def grouped_gemm_us(
+    gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, masked: bool = False
+) -> F64:
+    """Grouped GEMM of DeepGEMM: `groups` experts with `rows` rows and weights `[n, k]` each.
+
+    `masked`: every expert has a buffer of its own. Else experts lie one after the other, padded to whole tiles.
+    """
+    return gemm_us(gpu, constants, rows, n, k, dtype, library="deepgemm-masked" if masked else "deepgemm-contiguous", groups=groups)
 
 
-def grouped_gemm_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> F64:
-    """Grouped GEMM: `groups` experts with `rows` rows (padded to tiles of `TILE_ROWS`) and weights `[n, k]` each."""
-    rows, groups, n, k = (np.asarray(x, np.float64) for x in (rows, groups, n, k))
-    element = ELEMENT_BYTES[dtype]
-    per_sm = sustained_flops_per_us(gpu, constants, dtype) / gpu.n_sms
-    moved = groups * (element * (rows * k + n * k) + 2.0 * rows * n)
-    compute = np.full(np.broadcast_shapes(rows.shape, groups.shape, n.shape, k.shape), np.inf)
-    for columns in (64, 128, 192, 256):
-        tiles = groups * np.ceil(rows / TILE_ROWS) * np.ceil(n / columns)
-        waves = np.ceil(tiles / gpu.n_sms)
-        each = 2 * TILE_ROWS * columns * k / (per_sm * _tile_rate(TILE_ROWS, columns)) + constants["gemm.tile_us"]
-        compute = np.minimum(compute, waves * each)
-    return launch_us(gpu, constants) + overlap(compute, hbm_us(gpu, constants, moved), constants["sm.overlap"])
+def quantise_us(gpu: Gpu, constants: Constants, values: ArrayLike) -> F64:
+    """A kernel that casts `values` from BF16 to FP8. Its limit is HBM, or the values that an SM casts per clock."""
+    count = np.asarray(values, np.float64)
+    issued = count / (gpu.n_sms * gpu.boost_MHz * constants["sm.quantise_values"])
+    return launch_us(gpu, constants) + np.maximum(issued, hbm_us(gpu, constants, count * CAST_BYTES))

@@ -20,8 +20,9 @@ from dysharp.measured.accuracy import Errors, errors_of
 from dysharp.measured.bare_gpu import BARE, HOST
 from dysharp.measured.classify import Classified, Missing, Parsed, classify, parse
 from dysharp.measured.closed_forms import ClosedForms
+from dysharp.measured.config_json import is_weak
 from dysharp.measured.family import Level, families_in_bars
-from dysharp.measured.fitting import Free, fit
+from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, Free, fit
 from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.predictions import measured_values
@@ -32,14 +33,13 @@ from dysharp.specs.gpu import list_gpus, load_gpu
 
 F64 = NDArray[np.float64]
 STEP = 1e-4  # step of a logarithm in the Jacobian
-LEAST_EFFECT = 0.02  # d ln(prediction) / d ln(constant), below which a prediction counts as independent
-LEAST_ROWS = 3
 MOST_ERROR = 0.2  # largest relative standard error of a fitted constant
 ALONE = 0.99  # a prediction that grows in step with one constant is a measurement of it
 RESIDUAL = 0.02  # smallest assumed spread of repeated measurements
 PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a measurement that is 5 % off
 PULL_ROWS = 3
 BEYOND = "of a family beyond the bars: no constant is fitted to it"
+WEAK = "marked WEAK in the data"
 OTHER_GPU = re.compile(r"(?<![A-Za-z])(?:\d+x)?(?:GH|GB|MI|RTX|[AHBLV])\s?\d{2,4}")
 
 
@@ -125,9 +125,10 @@ def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mappin
     own, others = measurements_of(measurements, gpu)
     everything = classify(own)
     classified, beyond = _with_bare(everything.in_bars()), everything.beyond_bars()
-    parsed = classified.parsed
+    parsed = [entry for entry in classified.parsed if not is_weak(entry.measurement)]
     skipped = [*others, *((entry.measurement, entry.reason) for entry in classified.missing)]
     skipped += [(entry.measurement, BEYOND) for entry in beyond.entries]
+    skipped += [(entry.measurement, WEAK) for entry in classified.parsed if is_weak(entry.measurement)]
     before = {name: constant.value for name, constant in constants.items()}
     if not parsed:
         return ClusterFit({}, before, dict.fromkeys(constants, "no row is predicted"), (), 0, tuple(skipped))

@@ -85,7 +85,6 @@ def label(m: Measurement, *keys: str) -> str:
     return " ".join(f"{key}={m.config[key]}" for key in keys if key in m.config)
 
 
-def check_quality(m: Measurement) -> None:
-    """Raise `Unsupported` for measurements that their collector marks as weak."""
-    if str(m.config.get("quality", "")).startswith("WEAK"):
-        raise Unsupported("marked WEAK in the data (a competitor ran this baseline, or launches were blocking)")
+def is_weak(m: Measurement) -> bool:
+    """Whether the collector of a measurement marks it as weak."""
+    return str(m.config.get("quality", "")).startswith("WEAK")

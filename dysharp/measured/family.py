@@ -57,6 +57,8 @@ class Case:
     """Work of one call in units of rate x us, so that the rate is `work` / time. 0: the measurement is a time."""
     dtypes: tuple[str, ...] = field(default=(), compare=False)
     """Data types that are moved or multiplied, such as "dispatch fp8"."""
+    launches: float = field(default=0.0, compare=False)
+    """Host launches of an eager call; 0 where the host is not in the time."""
     shape: str = field(default="", compare=False)
     """Measurements of one shape are held out together: the model and layout without tokens, rows or bytes."""
 

@@ -19,6 +19,10 @@ Predict = Callable[[Values], F64]
 STEP = 1e-4  # of a logarithm, for the Jacobian
 SOFT = 0.05  # relative error from which the loss grows linearly
 TINY = 1e-12
+LEAST_EFFECT = 0.02
+"""Rule: a measurement sees a constant if d ln(prediction) / d ln(constant) is at least this large."""
+LEAST_ROWS = 3
+"""Rule: a constant that fewer measurements see is not fitted to them."""
 MOST_DAMPING = 1e9
 
 
@@ -76,6 +80,16 @@ def fit(
         if not moved:
             break
     return dict(zip(names, np.exp(x).tolist(), strict=True))
+
+
+def seen_by(names: Sequence[str], values: Values, predict: Predict) -> dict[str, int]:
+    """For each constant, how many predictions see it at `values` (`LEAST_EFFECT`), in either direction."""
+    base, counts = np.log(np.maximum(predict(values), TINY)), dict[str, int]()
+    for name in names:
+        moved = [predict({**values, name: values[name] * np.exp(step)}) for step in (STEP, -STEP)]
+        slopes = [np.abs(np.log(np.maximum(p, TINY)) - base) / STEP for p in moved]
+        counts[name] = int(np.sum(np.maximum(*slopes) >= LEAST_EFFECT))
+    return counts
 
 
 def _jacobian(errors: Callable[[F64], F64], x: F64, e: F64, high: F64) -> F64:

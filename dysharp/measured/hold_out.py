@@ -3,54 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
+from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import families_in_bars
 from dysharp.measured.predictions import measured_values, predict_folds
 from dysharp.measured.program_times import OnProgress
-from dysharp.measured.refit import ratios, refit
+from dysharp.measured.refit import refit
 from dysharp.specs.fitted import Fitted
 
 F64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 MOST_FOLDS = 8
+SAMPLE = 24
+"""Rule: measurements of a family whose Programs run for the fit of a fold. More take longer."""
 HOLD_OUTS = ("shape", "gpu")
 
 
-def hold_out(
-    parsed: Sequence[Parsed],
-    constants: Mapping[str, Fitted],
-    by: str,
-    predicted: F64,
-    jobs: int = 1,
-    on_progress: OnProgress | None = None,
-) -> list[dict[str, Any]]:
-    """Median errors per family and their mean ("macro"): with all measurements, and with the shape or GPU held out."""
-    return hold_out_table(parsed, predicted, held_out(parsed, constants, by, predicted, jobs, on_progress), by)
+class HeldOut(NamedTuple):
+    """Predictions with the measurement's group held out, and what each fold could not see."""
+
+    predicted: F64
+    """`[parsed]`."""
+    borrowed: list[dict[str, Any]]
+    """One entry per fold and constant that the fold's measurements do not see: its source (`Refit.borrowed`)."""
 
 
 def held_out(
     parsed: Sequence[Parsed],
     constants: Mapping[str, Fitted],
     by: str,
-    predicted: F64,
     jobs: int = 1,
     on_progress: OnProgress | None = None,
-) -> F64:
-    """`[parsed]` predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
+) -> HeldOut:
+    """Predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
 
     Whole groups are held out, never random measurements; a GPU is a fold, shapes are dealt into folds (`folds`).
-    `predicted`: `[parsed]` predictions by `constants`, the fit to all. Programs run with the constants of each fold.
+    A fold starts from neutral values; `constants` give it limits, stages and the given launch times of hosts. It fits
+    closed forms first. Then the Programs of a sample of its own measurements run with its own constants, and the fit
+    goes on with their ratios to the closed forms (`sample`). Programs predict with the constants of each fold.
     """
-    ratio = ratios(parsed, constants, predicted)
     labels = [label_of(entry, by) for entry in parsed]
-    masks = [np.array([label in fold for label in labels]) for fold in folds(labels, by)]
-    fitted = [{name: c.value for name, c in refit(parsed, constants, ~mask, ratio).items()} for mask in masks]
-    return predict_folds(parsed, list(zip(masks, fitted, strict=True)), jobs, on_progress)
+    groups = folds(labels, by)
+    masks = [np.array([label in fold for label in labels]) for fold in groups]
+    first = [refit(parsed, constants, ~mask) for mask in masks]
+    samples = [sample(parsed, ~mask) for mask in masks]
+    ratios = _ratios(parsed, samples, [found.values for found in first], jobs)
+    fits = [
+        refit(parsed, constants, chosen, ratio, rest=found.values, start=found.values)
+        for chosen, ratio, found in zip(samples, ratios, first, strict=True)
+    ]
+    names = [next(iter(fold)) if by == "gpu" else f"fold {i} of {len(groups)}" for i, fold in enumerate(groups, start=1)]
+    borrowed = [
+        {"by": by, "held_out": name, "constant": constant, "from": source}
+        for name, found in zip(names, first, strict=True)
+        for constant, source in found.borrowed.items()
+    ]
+    values = [found.values for found in fits]
+    return HeldOut(predict_folds(parsed, list(zip(masks, values, strict=True)), jobs, on_progress), borrowed)
+
+
+def sample(parsed: Sequence[Parsed], keep: Bools) -> Bools:
+    """`[parsed]` mask of the measurements of `keep` that the second fit of a fold uses.
+
+    Families that Programs predict: `SAMPLE` at even distances in the order of the file. Other families: all.
+    """
+    chosen = keep.copy()
+    for name in {entry.family.name for entry in parsed if entry.family.program_us is not None}:
+        members = np.array([i for i, entry in enumerate(parsed) if keep[i] and entry.family.name == name], np.int64)
+        chosen[members] = False
+        places = np.linspace(0, len(members) - 1, min(SAMPLE, len(members))).round().astype(np.int64)
+        chosen[members[places]] = True
+    return chosen
+
+
+def _ratios(parsed: Sequence[Parsed], samples: Sequence[Bools], values: Sequence[Mapping[str, float]], jobs: int) -> list[F64]:
+    """For each fold, `[parsed]` ratios of Program to closed form with the fold's constants; 1 outside its sample."""
+    by_program = np.array([entry.family.program_us is not None for entry in parsed], bool)
+    members = [np.flatnonzero(chosen & by_program).tolist() for chosen in samples]
+    # One list of all samples, so that one pool of processes answers all folds.
+    fold = np.repeat(np.arange(len(samples)), [len(index) for index in members])
+    entries = [parsed[i] for index in members for i in index]
+    programs = predict_folds(entries, [(fold == at, own) for at, own in enumerate(values)], jobs)
+    ratios = list[F64]()
+    for at, (index, own) in enumerate(zip(members, values, strict=True)):
+        ratio = np.ones(len(parsed))
+        ratio[index] = programs[fold == at] / ClosedForms([parsed[i] for i in index]).values(own)
+        ratios.append(ratio)
+    return ratios
 
 
 def label_of(entry: Parsed, by: str) -> str:

@@ -5,29 +5,37 @@ A stage is a set of families and the constants that their measurements fix; `fit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.measured import apart
 from dysharp.measured.classify import Classified, Parsed
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import Level, get_family
-from dysharp.measured.fitting import Free, fit
+from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.program_times import OnProgress
 from dysharp.specs.fitted import Fitted
-from dysharp.specs.gpu import load_gpu
 
 F64 = NDArray[np.float64]
 GIVEN = "given"
 """Stage of the host's launch time, which is an input that describes a machine.
 
-Its value is read off measurements, and it stays when the GPU is held out.
+Its value is read from measurements that are judged apart (`apart.read_hosts`), and it stays when the GPU is held out.
 """
 SIBLING = {"hopper.": "blackwell.", "blackwell.": "hopper."}
-ROUNDS = 3
+NEUTRAL = "neutral"
+"""A constant that no measurement sees: its neutral value, or the value that the caller of `refit` gives."""
+ROUNDS = 3  # Numerics: Program runs of a fit
+MOST_PASSES = 8
+"""Numerics: passes over the stages."""
+SETTLED = 1e-3
+"""Numerics: the fit ends when no constant moves by more than this part."""
 
 
 def stages(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, ...], list[str]]]:
@@ -53,19 +61,44 @@ def ratios(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], predicted:
     return predicted / ClosedForms(parsed).values({name: c.value for name, c in constants.items()})
 
 
+def neutral(constants: Mapping[str, Fitted]) -> dict[str, float]:
+    """Values that no measurement moved: the geometric mean of the limits of each constant; given constants as they are."""
+    return {name: c.value if c.stage == GIVEN else math.sqrt(c.low * c.high) for name, c in constants.items()}
+
+
+class Refit(NamedTuple):
+    """Constants after a fit, and where the values come from that the measurements cannot fix."""
+
+    constants: dict[str, Fitted]
+    borrowed: dict[str, str]
+    """Constant -> the constant of the other architecture whose value it takes, or `NEUTRAL`."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Value by name."""
+        return {name: constant.value for name, constant in self.constants.items()}
+
+
 def refit_programs(
     classified: Classified, constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None
-) -> dict[str, Fitted]:
-    """Constants that bring the Programs nearest to the measurements of families in the bars.
+) -> Refit:
+    """Constants that bring the Programs nearest to the measurements that are judged, fitted from neutral values.
 
     A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the
-    ratio of Program to closed form. Then the Programs run again with the new constants, `ROUNDS` times.
+    ratio of Program to closed form at the last constants. Then the Programs run with the new constants, `ROUNDS` times.
+    Launch times of hosts are read from launch-bound measurements first (`apart.read_hosts`). Constants that the
+    measurements do not see keep their values.
     """
-    current, classified = dict(constants), classified.in_bars()
-    for _ in range(ROUNDS if any(entry.family.program_us for entry in classified.parsed) else 1):
-        classified, predicted = predict(classified, {n: c.value for n, c in current.items()}, jobs, on_progress)
-        current = refit(classified.parsed, current, ratio=ratios(classified.parsed, current, predicted))
-    return current
+    classified = classified.in_bars()
+    hosts = apart.read_hosts(classified.parsed, {name: c.value for name, c in constants.items()})
+    given = {name: replace(c, value=hosts.get(name, c.value)) for name, c in constants.items()}
+    rest = {name: c.value for name, c in given.items()}
+    judged, _ = apart.split(classified, rest)
+    found = refit(judged.parsed, given, rest=rest)
+    for _ in range(ROUNDS if any(entry.family.program_us for entry in judged.parsed) else 0):
+        judged, predicted = predict(judged, found.values, jobs, on_progress)
+        found = refit(judged.parsed, given, ratio=ratios(judged.parsed, found.constants, predicted), rest=rest)
+    return found
 
 
 def refit(
@@ -73,59 +106,83 @@ def refit(
     constants: Mapping[str, Fitted],
     keep: NDArray[np.bool_] | None = None,
     ratio: F64 | None = None,
-) -> dict[str, Fitted]:
+    rest: Mapping[str, float] | None = None,
+    start: Mapping[str, float] | None = None,
+) -> Refit:
     """Constants fitted on `parsed` (where `[parsed]` mask `keep` holds); every family of a stage weighs the same.
 
-    `ratio`: `[parsed]`, by which each closed form is multiplied (`ratios`). A constant of one architecture without
-    measurements takes the other architecture's value: otherwise held-out measurements would leak into the fit.
-    Constants of the stage `GIVEN` stay.
+    The fit starts from neutral values, so it remembers nothing of `constants` but limits and stages. Stages are passed
+    `MOST_PASSES` times at most, until no constant moves: a stage may use constants that a later stage fixes.
+
+    `ratio`: `[parsed]`, by which each closed form is multiplied (`ratios`). Constants of the stage `GIVEN` stay.
+
+    A constant that the measurements do not see (`fitting.seen_by`) takes the value of the other architecture. Without
+    such a value it stays neutral. With `rest` it takes the value there instead. `start`: values of an earlier fit to the
+    same measurements, from which the fit starts instead.
     """
     scale = np.ones(len(parsed)) if ratio is None else ratio
     used = np.ones(len(parsed), bool) if keep is None else keep
-    values = {name: constant.value for name, constant in constants.items()}
+    values, borrowed = dict(start or neutral(constants)), dict[str, str]()
+    own = neutral(constants) if rest is None else rest
+    work = []
     for families, names in stages(constants):
         members = [i for i, entry in enumerate(parsed) if used[i] and entry.family.name in families]
-        if not members:
-            continue
-        entries = [parsed[i] for i in members]
-        archs = {load_gpu(entry.case.gpu).arch for entry in entries}
-        free = [name for name in names if not _is_of_other(name, archs)]
-        values |= _fit_stage(entries, free, constants, values, scale[members])
-        for name in set(names) - set(free):
-            values[name] = _borrowed(name, values)
+        if members:
+            work.append(_Stage([parsed[i] for i in members], names, scale[members]))
+        else:
+            judged = any(get_family(name).in_bars for name in families)  # else no judged prediction uses the constants
+            borrowed |= dict.fromkeys(names if judged else (), NEUTRAL)
+            values |= {name: own[name] for name in names}
+    for _ in range(MOST_PASSES):
+        before = dict(values)
+        for stage in work:
+            unseen = stage.fit(constants, values, rest)
+            borrowed = {n: why for n, why in borrowed.items() if n not in stage.names} | unseen
+        if max((abs(math.log(values[name] / before[name])) for name in values), default=0.0) < SETTLED:
+            break
     bounded = {name: float(np.clip(values[name], c.low, c.high)) for name, c in constants.items()}
-    return {name: replace(constant, value=bounded[name]) for name, constant in constants.items()}
+    return Refit({name: replace(constant, value=bounded[name]) for name, constant in constants.items()}, borrowed)
 
 
-def _is_of_other(name: str, archs: set[str]) -> bool:
-    """Whether a constant belongs to an architecture without measurements."""
-    return name.split(".", maxsplit=1)[0] in {"hopper", "blackwell"} - archs
+class _Stage:
+    """The measurements of one stage."""
+
+    def __init__(self, parsed: Sequence[Parsed], names: Sequence[str], ratio: F64) -> None:
+        # The values that the closed forms must predict.
+        self.names, self.forms, self.measured = names, ClosedForms(parsed), measured_values(parsed) / ratio
+        self.shares = family_shares(parsed)
+
+    def fit(self, constants: Mapping[str, Fitted], values: dict[str, float], rest: Mapping[str, float] | None) -> dict[str, str]:
+        """Move `values` of the stage's constants. Returns the constants that are not seen, with their source."""
+        own, unseen = neutral(constants) if rest is None else rest, dict[str, str]()
+        while free := [name for name in self.names if name not in unseen]:
+            limits = [Free(name, values[name], constants[name].low, constants[name].high) for name in free]
+            values |= fit(limits, values, self.forms.values, self.measured, weights=self.shares)
+            counts = seen_by(free, values, self.forms.values)
+            hidden = [name for name, count in counts.items() if count < LEAST_ROWS]
+            if not hidden:
+                break
+            values |= {name: own[name] for name in hidden}
+            unseen |= {name: _other(name, self.names) if rest is None else NEUTRAL for name in hidden}
+        for name, source in unseen.items():
+            lent = source != NEUTRAL and source not in unseen
+            unseen[name] = source if lent else NEUTRAL
+            values[name] = values[source] if lent else own[name]
+        return unseen
 
 
-def _borrowed(name: str, values: Mapping[str, float]) -> float:
+def _other(name: str, names: Sequence[str]) -> str:
+    """The same constant of the other architecture, `NEUTRAL` where there is none."""
     for prefix, other in SIBLING.items():
-        if name.startswith(prefix):
-            return values.get(other + name.removeprefix(prefix), 1.0)
-    return values[name]
+        if name.startswith(prefix) and other + name.removeprefix(prefix) in names:
+            return other + name.removeprefix(prefix)
+    return NEUTRAL
 
 
 def family_shares(parsed: Sequence[Parsed]) -> F64:
     """`[parsed]` weights with which every family counts 100, however many measurements it has."""
     names = [entry.family.name for entry in parsed]
     return np.array([1 / names.count(name) for name in names]) * 100
-
-
-def _fit_stage(
-    parsed: Sequence[Parsed],
-    names: Sequence[str],
-    constants: Mapping[str, Fitted],
-    values: Mapping[str, float],
-    ratio: F64,
-) -> dict[str, float]:
-    # The values that the closed forms must predict.
-    forms, measured = ClosedForms(parsed), measured_values(parsed) / ratio
-    free = [Free(name, constants[name].value, constants[name].low, constants[name].high) for name in names]
-    return fit(free, values, forms.values, measured, weights=family_shares(parsed))
 
 
 def to_toml(constants: Mapping[str, Fitted], head: str) -> str:

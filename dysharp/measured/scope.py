@@ -7,12 +7,15 @@ from dysharp.specs import load_cluster
 from dysharp.specs.gpu import list_gpus
 
 GPUS = (
+    ("GB300", "gb300"),
     ("GB200", "gb200"),
+    ("B300", "b300"),
     ("B200", "b200"),
     ("SM100", "b200"),
     ("H100", "h100-sxm"),
     ("H200", "h200-sxm"),
     ("H800", "h800"),
+    ("H20", "h20"),
 )
 """Text in the column `hardware` -> packaged GPU; the first match counts."""
 NOT_PACKAGED = ("GH200", "L20")
@@ -30,6 +33,9 @@ CLUSTERS = {
     "h800": "hw-dgx-h800",
     "b200": "hw-dgx-b200",
     "gb200": "hw-gb200-tray",
+    "h20": "hw-hgx-h20",
+    "b300": "hw-hgx-b300",
+    "gb300": "hw-gb300-tray",
 }
 """Packaged GPU -> the packaged cluster that its Programs are built for."""
 

@@ -204,8 +204,15 @@ def departures(cluster: Cluster) -> str:
     return ", ".join(f"{name} {a:g} (datasheet {b:g})" for name, (a, b) in both.items() if max(a, b) > DATASHEET * min(a, b))
 
 
+def no_rows(cluster: Cluster) -> str:
+    """A line about a real machine of whose GPU no measurement is known; "" for other machines."""
+    if cluster.family != "hw" or any(gpu == cluster.gpu for _, gpu in family_errors()):
+        return ""
+    return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of other {arch_of(cluster.own_gpu)} GPUs"
+
+
 def _machine_warnings(cluster: Cluster) -> list[str]:
-    warnings = []
+    warnings = [line] if (line := no_rows(cluster)) else []
     if other := departures(cluster):
         warnings.append(f"cluster {cluster.name} differs from {cluster.gpu} in {other}: not measured; {HELD_OUT}")
     if cluster.constants:

@@ -11,11 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
+from dysharp.measured.apart import part_of
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import families_in_bars
+from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import measured_values, predict
+from dysharp.measured.refit import stages
+from dysharp.measured.regime import predicted_regime, regime_of
 from dysharp.specs.fitted import Fitted
+from dysharp.specs.numbers import counted
 
 F64 = NDArray[np.float64]
 N_WORST = 20
@@ -35,8 +40,10 @@ class Bars:
     """Largest median of a family."""
     hold_out_ratio: float = 1.5
     """Median error with the group held out, divided by the median error of the fit to all measurements."""
-    constants: int = 39
-    """Largest number of fitted constants."""
+    constants: int = 45
+    """Largest number of fitted constants and counted numbers together (`specs.numbers`)."""
+    layer_device: float = 8.0
+    """Median of whole layers whose time is mostly the device's (`apart.part_of`)."""
     coverage: float = 90.0
     """Share of predicted measurements: families in the bars, on NVIDIA machines in one NVLink domain."""
 
@@ -58,6 +65,16 @@ class Validation:
     bars: list[dict[str, Any]]
     forms: list[dict[str, Any]] = field(default_factory=list)
     """Per family that Programs predict: the closed form against the Program and against the measurements."""
+    counted_numbers: list[dict[str, Any]] = field(default_factory=list)
+    """Numbers in the code that count beside the fitted constants (`specs.numbers`)."""
+    apart: list[dict[str, Any]] = field(default_factory=list)
+    """Measurements that are predicted and in no mean or bar, by family and group (`apart.judge`)."""
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    """Whole layers by part: those whose time is mostly the host's launches, and the others (`apart.part_of`)."""
+    regimes: list[dict[str, Any]] = field(default_factory=list)
+    """By family and regime of the measurements, with the regime that predictions describe (`regime`)."""
+    borrowed: list[dict[str, Any]] = field(default_factory=list)
+    """Per fold of a hold-out, the constants that its measurements do not see, and their source."""
     hold_out: list[dict[str, Any]] = field(default_factory=list)
     beyond: list[dict[str, Any]] = field(default_factory=list)
     """Families beyond the bars, by system and hardware (`beyond.judge`)."""
@@ -76,7 +93,8 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        return {name: getattr(self, name) for name in (*names, "hold_out", "beyond", "sources")}
+        more = ("counted_numbers", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "sources")
+        return {name: getattr(self, name) for name in (*names, *more)}
 
 
 def validate_measurements(
@@ -94,7 +112,7 @@ def validate_measurements(
         classified, predicted = predict(classified.in_bars(), values)
     measured, closed_forms = measured_values(classified.parsed), ClosedForms(classified.parsed)
     tables = _Tables(classified, predicted, measured)
-    families = tables.families()
+    families, parts = tables.families(), tables.parts(values)
     overall = _overall(classified, families, predicted, measured, constants)
     measured_us, predicted_us = closed_forms.times(measured), closed_forms.times(predicted)
     names = [entry.family.name for entry in classified.parsed]
@@ -106,15 +124,24 @@ def validate_measurements(
         worst=tables.worst(),
         overall=overall,
         unsupported=_unsupported(classified.missing),
-        fitted_constants=[_shown(constant) for constant in constants.values()],
-        bars=check_bars(overall, families, hold_out),
+        fitted_constants=_constants(classified.parsed, constants),
+        counted_numbers=[asdict(number) for number in counted()],
+        parts=parts,
+        regimes=tables.regimes(),
+        bars=check_bars(overall, families, hold_out, parts),
         hold_out=list(hold_out),
         points=tuple(zip(names, measured_us.tolist(), predicted_us.tolist(), strict=True)),
     )
 
 
-def _shown(constant: Fitted) -> dict[str, Any]:
-    return {key: value for key, value in asdict(constant).items() if key not in ("low", "high")}
+def _constants(parsed: Sequence[Parsed], constants: Mapping[str, Fitted]) -> list[dict[str, Any]]:
+    """The constants, with the number of judged measurements that see each of them (None: given constants)."""
+    values, rows = {name: c.value for name, c in constants.items()}, dict[str, int]()
+    for families, names in stages(constants):
+        forms = ClosedForms([entry for entry in parsed if entry.family.name in families])
+        rows |= seen_by(names, values, forms.values)
+    shown = [{key: value for key, value in asdict(c).items() if key not in ("low", "high")} for c in constants.values()]
+    return [entry | {"seen_by": rows.get(entry["name"])} for entry in shown]
 
 
 class _Tables:
@@ -136,13 +163,13 @@ class _Tables:
         return asdict(errors_of(self.predicted[index], self.measured[index]))
 
     def groups(self) -> list[dict[str, Any]]:
-        """By family, kind, system and hardware."""
+        """By family, kind, system, hardware and regime."""
 
         def key(_: int, entry: Parsed) -> tuple[int | str, ...]:
             m, name = entry.measurement, entry.family.name
-            return self.order.index(name), name, m.kind, m.system, m.hardware
+            return self.order.index(name), name, m.kind, m.system, m.hardware, regime_of(m)
 
-        names = ("family", "kind", "system", "hardware")
+        names = ("family", "kind", "system", "hardware", "regime")
         groups = sorted(self._by(key).items())
         return [dict(zip(names, values[1:], strict=True)) | self._errors(members) for values, members in groups]
 
@@ -159,6 +186,23 @@ class _Tables:
                 predictor = self.parsed[members[0]].family.predictor
                 entries.append({"family": name, "by": predictor} | counts | self._errors(members))
         return entries
+
+    def parts(self, constants: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Eager layers by part."""
+        by = self._by(lambda _, entry: (entry.family.name, part_of(entry, constants)))
+        return [{"family": name, "part": part} | self._errors(members) for (name, part), members in sorted(by.items()) if part]
+
+    def regimes(self) -> list[dict[str, Any]]:
+        """By family and regime, beside the regime that the family's predictions describe."""
+
+        def key(_: int, entry: Parsed) -> tuple[int, str, str]:
+            name = entry.family.name
+            return self.order.index(name), name, regime_of(entry.measurement)
+
+        return [
+            {"family": name, "regime": regime, "predicted_as": predicted_regime(name)} | self._errors(members)
+            for (_, name, regime), members in sorted(self._by(key).items())
+        ]
 
     def forms(self, closed: F64) -> list[dict[str, Any]]:
         """The closed form of each family that Programs predict.
@@ -212,8 +256,9 @@ def _overall(
     constants: Mapping[str, Fitted],
 ) -> dict[str, Any]:
     n = len(classified.parsed)
-    counted = n + sum(entry.counted for entry in classified.missing)
-    overall: dict[str, Any] = {"n": n, "n_rows": counted, "n_constants": len(constants)}
+    n_rows = n + sum(entry.counted for entry in classified.missing)
+    numbers = len(constants) + sum(number.count for number in counted())
+    overall: dict[str, Any] = {"n": n, "n_rows": n_rows, "n_constants": len(constants), "n_numbers": numbers}
     if not n:
         names = ("median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape", "bias", "coverage")
         return overall | dict.fromkeys(names)
@@ -224,7 +269,7 @@ def _overall(
         "bias": micro.bias,
         "macro_median_ape": float(np.mean([entry["median_ape"] for entry in families])),
         "macro_p90_ape": float(np.mean([entry["p90_ape"] for entry in families])),
-        "coverage": 100 * n / counted,
+        "coverage": 100 * n / n_rows,
     }
 
 
@@ -252,7 +297,10 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_bars(
-    overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]]
+    overall: Mapping[str, Any],
+    families: Sequence[Mapping[str, Any]],
+    hold_out: Sequence[Mapping[str, Any]],
+    parts: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
@@ -261,11 +309,13 @@ def check_bars(
         ("macro 90th percentile, %", overall["macro_p90_ape"], BARS.macro_p90),
         ("largest family median, %", worst, BARS.family_median),
     ]
+    device = [entry["median_ape"] for entry in parts if entry["part"] == "device"]
     macro = [entry for entry in hold_out if entry["family"] == "macro"]
     return [
         *(_bar(name, value, bar) for name, value, bar in at_most),
         _bar("coverage, %", overall["coverage"], BARS.coverage, at_most=False),
-        _bar("fitted constants", overall["n_constants"], BARS.constants),
+        _bar("fitted constants and counted numbers", overall["n_numbers"], BARS.constants),
+        *(_bar("median of whole layers' device part, %", value, BARS.layer_device) for value in device),
         *(_bar(f"hold-out over fit, by {entry['by']}", entry["ratio"], BARS.hold_out_ratio) for entry in macro),
     ]
 

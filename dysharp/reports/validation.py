@@ -30,6 +30,22 @@ LEGEND = (
     {"column": "`median_ape`, `p90_ape`, `mape`", "meaning": "median, 90th percentile, mean of the absolute error, in percent of the measured value"},
     {"column": "`bias`", "meaning": "median of the signed error in percent; positive: the predicted time or rate is too large"},
 )
+REGIMES = (
+    "A regime says how the measured program ran (`dysharp/measured/regime.py`). `predicted_as` is the regime that the predictions describe. "
+    "Two regimes in one family share its constants."
+)
+APART = (
+    "These measurements are predicted, but they are in no mean, bar, fit or hold-out. Launch-bound: an eager call that takes less than 1.2 times "
+    "the host time of its launches; the host's time of a launch is read from these measurements. Weak: the collector marks the measurement as weak."
+)
+PARTS = (
+    "Eager layers whose launches take more than half of the measured time judge the host. The others judge the device. "
+    "Both count in the family `layer`."
+)
+BORROWED = (
+    "A fold cannot fix every constant. A constant that fewer than three of its measurements see takes the value of the other architecture. "
+    "Without such a value it stays neutral. This table lists these constants."
+)
 COMMAND = "dysharp validate --hold-out shape --hold-out gpu --page docs/validation.md"
 
 
@@ -90,6 +106,11 @@ def page_of(done: Validation, figure: str = "") -> str:
         "## Bars",
         _table(done.bars, ("name", "value", "bar", "holds")),
     ]
+    parts += ["## Regimes", REGIMES, _table(done.regimes, ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias"))]
+    if done.parts:
+        parts += ["## Whole layers by part", PARTS, _table(done.parts, ("family", "part", "n", "median_ape", "p90_ape", "bias"))]
+    if done.apart:
+        parts += ["## Judged apart", APART, _table(done.apart, ("family", "group", "n", "median_ape", "p90_ape", "bias"))]
     if done.forms:
         parts += [
             "## Closed forms against Programs",
@@ -118,20 +139,28 @@ def page_of(done: Validation, figure: str = "") -> str:
         parts += [
             "## Held out",
             "The constants are fitted without whole shapes, or without a whole GPU. The measurements that were left out are then predicted "
-            "with these constants. `fit` is the median error with the fit to all measurements, `held_out` the median error with the "
+            "with these constants. Each of these fits starts from neutral values: the geometric mean of a constant's limits. "
+            "`fit` is the median error with the fit to all measurements, `held_out` the median error with the "
             "measurement left out of the fit, `ratio` the second divided by the first. The launch time of a host keeps its value in all fits, "
-            "because it is an input that describes the host.",
+            "because it is an input that describes the host; it is read from measurements that are judged apart.",
             _table(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio")),
+            BORROWED,
+            _table(done.borrowed, ("by", "held_out", "constant", "from")),
         ]
     parts += [
         "## Groups",
-        _table(done.groups, ("family", "kind", "system", "hardware", "n", "median_ape", "p90_ape", "mape", "bias")),
+        _table(done.groups, ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "mape", "bias")),
         "## By size of the measured time",
         _table(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias")),
         "## Largest errors",
         _table(done.worst, ("id", "family", "hardware", "measured", "predicted", "unit", "error")),
         "## Fitted constants",
-        _table(done.fitted_constants, ("name", "value", "unit", "meaning", "fitted_on")),
+        "`seen_by` is the number of judged measurements whose prediction moves by at least 2 % of the constant's own change.",
+        _table(done.fitted_constants, ("name", "value", "unit", "seen_by", "meaning", "fitted_on")),
+        "## Counted numbers",
+        "These numbers stand in the code, and no datasheet, definition or named source states them. They count beside the fitted constants. "
+        "`dysharp/specs/data/numbers.toml` says of every other number where it comes from.",
+        _table(done.counted_numbers, ("module", "name", "count", "text")),
         "## Measurements of these families without a prediction",
         _table([row for row in done.unsupported if row["family"]], ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason")),
         _outside(done.unsupported),
@@ -157,7 +186,8 @@ def _sentence(overall: Mapping[str, Any]) -> str:
     return (
         f"All {overall['n']} predictions together: median {overall['median_ape']:.1f} %, 90th percentile {overall['p90_ape']:.1f} %; "
         f"means over families: median {overall['macro_median_ape']:.1f} %, 90th percentile {overall['macro_p90_ape']:.1f} %; "
-        f"coverage {overall['coverage']:.1f} % of {overall['n_rows']} measurements; {overall['n_constants']} fitted constants."
+        f"coverage {overall['coverage']:.1f} % of {overall['n_rows']} measurements; {overall['n_constants']} fitted constants, "
+        f"{overall['n_numbers']} with counted numbers."
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.compute.operators import CAST_BYTES
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused
@@ -106,11 +107,12 @@ class _OneKernel(SoftwareSteps):
     """The persistent kernel: pulls and pushes share the links, tiles share the SMs."""
 
     def run(self, *, cast: bool) -> None:
-        """Add the kernel from the launch to the last barrier. `cast`: the quantisation of the input runs first."""
+        """Add the kernel from the launch to the last barrier. `cast`: a kernel that quantises the input runs first."""
         layer, costs, stores = self.layer, self.costs, self.pools("stores")
-        # The exchange of counts. The quantisation takes as long as the remaining fitted exchanges.
-        before = max(COUNTS, costs.value("fused.barriers") - BARRIERS) if cast else COUNTS
-        start = self.delay("launch", costs.kernel_ps + round(before * costs.sync_ps))
+        # The exchanges that are no barriers: counts, and what else the fit finds.
+        before = max(COUNTS, costs.value("fused.barriers") - BARRIERS)
+        quantise = costs.memory_ps(layer.tokens * layer.model.hidden * CAST_BYTES) if cast else 0
+        start = self.delay("launch", quantise + costs.kernel_ps + round(before * costs.sync_ps))
         counted = self.barrier("dispatch", "counted", start)
         pulls = layer.dispatch_rows(Discipline.READY_FIFO, _pull_order(layer))
         paced = self.paced("dispatch", pulls, costs.stores_ps(layer.sent_bytes), pools=stores)

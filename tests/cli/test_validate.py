@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from dysharp.api.validation import validate
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from tests.measured.csv_lines import line, write
+from tests.measured.csv_lines import GEMM, line, write
 
 
 def test_command(tmp_path):
@@ -46,7 +46,8 @@ def test_command_says_which_rows_it_left_out(tmp_path):
 
 
 def test_own_constants_are_judged(tmp_path):
-    path, own = write(tmp_path), tmp_path / "own.toml"
+    gemms = [line(f"g-{m}", config=GEMM | {"m": m}, value=0.06 * m) for m in (1024, 2048, 4096, 8192, 16384)]
+    path, own = write(tmp_path, *gemms), tmp_path / "own.toml"
     run = CliRunner()
     assert run.invoke(cli, ["validate", "--data", str(path), "--refit", str(own)]).exit_code == 0
     packaged, fitted_ = (json.loads(run.invoke(cli, ["validate", "--data", str(path), "--json", *more]).stdout)["overall"]["median_ape"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.compute.moe import eager_mlp_us, expert_mlp_us, fused_layer_us, host_us, layer_us, linear_us
-from dysharp.compute.operators import gemm_us, grouped_gemm_us, hbm_us, launch_us, memory_kernel_us, overlap
+from dysharp.compute.operators import gemm_us, grouped_gemm_us, hbm_us, launch_us, memory_kernel_us, overlap, quantise_us, sustained_flops_per_us
 from dysharp.errors import ConfigError
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
@@ -22,13 +22,13 @@ PLAIN = {
     "gemm.tile_us": 0.0,
     "sm.overlap": 1.0,
     "sm.permute_bytes": 1e9,
+    "sm.quantise_values": 1e9,
     "link.fraction": 1.0,
     "hopper.sync_us": 4.0,
     "fused.barriers": 2.0,
     "fused.rate": 1.0,
+    "fused.tile_us": 0.0,
     "round.host_call_us": 10.0,
-    "calls.mlp": 9.0,
-    "calls.before_counts": 5.0,
 }
 """No losses, and costs that simply add up."""
 
@@ -45,10 +45,27 @@ def test_overlap_goes_from_sum_to_maximum():
 
 
 def test_gemm_of_one_full_wave():
-    # 100 tiles of 128 x 256 on 100 SMs: 2*12800*256*1000 operations at 1e9 per us; A, B and C through HBM.
-    compute = 2 * 12800 * 256 * 1000 / 1e9
-    memory = (2 * (12800 * 1000 + 256 * 1000) + 2 * 12800 * 256) / 1e6
-    assert float(gemm_us(ROUND, PLAIN, 12800, 256, 1000, "bf16")) == pytest.approx(3.0 + compute + memory)
+    # 100 tiles of 128 x 128 on 100 SMs. An SM multiplies 5000 pairs per clock: 16384 / 5000 clocks for each of the 1000 steps.
+    # Shared memory takes 2 * 256 * 2 B / 128 B = 8 clocks a step, so it sets the time. A, B and C go through HBM.
+    compute = 8 * 1000 / 1000.0
+    memory = (2 * (12800 * 1000 + 128 * 1000) + 2 * 12800 * 128) / 1e6
+    assert float(gemm_us(ROUND, PLAIN, 12800, 128, 1000, "bf16", library="cutlass")) == pytest.approx(3.0 + compute + memory)
+
+
+def test_power_limits_a_busy_gpu_but_not_a_small_gemm():
+    weak = PLAIN | {"hopper.bf16_sustained": 0.1}
+    shape = (12800, 128, 1000)
+    powered = 2 * 12800 * 128 * 1000 / 1e8
+    strong, limited = (float(gemm_us(ROUND, c, *shape, "bf16", library="cutlass")) for c in (PLAIN, weak))
+    assert limited - strong == pytest.approx(powered - 8.0)
+    one_tile = [float(gemm_us(ROUND, c, 128, 128, 1000, "bf16", library="cutlass")) for c in (PLAIN, weak)]
+    assert one_tile[0] == one_tile[1]
+
+
+def test_hopper_stores_tiles_between_them_where_one_group_of_warps_works():
+    c = PLAIN | {"sm.overlap": 300.0, "hbm.fraction": 100.0}
+    deep, cut = (float(gemm_us(ROUND, c, 12800, 128, 1 << 14, "bf16", library=name)) for name in ("deepgemm-contiguous", "cutlass"))
+    assert deep - cut == pytest.approx(2 * 128 * 128 * 100 / 1e8)
 
 
 def test_gemm_pays_whole_waves():
@@ -64,26 +81,36 @@ def test_gemm_broadcasts_and_grows():
 
 
 def test_split_k_helps_a_small_output():
-    constants = fitted_values() | {"gemm.rowwise_part": 1.0}
-    with_split, without = (float(gemm_us(H100, constants, 128, 2048, 7168, "fp8", rowwise=r)) for r in (False, True))
+    with_split, without = (float(gemm_us(H100, fitted_values(), 128, 2048, 7168, "fp8", library=name)) for name in ("cublas", "cutlass"))
     assert with_split < without
 
 
 def test_grouped_gemm_pads_each_expert():
-    constants = PLAIN | {"sm.overlap": 300.0, "hopper.fp8_sustained": 0.05}
+    constants = PLAIN | {"sm.overlap": 300.0, "hopper.fp8_sustained": 1.0, "hbm.fraction": 100.0}
     full, ragged = (float(grouped_gemm_us(ROUND, constants, rows, 50, 512, 16384, "fp8")) for rows in (256, 129))
     assert ragged == pytest.approx(full)  # 129 rows need two row tiles like 256, and tensor cores set the time
+
+
+def test_a_cast_is_limited_by_memory_or_by_the_sm():
+    assert float(quantise_us(ROUND, PLAIN, 1e6)) == pytest.approx(3.0 + 3.0)  # 3 B for each of 1e6 values at 1 TB/s
+    assert float(quantise_us(ROUND, PLAIN | {"sm.quantise_values": 1.0}, 1e6)) == pytest.approx(3.0 + 10.0)  # 100 SMs, 1 GHz
+
+
+def test_a_gpu_below_its_power_runs_at_its_peak():
+    h20, c = load_gpu("h20"), fitted_values()
+    assert sustained_flops_per_us(h20, c, "fp8") == h20.fp8_TFLOPS * 1e6
+    assert sustained_flops_per_us(H100, c, "fp8") == pytest.approx(c["hopper.fp8_sustained"] * H100.fp8_TFLOPS * 1e6, rel=1e-3)
 
 
 def test_host_is_on_the_path_when_it_is_slower():
     assert host_us(ROUND, PLAIN, 3) == 30.0
     assert float(linear_us(ROUND, PLAIN, 1.0, 1, 1)) == 20.0  # two launches
     assert float(linear_us(ROUND, PLAIN, 500.0, 1, 1)) == pytest.approx(503.0, rel=1e-3)
-    assert float(layer_us(ROUND, PLAIN, 100.0)) == 270.0  # 9 launches of the MLP and 8 others are not hidden
+    assert float(layer_us(ROUND, PLAIN, 100.0)) == 280.0  # 10 launches of the MLP and 8 others are not hidden
 
 
-def test_eager_mlp_is_launch_bound_when_small_and_exposes_the_count_when_large():
-    assert float(eager_mlp_us(ROUND, PLAIN, 1, 1, 1, 128, 128)) == 90.0
+def test_eager_mlp_is_launch_bound_when_small_and_exposes_the_first_launches_when_large():
+    assert float(eager_mlp_us(ROUND, PLAIN, 1, 1, 1, 128, 128)) == 100.0
     device = 2 * 3.0 + float(expert_mlp_us(ROUND, PLAIN, 4096, 8, 4096, 2048, "fp8"))
     large = float(eager_mlp_us(ROUND, PLAIN, 4096, 8, 0, 4096, 2048))
     moved = 4096 * 8 * 4096 * (1 + 4 / 128 + 2) / 1e6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dysharp.measured.apart import split
 from dysharp.measured.classify import Classified, classify
 from dysharp.measured.measurements import Measurement, read_measurements
 from dysharp.measured.predictions import predict
@@ -19,5 +20,6 @@ def packaged_measurements() -> list[Measurement]:
 
 @pytest.fixture(scope="session")
 def packaged_predictions(packaged_measurements: list[Measurement]) -> tuple[Classified, np.ndarray]:
-    """All of families in the bars, with their predictions (minutes)."""
-    return predict(classify(packaged_measurements).in_bars(), fitted_values(), jobs=2)
+    """All that are judged, with their predictions (minutes)."""
+    judged, _ = split(classify(packaged_measurements).in_bars(), fitted_values())
+    return predict(judged, fitted_values(), jobs=2)

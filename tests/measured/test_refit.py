@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from dysharp.measured.apart import read_hosts
 from dysharp.measured.classify import classify
 from dysharp.measured.family import all_families
-from dysharp.measured.refit import ratios, refit, stages, to_toml
+from dysharp.measured.fitting import seen_by
+from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, stages, to_toml
 from dysharp.measured.validation import BARS
 from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values
 from tests.measured.csv_lines import some_gemms
+
+
+def test_launch_times_of_hosts_are_what_launch_bound_rows_give(packaged_measurements) -> None:
+    hosts = read_hosts(classify(packaged_measurements).parsed, fitted_values())
+    assert hosts == pytest.approx({name: c.value for name, c in fitted().items() if c.stage == GIVEN}, rel=1e-3)
 
 
 def test_constants_have_meaning_unit_and_rows_and_are_few():
@@ -25,10 +34,28 @@ def test_constants_have_meaning_unit_and_rows_and_are_few():
     assert {n: c.value for n, c in again.items()} == pytest.approx(fitted_values(), rel=1e-3)
 
 
-def test_refit_moves_only_constants_with_rows():
-    new = refit(classify(some_gemms()).parsed, fitted())
-    assert new["link.fraction"] == fitted()["link.fraction"]
-    assert new["hopper.bf16_sustained"].value != fitted()["hopper.bf16_sustained"].value
+def test_a_fit_starts_from_neutral_values_and_says_what_it_cannot_see() -> None:
+    found = refit(classify(some_gemms()).parsed, fitted())
+    assert found.values["link.fraction"] == pytest.approx((fitted()["link.fraction"].low * fitted()["link.fraction"].high) ** 0.5)
+    assert found.borrowed["link.fraction"] == NEUTRAL
+    assert found.borrowed["blackwell.bf16_sustained"] == "hopper.bf16_sustained"
+    assert found.values["blackwell.bf16_sustained"] == found.values["hopper.bf16_sustained"]
+    assert "hopper.bf16_sustained" not in found.borrowed
+
+
+def test_a_fit_remembers_no_value() -> None:
+    """A fold of a hold-out is such a fit: packaged values come from all measurements."""
+    parsed = classify(some_gemms()).parsed
+    few = {name: fitted()[name] for name in ("hbm.fraction", "gpu.kernel_us", "hopper.bf16_sustained", "gemm.tile_us", "sm.overlap")}
+    few |= {"sm.quantise_values": fitted()["sm.quantise_values"]}
+    first, second = (refit(parsed, table) for table in (few, {name: replace(c, value=c.high) for name, c in few.items()}))
+    assert first.values == second.values
+
+
+def test_the_count_of_measurements_that_see_a_constant() -> None:
+    measured = np.arange(1.0, 9.0)
+    seen = seen_by(["all", "some", "none"], {"all": 1.0, "some": 4.5, "none": 1.0}, lambda v: v["all"] * np.maximum(v["some"], measured))
+    assert seen == {"all": 8, "some": 4, "none": 0}
 
 
 def test_hosts_are_inputs_of_a_machine() -> None:
@@ -36,7 +63,7 @@ def test_hosts_are_inputs_of_a_machine() -> None:
     parsed = classify(some_gemms()).parsed
     new = refit(parsed, fitted(), np.zeros(len(parsed), bool))
     hosts = {name: c.value for name, c in fitted().items() if name.endswith("host_call_us")}
-    assert {name: c.value for name, c in new.items() if c.stage == "given"} == hosts
+    assert {name: c.value for name, c in new.constants.items() if c.stage == "given"} == hosts
 
 
 def test_stages_go_from_one_gpu_to_whole_layers() -> None:
@@ -48,8 +75,9 @@ def test_stages_go_from_one_gpu_to_whole_layers() -> None:
 def test_the_packaged_constants_are_what_the_packaged_measurements_give(packaged_predictions) -> None:
     classified, predicted = packaged_predictions
     ratio = ratios(classified.parsed, fitted(), predicted)
-    new = {n: c.value for n, c in refit(classified.parsed, fitted(), ratio=ratio).items()}
-    packaged = fitted_values()
+    found = refit(classified.parsed, fitted(), ratio=ratio, rest=fitted_values())
+    assert found.borrowed == {}  # every constant is seen
+    new, packaged = dict(found.values), fitted_values()
     # Programs take whole tokens: nothing of them says where between two counts the constant lies.
     assert new.pop("deepep.tokens_in_flight") == pytest.approx(packaged.pop("deepep.tokens_in_flight"), abs=0.5)
     assert new == pytest.approx(packaged, rel=0.05)

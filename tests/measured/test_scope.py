@@ -29,13 +29,14 @@ def test_scope(changes: dict[str, object], reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "gpu"), [("8xGB200 (NVLink5)", "gb200"), ("8x SM100", "b200"), ("h800", "h800"), ("1xH200", "h200-sxm")]
+    ("hardware", "gpu"),
+    [("8xGB200 (NVLink5)", "gb200"), ("8x SM100", "b200"), ("h800", "h800"), ("1xH200", "h200-sxm"), ("8xH20", "h20"), ("8xB300", "b300")],
 )
 def test_the_gpu_of_a_text(hardware: str, gpu: str) -> None:
     assert gpu_of(*read(line(hardware=hardware))) == gpu
 
 
-@pytest.mark.parametrize("hardware", ["A100-SXM", "GH200", "8xH20"])
+@pytest.mark.parametrize("hardware", ["A100-SXM", "GH200", "8xL20"])
 def test_other_gpus_are_not_packaged(hardware: str) -> None:
     with pytest.raises(Unsupported, match="no packaged GPU"):
         gpu_of(*read(line(hardware=hardware)))

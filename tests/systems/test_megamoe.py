@@ -17,7 +17,6 @@ from dysharp.systems import get_system
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.fused_kernel import tile_rows
 from dysharp.systems.building.software import Software
-from dysharp.systems.megamoe import BARRIERS, COUNTS
 from dysharp.workload import make_routing
 
 CLUSTER = load_cluster("hw-dgx-b200").with_gpus(4)
@@ -86,11 +85,14 @@ def test_results_may_be_narrow_and_gemms_run_in_fp4() -> None:
 
 
 def test_a_kernel_alone_has_no_cast_in_front() -> None:
-    """It pays for the exchange of counts; the input's cast is the rest of the fitted exchanges."""
+    """The cast is a kernel of its own that reads BF16 and writes FP8."""
     whole, alone = run(plan()), run(plan(cast=False))
-    sync = Software(CLUSTER, 4).sync_ps
-    extra = CLUSTER.fitted["fused.barriers"] - BARRIERS - COUNTS
-    assert whole.time_ps - alone.time_ps == pytest.approx(extra * sync, rel=1e-3)
+    cast = Software(CLUSTER, 4).memory_ps(128 * LARGE.hidden * 3)
+    assert whole.time_ps - alone.time_ps == pytest.approx(cast, rel=1e-3)
+
+
+def test_hopper_has_tiles_of_64_or_128_rows() -> None:
+    assert [tile_rows(n, "hopper") for n in (1, 64.5, 65, 1e6)] == [64, 64, 128, 128]
 
 
 def test_tiles_are_as_high_as_their_rows_need() -> None:

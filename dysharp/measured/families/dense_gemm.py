@@ -11,30 +11,39 @@ from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu
 
-LEAST_EAGER_US = 100.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCase(Case):
-    """`[m, k] x [k, n]`. `timing`: "graph", "profiler" (the kernel alone) or "eager" (launched by the host).
+    """`[m, k] x [k, n]` by `library` of `compute.gemm_tiles`.
 
-    `rowwise`: FP8 with one scale per row.
+    | field | meaning |
+    |---|---|
+    | `quantises` | the time includes a cast of the input from BF16 to FP8 |
+    | `eager` | the host launches each kernel; else a CUDA graph or a profiler times the device alone |
     """
 
     dtype: str
-    timing: str
-    rowwise: bool
+    library: str
+    quantises: bool
+    eager: bool
     m: float
     n: float
     k: float
 
 
 def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
-    """Tiles, waves and HBM (`compute.operators`)."""
-    time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, rowwise=case.rowwise)
-    if case.timing == "profiler":  # no gap between kernels
-        return time - operators.launch_us(gpu, constants)
-    return moe.linear_us(gpu, constants, time, case.m, case.k) if case.timing == "eager" else time
+    """Tiles, waves, power and HBM (`compute.operators`)."""
+    time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library)
+    if case.eager:
+        return moe.linear_us(gpu, constants, time, case.m, case.k)
+    return time + operators.quantise_us(gpu, constants, case.m * case.k) if case.quantises else time
+
+
+def library_of(kernel: str, system: str) -> str:
+    """The library of a measurement: DeepGEMM, vLLM's CUTLASS kernels, else cuBLAS (also behind PyTorch)."""
+    if "deepgemm" in (kernel + system).lower():
+        return "deepgemm"
+    return "cutlass" if kernel.startswith("Cutlass") else "cublas"
 
 
 @family(
@@ -47,24 +56,26 @@ def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
 def case(measurement: Measurement) -> GemmCase:
     """The case of a latency, of TFLOPS, or of GB/s of both operands and a BF16 result."""
     gpu, config = gpu_of(measurement), measurement.config
+    kernel = str(config.get("kernel", ""))
     if measurement.kind == "gemm_max":
         raise Unsupported("a maximum over shapes, without its shape")
     m, n, k = (number(measurement, key) for key in "mnk")
     dtype = dtype_of(measurement, "dtype", expected=("fp8", "bf16"))
     eager = "eager" in str(config.get("timing", ""))
-    if eager and (measurement.value or 0) * measurement.us_per_unit < LEAST_EAGER_US:
-        raise Unsupported("launched eagerly and below 0.1 ms: the host's launches limit the time")
     element = operators.ELEMENT_BYTES[dtype]
     work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * (m * k + n * k) + 2 * m * n) / 1e3}
     return GemmCase(
         gpu=gpu,
         dtype=dtype,
-        timing="eager" if eager else "profiler" if measurement.system == "DeepGEMM" else "graph",
-        rowwise="Cutlass" in str(config.get("kernel", "")),
+        library=library_of(kernel, measurement.system),
+        # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
+        quantises=eager or kernel.startswith("Cutlass"),
+        eager=eager,
         m=m,
         n=n,
         k=k,
         work=work.get(measurement.unit, 0.0),
         dtypes=(dtype,),
+        launches=moe.LINEAR_CALLS if eager else 0.0,
         shape=f"n={n:g} k={k:g}",
     )

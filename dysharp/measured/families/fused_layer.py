@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.compute import moe
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import SCALED_FP4, check_quality, dtype_of, label, number, whole
+from dysharp.measured.config_json import SCALED_FP4, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.family import F64, Case, Constants, Level, family
@@ -30,12 +30,18 @@ NEAR, FAR = 4096, 8192
 MOST_TOKENS = 1 << 15
 """Largest number of tokens of all GPUs in such a run. With more GPUs, each GPU has fewer tokens."""
 MX_SCALE = 1 / 32  # one 8-bit scale for 32 values (OCP MX)
-WEIGHT_BYTES = {"fp4": 0.5 + MX_SCALE, "nvfp4": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
+WEIGHT_BYTES = {"fp8": 1.0, "fp4": 0.5 + MX_SCALE, "nvfp4": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
 ACT_BYTES = {"fp8": 1 + MX_SCALE, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
 BACK_BYTES = {"rows": 2.0, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}
 """Bytes per value, scales included."""
 KERNEL_ALONE = "DeepGEMM MegaMoE"
-"""Systems of the library's measurements, which time the kernel without the quantisation of its input."""
+SM90_KERNEL = "SM90 MegaMoE"
+"""Systems of the library's measurements, which time the kernel without the quantisation of its input.
+
+The kernel for SM90 has FP8 weights (DeepGEMM csrc/jit_kernels/heuristics/sm90_mega_moe.hpp).
+"""
+OPERANDS = {SM90_KERNEL: ("fp8", "fp8"), "MegaMoE nvfp4_cutedsl": ("nvfp4", "nvfp4"), "MegaMoE mxfp8_cutedsl": ("mxfp8", "mxfp8")}
+"""First words of a system -> formats of activations and weights where the measurement names none; others: FP8 and FP4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ def closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
         combine_bytes=BACK_BYTES[case.back] * case.hidden,
         weight_bytes=WEIGHT_BYTES[case.weights],
         rate_dtype="fp4" if case.acts == "nvfp4" else "fp8",
+        cast=np.asarray(case.tokens) * case.hidden if case.cast else 0.0,
     )
 
 
@@ -115,7 +122,7 @@ def _run(shape: FusedCase, tokens: int, constants: Frozen) -> float:
     megamoe = get_system("megamoe")
     dispatch = "nvfp4" if shape.acts == "nvfp4" else "mxfp8"
     options = megamoe.options(
-        form="real", dispatch=dispatch, weights=shape.weights, combine=shape.back, cast=shape.cast
+        form="real", dispatch=dispatch, weights="model" if shape.weights == "fp8" else shape.weights, combine=shape.back, cast=shape.cast
     )
     program = megamoe.plan(model, cluster, _routing(shape, model, tokens), "fwd", options)
     return run_burst(program)[0].time_ps / PS_PER_US
@@ -175,21 +182,21 @@ def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
 )
 def case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
-    check_quality(m)
     gpu = gpu_of(m)
     if m.metric.startswith("speedup"):
         raise Unsupported("a ratio to another system")
     if "MegaMoE" not in m.system:
-        raise Unsupported("a tensor-parallel layer: no closed form yet")
+        several = m.kind == "moe_layer_fused"
+        raise Unsupported("a layer of several kernels, not one" if several else "a tensor-parallel layer: no closed form yet")
     keys = {"gpus": "ep", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank"}
     keys |= {"hidden": "hidden", "inter": "inter"}
     numbers = {name: number(m, key) for name, key in keys.items()}
     gpus, experts, topk, tokens, hidden, inter = (whole(value, name) for name, value in numbers.items())
     distribution = str(m.config.get("distribution", "random"))
     rows, touched = busiest_rank(gpus, experts, topk, tokens, distribution)
-    nvfp4 = "nvfp4_cutedsl" in m.system  # the name of the kernel's formats
-    acts = dtype_of(m, "acts", expected=tuple(ACT_BYTES), default="nvfp4" if nvfp4 else "fp8")
-    weights = dtype_of(m, "weights", expected=tuple(WEIGHT_BYTES), default="nvfp4" if nvfp4 else "fp4")
+    formats = next((pair for words, pair in OPERANDS.items() if m.system.startswith(words)), ("fp8", "fp4"))
+    acts = dtype_of(m, "acts", expected=tuple(ACT_BYTES), default=formats[0])
+    weights = dtype_of(m, "weights", expected=tuple(WEIGHT_BYTES), default=formats[1])
     back = "mxfp8" if "combine_mxfp8" in m.system else "nvfp4" if "combine_nvfp4" in m.system else "rows"
     check_cluster(gpu, gpus)
     flops = 2 * tokens * topk * 3 * hidden * inter / 1e6
@@ -206,7 +213,7 @@ def case(m: Measurement) -> FusedCase:
         acts=acts,
         weights=weights,
         back=back,
-        cast=m.system != KERNEL_ALONE,
+        cast=m.system != KERNEL_ALONE and not m.system.startswith(SM90_KERNEL),
         rows=rows,
         touched=touched,
         work={"TFLOPS": flops, "GB/s": moved}.get(m.unit, 0.0),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.surroundings import around
 from dysharp.compute import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import SCALED_FP8, check_quality, dtype_of, label, number, whole
+from dysharp.measured.config_json import SCALED_FP8, dtype_of, is_weak, label, number, whole
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.expert_loads import busiest_rank
 from dysharp.measured.family import F64, Case, Constants, Level, family
@@ -18,16 +18,24 @@ from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.program_times import frozen
 from dysharp.measured.scope import check_cluster, gpu_of
 from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu
+from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems import get_system
 from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
 
 KINDS = ("moe_layer", "moe_layer_fwd")
 HALVES = ("moe_layer0", "moe_layer1")
-DEFAULT_SMS = 20  # default of the DeepEP library
-MOST_TOKENS = 8192
-TRAINING_CAST_BYTES = 4  # read in BF16, written in FP8 twice
+DEFAULT_SMS = 20  # Source: DeepEP, deep_ep/buffer.py (Buffer.num_sms)
+MOST_ROWS = 8192 * 8  # Numerics: a larger Program takes minutes
+TRAINING_CAST_BYTES = 4  # Definition: read in BF16, written in FP8 twice
+WEIGHTING_BYTES = 12
+"""Bytes per value of un-gated experts that the weighting behind the activation moves: a product with FP32 gate weights
+(read BF16, write FP32) and a cast back (read FP32, write BF16), two kernels.
+
+Source: Megatron-Core, transformer/moe/experts.py (TEGroupedMLP.bias_act_func).
+"""
+WEIGHTING_CALLS = 2
+"""Kernels of the weighting. Source: as `WEIGHTING_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,8 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
     )
     copied = case.tokens * (case.copies if case.system == "deepep" else case.topk)
     permute = moe.permute_us(gpu, constants, copied, case.rows, case.hidden, width)
+    if not case.gated:
+        mlp = mlp + weighting_us(gpu, constants, case.rows, case.inter)
     if case.training:
         values = case.rows * (case.hidden + case.inter) + case.touched * (gates + 1) * case.hidden * case.inter
         casts = operators.hbm_us(gpu, constants, values * TRAINING_CAST_BYTES)
@@ -99,6 +109,12 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
     there = transfer.deepep_dispatch_us(gpu, constants, *shape, case.hidden * width, case.n_sm, case.gpus)
     back = transfer.deepep_combine_us(gpu, constants, *shape, 2 * case.hidden, case.n_sm, case.gpus)
     return moe.layer_us(gpu, constants, mlp + permute + there + back)
+
+
+def weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> F64:
+    """Time of the weighting of `[rows, inter]` values behind the activation of un-gated experts."""
+    moved = operators.hbm_us(gpu, constants, rows * inter * WEIGHTING_BYTES)
+    return WEIGHTING_CALLS * operators.launch_us(gpu, constants) + moved
 
 
 def program_us(case: LayerCase, constants: Constants) -> float:
@@ -132,7 +148,8 @@ def program_us(case: LayerCase, constants: Constants) -> float:
         fp8_rows=case.fp8_rows,
         cast_bytes=cast_bytes if case.training else 0.0,
     )
-    return trace.time_ps / PS_PER_US + contention + beside.device_us + beside.host_us
+    weighting = 0.0 if case.gated else float(weighting_us(cluster.own_gpu, constants, case.rows, case.inter))
+    return trace.time_ps / PS_PER_US + contention + weighting + beside.device_us + beside.host_us
 
 
 @family(
@@ -149,8 +166,8 @@ def program_us(case: LayerCase, constants: Constants) -> float:
 )
 def case(m: Measurement) -> LayerCase:
     """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
-    check_quality(m)
     gpu = gpu_of(m)
+    m = _completed(m) if is_weak(m) else m
     if m.kind in HALVES:
         raise Unsupported("a tensor-parallel layer: no closed form yet")
     gated = "ffn" not in m.config
@@ -161,8 +178,8 @@ def case(m: Measurement) -> LayerCase:
     dtype = dtype_of(m, "dtype", "acts", expected=("fp8", "bf16"))
     dtype_of(m, "weights", expected=(dtype,), default=dtype)
     check_cluster(gpu, gpus)
-    if tokens > MOST_TOKENS:
-        raise Unsupported(f"a layer of more than {MOST_TOKENS} tokens per GPU")
+    if tokens * topk > MOST_ROWS:
+        raise Unsupported(f"a layer of more than {MOST_ROWS} rows per GPU")
     return LayerCase(
         gpu=gpu,
         system="megatron-a2a" if "NCCL" in m.system else "deepep",
@@ -180,8 +197,20 @@ def case(m: Measurement) -> LayerCase:
         touched=touched,
         copies=_copies(m, gpus, experts, topk),
         dtypes=(dtype,),
+        launches=moe.layer_calls(load_gpu(gpu)),
         shape=label(m, "hidden", "inter", "ffn", "experts"),
     )
+
+
+def _completed(m: Measurement) -> Measurement:
+    """A weak measurement with the keys of the others: experts of two matrices, a 16-bit type.
+
+    Source: osayamenja/FlashMoE, plots of baselines.
+    """
+    if "Megatron" not in m.system:
+        raise Unsupported("a system that is not simulated")
+    keys = {"ep": m.config.get("gpus"), "ffn": m.config.get("inter"), "dtype": "bf16"}
+    return replace(m, system=f"{m.system} (NCCL)", config={**m.config, **keys})
 
 
 def _copies(m: Measurement, gpus: int, experts: int, topk: int) -> float:

@@ -119,7 +119,8 @@ def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
     shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)
     if gemm.of_weights:
         return weight_grad_task(*shape)
-    return tile_task(*shape, gemm.epilogue_bytes, row_step=tiling.row_step, weight_bytes=tiling.weight_bytes, part=tiling.part)
+    step, weight = tiling.row_step, tiling.weight_bytes
+    return tile_task(*shape, gemm.epilogue_bytes, row_step=step, weight_bytes=weight, part=tiling.part, fill_us=tiling.fill_us)
 
 
 def _weight_share(layer: LayerBuilder) -> F64:

@@ -18,11 +18,15 @@ ROWS = ("rows", "fp8", "mxfp8")
 ROW_STEP = 16  # the rows of a partial tile are rounded up to a multiple of this
 TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
 """(largest number of expected rows per expert, rows of a tile): block configurations of Mega MoE in DeepGEMM."""
+HOPPER_STEP = 64  # rows of an operation of Hopper's tensor cores
+HOPPER_ROWS = ((64.5, 64), (np.inf, 128))
+"""As `TILE_ROWS`, of the kernel for Hopper (DeepGEMM csrc/jit_kernels/heuristics/sm90_mega_moe.hpp: 64 or 128 rows)."""
 
 
-def tile_rows(rows_per_expert: float) -> int:
+def tile_rows(rows_per_expert: float, arch: str = "blackwell") -> int:
     """Rows of the kernel's tiles, for experts with `rows_per_expert` expected rows."""
-    return next(rows for most, rows in TILE_ROWS if rows_per_expert <= most)
+    heights = TILE_ROWS if arch == "blackwell" else HOPPER_ROWS
+    return next(rows for most, rows in heights if rows_per_expert <= most)
 
 
 def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str = "model", dtype: str | None = None) -> Tiling:
@@ -33,8 +37,10 @@ def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str =
     check(f"{system}.weights", weights, WEIGHT_BYTES)
     if not cluster.gpu:
         return Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights], dtype)
-    high = tile_rows(routing.n_tokens * routing.topk / routing.n_experts)
-    return Tiling(high, ROW_STEP, WEIGHT_BYTES[weights], dtype, cluster.fitted["fused.rate"])
+    arch = cluster.own_gpu.arch
+    high = tile_rows(routing.n_tokens * routing.topk / routing.n_experts, arch)
+    step, fitted = ROW_STEP if arch == "blackwell" else HOPPER_STEP, cluster.fitted
+    return Tiling(high, step, WEIGHT_BYTES[weights], dtype, fitted["fused.rate"], fitted["fused.tile_us"])
 
 
 def formatted_layer(

@@ -1,0 +1,125 @@
+"""Measurements that are predicted and shown, but are in no mean, bar, fit or hold-out.
+
+| group | rule |
+|---|---|
+| launch-bound | an eager call that takes less than `AT_FLOOR` times the host time of its launches |
+| weak | the collector marks them: a competitor ran this baseline, or launches were blocking |
+
+The launch time of a host is read from launch-bound measurements.
+
+Eager layers have two parts (`part_of`). All of them are judged, and tables show the parts apart.
+
+The rules are the same for every GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.compute import moe
+from dysharp.measured.accuracy import errors_of
+from dysharp.measured.classify import Classified, Missing, Parsed
+from dysharp.measured.config_json import is_weak
+from dysharp.measured.family import Constants, Level
+from dysharp.measured.predictions import measured_values, predict
+from dysharp.specs.gpu import load_gpu
+
+F64 = NDArray[np.float64]
+AT_FLOOR = 1.2
+"""Rule: a time below this many times the launches' host time is launch-bound. It moves no prediction."""
+HOST_SHARE = 0.5
+"""Rule: a layer with a larger share of launches is host-bound. It moves no prediction."""
+GROUPS = ("launch-bound", "weak")
+MOST_STEPS = 20
+
+
+def group_of(entry: Parsed, constants: Constants) -> str:
+    """One of `GROUPS`, or "" for a measurement that is judged."""
+    if is_weak(entry.measurement):
+        return "weak"
+    if not entry.case.launches or entry.family.level == Level.LAYER:
+        return ""
+    return "launch-bound" if measured_us(entry) < AT_FLOOR * _host_us(entry, constants) else ""
+
+
+def part_of(entry: Parsed, constants: Constants) -> str:
+    """The part of an eager layer that its measurement judges: "host" if launches take most of the time, else "device".
+
+    "" for a measurement that is no eager layer.
+    """
+    if not entry.case.launches or entry.family.level != Level.LAYER:
+        return ""
+    return "host" if _host_us(entry, constants) > HOST_SHARE * measured_us(entry) else "device"
+
+
+def _host_us(entry: Parsed, constants: Constants) -> float:
+    return moe.host_us(load_gpu(entry.case.gpu), constants, entry.case.launches)
+
+
+def measured_us(entry: Parsed) -> float:
+    """The measured value as a time in us."""
+    value = float(entry.measurement.value or 0.0)
+    return entry.case.work / value if entry.case.work > 0 else value * entry.measurement.us_per_unit
+
+
+def split(classified: Classified, constants: Constants) -> tuple[Classified, Classified]:
+    """(judged, apart). Those apart count as missing among the judged, and against coverage."""
+    groups = [group_of(entry, constants) for entry in classified.parsed]
+    pairs = list(zip(classified.parsed, groups, strict=True))
+    missing = tuple(
+        Missing(entry.measurement, entry.family, f"judged apart: {group}", entry.family.in_bars)
+        for entry, group in pairs
+        if group
+    )
+    judged = Classified(tuple(entry for entry, group in pairs if not group), classified.missing + missing)
+    return judged, Classified(tuple(entry for entry, group in pairs if group), ())
+
+
+def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> dict[str, float]:
+    """Host time of one launch, by name of the constant: the median over launch-bound measurements, per launch.
+
+    Which measurements are launch-bound depends on the value, so the reading starts from the fastest measurement and is
+    repeated until it stays. Hosts without eager measurements are not in the result.
+    """
+    each: dict[str, list[float]] = {}
+    for entry in parsed:
+        if entry.case.launches and entry.family.level != Level.LAYER and not is_weak(entry.measurement):
+            name = moe.host_constant(load_gpu(entry.case.gpu), constants)
+            each.setdefault(name, []).append(measured_us(entry) / entry.case.launches)
+    return {name: _floor(np.array(times)) for name, times in each.items()}
+
+
+def _floor(times: F64) -> float:
+    value = float(times.min())
+    for _ in range(MOST_STEPS):
+        found = float(np.median(times[times < AT_FLOOR * value]))
+        if found == value:
+            break
+        value = found
+    return value
+
+
+def judge(apart: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
+    """One entry per family and group: `n` predictions and their errors in percent (`accuracy.Errors`).
+
+    `predicted`: `[parsed]` predictions (`predictions.predict`), made here if absent.
+    """
+    if predicted is None:
+        apart, predicted = predict(apart, constants, jobs)
+    measured = measured_values(apart.parsed)
+    members: dict[tuple[int, str, str], list[int]] = {}
+    for i, entry in enumerate(apart.parsed):
+        members.setdefault((entry.family.order, entry.family.name, group_of(entry, constants)), []).append(i)
+    return [
+        {"family": name, "group": group} | _errors(predicted[index], measured[index])
+        for (_, name, group), index in sorted(members.items())
+    ]
+
+
+def _errors(predicted: F64, measured: F64) -> dict[str, Any]:
+    errors = errors_of(predicted, measured)
+    return {"n": errors.n, "median_ape": errors.median_ape, "p90_ape": errors.p90_ape, "bias": errors.bias}

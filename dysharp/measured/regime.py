@@ -1,0 +1,67 @@
+"""How a measured program ran: its regime.
+
+Two regimes of one kernel differ by tens of microseconds. A constant that is fitted to both hides the difference, so
+tables show the regimes apart.
+
+| regime | the GPU at the start | what a time contains |
+|---|---|---|
+| CUDA graph | replays of one graph | all kernels of the graph and their gaps |
+| kernel times | busy | kernels alone, by a profiler; no gaps |
+| chained calls | busy with the call before | calls of a loop without a wait of the host |
+| cached handle | busy with the call before | as chained calls; counts are known, so the host does not wait for them |
+| drained GPU | idle: the host has waited for it, and all GPUs for each other | one call with its first launches |
+| torch call | not stated | a call of a library with the host's part |
+| not stated | not stated | not stated |
+"""
+
+from __future__ import annotations
+
+from dysharp.measured.measurements import Measurement
+
+GRAPH, KERNEL, CHAINED = "CUDA graph", "kernel times", "chained calls"
+CACHED, DRAINED, TORCH, UNKNOWN = "cached handle", "drained GPU", "torch call", "not stated"
+PROTOCOLS = {"P1": CACHED, "P2": KERNEL, "P5": CHAINED, "P6": GRAPH, "P7": DRAINED}
+"""Protocol of a collection of measurements (`config_json`, key `proto`) -> regime.
+
+The program of P7 waits for the GPU before each call. Source: ai-dynamo/aiconfigurator, collector/sglang/collect_wideep_deepep_moe.py.
+"""
+DRAINED_SOURCES = ("mhoqueanik/moe_ep_benchmark",)
+"""Benchmarks with a barrier and a wait before each call.
+
+Source: mhoqueanik/moe_ep_benchmark, bench_moe_ep_nonmega.py and bench_moe_ep_mega.py.
+"""
+PROFILED = ("DeepGEMM", "DeepGEMM MegaMoE")
+"""Systems whose library times kernels by a profiler. Source: deepseek-ai/DeepGEMM, tests (bench_kineto)."""
+PREDICTED = {
+    "deepep-dispatch": CACHED,
+    "deepep-combine": CACHED,
+    "deepep-ll": KERNEL,
+    "trtllm-a2a": CHAINED,
+    "nccl": CHAINED,
+    "dense-gemm": "as measured",
+    "grouped-gemm": "as measured",
+    "fused-layer": GRAPH,
+    "layer": DRAINED,
+    "hybrid-ep": KERNEL,
+}
+"""Family -> the regime that its predictions describe. "as measured": the case tells graph, profiler and eager apart."""
+
+
+def regime_of(m: Measurement) -> str:
+    """The regime of a measurement, from its protocol, its keys `timing` and `measure`, its system and its source."""
+    timing, measure = str(m.config.get("timing", "")).lower(), str(m.config.get("measure", "")).lower()
+    stated = (
+        (PROTOCOLS.get(str(m.config.get("proto", "")), ""), True),
+        (GRAPH, "cuda graph" in timing or "CUDA graph" in m.system),
+        (CHAINED, timing.startswith("eager")),
+        (KERNEL, "kernel" in measure),
+        (TORCH, "torch" in measure),
+        (DRAINED, any(name in m.source for name in DRAINED_SOURCES)),
+        (KERNEL, m.system in PROFILED),
+    )
+    return next((regime for regime, holds in stated if regime and holds), UNKNOWN)
+
+
+def predicted_regime(family: str) -> str:
+    """The regime of a family's predictions."""
+    return PREDICTED.get(family, UNKNOWN)

@@ -1,0 +1,88 @@
+"""Every number in formulas and systems has a place it comes from, and those without a source are counted."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dysharp
+from dysharp.errors import ConfigError
+from dysharp.measured.validation import BARS
+from dysharp.specs.fitted import fitted
+from dysharp.specs.numbers import counted, numbers, numbers_from_toml
+
+ROOT = Path(dysharp.__file__).parent
+FOLDERS = ("compute", "measured", "systems")
+PLAIN = (-1, 0, 1, 2, 0.5, 1e3, 1e6)
+"""Numbers inside functions that need no entry: halves and doubles, ends of ranges, conversions of units."""
+INSIDE = ("dysharp.compute.", "dysharp.measured.expert_loads")
+"""Modules of formulas, whose functions are searched too."""
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = ".".join(("dysharp", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+            yield name, ast.parse(path.read_text())
+
+
+def _has_number(node: ast.AST, plain: tuple[float, ...] = ()) -> bool:
+    values = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+    return any(isinstance(v, (int, float)) and not isinstance(v, bool) and v not in plain for v in values)
+
+
+def _assigned(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    names = [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return [each.id for each in names if isinstance(each, ast.Name)]
+
+
+def _found() -> set[tuple[str, str]]:
+    found = set()
+    for module, tree in _modules():
+        for node in tree.body:
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _has_number(node.value):
+                found |= {(module, name) for name in _assigned(node)}
+            inside = node.body if isinstance(node, ast.FunctionDef) and module.startswith(INSIDE) else []
+            if any(_has_number(part, PLAIN) for part in inside):
+                found.add((module, f"{getattr(node, 'name', '')}()"))
+    return found
+
+
+def test_every_number_is_listed() -> None:
+    missing = sorted(_found() - set(numbers()))
+    assert missing == [], "list them in dysharp/specs/data/numbers.toml"
+
+
+def test_every_entry_is_in_the_code() -> None:
+    for number in numbers().values():
+        assert hasattr(importlib.import_module(number.module), number.name.removesuffix("()")), number
+
+
+def test_the_search_finds_numbers() -> None:
+    found = _found()
+    assert {("dysharp.compute.moe", "LAYER_CALLS"), ("dysharp.systems.megamoe", "COUNTS")} <= found
+    assert ("dysharp.measured.expert_loads", "_loads()") in found
+
+
+def test_fitted_and_counted_numbers_stay_within_the_budget() -> None:
+    assert len(fitted()) + sum(number.count for number in counted()) <= BARS.constants
+    assert all(number.text for number in counted())
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ('A = { sauce = "x" }', "x: m: A: found .* expected one of source"),
+        ('A = { source = "x", count = 1 }', "x: m: A: found .* expected one of source"),
+        ('A = { counted = "x", count = 0 }', "x: m: A: count: found 0, expected a whole number of at least 1"),
+        ('A = { source = "" }', "x: m: A: source: found '', expected a text"),
+    ],
+)
+def test_bad_entries_are_refused(entry: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        numbers_from_toml(f"[m]\n{entry}\n", "x")
