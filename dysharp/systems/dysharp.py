@@ -41,15 +41,16 @@ def start(
     *,
     one_kernel: bool = False,
     by_rows: bool = True,
+    together: bool = True,
 ) -> tuple[LayerBuilder, int]:
     """Add the exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns (layer, combine window).
 
-    `by_rows`: ops wait for single tiles of rows. A backward pass exchanges nothing: the AL Table of its forward pass
-    holds the layout (docs/design/0005-backward.md).
+    `by_rows`: ops wait for single tiles of rows. `together`: Dispatch and Combine are under way at once.
+    A backward pass exchanges nothing: the AL Table of its forward pass holds the layout (docs/design/0005-backward.md).
     """
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
-    dispatch_window, combine_window = layer.windows(framing, options.dispatch_window, options.combine_window)
+    dispatch_window, combine_window = layer.windows(framing, options.dispatch_window, options.combine_window, together=together)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
     dispatch = layer.dispatch_multicast(dispatch_window, framing, by_rows=by_rows)
     layer.wait_first(dispatch, layer.target_fetch(counts))
@@ -110,7 +111,7 @@ def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: s
 )
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
-    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, by_rows=False)
+    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, by_rows=False, together=False)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, window)
     layer.wait_first(pulls, done, tail=Tail.TILE_READY)
@@ -130,7 +131,7 @@ def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str,
 )
 def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
-    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM)
+    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, together=False)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
     in_pairs(layer, pulls.of_useful_row)
     return layer.build("multicast")

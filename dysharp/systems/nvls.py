@@ -38,7 +38,7 @@ class Options:
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    dispatch_window, combine_window = layer.windows(STORE, options.dispatch_window, options.combine_window, every_gpu=True)
+    dispatch_window, combine_window = layer.windows(STORE, options.dispatch_window, options.combine_window, together=False, every_gpu=True)
     layer.dispatch_allgather(dispatch_window)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)

@@ -22,7 +22,7 @@ from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardw
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
 from dysharp.systems.building.formats import ROW_BYTES
-from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit, windows
+from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
 
@@ -222,9 +222,16 @@ class LayerBuilder:
             hub_rows=hub_rows, tokens=self.tokens,
         )  # fmt: skip
 
-    def windows(self, framing: Framing, dispatch: int, combine: int, *, every_gpu: bool = False) -> tuple[int, int]:
-        """(dispatch, combine) windows in tokens per source GPU; 0 means automatic (building/windows.py)."""
-        return windows(self.flow(framing, every_gpu=every_gpu), dispatch, combine)
+    def windows(
+        self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False
+    ) -> tuple[int, int]:
+        """(dispatch, combine) windows in tokens per source GPU; 0 means automatic (building/windows.py).
+
+        `together`: Dispatch and Combine are under way at once. `every_gpu`: every token goes to every GPU.
+        """
+        automatic = self.flow(framing, every_gpu=every_gpu).windows(together=together)
+        combine = combine or automatic[1]
+        return dispatch or min(automatic[0], combine), combine
 
     def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, by_rows: bool = False) -> Transfers:
         """Push every token once to each of its GPUs. One unit per pair, in token order. `by_rows`: see `_send`."""

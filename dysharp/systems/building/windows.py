@@ -2,13 +2,13 @@
 
 One rule for every model, top-k, routing and cluster (docs/design/0010-tables-and-trains.md):
 
-| quantity | value |
-|---|---|
-| token rate of a source | the rate at which the link of the busiest hub is full |
-| dispatch window | token rate x idle round trip x headroom |
-| combine window | twice the dispatch window, so that copies of Dispatch do not crowd out Combine |
-| limit of the AL TLB | rows whose packets are still under way at the busiest hub, in Dispatch and in Combine together |
-| limit of the reduction table | tokens whose sessions always fit |
+| quantity | Dispatch and Combine overlap | one after the other |
+|---|---|---|
+| token rate of a source | the rate at which the link of the busiest hub is full | the same |
+| dispatch window | token rate x idle round trip x headroom | half of the combine window |
+| combine window | twice the dispatch window, so that copies of Dispatch do not crowd out Combine | what the tables carry |
+| limit of the AL TLB | rows whose packets are still under way at the busiest hub, in both operators together | in one operator |
+| limit of the reduction table | tokens whose sessions always fit | the same |
 """
 
 from __future__ import annotations
@@ -38,21 +38,25 @@ class Flow:
     entries: int
     sessions: int
 
+    def windows(self, *, together: bool) -> tuple[int, int]:
+        """(dispatch, combine) windows, at least 1. `together`: Dispatch and Combine are under way at once."""
+        if not together:
+            combine = max(1, math.floor(min(self.tokens_per_us * (self.queue_us + self.combine_us), self.sessions)))
+            return max(1, combine // 2), combine
+        wanted = self.tokens_per_us * self.dispatch_us * choice_int("dysharp.window_headroom") / 100
+        # Combine has twice the window of Dispatch: three windows of queues in all.
+        fits = self.tokens_per_us * (self.queue_us + self.dispatch_us + self.combine_us) / 3
+        dispatch = max(1, math.floor(min(wanted + 1, fits, self.sessions)))
+        return dispatch, min(2 * dispatch, self.sessions)
+
     @property
-    def table_window(self) -> float:
-        """The largest dispatch window at which the rows under way fit the AL TLB, infinite without a table.
+    def queue_us(self) -> float:
+        """The longest time in queues at which rows under way fit the AL TLB, infinite without a table.
 
         A token in flight beyond the idle round trip waits in queues. Its packets wait in many queues, so for that long
-        they may arrive apart: rows under way = rate x waiting time, of Dispatch and of Combine with twice the window.
+        they may arrive apart: rows under way = rate x waiting time.
         """
-        if not self.entries:
-            return math.inf
-        return self.tokens_per_us * (self.entries / self.rows_per_us + self.dispatch_us + self.combine_us) / 3
-
-    @property
-    def wanted_window(self) -> float:
-        """The dispatch window that keeps the busiest link full."""
-        return self.tokens_per_us * self.dispatch_us * choice_int("dysharp.window_headroom") / 100
+        return self.entries / self.rows_per_us if self.entries else math.inf
 
 
 def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
@@ -101,10 +105,3 @@ def flow(
         entries=entries,
         sessions=sessions_that_fit(model, cluster, combine_aux),
     )
-
-
-def windows(rates: Flow, dispatch: int, combine: int) -> tuple[int, int]:
-    """(dispatch, combine) windows in tokens in flight per source GPU, at least 1. An argument of 0 means automatic."""
-    fits = math.floor(min(rates.wanted_window + 1, rates.table_window, rates.sessions))
-    combine = combine or max(1, min(2 * fits, rates.sessions))
-    return dispatch or max(1, min(fits, combine)), combine
