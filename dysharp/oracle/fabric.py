@@ -34,6 +34,7 @@ class Fabric:
                 [[deque() for _ in range(n + 1)] for _ in range(classes)],
                 last_source=[-1] * classes,
                 held=[0] * classes,
+                crossed=[deque() for _ in range(classes)],
             )
             for _ in range(n)
         ]
@@ -175,7 +176,7 @@ class Fabric:
 
     def _cross(self, link: DownLink, item: Incoming) -> None:
         link.held[item.cls] += item.n_bytes
-        link.crossed.append(item)
+        link.crossed[item.cls].append(item)
         if item.member >= 0:
             self.copies_left[item.op] -= 1
 
@@ -195,10 +196,16 @@ class Fabric:
     # ---- down ---------------------------------------------------------------------------------------------
 
     def grant_down(self, node: int) -> None:
-        """A free down server sends what crossed first."""
+        """A free down server sends what crossed first in the next class. Classes take turns."""
         link = self.down[node]
-        if link.server.idle and link.crossed:
-            self._send_down(node, link, link.crossed.popleft())
+        if not link.server.idle:
+            return
+        for cls in round_robin(len(link.crossed), link.last_class):
+            if link.crossed[cls]:
+                item = link.crossed[cls].popleft()
+                link.last_class = self._turn(cls, item.op) if item.member >= 0 else cls
+                self._send_down(node, link, item)
+                return
 
     def _send_down(self, node: int, link: DownLink, item: Incoming) -> None:
         link.sending = item

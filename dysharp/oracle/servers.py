@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 PS_PER_US = 1_000_000
 
@@ -105,14 +105,15 @@ class DownLink:
     """The down server of a node and its output buffer.
 
     `fifos`: what waits for room, by class and source; the last source is the reduction unit. `crossed`: what has room,
-    in the order of crossing. `held`: bytes of each class in the buffer.
+    by class and in the order of crossing. `held`: bytes of each class in the buffer.
     """
 
     server: Server
     fifos: list[list[deque[Incoming]]]
     last_source: list[int]
     held: list[int]
-    crossed: deque[Incoming] = field(default_factory=deque)
+    crossed: list[deque[Incoming]]
+    last_class: int = -1
     sending: Incoming | None = None
 
 

@@ -151,6 +151,7 @@ MUTANTS = (
     ),
     Mutant("result in the class of requests", TRAINS, "c = templates[op[o, TEMPLATE], RESPONSE_CLS]", "c = templates[op[o, TEMPLATE], CLS]"),
     Mutant("class cursor of up servers stands", TRAINS, "nodes[i, UP + SERVER_CURSOR] = turn_after(c, entry, ops.op)", "pass"),
+    Mutant("class cursor of down servers stands", TRAINS, "        nodes[j, DOWN + SERVER_CURSOR] = c\n", "        pass\n"),
     Mutant("source cursor stands", SWITCH, "switch.out_cursor[at] = s", "pass"),
     Mutant("round robin stays at its cursor", BITS, "~((2 << cursor) - 1)", "~((1 << cursor) - 1)"),
     Mutant(

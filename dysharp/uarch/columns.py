@@ -45,7 +45,7 @@ TILE_READY, TILE_NOTIFY = range(2)
 # node, int64 [n_nodes, 17]: one server each way, and until when the bandwidth of its memory is promised
 UP, DOWN = 0, 8  # offsets of the two servers
 SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, SERVER_MASK, SERVER_WIRE, SERVER_EXTRA = range(8)
-# SERVER_MASK: up = classes with something queued; SERVER_WIRE: wire bytes so far; SERVER_EXTRA: up = blocked since (-1 = not), down = copy being sent
+# SERVER_MASK: classes with something queued; SERVER_WIRE: wire bytes so far; SERVER_EXTRA: up = blocked since (-1 = not), down = copy being sent
 
 PROMISED = 16
 

@@ -136,7 +136,7 @@ class Switch(NamedTuple):
     `credits`: [n * c, 2], buffer space on its way back. `out_queues`: [n * c * (n + 1), 2], what waits for room, by output, class and source
     (source n: the reduction unit). `out_mask`: [n * c, words], bit sets of the sources that wait.
     `out_cursor`: [n * c] int64, the source served last, -1 = none. `held`: [n * c] int64 bytes in the output buffers.
-    `crossed`: [n, 2], copies and results in the output buffer of a node. `dirty_down`: bit set of nodes, as `dirty_up`.
+    `crossed`: [n * c, 2], copies and results in the output buffers. `dirty_down`: bit set of nodes, as `dirty_up`.
     """
 
     occupied: Array

@@ -24,6 +24,7 @@ from dysharp.uarch.columns import (
     SCRATCH,
     SERVER_EXTRA,
     SERVER_FREE,
+    SERVER_MASK,
     TEMPLATE,
     UP,
     VC,
@@ -71,7 +72,8 @@ def has_room(at, n_bytes, held, m):
 def cross(entry, j, at, n_bytes, op, mem, nodes, switch, clock):
     """A copy (entry = -2 - member) or a result (entry = op) crosses into the output buffer `at` of node j's down link."""
     switch.held[at] += n_bytes
-    mixed_push(switch.crossed, j, op, NEXT2, mem, entry)
+    mixed_push(switch.crossed, at, op, NEXT2, mem, entry)
+    nodes[j, DOWN + SERVER_MASK] |= 1 << (at - j * clock.m[HARDWARE_CLASSES])
     if nodes[j, DOWN + SERVER_FREE] <= clock.x[RUN_NOW]:
         mark(switch.dirty_down, clock.x, j)
 

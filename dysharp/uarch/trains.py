@@ -279,12 +279,17 @@ def response_send(k, i, now, ops, members, links, clock):
 
 @block
 def grant_down(j, now, ops, mem, links, switch, clock):
-    """The down server of node j sends what crossed first, if it is free."""
+    """The down server of node j sends what crossed first in the next class, if it is free. Classes take turns."""
     op, ot = ops.op, ops.ot
     nodes, m = links.nodes, clock.m
-    if nodes[j, DOWN + SERVER_FREE] <= now and switch.crossed[j, 0] != -1:
+    if nodes[j, DOWN + SERVER_FREE] <= now and nodes[j, DOWN + SERVER_MASK] != 0:
         clock.x[RUN_EVENTS] += 1
-        entry = mixed_pop(switch.crossed, j, op, NEXT2, mem)
+        c = bit_after(nodes[j, DOWN + SERVER_MASK], nodes[j, DOWN + SERVER_CURSOR])
+        at = j * m[HARDWARE_CLASSES] + c
+        entry = mixed_pop(switch.crossed, at, op, NEXT2, mem)
+        if switch.crossed[at, 0] == -1:
+            nodes[j, DOWN + SERVER_MASK] &= ~(1 << c)
+        nodes[j, DOWN + SERVER_CURSOR] = c
         if entry >= 0:
             n_bytes = links.wires[op[entry, WIRE], WIRE_RESULT]
             bound = ot[entry, END] + m[HARDWARE_LAT]
@@ -295,6 +300,7 @@ def grant_down(j, now, ops, mem, links, switch, clock):
             n_bytes = links.wires[op[o, WIRE], WIRE_DOWN] + mem[k, MEMBER_EXT]
             bound = ot[o, TAIL] + m[HARDWARE_LAT]
             nodes[j, DOWN + SERVER_EXTRA] = k
+            nodes[j, DOWN + SERVER_CURSOR] = turn_after(c, o, op)
         end = server_grant(nodes, j, DOWN, now, n_bytes, m[HARDWARE_RATE])
         end = server_hold(nodes, j, DOWN, end, bound)
         tree_set(clock.tree, m[LEAF_DOWN] + j, end)

@@ -194,7 +194,7 @@ def _switch(p: Program) -> Switch:
         out_mask=np.zeros((n * c, n // 32 + 1), np.int64),
         out_cursor=np.full(n * c, -1, np.int64),
         held=np.zeros(n * c, np.int64),
-        crossed=np.full((n, 2), -1, np.int32),
+        crossed=np.full((n * c, 2), -1, np.int32),
         dirty_down=_words(n),
     )
 
