@@ -64,7 +64,10 @@ def test_only_systems_of_today_are_ranked(advice: Advice) -> None:
     ("model", "cluster", "tokens"),
     [
         ("deepseek-v3", "hw-dgx-h100", 8),
-        ("deepseek-v3", "hw-dgx-b200", 64),
+        pytest.param(
+            *("deepseek-v3", "hw-dgx-b200", 64),
+            marks=pytest.mark.xfail(reason="GEMMs of the bound are slower than those of Mega MoE (docs/deviations.md)", strict=True),
+        ),
         ("mixtral-8x7b", "hw-dgx-b200", 256),
         ("deepseek-v2-lite", "hw-dgx-h100", 512),
     ],

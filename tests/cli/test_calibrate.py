@@ -58,7 +58,8 @@ def test_known_constants_are_found_again(dysharp: Call, own: Path, tmp_path: Pat
     assert done.code == 0
     after = {row["name"]: row["after"] for row in found["constants"]}
     # The rows tell the overlap of memory and tensor cores too.
-    assert after == pytest.approx(TRUE | {"sm.overlap": fitted_values()["sm.overlap"]}, rel=0.03)
+    assert after["sm.overlap"] == pytest.approx(fitted_values()["sm.overlap"], rel=0.05)  # an exponent: 1 % of a time moves it by several
+    assert {name: value for name, value in after.items() if name != "sm.overlap"} == pytest.approx(TRUE, rel=0.03)
     every = found["errors"][-1]
     assert every["after"]["median_ape"] < 0.3 * every["before"]["median_ape"]
     assert every["held_out"]["median_ape"] < every["before"]["median_ape"]

@@ -30,4 +30,6 @@ def test_a_copy_is_extended_where_its_header_has_no_room(form: str, local: int) 
     extended = np.ones(len(members), bool) if form == "extension" or local > 32 else (experts > 3 if local > 15 else np.zeros(len(members), bool))
     assert {True, False} == set((experts > 3).tolist())
     assert (found > 0).tolist() == extended.tolist()
-    assert len(set(found[found > 0].tolist())) <= 1  # every packet of a row has one, and every row has as many packets
+    packets = -(-program.ops.bytes // 128) - (-program.wires.aux[program.ops.wire] // 128)
+    owner = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))[members]
+    assert (found[found > 0] == 16 * packets[owner][found > 0]).all()  # every packet of a train has one

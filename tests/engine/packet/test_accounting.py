@@ -10,7 +10,7 @@ from dysharp.engine.packet.fabric import FabricConfig, build
 from dysharp.engine.packet.program import run_packet
 from dysharp.errors import SimulationError
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Discipline, Kind, Program, ProgramBuilder, Template, To
+from dysharp.program import Alloc, Discipline, HubTable, Kind, Program, ProgramBuilder, Template, To
 from dysharp.program.tables import Hardware
 
 LAT, FETCH_PS, BANK_PS = 250_000, 30_000, 1_000_000
@@ -19,12 +19,13 @@ HARDWARE = Hardware(
 )  # fmt: skip
 
 
-def stores(sources: list[int], to: int = 1) -> Program:
-    """Each source sends one row of 128 bytes to its own row of node `to`."""
+def stores(sources: list[int], to: int = 1, *, asks: bool = False) -> Program:
+    """Each source sends one row of 128 bytes to its own row of node `to`, which asks its AL TLB if `asks`."""
     n = len(sources)
     b = ProgramBuilder(HARDWARE, 4, ("request", "data", "answer"))
     framing = b.framing(Framing("dy", targets_per_ext=8))
-    t = b.template(Template("send", Kind.MULTICAST, "dispatch", cls=1, response_cls=2, framing=framing))
+    table = b.table(HubTable("al_tlb", 8, 8, 500_000)) if asks else -1
+    t = b.template(Template("send", Kind.MULTICAST, "dispatch", cls=1, response_cls=2, framing=framing, table=table))
     b.regions([to], [n], 128, 1, alloc=Alloc.FIRST_TOUCH, key=list(range(n)), name="expert")
     issuers = {s: b.issuer(s, Discipline.PROGRAM_ORDER) for s in dict.fromkeys(sources)}
     b.ops(t, np.array(sources), issuer=[issuers[s] for s in sources], bytes=128, to=To([1] * n, [to] * n, [1] * n, list(range(n))))
@@ -34,7 +35,7 @@ def stores(sources: list[int], to: int = 1) -> Program:
 @pytest.mark.parametrize(("banks", "waits", "mean_ns"), [(0, 0, 0.0), (1, 1, BANK_PS / 1e3 / 2), (2, 0, 0.0)])
 def test_two_lookups_at_once_share_the_banks(banks: int, waits: int, mean_ns: float) -> None:
     """Two GPUs' rows reach one hub at the same time. With one bank the second waits a whole turn; rows 0 and 1 use different banks of two."""
-    run = run_packet(stores([0, 2]), FabricConfig(al_entries=8, al_mshrs=8, al_banks=banks, al_bank_ps=BANK_PS))
+    run = run_packet(stores([0, 2], asks=True), FabricConfig(al_entries=8, al_mshrs=8, al_banks=banks, al_bank_ps=BANK_PS))
     table = run.statistics["al_tlb"]
     assert (table["lookups"], table["bank_waits"], table["bank_wait_ns_mean"]) == (2, waits, mean_ns)
 
