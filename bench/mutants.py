@@ -445,7 +445,7 @@ def _limit(tree: Path, log: Path, cpu_s: float, writes_bytecode: bool, jit: bool
 
 
 def forked(work: Any, tree: Path, log: Path, cpu_s: float, *, writes_bytecode: bool = False, jit: bool = True) -> int | None:
-    """Exit code of `work()` in a fork inside `tree`, None if it took more than `cpu_s` seconds of a CPU, or 10 times as long."""
+    """Exit code of `work()` in a fork inside `tree`, None if it took more than `cpu_s` seconds of a CPU, or 60 times as long."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -458,7 +458,7 @@ def forked(work: Any, tree: Path, log: Path, cpu_s: float, *, writes_bytecode: b
             os._exit(code)
     fd = os.pidfd_open(pid)
     try:
-        ended, _, _ = select.select([fd], [], [], 10 * cpu_s)
+        ended, _, _ = select.select([fd], [], [], 60 * cpu_s)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
