@@ -627,14 +627,16 @@ def test_map(work: Path, tree: Path, folder: str, jit: bool, longest: float) -> 
         if not all(path.is_file() for path in missing.values()):
             raise SystemExit(f"tests/{folder}: cannot be recorded, see {log}")
         print(f"  {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return [dict(json.loads(path.read_text())) for path in maps.values()]
+    return [dict(json.loads(path.read_text())) | {"text": (tree / name).read_text()} for name, path in maps.items()]
 
 
 def tests_for(m: Mutant, maps: list[dict[str, Any]], longest: float) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """Tests that run the changed line, and the other tests that touch its file, with their seconds."""
+    """Tests that run the changed line, and the other tests that touch its file or name its module, with their seconds."""
     on_line: dict[str, float] = {}
     on_file: dict[str, float] = {}
     for found in maps:
+        if Path(m.file).stem in found["text"]:  # a constant of the module is read without a line of it
+            on_file |= {name: seconds for name, seconds in found["seconds"].items() if seconds <= longest}
         for line, names in found["lines"].get(m.file, {}).items():
             for name in names:
                 if found["seconds"][name] <= longest:
