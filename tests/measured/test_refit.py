@@ -78,6 +78,6 @@ def test_the_packaged_constants_are_what_the_packaged_measurements_give(packaged
     found = refit(classified.parsed, fitted(), ratio=ratio, rest=fitted_values())
     assert found.borrowed == {}  # every constant is seen
     new, packaged = dict(found.values), fitted_values()
-    # Programs take whole tokens: nothing of them says where between two counts the constant lies.
-    assert new.pop("deepep.tokens_in_flight") == pytest.approx(packaged.pop("deepep.tokens_in_flight"), abs=0.5)
+    # Programs take whole tokens, so the fit swings between two counts (docs/deviations.md).
+    assert new.pop("deepep.tokens_in_flight") == pytest.approx(packaged.pop("deepep.tokens_in_flight"), abs=1)
     assert new == pytest.approx(packaged, rel=0.05)
