@@ -13,9 +13,8 @@ from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.runs import full_layer, packet_differences, packet_time_agrees, packets_carry_the_same_bytes
 from dysharp.workload import make_routing
 
-FAR = {"dysharp": 0.08, "megatron-ag": 0.04}
-"""Systems beyond 3 % on S-8 with 256 tokens per GPU, in docs/deviations.md: the packets of a row reach their GPU over 18 links in 18 orders, so
-rows that are bound at first touch complete late, and so do the first tiles; an all-gather takes 3.1 % less in packets than in trains."""
+FAR = {"megatron-ag": 0.12, "fusion-only": 0.04, "explicit": 0.04}
+"""Systems beyond 3 % on S-8 with 256 tokens per GPU, in docs/deviations.md, Burst and packet level."""
 
 
 def differences(name: str, tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> tuple[float, float]:
