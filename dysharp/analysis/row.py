@@ -20,7 +20,7 @@ from dysharp.systems import is_real
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
-MODEL_VERSION = "4"
+MODEL_VERSION = "5"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 SURROUNDINGS = "surroundings_us"

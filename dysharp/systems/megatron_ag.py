@@ -60,13 +60,17 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     "the straight way to each GPU (the same bytes on every link); shared experts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Every GPU receives every token, computes its experts' rows, and returns one row per token."""
+    """Every GPU receives every token, computes its experts' rows, and returns one row per token.
+
+    Rows leave peer by peer, so all links are busy at any time as in a ring.
+    """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    gathered = _collective(layer, "dispatch", layer.dispatch_puts())
+    out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
+    gathered = _collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
     finished = one_after_another(layer, _surplus_arrived(layer, gathered))
-    combine = layer.combine_puts(Discipline.PROGRAM_ORDER)
-    layer.wait_first(combine, finished)
-    layer.wait_first(_collective(layer, "combine", combine).surplus, finished)
+    combine = layer.combine_puts(Discipline.SMALLEST_KEY, turns=back)
+    for rows in (combine, _collective(layer, "combine", combine, back).surplus):
+        layer.wait_each(rows.op, finished[rows.node])
     return layer.build("ring")
 
 
@@ -84,8 +88,8 @@ class _Collective:
     tile: I32
 
 
-def _collective(layer: LayerBuilder, operator: str, useful: Transfers) -> _Collective:
-    """Add the surplus rows of `operator` beside its `useful` rows (one per pair)."""
+def _collective(layer: LayerBuilder, operator: str, useful: Transfers, turns: I32 | None = None) -> _Collective:
+    """Add the surplus rows of `operator` beside its `useful` rows (one per pair). `turns`: issuers of both, see `LayerBuilder.turn`."""
     p = layer.p
     needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
     needed[p.token, p.gpu] = True
@@ -95,14 +99,14 @@ def _collective(layer: LayerBuilder, operator: str, useful: Transfers) -> _Colle
     node, to = (source, gpu) if operator == "dispatch" else (gpu, source)
     order = np.lexsort((token, node))
     token, node, to = token[order], node[order], to[order]
-    surplus, tile = _surplus_rows(layer, operator, token, node, to)
+    surplus, tile = _surplus_rows(layer, operator, token, node, to, turns)
     token, node, to = np.append(p.token[useful.unit], token), np.append(useful.node, node), np.append(useful.to, to)
     order = np.lexsort(((to - node) % layer.n_gpus, token % layer.tokens, node))
     rows = Sends(op=np.append(useful.op, surplus.op)[order], node=node[order], to=to[order])
     return _Collective(rows, surplus, tile)
 
 
-def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32) -> tuple[Batch, I32]:
+def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32, turns: I32 | None) -> tuple[Batch, I32]:
     """PUTs of surplus rows into a region of their own at each GPU. Returns (PUTs, `_Collective.tile`)."""
     n = layer.n_gpus
     n_bytes = layer.sent_bytes if operator == "dispatch" else layer.model.row_bytes
@@ -112,10 +116,12 @@ def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to:
     _, row, first_tile = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
     template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
     one = np.ones(len(to), np.int32)
+    issuer = layer.per_gpu(Discipline.READY_FIFO, f"{operator}.surplus") if turns is None else turns
     first = layer.b.ops(
         layer.b.template(template),
         node,
-        issuer=layer.per_gpu(Discipline.READY_FIFO, f"{operator}.surplus")[node],
+        issuer=issuer[node],
+        prio=layer.turn(node, to, turns),
         bytes=n_bytes,
         key=token,
         to=To(one, to, one, row + place),

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from layers import TINY, cluster
 
+from dysharp.analysis.bound import program_bound
 from dysharp.compute.collectives import collective_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program
 from dysharp.program.payload import moved_bytes
-from dysharp.specs import Model, load_cluster
+from dysharp.specs import Model, load_cluster, load_model
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 from dysharp.systems import get_system
@@ -50,6 +51,13 @@ def test_every_token_reaches_every_other_gpu_once() -> None:
         token, gpu = program.ops.key[ops][far], (to if of_source else node)[far]
         assert np.array_equal(np.unique(token * 8 + gpu), np.array([t * 8 + g for t in range(8 * 16) for g in range(8) if g != t // 16]))
         assert len(token) == 8 * 16 * 7
+
+
+def test_the_paper_form_keeps_all_links_busy() -> None:
+    """Every GPU sends to another GPU at any time, so the collectives reach their link bound; 2.4 times of it otherwise."""
+    machine, model = load_cluster("paper-gh200-nvl32"), load_model("S-8")
+    program = plan(64, machine, model)
+    assert run_burst(program)[0].time_ps < 1.05 * program_bound(program).us * 1e6
 
 
 @pytest.mark.parametrize("tokens", [4, 64, 512])

@@ -233,12 +233,25 @@ class LayerBuilder:
         combine = combine or automatic[1]
         return dispatch or min(automatic[0], combine), combine
 
-    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, by_rows: bool = False) -> Transfers:
-        """Push every token once to each of its GPUs. One unit per pair, in token order. `by_rows`: see `_send`."""
+    def dispatch_puts(
+        self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False
+    ) -> Transfers:
+        """Push every token once to each of its GPUs. One unit per pair, in token order.
+
+        `turns`: see `turn`. `by_rows`: see `_trains`.
+        """
         template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
-        issuer = self.per_gpu(discipline, "dispatch")
-        pairs = np.arange(len(self.p.gpu))
-        return self._send(template, STORE, issuer, self.p.token, self.pair_source, pairs, _ones(len(pairs)), 1, to=self.p.gpu, by_rows=by_rows)
+        issuer = self.per_gpu(discipline, "dispatch") if turns is None else turns
+        pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.pair_source, self.p.gpu, turns)
+        columns = self.p.token, self.pair_source, pairs, _ones(len(pairs))
+        return self._send(template, STORE, issuer, *columns, 1, to=self.p.gpu, prio=prio, by_rows=by_rows)
+
+    def turn(self, node: I32, to: I32, turns: I32 | None) -> I32 | int:
+        """`prio` of PUTs from `node` to `to` with the issuers `turns` (`[gpus]`, SMALLEST_KEY): peer by peer, the next GPU first.
+
+        At any time all GPUs then send to different GPUs. None: the ops have no priority.
+        """
+        return 0 if turns is None else (to - node) % self.n_gpus
 
     def _transfers(self, first: int, node: I32, unit_rows: I64, to: I32 | None = None) -> Transfers:
         """Ops from `first` on that carry one unit each, in token order."""
@@ -309,12 +322,13 @@ class LayerBuilder:
         targets: NDArray[np.integer] | int,
         *,
         to: I32 | None = None,
+        prio: I32 | int = 0,
         by_rows: bool = False,
     ) -> Transfers:
         """Send units of Dispatch: unit i carries the row of `token[i]` to the pairs from `first_pair[i]` on.
 
         Units are in token order and take all pairs. `targets`: listed targets of a unit. `to`: the GPU that receives
-        each unit, None = several. `by_rows`: see `_trains`.
+        each unit, None = several. `prio`: of each unit, one for all of them otherwise. `by_rows`: see `_trains`.
         """
         offset, n_bytes, aux = self._trains(framing, by_rows)
         n, units = len(offset), len(token)
@@ -332,6 +346,7 @@ class LayerBuilder:
             issuer=issuer[source[unit]],
             bytes=n_bytes[train],
             key=token[unit],
+            prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[unit],
             to=To(pairs_of_unit[unit], self.p.gpu[pair], self.pair_rows[pair], self.row_of[row], ext),
             targets=targets if np.ndim(targets) == 0 else np.asarray(targets)[unit],
             aux_bytes=aux[train],
@@ -398,10 +413,15 @@ class LayerBuilder:
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
-    def combine_puts(self, discipline: Discipline) -> Returns:
-        """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`."""
-        p = self.p
-        return self._push_back("combine.put", "sum", discipline, self.push_order, (p.token, p.gpu, self.pair_source), self.pair_rows)
+    def combine_puts(self, discipline: Discipline, *, turns: I32 | None = None) -> Returns:
+        """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`.
+
+        `turns`: see `turn`.
+        """
+        issuer = self.per_gpu(discipline, "combine") if turns is None else turns
+        columns = self.p.token, self.p.gpu, self.pair_source
+        prio = self.turn(self.p.gpu, self.pair_source, turns)
+        return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, prio)
 
     def combine_rows(self, discipline: Discipline, order: I64 | None = None) -> Returns:
         """Push every expert's row back to the source of the token, which sums the rows.
@@ -410,12 +430,23 @@ class LayerBuilder:
         """
         order = self.row_push_order if order is None else order
         columns = self.row_token, self.row_gpu, self.row_source
-        return self._push_back("combine.row", "row", discipline, order, columns, _ones(len(order)))
+        issuer = self.per_gpu(discipline, "combine")
+        return self._push_back("combine.row", "row", issuer, order, columns, _ones(len(order)))
 
     def _push_back(
-        self, name: str, fn: str, discipline: Discipline, order: I64, columns: tuple[I32, I32, I32], unit_rows: NDArray[np.integer]
+        self,
+        name: str,
+        fn: str,
+        issuer: I32,
+        order: I64,
+        columns: tuple[I32, I32, I32],
+        unit_rows: NDArray[np.integer],
+        prio: I32 | int = 0,
     ) -> Returns:
-        """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial"."""
+        """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial".
+
+        `issuer`: `[gpus]`. `prio`: of each column entry, one for all of them otherwise.
+        """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(STORE), src=self.result, dst="partial")
         token, node, home = columns
         owned = np.bincount(home, minlength=self.n_gpus)
@@ -426,7 +457,8 @@ class LayerBuilder:
         first = self.b.ops(
             self.b.template(template),
             node[order],
-            issuer=self.per_gpu(discipline, "combine")[node[order]],
+            issuer=issuer[node[order]],
+            prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[order],
             bytes=self.back_bytes,
             key=token[order],
             to=To(np.ones(len(order), np.int32), home[order], np.ones(len(order), np.int32), first_row + order),
