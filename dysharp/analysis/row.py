@@ -17,6 +17,7 @@ from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
+from dysharp.text import facts
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
@@ -202,6 +203,23 @@ class Row:
     def eager_us(self) -> float:
         """Time of an eager layer: `time_us` plus the host's launches."""
         return self.time_us + self.surroundings_us.get("host_us", 0.0)
+
+    def __str__(self) -> str:
+        """What was run, its time, its bounds and its critical path, in a few lines."""
+        causes = {name.removesuffix("_us"): us for name, us in self.attribution.items() if us >= self.time_us / 100}
+        return facts(
+            [
+                ("system", f"{self.system} ({self.form} form)"),
+                ("workload", f"{self.model}, {self.gpus} GPUs of {self.cluster}, {self.tokens_per_gpu} tokens per GPU, {self.direction}"),
+                ("layer time", f"{self.layer_us:.2f} us" + (" (estimate for the whole layer)" if self.window else "")),
+                ("lower bound", f"{self.bound_us:.2f} us ({self.bound_resource})"),
+                ("critical path", ", ".join(f"{name} {us:.1f} us" for name, us in causes.items())),
+                ("warnings", str(len(self.warnings)) if self.warnings else "none"),
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<Row of {self.system}: {self.layer_us:.2f} us; print() shows more, to_dict() all>"
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.

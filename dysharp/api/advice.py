@@ -17,6 +17,7 @@ from dysharp.api.what_if import WhatIf, what_ifs
 from dysharp.errors import ConfigError
 from dysharp.measured.trust import PredictionScope, whole_layers
 from dysharp.systems import System, get_system
+from dysharp.text import sentences, table
 
 DEFAULT_CLUSTER = "hw-dgx-h100"
 WHAT_IFS = 8  # approximate number of what-ifs, for the progress bar
@@ -74,6 +75,15 @@ class Advice:
         names = ("system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us", "attribution", "utilization", "exposed_comm_us")
         values = {name: getattr(row, name) for name in names}
         return values | {"surroundings_us": self.best.around.to_dict(), "load": [load.to_dict() for load in self.load], "sentence": self.sentence}
+
+    def __str__(self) -> str:
+        """The ranking with its error bars, and the sentence."""
+        bars = [(entry, entry.bar()) for entry in self.ranking]
+        rows = [(e.row.system, f"{e.time_us:.0f}", f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else "not known") for e, bar in bars]
+        return table(("system", "layer us", "90 % within us"), rows) + "\n" + sentences(self.sentence)
+
+    def __repr__(self) -> str:
+        return f"<Advice: {', '.join(entry.row.system for entry in self.ranking)}; print() shows the ranking, to_dict() all>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.text import table
 
 if TYPE_CHECKING:
     from dysharp.measured.cluster_fit import ClusterFit
@@ -24,6 +25,16 @@ class Calibration:
     fit: ClusterFit
     path: str
     name: str
+
+    def __str__(self) -> str:
+        """Errors before and after, and the file."""
+        rows = [
+            (e.family, str(e.before.n), f"{e.before.median_ape:.1f}", f"{e.after.median_ape:.1f}") for e in self.fit.errors
+        ]
+        return table(("family", "rows", "median error %, before", "after"), rows) + f"\nwritten: {self.path} (cluster {self.name})"
+
+    def __repr__(self) -> str:
+        return f"<Calibration {self.path}: {len(self.fit.fitted)} constants fitted; print() shows the errors, to_dict() all>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

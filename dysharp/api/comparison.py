@@ -11,6 +11,7 @@ from dysharp.api.point import simulate
 from dysharp.api.request import RequestArgs, make_request, takes
 from dysharp.errors import ConfigError
 from dysharp.systems import get_system
+from dysharp.text import sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 
@@ -44,6 +45,14 @@ class Comparison:
     speedup: dict[str, float]
     header: tuple[str, ...]
     sentence: str
+
+    def __str__(self) -> str:
+        """Systems with their times and speed-ups, and the sentence."""
+        rows = [(row.system, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
+        return table(("system", "layer us", f"x {self.baseline}"), rows) + "\n" + sentences(self.sentence)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(row.system for row in self.rows)}; print() shows the table, to_dict() all>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -105,17 +105,26 @@ def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:
 
     `machine`: a `dysharp.Machine`, or None to make one from `settings` (`system="dysharp", gpus=4, ...`). Parameters are shared with
     `block`, which is not changed. See `functional/torch` for what blocks can be wrapped.
+    Raises ConfigError at once for a block that cannot be wrapped or is wrapped already, for a system, option or order that does not exist,
+    and for settings beside a machine.
     """
     from dysharp.functional.torch import wrap as wrap_block
 
+    if machine is not None and settings:
+        raise ConfigError(f"wrap: found a machine and {', '.join(settings)}, expected one: a machine has settings of its own")
     return wrap_block(block, machine_with_engine(**settings) if machine is None else machine)
 
 
 def machine_with_engine(**settings: Any) -> Any:
-    """A `Machine` that can also follow the timed engine (`order="trace"`)."""
+    """A `Machine` (`functional.machine`) that can also follow the timed engine (`order="trace"`).
+
+    Raises TypeError for an unknown setting, ConfigError for a system, option or order that does not exist.
+    """
     from dysharp.functional.machine import Machine
 
-    return Machine(**{"tracer": _engine, **settings})
+    system = get_system(settings.get("system", "dysharp"))
+    options = dataclasses.asdict(options_of(system, settings.get("options", {})))
+    return Machine(**{"tracer": _engine, **settings, "options": options})
 
 
 def _engine(program: Program) -> Trace:

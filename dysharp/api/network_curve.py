@@ -13,6 +13,7 @@ from dysharp.api.progress import Progress, Step
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import NetworkPoint, Protocol
 from dysharp.errors import ConfigError, nearest
+from dysharp.text import table
 
 if TYPE_CHECKING:
     from dysharp.engine.flit.curves import CurveError, CurveRow
@@ -46,6 +47,14 @@ class NetworkCurve:
             return []
         loop = 2 * max(c.terminal_delay, c.link_delay) + 2 + c.router.credit_delay
         return [f"note: a packet is longer than a virtual channel ({size} flits); its other flits wait for credits, which take {loop} cycles"]
+
+    def __str__(self) -> str:
+        """One line per load."""
+        rows = [(f"{p.load:.4g}", f"{p.accepted:.4f}", f"{p.packet_latency:.2f}", "saturated" if p.saturated else "") for p in self.points]
+        return table(("load", "accepted", "latency, cycles", ""), rows, left=0)
+
+    def __repr__(self) -> str:
+        return f"<NetworkCurve of {self.setting.name}, {len(self.points)} loads; print() shows the table, to_dict() all>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a latency without a measured packet is None."""
@@ -170,6 +179,13 @@ class CurveComparison:
     def holds(self) -> bool:
         """All curves are within the bars."""
         return all(e.holds for e in self.errors)
+
+    def __str__(self) -> str:
+        n = sum(e.holds for e in self.errors)
+        return f"{n} of {len(self.errors)} curves within the bars, {sum(e.n_rows for e in self.errors)} rows compared"
+
+    def __repr__(self) -> str:
+        return f"<CurveComparison: {self}; to_dict() shows all>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where nothing is compared."""

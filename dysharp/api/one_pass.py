@@ -13,6 +13,7 @@ from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.api.header import header_of
+from dysharp.api.option_help import without_effect
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import PredictionScope, warnings_of
@@ -78,7 +79,7 @@ def run_pass(
         total=workload.routing_s + end - begin - compile_s,
     )
     costs = HostCosts(wall, compile_s, peak_rss_mb())
-    warnings = (*warnings_of(asked), *_dropped_warning(system, program, workload))
+    warnings = (*warnings_of(asked), *without_effect(system, options, request.cluster), *_dropped_warning(system, program, workload))
     return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings, header=header_of(workload)), trace.row_slot
 
 

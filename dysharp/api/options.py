@@ -11,6 +11,8 @@ from dysharp.specs import Choice, choice, list_choices
 from dysharp.systems import System
 
 Value = bool | int | float | str
+STEPS = {"deepep.n_sm": 2}
+"""Option -> its values are multiples of this: a DeepEP channel takes two SMs."""
 
 
 def option_choices(system: System) -> dict[str, Choice | None]:
@@ -33,7 +35,7 @@ def options_of(system: System, given: Mapping[str, Value]) -> Any:
         if name not in fields:
             raise ConfigError(f"option {system.name}.{name}: unknown{nearest(name, fields)}")
         where, rule = f"option {system.name}.{name}", fields[name]
-        values[name] = _of_type(where, value, defaults[name]) if rule is None else _in_range(where, value, rule)
+        values[name] = _of_type(where, value, defaults[name]) if rule is None else _in_range(where, value, rule, STEPS.get(f"{system.name}.{name}", 1))
     return system.options(**values)
 
 
@@ -47,7 +49,7 @@ def _of_type(where: str, value: Value, default: object) -> Value:
     return _number(where, value, type(default)) if isinstance(default, (int, float)) else str(value)
 
 
-def _in_range(where: str, value: Value, rule: Choice) -> Value:
+def _in_range(where: str, value: Value, rule: Choice, step: int) -> Value:
     if isinstance(rule.value, str):
         if value not in rule.alternatives:
             raise ConfigError(f"{where}: found {value!r}, expected one of {', '.join(rule.alternatives)}")
@@ -56,9 +58,9 @@ def _in_range(where: str, value: Value, rule: Choice) -> Value:
     low, high = rule.low, rule.high
     assert isinstance(low, (int, float))  # `Choice` holds this for numbers
     assert isinstance(high, (int, float))
-    if number != rule.automatic and not low <= number <= high:
+    if number != rule.automatic and (not low <= number <= high or number % step):
         automatic = "" if rule.automatic is None else f", or {rule.automatic} for automatic"
-        raise ConfigError(f"{where}: found {number}, expected {low} to {high} {rule.unit}{automatic}")
+        raise ConfigError(f"{where}: found {number}, expected {low} to {high} {rule.unit}{automatic}{', an even number' if step == 2 else ''}")
     return number
 
 

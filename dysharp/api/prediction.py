@@ -70,6 +70,9 @@ class Predicted:
         """(low, high) in us: nine of ten such predictions are within. None without measurements."""
         return None if self.wide is None else (self.time_us * max(0.0, 1 - self.wide), self.time_us * (1 + self.wide))
 
+    def __repr__(self) -> str:
+        return f"<Predicted: {self.row.system} {self.time_us:.1f} us; to_dict() shows all>"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         bar = self.bar()

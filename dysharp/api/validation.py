@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    from dysharp.api.own_rows import Report
     from dysharp.measured.classify import Classified, Missing
-    from dysharp.measured.validation import Validation
     from dysharp.specs import Cluster
     from dysharp.specs.fitted import Fitted
 
@@ -33,7 +33,7 @@ def validate(
     cluster: str | os.PathLike[str] | Cluster | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Validation:
+) -> Report:
     """Compare predictions with measurements; `docs/measurements.md` says which columns and keys they have.
 
     Systems are predicted by their Programs on the engine, NCCL and GEMMs by rate forms (`measured/families`).
@@ -50,8 +50,10 @@ def validate(
     """
     import numpy as np
 
+    from dysharp.api.own_rows import Report, own_rows
     from dysharp.measured import apart, beyond
     from dysharp.measured import hold_out as without
+    from dysharp.measured.measurements import read_measurements
     from dysharp.measured.predictions import predict
     from dysharp.measured.sources import disagreements
     from dysharp.measured.summary import summarise
@@ -83,7 +85,9 @@ def validate(
     done = validate_measurements(judged, used, predicted, tables)
     borrowed = [row for out in held.values() for row in out.borrowed]
     sources = disagreements(everything.parsed)
-    return replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)
+    done = replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)
+    rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
+    return Report(**{f.name: getattr(done, f.name) for f in fields(done)}, rows=rows)
 
 
 def refit(

@@ -96,6 +96,6 @@ def print_emulation(done: Emulation) -> None:
         rows.append(("packets", ", ".join(f"{name} {n}" for name, n in done.packets.items())))
         rows.append(("flits", ", ".join(f"{name} {n}" for name, n in done.flits.items())))
     rows += [(f"  {name}", ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in done.tables.items()]
-    rows += [(f"injected {kind}", f"{n} times") for kind, n in done.injected.items()]
+    rows += [(f"injected {kind}", f"{n} times" if n else f"0 times: {done.not_injected[kind]}") for kind, n in done.injected.items()]
     rows.append(("result", "right" if done.holds else "WRONG"))
     out.print(fact_table(rows))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dysharp.specs import Choice
 
 Rows = list[dict[str, Any]]
+VALUES_WIDTH = 24  # columns of the cell with the values of an option
 
 
 def listing(what: str) -> Rows:
@@ -98,38 +103,35 @@ def _clusters() -> Rows:
 
 
 def _options() -> Rows:
-    """All free choices, and the options of systems without a choice."""
-    from dysharp.api.options import option_choices
+    """Options of systems, options of the packet level, and the choices that no option sets."""
+    from dysharp.api.option_help import FABRIC, options_help, range_text
     from dysharp.specs import list_choices
     from dysharp.systems import all_systems
 
-    users: dict[str, list[str]] = {}
-    bare: Rows = []
+    rows: Rows = []
+    told = set()
     for system in all_systems().values():
-        defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
-        for field, rule in option_choices(system).items():
-            option = f"{system.name}.{field}"
-            if rule is not None:
-                users.setdefault(rule.name, []).append(option)
-            else:
-                bare.append({"name": option, "value": defaults[field], "set_by": [option]})
-    rows = [
-        {
-            "name": c.name,
-            "value": c.value,
-            "unit": c.unit,
-            "low": c.low,
-            "high": c.high,
-            "automatic": c.automatic,
-            "alternatives": list(c.alternatives),
-            "set_by": users.get(c.name, []),
-            "source": c.source,
-            "reason": c.reason,
-        }
-        for c in list_choices()
-    ]
-    empty: dict[str, Any] = {"unit": "", "low": None, "high": None, "automatic": None, "alternatives": [], "source": "", "reason": ""}
-    return rows + [{**empty, **row} for row in bare]
+        for option in options_help(system):
+            rule = option.choice
+            told.add(rule.name if rule else "")
+            own = {"name": option.name, "of": system.name, "value": option.value, "values": option.values, "meaning": option.meaning}
+            rows.append(own | {"effect": option.effect, "set_by": f"--set {option.name}=VALUE"} | _rule(rule))
+    for name, meaning in FABRIC.items():
+        own = {"name": f"fabric.{name}", "of": "fabric", "value": None, "values": "", "meaning": meaning}
+        rows.append(own | {"effect": "--fidelity packet", "set_by": f"--set fabric.{name}=VALUE"} | _rule(None))
+    for c in list_choices():
+        if c.name not in told:
+            own = {"name": c.name, "of": "choices", "value": c.value, "values": range_text(c), "meaning": c.reason}
+            rows.append(own | {"effect": "everywhere", "set_by": ""} | _rule(c))
+    return rows
+
+
+def _rule(c: Choice | None) -> dict[str, Any]:
+    """The choice behind a value: its range, its source and its reason."""
+    if c is None:
+        return {"low": None, "high": None, "automatic": None, "unit": "", "alternatives": [], "source": "", "reason": ""}
+    limits = {"low": c.low, "high": c.high, "automatic": c.automatic}
+    return limits | {"unit": c.unit, "alternatives": list(c.alternatives), "source": c.source, "reason": c.reason}
 
 
 def _blocks() -> Rows:
@@ -151,30 +153,59 @@ _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp
 
 
 def print_list(what: str, rows: list[dict[str, Any]]) -> None:
-    """The table of one list; options one paragraph each."""
+    """The table of one list; options in one table per system."""
     from dysharp.cli.output import console, plain_table
 
-    out = console()
     if what == "options":
-        for row in rows:
-            out.print(_option_text(row), markup=False)
+        _print_options(rows)
         return
     headings = [_HEADINGS.get(key, key.replace("_", " ")) for key in _SHOWN[what]]
     table = plain_table(headings, [[_cell(row[key]) for key in _SHOWN[what]] for row in rows], left=len(headings))
     table.columns[0].no_wrap = True
-    out.print(table)
+    console().print(table)
 
 
-def _option_text(row: dict[str, Any]) -> Any:
-    """`name = value unit (range; source)`, and the reason below."""
-    from rich.console import Group
-    from rich.padding import Padding
+SOURCES = "paper: a paper states it; derived: follows from a paper; inferred: chosen so that a paper's result comes out; assumed: our judgement"
 
-    notes = [" | ".join(row["alternatives"]), "" if row["low"] is None else f"{row['low']} to {row['high']}", row["source"]]
-    bracket = "; ".join(note for note in notes if note)
-    head = f"{row['name']} = {row['value']} {row['unit']}".rstrip() + (f" ({bracket})" if bracket else "")
-    setters = f"--set {', '.join(row['set_by'])}" if row["set_by"] else ""
-    return Group(head, Padding(Group(*(text for text in (row["reason"], setters) if text)), (0, 0, 0, 4)))
+
+def _print_options(rows: Rows) -> None:
+    from dysharp.cli.output import print_lines
+
+    by: dict[str, Rows] = {}
+    for row in rows:
+        by.setdefault(row["of"], []).append(row)
+    fabric, choices = by.pop("fabric"), by.pop("choices")
+    print_lines(["Options of systems: --set SYSTEM.OPTION=VALUE", "real form: on hw-* clusters, unless form=paper", ""])
+    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for system, own in by.items():
+        alike.setdefault(tuple(_option_cells(row) for row in own), []).append(system)
+    for cells, systems in alike.items():
+        print_lines([", ".join(systems)])
+        _print_cells(("option", "default", "values", "meaning"), cells or [("no options", "", "", "")])
+    print_lines(["blocks of the packet level: --fidelity packet --set fabric.OPTION=VALUE; defaults: those of the cluster"])
+    _print_cells(("option", "meaning"), [(row["name"], row["meaning"]) for row in fabric])
+    print_lines(["choices of the model that no option sets; `dysharp reproduce --tornado` shows what each of them moves", SOURCES])
+    for row in choices:
+        head = f"{row['name']} = {row['value']} ({row['values']}; {row['source']})"
+        print_lines([head, f"  {row['meaning']}"])
+
+
+def _option_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    value = str(row["value"]).lower() if isinstance(row["value"], bool) else str(row["value"])
+    where = "" if row["effect"] == "everywhere" else f" ({row['effect']} only)"
+    return row["name"].partition(".")[2], value, row["values"], row["meaning"] + where
+
+
+def _print_cells(headings: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> None:
+    from dysharp.cli.output import console, plain_table
+
+    table = plain_table(headings, cells, left=len(headings))
+    for column in table.columns[:2]:
+        column.no_wrap = len(headings) > 2 or column is table.columns[0]
+    if len(headings) == 4:
+        table.columns[2].width = VALUES_WIDTH
+    console().print(table)
+    console().print()
 
 
 def _cell(value: Any) -> str:

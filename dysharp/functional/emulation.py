@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
-from dysharp.functional.faults import ROUTING, routing_cases
+from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
 from dysharp.functional.machine import Machine, Pass
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
+from dysharp.text import facts
 from dysharp.workload import needed_gpus
 
 Array = NDArray[Any]
@@ -38,7 +39,7 @@ class Emulation:
 
     Errors are largest absolute differences from the reference, and these divided by the reference's largest absolute
     value. They cover outputs, and with `backward` all gradients. `exact`: results equal the reference that adds in the
-    recorded order, bit for bit.
+    recorded order, bit for bit. `injected`: {kind: times}; `not_injected`: {kind: why it happened 0 times}.
     """
 
     system: str
@@ -58,6 +59,7 @@ class Emulation:
     flits: dict[str, int]
     tables: dict[str, dict[str, int]]
     injected: dict[str, int]
+    not_injected: dict[str, str]
     dump: tuple[str, ...] = ()
 
     @property
@@ -65,7 +67,26 @@ class Emulation:
         """Whether the results are exact and the errors stay within their limits."""
         return self.exact and self.max_rel_error <= self.bound
 
+    def __str__(self) -> str:
+        """Whether the tensors are right, in a few lines."""
+        faults = [(f"injected {kind}", f"{n} times" if n else f"0 times: {self.not_injected[kind]}") for kind, n in self.injected.items()]
+        layer = f"{self.block}, {self.gpus} GPUs, {self.tokens_per_gpu} tokens per GPU, {self.dtype}, "
+        return facts(
+            [
+                ("layer", layer + ("forward and backward" if self.backward else "forward")),
+                ("machine", f"{self.system}, {self.path} path, order {self.order}"),
+                ("largest error", f"{self.max_rel_error:.3g} of the largest value (allowed {self.bound:.3g})"),
+                ("bits", f"{'equal to' if self.exact else 'NOT equal to'} the sum in the recorded order"),
+                *faults,
+                ("result", "right" if self.holds else "WRONG"),
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<Emulation of {self.system}: {'right' if self.holds else 'WRONG'}; print() shows more, to_dict() all>"
+
     def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values for JSON."""
         return asdict(self)
 
 
@@ -113,6 +134,8 @@ def run_emulation(
         what = _run_torch(machine, block, shape, tokens, chosen, backward, kinds, errors)
     passes = list(machine.passes.values())
     statistics = [p.statistics for p in passes if p.statistics is not None]
+    tables = _tables([s.tables for s in statistics])
+    injected = _injected(kinds, passes[0].tensors, _sum_counts([s.injected for s in statistics]))
     return Emulation(
         system=machine.system,
         block=block,
@@ -129,8 +152,9 @@ def run_emulation(
         reference=what,
         packets=_sum_counts([s.packets for s in statistics]),
         flits=_sum_counts([s.flits for s in statistics]),
-        tables=_tables([s.tables for s in statistics]),
-        injected=_injected(kinds, passes[0].tensors, _sum_counts([s.injected for s in statistics])),
+        tables=tables,
+        injected=injected,
+        not_injected={kind: why_not(kind, machine.system, tables) for kind, n in injected.items() if not n},
         dump=tuple(text for s in statistics for text in s.dump),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +89,12 @@ ROUTING: dict[str, tuple[str, Callable[[Array, int, int], Array]]] = {
     "idle-expert": ("expert 0 gets no token", _idle_expert),
     "drop": ("experts drop tokens above their capacity", _drop),
 }
+USERS: dict[str, tuple[str, str, str]] = {  # fault -> block of the machine, its count of uses, what it is when nobody uses it
+    "evict": ("reduction", "sessions", "no switch adds packets under {system}, so no partial sum can be evicted"),
+    "timeout": ("reduction", "sessions", "no switch adds packets under {system}, so no reduction session can time out"),
+    "al-tlb": ("al_tlb", "lookups", "packets of {system} carry addresses, so nothing is looked up in an AL TLB"),
+    "first-touch": ("al_tlb", "lookups", "packets of {system} carry addresses, so no AL lookup can miss"),
+}
 KINDS = {**{name: text for name, (text, _) in MACHINE.items()}, **{name: text for name, (text, _) in ROUTING.items()}}
 
 
@@ -97,6 +103,15 @@ def check_kinds(kinds: Iterable[str]) -> None:
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigError(f"inject {kind!r}: unknown{nearest(kind, KINDS)}")
+
+
+def why_not(kind: str, system: str, tables: Mapping[str, Mapping[str, int]]) -> str:
+    """Why the injected `kind` happened 0 times in a run with these counts of blocks (`Statistics.tables`)."""
+    if kind in USERS:
+        block, count, text = USERS[kind]
+        if not tables.get(block, {}).get(count):
+            return f"cannot happen here: {text.format(system=system)}"
+    return "did not happen in this run; more tokens or another seed may make it happen"
 
 
 def machine_faults(kinds: Iterable[str]) -> Faults:

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import index
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,12 @@ from dysharp.functional.network.tables import HubTables, Place
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
 from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.numbers import Number
+from dysharp.functional.operands import is_whole, show
 from dysharp.functional.orders import RandomPool
 from dysharp.isa.commands import Command, Stage
 from dysharp.isa.packets import Packet
 
 Array = NDArray[Any]
-MAX_TARGETS: Final = (1 << 15) - 1  # the target count of a packet
 
 
 @dataclass(slots=True, eq=False)
@@ -87,13 +88,18 @@ class IssueUnit:
             faults=Faults(),
         )
 
-    def check(self, name: str, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> None:
-        """Raise IsaError for the first wrong operand, in the order r1 .. r4 of the instruction."""
+    def check(self, name: str, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> int:
+        """The address as an int. Raises IsaError for the first wrong operand, in the order r1 .. r4 of the instruction."""
         n_bytes = n_elements * self.number.bytes
         if n_bytes < ALIGN or n_bytes % ALIGN:
             raise IsaError(f"{name} data on GPU {gpu}: found shape ({n_elements},), expected whole {ALIGN} B vectors")
+        if not isinstance(obj, DyMulticastObject):
+            raise IsaError(f"{name} object on GPU {gpu}: found {type(obj).__name__}, expected a DyMulticastObject")
         if obj.device.network is not self.network:
             raise IsaError(f"{name} object on GPU {gpu}: found one of another device, expected one of this device")
+        if not is_whole(address):
+            raise IsaError(f"{name} address on GPU {gpu}: found {show(address)}, expected an integer (obj.address(token))")
+        address = index(address)
         if address % ALIGN:
             raise IsaError(f"{name} address on GPU {gpu}: found {address:#x}, expected a multiple of {ALIGN}")
         if not obj.base <= address < obj.address(obj.n_tokens):
@@ -101,8 +107,6 @@ class IssueUnit:
         end = (address - obj.base) % obj.stride + n_bytes
         if end > obj.prop.bsize:
             raise IsaError(f"{name} data on GPU {gpu}: found an end at byte {end} of the block, expected at most bsize = {obj.prop.bsize}")
-        if len(targets) > MAX_TARGETS:
-            raise IsaError(f"{name} target count on GPU {gpu}: found {len(targets)}, expected at most {MAX_TARGETS}")
         for target, times in Counter(targets).items():
             holder = target // self.experts_per_gpu
             if not 0 <= target < self.n_experts:
@@ -111,6 +115,7 @@ class IssueUnit:
                 raise IsaError(f"{name} targets on GPU {gpu}: found expert {target} {times} times, expected distinct experts")
             if holder not in obj.bound:
                 raise IsaError(f"{name} targets on GPU {gpu}: found expert {target} on GPU {holder}, expected a GPU where the object is bound")
+        return address
 
     def issue(self, handle: Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
         """Issue one transaction per 128 B. The hub of `gpu` serves the targets on that GPU itself.
@@ -118,8 +123,8 @@ class IssueUnit:
         `data` None: a load. An instruction without targets is complete at once.
         """
         gpu = handle.gpu
-        listed = tuple(int(t) for t in targets if t // self.experts_per_gpu != gpu)
-        near = tuple(sorted(int(t) % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
+        listed = tuple(t for t in targets if t // self.experts_per_gpu != gpu)
+        near = tuple(sorted(t % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
         for start in range(0, n_bytes if targets else 0, PACKET_BYTES):
             size, first = min(PACKET_BYTES, n_bytes - start), start // self.number.bytes
             part = Part(

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, nearest
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import Saved, Tensors
 from dysharp.functional.numbers import Number, number_of
+from dysharp.functional.orders import ORDERS
 from dysharp.functional.packets import Statistics, run_packets
 from dysharp.functional.rows import Outcome, run_rows
 from dysharp.program import Program, Trace
@@ -62,6 +63,8 @@ class Machine:
     | `path` | "row", "packet" or "auto" (the packet path for few packets) |
     | `faults` | faults to inject into the packet path |
     | `tracer` | function that returns the Trace for order "trace", because this folder imports no engine |
+
+    Raises ConfigError for an unknown system, cluster, order or path, for GPUs that the cluster does not have, and for faults on the row path.
     """
 
     system: str = "dysharp"
@@ -79,6 +82,10 @@ class Machine:
     passes: dict[str, Pass] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        get_system(self.system)
+        self._cluster()
+        if self.order not in ORDERS:
+            raise ConfigError(f"order {self.order!r}: unknown{nearest(self.order, ORDERS)}")
         if self.path not in PATHS:
             raise ConfigError(f"path: found {self.path!r}, expected one of {', '.join(PATHS)}")
         if self.path == "row" and self.faults.any:
@@ -118,11 +125,14 @@ class Machine:
     def plan(self, tensors: Tensors) -> Program:
         """The verified Program of a pass."""
         system = get_system(self.system)
-        cluster = load_cluster(self.cluster) if isinstance(self.cluster, str) else self.cluster
         direction = "fwd" if tensors.saved is None else "bwd"
-        program = system.plan(_model_of(tensors), cluster.with_gpus(self.gpus), tensors.routing, direction, system.options(**self.options))
+        program = system.plan(_model_of(tensors), self._cluster(), tensors.routing, direction, system.options(**self.options))
         verify(program)
         return program if tensors.saved is None else relayout(program, tensors.saved.row_slot)
+
+    def _cluster(self) -> Cluster:
+        cluster = load_cluster(self.cluster) if isinstance(self.cluster, str) else self.cluster
+        return cluster.with_gpus(self.gpus)
 
     def _run(self, direction: str, tensors: Tensors) -> Outcome:
         program = self.plan(tensors)

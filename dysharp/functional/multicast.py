@@ -1,5 +1,14 @@
 """Dynamic multicast objects of the runtime API: blocks in multimem space, and the memory that each GPU binds to them.
 
+| word | meaning |
+|---|---|
+| block | the bytes of one token in an object: its row, `bsize` bytes |
+| region | the memory of one GPU and one stage: for each local expert the blocks of the tokens that chose it |
+| stage | 0: the region that `dymultimem_st` writes (Dispatch); 1: the region that `dymultimem_ld_reduce` reads (Combine) |
+| local expert | the number of an expert on its GPU: `expert % experts_per_gpu` |
+| bound GPU | a GPU that gave memory to the object with `bind`; only its experts can be targets |
+| tile | (local expert, i): rows 128 i to 128 i + 127 of the memory of that expert, the unit of a GEMM |
+
 Source: DySHARP (arXiv 2605.05607), section III: create and bind (Fig. 11), algebraic layout (Fig. 9), token tracker
 (Fig. 13). Decisions where the paper is silent: docs/design/0004.
 """
@@ -9,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
@@ -17,6 +27,7 @@ from dysharp.errors import ConfigError, IsaError
 from dysharp.functional.network.network import Network
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number
+from dysharp.functional.operands import few, is_whole, show
 from dysharp.isa.commands import RULES, Command
 from dysharp.protocol import al_table, tracker
 
@@ -28,15 +39,26 @@ ST, LD = RULES[Command.DYST].name, RULES[Command.DYLD].name
 
 @dataclass(frozen=True, slots=True)
 class DyMulticastObjectProp:
-    """Properties of an object, after the paper's `CUDymulticastObjectProp`.
+    """Properties of an object, after the paper's `CUDymulticastObjectProp` (section III).
 
-    `bsize`: bytes of one block (a token vector), a positive multiple of 16. `stage`: 2 = two regions, one that
-    `dymultimem_st` writes (Dispatch) and one that `dymultimem_ld_reduce` reads (Combine), under one mapping of blocks;
-    1 = both use the same region.
+    | field | meaning |
+    |---|---|
+    | `bsize` | bytes of one block (one token row), a positive multiple of 16 |
+    | `stage` | number of stages, 2: stores write stage 0, loads read stage 1; a block has the same row in both. 1: both use stage 0 |
+
+    Raises ConfigError for any other value.
     """
 
     bsize: int
     stage: int = 2
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.bsize) or self.bsize < ALIGN or self.bsize % ALIGN:
+            raise ConfigError(f"DyMulticastObjectProp bsize: found {show(self.bsize)}, expected a positive multiple of {ALIGN} (bytes)")
+        if not is_whole(self.stage) or self.stage not in (1, 2):
+            raise ConfigError(f"DyMulticastObjectProp stage: found {show(self.stage)}, expected 1 or 2 (number of stages)")
+        object.__setattr__(self, "bsize", index(self.bsize))  # NumPy scalars as ints
+        object.__setattr__(self, "stage", index(self.stage))
 
 
 class OwnDevice(Protocol):
@@ -52,11 +74,11 @@ class OwnDevice(Protocol):
 
 
 class DyMulticastObject:
-    """`n_tokens` blocks of `prop.bsize` bytes, block `i` from `address(i)` on. Made by `Device.create`.
+    """`n_tokens` blocks of `prop.bsize` bytes, block `i` (that of token `i`) from `address(i)` on. Made by `Device.create`.
 
     Blocks lie at a power-of-two stride from `base` on. An expert's memory holds only the blocks that were stored to it,
-    in the order in which their first packets arrived. A tile is (local expert, row of tiles): 128 such blocks, the last
-    tile of an expert may have fewer.
+    in the order in which their first packets arrived. `layout` tells that order. The last tile of an expert may have
+    fewer than 128 rows. The table in `dysharp.functional.multicast` says what a stage, a tile and a bound GPU are.
     """
 
     def __init__(self, device: OwnDevice, prop: DyMulticastObjectProp, n_tokens: int, base: int, stride: int) -> None:
@@ -64,62 +86,107 @@ class DyMulticastObject:
         self.bound: dict[int, BoundMemory] = {}
 
     def address(self, token: int, offset: int = 0) -> int:
-        """Multimem address of byte `offset` of block `token`.
+        """Multimem address of byte `offset` of the block of `token`.
 
         The address is not checked here: an instruction refuses a wrong address.
         """
         return self.base + token * self.stride + offset
 
     def bind(self, gpu: int, nactive: Sequence[int]) -> None:
-        """Give `gpu` memory, after the paper's `cuDyMulticastBindAddr`.
+        """Give `gpu` memory, after the paper's `cuDyMulticastBindAddr` (section III). The GPU is then bound.
 
-        `nactive`: blocks that will be stored to each local expert, `experts_per_gpu` counts of at least 0, known from
-        the router. A store of one block more raises IsaError when it arrives. Raises ConfigError for a GPU outside the
-        device, a second bind of a GPU, and other counts.
+        | argument | contents |
+        |---|---|
+        | `gpu` | a GPU of the device that is not bound yet |
+        | `nactive` | `[experts_per_gpu]` integers of at least 0: blocks that will be stored to each local expert, known from the router |
+
+        A store of one block more raises IsaError when it arrives. Raises ConfigError for other arguments.
         """
         d = self.device
-        if not 0 <= gpu < d.n_gpus:
-            raise ConfigError(f"bind gpu: found {gpu}, expected 0 .. {d.n_gpus - 1}")
+        if not is_whole(gpu) or not 0 <= gpu < d.n_gpus:
+            raise ConfigError(f"bind gpu: found {show(gpu)}, expected 0 .. {d.n_gpus - 1}")
         if gpu in self.bound:
             raise ConfigError(f"bind gpu: found GPU {gpu} bound already, expected one bind per GPU")
-        if len(nactive) != d.experts_per_gpu or min(nactive) < 0:
-            raise ConfigError(f"bind nactive on GPU {gpu}: found {list(nactive)}, expected {d.experts_per_gpu} counts of at least 0")
-        self.bound[gpu] = BoundMemory(self, gpu, tuple(int(n) for n in nactive))
+        counts: list[Any] = list(nactive) if hasattr(nactive, "__iter__") else [nactive]
+        if len(counts) != d.experts_per_gpu or not all(is_whole(n) and n >= 0 for n in counts):
+            raise ConfigError(f"bind nactive on GPU {gpu}: found {show(nactive)}, expected {d.experts_per_gpu} counts of at least 0")
+        self.bound[index(gpu)] = BoundMemory(self, gpu, tuple(map(index, counts)))
 
     def memory(self, gpu: int, stage: int, local_expert: int) -> Array:
-        """`[nactive, bsize / element bytes]` of the device's dtype: the memory, one row per block in layout order.
+        """`[nactive, bsize / element bytes]` of the device's dtype: the memory itself, one row per block in layout order.
 
-        `stage`: 0 = the region that stores write, 1 = the region that loads read (objects of two stages). Rows that no
-        store has written hold NaN (floats) or -1234567891 (integers). Raises ConfigError for a GPU that is not bound,
-        an unknown stage and an unknown local expert.
+        | argument | contents |
+        |---|---|
+        | `gpu` | a bound GPU |
+        | `stage` | 0: the region that stores write; 1: the region that loads read, of objects with two stages |
+        | `local_expert` | 0 .. `experts_per_gpu` - 1 |
+
+        Rows that no store has written hold NaN (floats) or -1234567891 (integers). Raises ConfigError for other
+        arguments; the message says which GPUs, stages and local experts there are.
         """
-        bound = self.bound.get(gpu)
-        if bound is None or not 0 <= stage < self.prop.stage or not 0 <= local_expert < self.device.experts_per_gpu:
-            raise ConfigError(f"memory: found GPU {gpu}, stage {stage}, local expert {local_expert}, expected a bound GPU")
-        return bound.memory[stage][local_expert]
+        bound = self._on("memory", gpu)
+        if not is_whole(stage) or not 0 <= stage < self.prop.stage:
+            stages = f"0 (written by {ST})" + (f" or 1 (read by {LD})" if self.prop.stage == 2 else f" (written by {ST}, read by {LD})")
+            raise ConfigError(f"memory stage: found {show(stage)}, expected {stages}")
+        return bound.memory[stage][self._local("memory", local_expert)]
 
     def layout(self, gpu: int, local_expert: int) -> list[int]:
-        """Tokens of a local expert: entry `i` is the token whose block lies in row `i` of `memory`."""
-        return list(self.bound[gpu].tables.al.tables[local_expert])
+        """Tokens of a local expert: entry `i` is the token whose block lies in row `i` of `memory`.
+
+        Raises ConfigError for a GPU that is not bound and an unknown local expert.
+        """
+        bound = self._on("layout", gpu)
+        return list(bound.tables.al.tables[self._local("layout", local_expert)])
 
     def home(self, token: int) -> int:
         """The source GPU of a token. GPUs get tokens in runs of ceil(n_tokens / n_gpus)."""
         return token // -(-self.n_tokens // self.device.n_gpus)
 
     def is_ready(self, gpu: int, tile: tracker.Tile) -> bool:
-        """Whether all rows of `tile` have arrived on `gpu`, so that GEMM-1 may start."""
-        return tile in self.bound[gpu].ready
+        """Whether all rows of `tile` have arrived on `gpu`, so that GEMM-1 may start.
+
+        `tile`: (local expert, i), rows 128 i to 128 i + 127 of the memory of that expert. Raises ConfigError for a GPU
+        that is not bound and a tile that the object does not have there.
+        """
+        return self._tile("is_ready", gpu, tile) in self.bound[gpu].ready
 
     def gemm1_done(self, gpu: int, tile: tracker.Tile) -> None:
-        """Tell the tracker that GEMM-1 of `tile` is visible on `gpu`."""
+        """Tell the tracker that the result of GEMM-1 of `tile` is visible on `gpu`. Arguments and errors as in `is_ready`."""
+        tile = self._tile("gemm1_done", gpu, tile)
         self.bound[gpu].tables.track(tracker.Gemm1Block(tile))
 
     def gemm2_done(self, gpu: int, tile: tracker.Tile) -> None:
-        """Tell the tracker that GEMM-2 of `tile` is visible on `gpu`.
+        """Tell the tracker that the result of GEMM-2 of `tile` is visible on `gpu`. Arguments and errors as in `is_ready`.
 
         The tracker then notifies the source GPUs of the tile's tokens (`Device.told`).
         """
+        tile = self._tile("gemm2_done", gpu, tile)
         self.bound[gpu].tables.track(tracker.Gemm2Block(tile))
+
+    # ---- checks of arguments -----------------------------------------------------------------------------------------
+
+    def _on(self, call: str, gpu: int) -> BoundMemory:
+        if not is_whole(gpu) or gpu not in self.bound:
+            raise ConfigError(f"{call} gpu: found {show(gpu)}, expected a GPU that has bound the object ({few(self.bound)})")
+        return self.bound[gpu]
+
+    def _local(self, call: str, local_expert: int) -> int:
+        n = self.device.experts_per_gpu
+        if not is_whole(local_expert) or not 0 <= local_expert < n:
+            raise ConfigError(f"{call} local_expert: found {show(local_expert)}, expected 0 .. {n - 1} (expert % {n})")
+        return local_expert
+
+    def _tile(self, call: str, gpu: int, tile: tracker.Tile) -> tracker.Tile:
+        bound = self._on(call, gpu)
+        if not isinstance(tile, tuple) or len(tile) != 2 or not all(map(is_whole, tile)):
+            raise ConfigError(f"{call} tile: found {show(tile)}, expected (local expert, number of the tile)")
+        local = self._local(f"{call} tile", tile[0])
+        rows = bound.nactive[local]
+        n_tiles = -(-rows // TILE_ROWS)
+        if not 0 <= tile[1] < n_tiles:
+            tiles = f"0 .. {n_tiles - 1}" if n_tiles else "none"
+            raise ConfigError(f"{call} tile: found number {tile[1]}, expected {tiles}: local expert {local} on GPU {gpu} has {rows} rows")
+        return index(local), index(tile[1])
 
 
 class BoundMemory:
@@ -128,7 +195,7 @@ class BoundMemory:
     def __init__(self, obj: DyMulticastObject, gpu: int, nactive: tuple[int, ...]) -> None:
         d = obj.device
         columns = obj.prop.bsize // d.number.bytes
-        self._obj, self._gpu, self._nactive = obj, gpu, nactive
+        self._obj, self._gpu, self.nactive = obj, gpu, nactive
         self.memory = [[d.number.poison((n, columns)) for n in nactive] for _ in range(obj.prop.stage)]
         self.ready: set[tracker.Tile] = set()
         al = al_table.empty(len(nactive), TLB_ENTRIES)
@@ -149,13 +216,13 @@ class BoundMemory:
     # ---- calls of the tables (TablesOwner) ---------------------------------------------------------------------------
 
     def _expert(self, local: int) -> int:
-        return self._gpu * len(self._nactive) + local
+        return self._gpu * len(self.nactive) + local
 
     def allocated(self, key: al_table.Key, layout: int) -> None:
         local, token = key
-        if layout >= self._nactive[local]:
+        if layout >= self.nactive[local]:
             where = f"{ST} region of expert {self._expert(local)} on GPU {self._gpu}"
-            raise IsaError(f"{where}: found {layout + 1} blocks, expected at most nactive = {self._nactive[local]}")
+            raise IsaError(f"{where}: found {layout + 1} blocks, expected at most nactive = {self.nactive[local]}")
         self.tables.track(tracker.Bind(local, layout, token))
 
     def unbound(self, t: Transaction, key: al_table.Key) -> None:

@@ -1,15 +1,26 @@
 """The runtime API for kernel developers: create and bind multicast objects, issue the two instructions, run.
 
-No Program is needed: a `Device` drives the network of the functional machine directly. Source: DySHARP (arXiv
-2605.05607), section III (instructions, hub, API of Fig. 11, tracker). Decisions where the paper is silent:
-docs/design/0004. Integer results do not depend on the order of packets; float sums are rounded in the order in which
-the seed lets packets arrive.
+No Program is needed: a `Device` drives the network of the functional machine directly.
+
+| step | call | paper (DySHARP, arXiv 2605.05607, section III) |
+|---|---|---|
+| 1 | `Device(n_gpus, experts_per_gpu)` | - |
+| 2 | `obj = device.create(DyMulticastObjectProp(bsize, stage), n_tokens)` | `cuDyMulticastCreate`, Fig. 11 |
+| 3 | `obj.bind(gpu, nactive)` for every GPU | `cuDyMulticastBindAddr`, Fig. 11 |
+| 4 | `device.dymultimem_st(...)`, then `device.run()`: Dispatch | instruction `dymultimem.st` |
+| 5 | the experts read `obj.memory(gpu, 0, local_expert)` and write `obj.memory(gpu, 1, local_expert)` | token tracker, Fig. 13 |
+| 6 | `device.dymultimem_ld_reduce(...)`, then `device.run()`: Combine | instruction `dymultimem.ld_reduce` |
+
+`dysharp.functional.multicast` says what a block, a stage, a tile, a local expert and a bound GPU are. Integers may be of
+Python or of NumPy. Integer results do not depend on the order of packets; float sums are rounded in the order in which
+the seed lets packets arrive. Decisions where the paper is silent: docs/design/0004.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +30,7 @@ from dysharp.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional.issue import Handle, IssueUnit
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp
 from dysharp.functional.numbers import number
+from dysharp.functional.operands import is_whole, show, target_list, whole
 from dysharp.isa.packets import EXPERT_LIMIT
 from dysharp.protocol import tracker
 
@@ -26,26 +38,31 @@ __all__ = ["ALIGN", "TILE_ROWS", "Device", "DyMulticastObject", "DyMulticastObje
 
 Array = NDArray[Any]
 MAX_GPUS, SPACE = 1 << 12, 1 << 47  # fields of a packet: source, address of a replica
+MAX_TOKENS, MAX_ELEMENTS = 1 << 32, 1 << 48  # field of a notification; more than any block has
 REDUCTION_ENTRIES: Final = 256
 
 
 class Device:
     """`n_gpus` GPUs with `experts_per_gpu` experts each under `planes` switch planes; experts are numbered GPU by GPU.
 
+    Expert `e` is local expert `e % experts_per_gpu` of GPU `e // experts_per_gpu`.
+
     | argument | meaning |
     |---|---|
+    | `n_gpus` | GPUs, 1 .. 4096 |
+    | `experts_per_gpu` | experts of each GPU; at most 65536 in all |
+    | `planes` | switch planes, at least 1 |
     | `seed` | order in which packets arrive |
     | `dtype` | element type of all payloads: int32, float32 or bfloat16 |
-    | `reduction_entries` | sessions that the reduction table of a switch port holds |
+    | `reduction_entries` | loads whose sums a switch port holds at once, at least 1; more loads evict partial sums, which stay right |
 
     | attribute | meaning |
     |---|---|
     | `told` | notifications that have arrived: (GPU, token, expert); the caller removes them |
-    | `newly_ready` | tiles whose rows have all arrived: (object, GPU, tile); the caller removes them |
+    | `newly_ready` | tiles whose rows have all arrived: (object, GPU, tile), tile = (local expert, i); the caller removes them |
     | `packets` | packets by kind, once per link that they cross |
 
-    Raises ConfigError for sizes outside the fields of a packet: 1 .. 4096 GPUs, 1 .. 65536 experts in all, and for an
-    unknown dtype.
+    Raises ConfigError for other sizes (a packet has no field for them) and for an unknown dtype.
     """
 
     def __init__(
@@ -58,9 +75,13 @@ class Device:
         dtype: str = "int32",
         reduction_entries: int = REDUCTION_ENTRIES,
     ) -> None:
+        if not all(map(is_whole, (n_gpus, experts_per_gpu, planes, reduction_entries))):
+            given = ", ".join(map(show, (n_gpus, experts_per_gpu, planes, reduction_entries)))
+            raise ConfigError(f"Device: found {given}, expected integers: GPUs, experts per GPU, planes, reduction entries")
         if not 1 <= n_gpus <= MAX_GPUS or experts_per_gpu < 1 or n_gpus * experts_per_gpu > EXPERT_LIMIT or planes < 1 or reduction_entries < 1:
             sizes = f"{n_gpus} GPUs, {experts_per_gpu} experts each, {planes} planes, {reduction_entries} reduction entries"
             raise ConfigError(f"Device: found {sizes}, expected 1 .. {MAX_GPUS} GPUs, 1 .. {EXPERT_LIMIT} experts in all, 1 plane, 1 entry")
+        n_gpus, experts_per_gpu, planes = map(index, (n_gpus, experts_per_gpu, planes))
         self.n_gpus, self.experts_per_gpu, self.planes = n_gpus, experts_per_gpu, planes
         self.n_experts, self.number = n_gpus * experts_per_gpu, number(dtype)
         self.told: deque[tuple[int, int, int]] = deque()
@@ -74,75 +95,84 @@ class Device:
         return self.network.statistics.packets
 
     def create(self, prop: DyMulticastObjectProp, n_tokens: int) -> DyMulticastObject:
-        """A new object of `n_tokens` blocks over all GPUs, after the paper's `cuDyMulticastCreate`.
+        """A new object of `n_tokens` blocks over all GPUs, after the paper's `cuDyMulticastCreate` (section III).
 
-        Every GPU that is a target must bind it before an instruction names the object.
-        Raises ConfigError for a `bsize` that is no positive multiple of 16, a `stage` other than 1 or 2, no block, and
-        more blocks than 2^47 bytes of multimem space hold.
+        Every GPU that is a target must bind the object before an instruction names it.
+        Raises ConfigError for no block, and for more blocks than 2^47 bytes of multimem space hold.
         """
-        if prop.bsize < ALIGN or prop.bsize % ALIGN:
-            raise ConfigError(f"create bsize: found {prop.bsize}, expected a positive multiple of {ALIGN}")
-        if prop.stage not in (1, 2):
-            raise ConfigError(f"create stage: found {prop.stage}, expected 1 or 2 (a packet has one stage bit)")
         stride = 1 << (prop.bsize - 1).bit_length()
         last = self._unit.objects[-1] if self._unit.objects else None
         base = -(-last.address(last.n_tokens) // stride) * stride if last else 0
-        if n_tokens < 1 or base + n_tokens * stride > SPACE:
-            raise ConfigError(f"create n_tokens: found {n_tokens}, expected 1 .. {(SPACE - base) // stride}")
-        self._unit.objects.append(DyMulticastObject(self, prop, n_tokens, base, stride))
+        if not is_whole(n_tokens) or n_tokens < 1 or base + n_tokens * stride > SPACE:
+            raise ConfigError(f"create n_tokens: found {show(n_tokens)}, expected 1 .. {(SPACE - base) // stride}")
+        self._unit.objects.append(DyMulticastObject(self, prop, index(n_tokens), base, stride))
         return self._unit.objects[-1]
 
     # ---- instructions ------------------------------------------------------------------------------------------------
 
-    def dymultimem_st(self, gpu: int, obj: DyMulticastObject, address: int, data: Array, targets: Sequence[int]) -> Handle:
-        """GPU `gpu` stores `data` into the block of every target expert. Packets move when the device runs.
+    def dymultimem_st(self, gpu: int, obj: DyMulticastObject, address: int, data: Array, targets: Sequence[int] | Array) -> Handle:
+        """GPU `gpu` stores `data` into stage 0 of the block of every target expert. Packets move when the device runs.
 
         | operand | contents |
         |---|---|
+        | `gpu` | the GPU that issues the instruction, 0 .. `n_gpus` - 1; it need not be bound |
+        | `obj` | an object of this device |
         | `address` | where to begin in the block: `obj.address(token, offset)`, a multiple of 16 |
-        | `data` | `[n_elements]` of the device's dtype, whole 16 B vectors, not past the end of the block |
-        | `targets` | at most 32767 distinct experts on GPUs where `obj` is bound; [] completes at once |
+        | `data` | `[n_elements]` array of the device's dtype, whole 16 B vectors, not past the end of the block |
+        | `targets` | list or `[n_targets]` array: at most 32767 distinct experts on bound GPUs; none: complete at once |
 
+        Returns a `Handle`; its `done` says whether all targets have the data.
         Raises IsaError with instruction, operand and GPU for any other operand. The device then sends no packet.
         """
-        self._check_gpu(ST, gpu)
+        gpu = self._gpu(ST, gpu)
+        if not isinstance(data, np.ndarray):
+            raise IsaError(f"{ST} data on GPU {gpu}: found {type(data).__name__}, expected a NumPy array of {self.number.name}")
         if data.dtype != self.number.stored:
             raise IsaError(f"{ST} data on GPU {gpu}: found dtype {data.dtype}, expected {self.number.name}")
         if data.ndim != 1:
             raise IsaError(f"{ST} data on GPU {gpu}: found shape {data.shape}, expected one dimension")
-        self._unit.check(ST, gpu, obj, address, data.size, targets)
+        listed = target_list(ST, gpu, targets)
+        address = self._unit.check(ST, gpu, obj, address, data.size, listed)
         handle = Handle(ST, gpu, np.zeros(0, self.number.stored))
-        self._unit.issue(handle, obj, address, data.tobytes(), data.nbytes, targets)
+        self._unit.issue(handle, obj, address, data.tobytes(), data.nbytes, listed)
         return handle
 
-    def dymultimem_ld_reduce(self, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> Handle:
+    def dymultimem_ld_reduce(self, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int] | Array) -> Handle:
         """GPU `gpu` reads `n_elements` of the block of every target expert and adds them, without weights.
 
         | operand | contents |
         |---|---|
+        | `gpu`, `obj` | as for `dymultimem_st` |
         | `address` | where to begin in the block: `obj.address(token, offset)`, a multiple of 16 |
         | `n_elements` | elements to read, whole 16 B vectors, not past the end of the block |
-        | `targets` | as for `dymultimem_st`; [] gives zeros |
+        | `targets` | as for `dymultimem_st`; none: the result is zeros |
 
-        The load reads the region of the object's last stage. `Handle.value` is `[n_elements]` of the device's dtype.
+        The load reads the last stage of the object: 1 of two, or 0 of one.
+        Returns a `Handle`; when `done`, its `value` is `[n_elements]` of the device's dtype.
         Floats are added in float32 and rounded at each GPU, at the switch and at `gpu`.
 
-        Raises IsaError with instruction, operand and GPU for any other operand. `run` raises IsaError for a target
-        without a store.
+        Raises IsaError with instruction, operand and GPU for any other operand. The device then sends no packet.
+        `run` raises IsaError for a target to which nobody stored the block.
         """
-        self._check_gpu(LD, gpu)
-        self._unit.check(LD, gpu, obj, address, n_elements, targets)
+        gpu = self._gpu(LD, gpu)
+        n_elements = whole(f"{LD} n_elements on GPU {gpu}", n_elements, MAX_ELEMENTS)
+        listed = target_list(LD, gpu, targets)
+        address = self._unit.check(LD, gpu, obj, address, n_elements, listed)
         handle = Handle(LD, gpu, np.zeros(n_elements, self.number.stored))
-        self._unit.issue(handle, obj, address, None, n_elements * self.number.bytes, targets)
+        self._unit.issue(handle, obj, address, None, n_elements * self.number.bytes, listed)
         return handle
 
     def notify(self, gpu: int, home: int, token: int, expert: int) -> None:
-        """GPU `gpu` tells GPU `home` that `expert` has finished `token`; (home, token, expert) arrives in `told`."""
+        """GPU `gpu` tells GPU `home` that `expert` has finished `token`; (home, token, expert) arrives in `told`.
+
+        Raises IsaError for a GPU or an expert that the device does not have, and for a token outside 32 bits.
+        """
+        gpu, home = self._gpu("notify", gpu), whole("notify home", home, self.n_gpus)
+        token, expert = whole("notify token", token, MAX_TOKENS), whole("notify expert", expert, self.n_experts)
         self.network.notify(gpu, home, token, expert, plane=token % self.planes, tag=0)
 
-    def _check_gpu(self, name: str, gpu: int) -> None:
-        if not 0 <= gpu < self.n_gpus:
-            raise IsaError(f"{name} gpu: found GPU {gpu}, expected 0 .. {self.n_gpus - 1}")
+    def _gpu(self, name: str, gpu: int) -> int:
+        return whole(f"{name} gpu", gpu, self.n_gpus)
 
     # ---- running -----------------------------------------------------------------------------------------------------
 

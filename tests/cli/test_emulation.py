@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import dysharp as ds
 from dysharp.functional.faults import KINDS
 
 SMALL = ("--gpus", "4", "--tokens", "4", "--hidden", "64", "--expert-hidden", "8")
@@ -38,6 +39,29 @@ def test_help_of_inject(dysharp):
     done = dysharp("emulate", "dysharp", "--inject", "help")
     assert done.code == 0
     assert all(kind in done.out for kind in KINDS)
+
+
+@pytest.mark.parametrize(("kind", "block"), [("evict", "no switch adds packets"), ("al-tlb", "carry addresses")])
+def test_a_fault_that_cannot_happen_says_so(dysharp, kind, block):
+    done = dysharp("emulate", "deepep", *SMALL, "--inject", kind)
+    assert done.code == 0
+    assert f"injected {kind}" in done.out
+    assert "0 times: cannot happen here: " in done.out
+    assert block in done.out
+    assert "deepep" in json.loads(dysharp("emulate", "deepep", *SMALL, "--inject", kind, "--json").out)["not_injected"][kind]
+
+
+def test_an_emulation_prints_short(dysharp):
+    done = ds.emulate("dysharp", gpus=2, tokens=2, hidden=64, inject=["duplicate"])
+    assert repr(done).count("\n") == 0
+    lines = str(done).splitlines()
+    assert len(lines) < 10
+    assert max(map(len, lines)) <= 100
+    assert lines[-1].split() == ["result", "right"]
+
+
+def test_options_reach_the_machine(dysharp):
+    assert dysharp("emulate", "dysharp", *SMALL, "--set", "dysharp.combine_window=32").code == 0
 
 
 def test_floats_and_the_order_of_the_engine(dysharp):

@@ -7,9 +7,12 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from dysharp.api.own_rows import Report
 from dysharp.api.validation import validate
 from dysharp.cli.app import cli
+from dysharp.cli.validate_text import FAMILIES, print_families, print_more, print_own_rows
 from dysharp.errors import ConfigError
+from dysharp.measured.family import all_families
 from tests.measured.csv_lines import GEMM, line, write
 
 
@@ -22,27 +25,104 @@ def test_command(tmp_path):
     assert set(fields) >= {"groups", "overall", "families", "fitted_constants", "unsupported"}
     assert set(fields["groups"][0]) >= {"family", "kind", "system", "hardware", "n", "mape", "median_ape", "p90_ape", "bias"}
     assert set(fields["overall"]) >= {"n", "median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape"}
+    assert [row["id"] for row in fields["rows"]] == ["a-1", "a-2"]
     shown = run.invoke(cli, ["validate", "--data", str(path), "--groups", "--plot", str(tmp_path / "a.svg"), "--page", str(tmp_path / "a.md")])
     assert "dense-gemm" in shown.stdout
     assert (tmp_path / "a.svg").stat().st_size > 1000
     assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --hold-out")
 
 
-def test_command_says_which_rows_it_left_out(tmp_path):
+OWN_ROWS = """\
+mine.csv: 5 rows, 3 predicted
+
+id   what             measured  predicted  unit    error %  usual %  note
+d-1  deepep-dispatch       620      481.2  us        -22.4       13
+g-1  dense-gemm           1200       1331  TFLOPS    +10.9        -
+w-1  dense-gemm             12         10  us        -16.7       14  weak: its error is in no mean
+
+rows without a prediction
+id   why
+s-1  nothing predicts the kind 'routing_stat' of the system 'x'
+a-4  no packaged GPU of this kind
+
+what: the kind of measurement; the list below says what it is
+error: predicted over measured, minus 1
+usual: nine of ten public measurements of this kind on this GPU are predicted within this error; -
+  where there are none
+your own constants: dysharp calibrate mine.csv -o mine.toml fits them, where the rows determine them
+
+"""
+FAMILY_TABLE = """\
+                                                                            median  nine of ten
+what             that is                              in scope  predicted  error %     within %
+deepep-dispatch  Dispatch of DeepEP's normal kernels         1          1     22.4         22.4
+hybrid-ep        Hybrid-EP's kernels                        40         38      9.1         21.0
+
+in scope: rows of NVIDIA GPUs in one NVLink domain that a prediction is promised for
+median error: distance of the prediction from the measured value, in percent of the measured value
+not used for error bars: hybrid-ep
+2 rows have no prediction. 2: no packaged GPU of this kind
+more: --groups (every group, the worst rows, all reasons), --bars (limits that each version of
+  dysharp keeps)
+your own rows: --data FILE.csv
+"""
+
+
+def report() -> Report:
+    """Three rows with a prediction, one of them judged apart, and two without."""
+    keys = ("id", "family", "measured", "predicted", "unit", "error", "usual", "note")
+    rows = [
+        ("d-1", "deepep-dispatch", 620.0, 481.2, "us", -22.4, 13.0, ""),
+        ("g-1", "dense-gemm", 1200.0, 1331.0, "TFLOPS", 10.9, None, ""),
+        ("s-1", "", 43.0, None, "bits", None, None, "nothing predicts the kind 'routing_stat' of the system 'x'"),
+        ("w-1", "dense-gemm", 12.0, 10.0, "us", -16.7, 14.0, "weak: its error is in no mean"),
+        ("a-4", "dense-gemm", 43.0, None, "us", None, None, "no packaged GPU of this kind"),
+    ]
+    family = {"family": "deepep-dispatch", "n_rows": 1, "n": 1, "median_ape": 22.4, "p90_ape": 22.4}
+    beyond = {"family": "hybrid-ep", "system": "all", "n_rows": 40, "n": 38, "median_ape": 9.1, "p90_ape": 21.0}
+    missing = {"reason": "no packaged GPU of this kind", "n": 2}
+    return Report([], [family], [], [], {}, [missing], [], [], beyond=[beyond], rows=[dict(zip(keys, row, strict=True)) for row in rows])
+
+
+def stripped(text: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def test_own_rows_as_text(capsys):
+    print_own_rows(report(), "mine.csv")
+    assert stripped(capsys.readouterr().out) == OWN_ROWS
+
+
+def test_kinds_of_measurements_as_text(capsys):
+    print_families(report())
+    print_more(report(), own=False)
+    assert stripped(capsys.readouterr().out) == FAMILY_TABLE
+
+
+def test_every_family_has_a_text():
+    assert set(FAMILIES) >= set(all_families())
+
+
+def test_own_rows_come_first_and_bars_on_request(tmp_path):
     path = write(tmp_path)
     odd = line("a-3", kind="routing_stat", metric="entropy", unit="bits")
-    path.write_text(path.read_text() + f"{odd}\n{line('a-4').replace('H100-SXM', '8xMI300X')}\n")
+    bare = line("b-1", kind="kernel_launch", system="torch add", config={"timing": "eager"}, value=4)
+    path.write_text(path.read_text() + f"{odd}\n{line('a-4').replace('H100-SXM', '8xMI300X')}\n{bare}\n")
     run = CliRunner()
     shown = run.invoke(cli, ["validate", "--data", str(path)]).stdout
-    assert "all 2 rows with a prediction" in shown
-    assert "2 rows without a prediction; 0 count against coverage" in shown
-    for part in ("not of a family that is predicted", "routing_stat", "a-3", "no packaged GPU of this kind", "a-4"):
+    assert shown.splitlines()[0].endswith("5 rows, 2 predicted")
+    assert max(map(len, shown.replace(str(path), "m.csv").splitlines())) <= 100
+    for part in ("'routing_stat'", "a-3", "no packaged GPU of this kind", "a-4", "`dysharp calibrate` reads it"):
         assert part in shown
+    assert "macro median" not in shown
+    for flag in ("--bars", "--groups"):
+        assert "macro median error" in run.invoke(cli, ["validate", "--data", str(path), flag]).stdout
     every = run.invoke(cli, ["validate", "--data", str(path), "--groups"]).stdout
-    assert "routing_stat" in every
+    assert "all 2 rows with a prediction" in every
+    assert "3 rows without a prediction; 0 count against coverage" in every
     page = tmp_path / "a.md"
     run.invoke(cli, ["validate", "--data", str(path), "--page", str(page)])
-    assert "1 more measurements belong to no family: routing_stat 1." in page.read_text()
+    assert "2 more measurements belong to no family: " in page.read_text()
 
 
 def test_own_constants_are_judged(tmp_path):

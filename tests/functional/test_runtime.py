@@ -12,6 +12,7 @@ import pytest
 from dysharp.errors import ConfigError, DysharpError, EmulationMismatch, IsaError
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
 from dysharp.functional.megakernel import megakernel
+from dysharp.functional.multicast import LD, ST
 from dysharp.functional.numbers import number
 from dysharp.functional.runtime import Device, DyMulticastObject, DyMulticastObjectProp
 
@@ -83,6 +84,26 @@ def test_packets_on_the_wire() -> None:
     device.run()
     read = {"dymultimem.ld_reduce": 3, "dymultimem.ld_reduce replica": 6, "response": 6, "result": 3}
     assert device.packets == replicas | read
+
+
+def test_numpy_scalars_and_arrays_are_operands() -> None:
+    device = Device(np.int64(GPUS), np.int32(LOCAL))
+    obj = device.create(DyMulticastObjectProp(bsize=np.int64(HIDDEN * 4)), np.int64(4))
+    for gpu in np.arange(GPUS):
+        obj.bind(gpu, np.full(LOCAL, 4))
+    expert = np.array([[1, 4], [0, 5]])
+    store = device.dymultimem_st(np.int64(1), obj, obj.address(np.int64(1)), row(3), targets=expert[1])
+    device.run()
+    assert store.done
+    assert obj.layout(np.int64(2), np.int64(1)) == [1]
+    assert obj.is_ready(0, (np.int64(0), np.int64(0))) is False
+    obj.memory(np.int64(0), np.int64(1), np.int64(0))[0] = row(10)
+    obj.memory(2, 1, 1)[0] = row(200)
+    load = device.dymultimem_ld_reduce(np.uint8(1), obj, obj.address(1), np.int64(HIDDEN), targets=expert[1])
+    none = device.dymultimem_st(0, obj, obj.address(0), row(1), expert[1][:0])
+    device.run()
+    assert (load.value == row(10) + row(200)).all()
+    assert none.done
 
 
 def test_empty_list_is_complete_at_issue() -> None:
@@ -222,12 +243,41 @@ REFUSED: dict[str, tuple[St, str]] = {
     ),
     "gpu": (
         lambda d, o: d.dymultimem_st(3, o, o.address(0), row(0), [0]),
-        "dymultimem.st gpu: found GPU 3, expected 0 .. 2",
+        "dymultimem.st gpu: found 3, expected 0 .. 2",
     ),
     "other device": (
         lambda d, o: Device(GPUS, LOCAL).dymultimem_st(0, o, o.address(0), row(0), [0]),
         "dymultimem.st object on GPU 0: found one of another device, expected one of this device",
     ),
+    "array of two dimensions": (
+        lambda d, o: d.dymultimem_st(0, o, o.address(0), row(0), np.array([[0, 1], [2, 3]])),
+        "dymultimem.st targets on GPU 0: found [[0, 1], [2, 3]], expected a list or a one-dimensional array of experts",
+    ),
+    "one number": (
+        lambda d, o: d.dymultimem_ld_reduce(0, o, o.address(0), 4, 3),
+        "dymultimem.ld_reduce targets on GPU 0: found 3, expected a list or a one-dimensional array of experts",
+    ),
+    "experts as floats": (
+        lambda d, o: d.dymultimem_st(0, o, o.address(0), row(0), np.array([0.0, 1.0])),
+        "dymultimem.st targets on GPU 0: found np.float64(0.0), expected integers",
+    ),
+    "data as a list": (
+        lambda d, o: d.dymultimem_st(0, o, o.address(0), [0, 1, 2, 3], [0]),
+        "dymultimem.st data on GPU 0: found list, expected a NumPy array of int32",
+    ),
+    "address as a float": (
+        lambda d, o: d.dymultimem_st(0, o, 16.0, row(0), [0]),
+        "dymultimem.st address on GPU 0: found 16.0, expected an integer (obj.address(token))",
+    ),
+    "elements as a float": (
+        lambda d, o: d.dymultimem_ld_reduce(0, o, o.address(0), 4.0, [0]),
+        "dymultimem.ld_reduce n_elements on GPU 0: found 4.0, expected an integer",
+    ),
+    "no object": (
+        lambda d, o: d.dymultimem_st(0, 5, 0, row(0), [0]),
+        "dymultimem.st object on GPU 0: found int, expected a DyMulticastObject",
+    ),
+    "notify": (lambda d, o: d.notify(0, 7, 0, 0), "notify home: found 7, expected 0 .. 2"),
     "unbound": (
         lambda d, o: d.dymultimem_st(0, new := d.create(o.prop, 1), new.address(0), row(0), [3]),
         "dymultimem.st targets on GPU 0: found expert 3 on GPU 1, expected a GPU where the object is bound",
@@ -269,13 +319,20 @@ def test_read_of_what_nobody_wrote() -> None:
     [
         (lambda: Device(0, 1), "Device: found 0 GPUs, 1 experts each, 18 planes, 256 reduction entries, expected 1 .. 4096 GPUs"),
         (lambda: Device(2, 1, dtype="float33"), "dtype 'float33': unknown"),
-        (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=24), 1), "create bsize: found 24, expected a positive multiple of 16"),
-        (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=32, stage=3), 1), "create stage: found 3, expected 1 or 2"),
+        (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=24), 1), "DyMulticastObjectProp bsize: found 24, expected a"),
+        (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=32, stage=3), 1), "DyMulticastObjectProp stage: found 3, expected 1 or 2"),
         (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=32), 0), "create n_tokens: found 0, expected 1 .. 4398046511104"),
         (lambda: bound(Device(2, 1)).bind(0, [1]), "bind gpu: found GPU 0 bound already, expected one bind per GPU"),
         (lambda: bound(Device(2, 1)).bind(2, [1]), "bind gpu: found 2, expected 0 .. 1"),
         (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=32), 1).bind(0, [1, 1]), "bind nactive on GPU 0: found [1, 1], expected 1 counts"),
-        (lambda: bound(Device(2, 1)).memory(0, 2, 0), "memory: found GPU 0, stage 2, local expert 0, expected a bound GPU"),
+        (lambda: DyMulticastObjectProp(bsize=0, stage=7), "DyMulticastObjectProp bsize: found 0, expected a positive multiple of 16 (bytes)"),
+        (lambda: bound(Device(2, 1)).memory(0, 2, 0), f"memory stage: found 2, expected 0 (written by {ST}) or 1 (read by {LD})"),
+        (lambda: bound(Device(2, 1)).memory(2, 0, 0), "memory gpu: found 2, expected a GPU that has bound the object (bound: 0, 1)"),
+        (lambda: bound(Device(2, 4)).memory(1, 0, 5), "memory local_expert: found 5, expected 0 .. 3 (expert % 4)"),
+        (lambda: bound(Device(2, 1)).layout(3, 0), "layout gpu: found 3, expected a GPU that has bound the object (bound: 0, 1)"),
+        (lambda: bound(Device(2, 1)).is_ready(0, 1), "is_ready tile: found 1, expected (local expert, number of the tile)"),
+        (lambda: bound(Device(2, 1)).gemm1_done(0, (0, 1)), "gemm1_done tile: found number 1, expected 0 .. 0: local expert 0 on GPU 0 has 4 rows"),
+        (lambda: Device(2.0, 1), "Device: found 2.0, 1, 18, 256, expected integers"),
         (lambda: megakernel(Device(2, 4, dtype="float32"), *layer("int32")), "megakernel tokens: found int32 of shape (50, 64), expected float32"),
         (lambda: megakernel(Device(2, 2), *layer("int32")), "megakernel experts: found 8, expected the device's 4"),
     ],

@@ -21,8 +21,8 @@ def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
     the result does not reach `block`. Inputs and outputs have the shapes of `block`, in float32 or bfloat16 on the CPU.
     Gradients reach the inputs, the router (through the gate weights) and the expert weights and biases.
 
-    Raises ConfigError if torch is missing, if transformers is older than 5, if `block` has no submodule `experts`, and
-    if such a submodule has an unknown layout or other arguments than hidden states, expert ids and gate weights.
+    Raises ConfigError if torch is missing, if transformers is older than 5, if `block` has no submodule `experts`, if
+    `block` is wrapped already, and if such a submodule has an unknown layout or other arguments than hidden states, expert ids and gate weights.
     """
     require_torch()
     if type(block).__module__.startswith("transformers."):
@@ -33,6 +33,9 @@ def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
     if not places:
         children = ", ".join(n for n, _ in block.named_children()) or "none"
         raise ConfigError(f"{type(block).__name__}: found no submodule named experts among {children}, expected a MoE block")
+    for name, module in places.items():
+        if isinstance(module, MachineExperts):
+            raise ConfigError(f"{type(block).__name__}.{name}: found experts that are wrapped already, expected a block that was never wrapped")
     twins: dict[int, torch.nn.Module] = {id(m): MachineExperts(m, machine, f"{type(block).__name__}.{n}") for n, m in places.items()}
     return _twin(block, twins)
 

@@ -16,6 +16,7 @@ import torch
 from dense_machine import DenseMachine
 from torch import nn
 
+import dysharp
 from dysharp.errors import ConfigError
 from dysharp.functional.torch import ModuleExperts, extra, make_block, wrap
 
@@ -79,6 +80,21 @@ def test_a_norm_or_parameters_behind_the_experts() -> None:
 def test_a_block_without_experts() -> None:
     with pytest.raises(ConfigError, match="Sequential: found no submodule named experts among 0, 1, expected a MoE block"):
         wrap(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), DenseMachine())
+
+
+def test_wrap_refuses_at_once() -> None:
+    block = make_block("mixtral", **SIZES)
+    with pytest.raises(ConfigError, match=r"MixtralSparseMoeBlock\.experts: found experts that are wrapped already"):
+        wrap(wrap(block, DenseMachine()), DenseMachine())
+    for settings, text in (
+        ({"system": "deep-ep"}, "system 'deep-ep': unknown"),
+        ({"system": "deepep", "options": {"n_sn": 8}}, 'option deepep.n_sn: unknown; did you mean "n_sm"'),
+        ({"order": "randon"}, "order 'randon': unknown"),
+        ({"gpus": 0}, "found 0"),
+        ({"machine": DenseMachine(), "gpus": 8}, "wrap: found a machine and gpus, expected one"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            dysharp.wrap(block, **settings)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

@@ -1,0 +1,129 @@
+"""What each option means, which values it takes, and where it has an effect; a warning for an option without effect."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.api.options import STEPS, option_choices
+from dysharp.specs import Choice, Cluster
+from dysharp.systems import System, is_real
+from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
+from dysharp.systems.registry import FORMS
+
+EVERYWHERE, REAL_FORM = "everywhere", "real form"
+"""Where an option has an effect. Real form: on hw-* clusters, unless `form=paper`."""
+TRUTH = "true, false"
+WINDOW = "tokens of one source GPU that may be in {} at once; 0: as many as keep the links busy and fit the tables"
+ROWS = "format of token rows in Dispatch; rows: the model's own type"
+
+FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an effect)
+    "form": ("software costs; paper: none; real: those of the released kernels; auto: real on hw-* clusters", EVERYWHERE),
+    "n_sm": ("SMs of the communication kernels", REAL_FORM),
+    "chunk": ("neighbouring tokens that one SM takes at a time", REAL_FORM),
+    "permute": ("the kernels sort rows by expert; false: rows keep their order", REAL_FORM),
+    "sides": ("kernels that only write to other GPUs (one), or that also wait for receivers (two)", REAL_FORM),
+    "cast": ("the input is quantised before the kernel", REAL_FORM),
+    "dispatch": (ROWS, EVERYWHERE),
+    "combine": ("format of the experts' results in Combine; rows: the model's own type", EVERYWHERE),
+    "weights": ("format of the experts' weights; model: the type of the model's GEMMs", EVERYWHERE),
+    "gemms": ("GEMMs of a library, or of a fused kernel; auto: the faster of both on hw-* clusters, else library", EVERYWHERE),
+    "compute": ("false leaves the GEMMs out: communication alone", EVERYWHERE),
+    "dispatch_window": (WINDOW.format("Dispatch"), EVERYWHERE),
+    "combine_window": (WINDOW.format("Combine"), EVERYWHERE),
+}
+VALUES: dict[str, str] = {  # of options that are the same in every system
+    "form": ", ".join(FORMS),
+    "sides": ", ".join(SIDES),
+    "weights": ", ".join(WEIGHT_FORMATS),
+    "chunk": "1 token or more",
+}
+OF_SYSTEM: dict[str, str] = {"trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
+FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALUE
+    "n_planes": "switch chips between the GPUs",
+    "speedup": "crossbar lanes into and out of a switch port",
+    "stripe": "how packets choose links: rotating, even, hash",
+    "channels": "groups of virtual channels: two (requests, answers), class (one per traffic class), one",
+    "cycle_ps": "time that dynamic routing and summing add, ps",
+    "reduction_entries": "sums that a switch port holds at once; 0: no limit",
+    "reduction_timeout_ps": "a sum leaves the table after this time without data, ps; 0: never",
+    "al_entries": "entries of the AL TLB of a GPU; 0: no limit",
+    "al_mshrs": "misses of an AL TLB under way at once; 0: no limit",
+    "al_miss_ps": "time of one read of the AL Table from GPU memory, ps",
+    "al_banks": "banks of the AL TLB; 0: no limit",
+    "al_bank_ps": "time between two lookups of a bank, ps",
+    "queue_entries": "entries of the MultimemQ of a GPU; 0: no limit",
+    "fetch_ps": "time in which a target list is fetched, ps",
+    "answer_entries": "requests per link whose answers have not left; 0: no limit",
+    "n_vcs": "virtual channels per group",
+    "vc_flits": "flits of a virtual channel; 0: no limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OptionHelp:
+    """One option of one system.
+
+    `name`: "system.option". `value`: the default. `values`: what it may be, as text. `effect`: `EVERYWHERE` or
+    `REAL_FORM`. `choice`: the choice that gives default and range; None without one.
+    """
+
+    name: str
+    value: Any
+    values: str
+    meaning: str
+    effect: str
+    choice: Choice | None
+
+
+def options_help(system: System) -> list[OptionHelp]:
+    """The options of a system, in the order of its declaration."""
+    defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
+    choices = option_choices(system)
+    done = []
+    for field, default in defaults.items():
+        meaning, effect = FIELDS.get(field, ("see the documentation of the system", EVERYWHERE))
+        rule = choices[field]
+        done.append(OptionHelp(f"{system.name}.{field}", default, _values(system, field, default, rule), meaning, effect, rule))
+    return done
+
+
+def _values(system: System, field: str, default: Any, rule: Choice | None) -> str:
+    name = f"{system.name}.{field}"
+    if rule is not None:
+        return range_text(rule, STEPS.get(name, 1))
+    if isinstance(default, bool):
+        return TRUTH
+    if field == "gemms":
+        return ", ".join(("auto", *system.gemm_variants))
+    if field in ("dispatch", "combine"):
+        return OF_SYSTEM.get(name, ", ".join(system.row_formats))
+    return OF_SYSTEM.get(name, VALUES.get(field, "-"))
+
+
+def range_text(rule: Choice, step: int = 1) -> str:
+    """The range of a number with its unit, or the words."""
+    if rule.alternatives:
+        return ", ".join(rule.alternatives)
+    automatic = "" if rule.automatic is None else f", or {rule.automatic}"
+    return f"{rule.low} to {rule.high} {rule.unit}".rstrip() + automatic + (", an even number" if step == 2 else "")
+
+
+def without_effect(system: System, options: Any, cluster: Cluster) -> Sequence[str]:
+    """A warning for each option with another value than its default that changes nothing in this run."""
+    if not system.has_real_form or is_real(options.form, cluster):
+        return ()
+    defaults = {f.name: f.default for f in dataclasses.fields(options)}
+    changed = {name: value for name, value in dataclasses.asdict(options).items() if value != defaults[name]}
+    remedy = "form=real has them" if cluster.gpu else "hw-* clusters have them"
+    return [
+        f"{system.name}.{name}={_shown(value)} has no effect: {system.name} runs in its paper form here, without software costs; {remedy}"
+        for name, value in changed.items()
+        if FIELDS.get(name, ("", EVERYWHERE))[1] == REAL_FORM
+    ]
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,186 @@
+"""A report of `validate` as text: a user's rows, errors per kind of measurement, and the maintainers' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dysharp.cli.output import console, plain_table, print_lines
+
+if TYPE_CHECKING:
+    from dysharp.api.own_rows import Report
+
+FAMILIES = {
+    "deepep-dispatch": "Dispatch of DeepEP's normal kernels",
+    "deepep-combine": "Combine of DeepEP's normal kernels",
+    "deepep-ll": "DeepEP's low-latency kernels",
+    "trtllm-a2a": "TensorRT-LLM's all-to-all over NVLink",
+    "nccl": "NCCL's collectives above 1 MiB",
+    "dense-gemm": "dense GEMMs of a library",
+    "grouped-gemm": "grouped GEMMs of experts",
+    "fused-layer": "MoE layers in one kernel (Mega MoE)",
+    "layer": "MoE layers of several kernels",
+    "inswitch-allreduce": "all-reduces in the switch",
+    "custom-allreduce": "all-reduces between peers",
+    "hybrid-ep": "Hybrid-EP's kernels",
+}
+"""What was measured, by family of measurements."""
+MOST_ROWS = 100
+MOST_REASONS = 3
+
+
+def print_own_rows(done: Report, data: str) -> None:
+    """The rows with a prediction, then the rows without and why, then what the columns mean."""
+    told = [row for row in done.rows if row["error"] is not None]
+    print_lines([f"{data}: {len(done.rows)} rows, {len(told)} predicted", ""])
+    notes = any(row["note"] for row in told)
+    headings = ("id", "what", "measured", "predicted", "unit", "error %", "usual %", *(["note"] * notes))
+    cells = [
+        (row["id"], row["family"], *(_number(row[key]) for key in ("measured", "predicted")), row["unit"], f"{row['error']:+.1f}",
+         _number(row["usual"], 0), *([row["note"]] * notes))
+        for row in told[:MOST_ROWS]
+    ]  # fmt: skip
+    table = plain_table(headings, cells, left=2)
+    for column in table.columns:
+        column.justify = "left" if column.header in ("id", "what", "unit", "note") else "right"
+    console().print(table)
+    rest = [row for row in done.rows if row["error"] is None]
+    if rest:
+        print_lines(["", "rows without a prediction"])
+        console().print(plain_table(("id", "why"), [(row["id"], row["note"]) for row in rest[:MOST_ROWS]], left=2))
+    more = max(len(told), len(rest)) > MOST_ROWS
+    print_lines(
+        [
+            "",
+            *([f"the first {MOST_ROWS} rows of a kind are printed; --json has all"] if more else []),
+            "what: the kind of measurement; the list below says what it is",
+            "error: predicted over measured, minus 1",
+            "usual: nine of ten public measurements of this kind on this GPU are predicted within this error; - where there are none",
+            *([f"your own constants: dysharp calibrate {data} -o mine.toml fits them, where the rows determine them"] if told else []),
+            "",
+        ]
+    )
+
+
+def print_families(done: Report) -> None:
+    """Per kind of measurement: how many are predicted, and how well."""
+    beyond = [row for row in done.beyond if row["system"] == "all" and row["n"]]
+    cells = [
+        (row["family"], FAMILIES.get(row["family"], ""), str(row["n_rows"]), str(row["n"]), _number(row["median_ape"], 1), _number(row["p90_ape"], 1))
+        for row in (*done.families, *beyond)
+    ]
+    table = plain_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), cells, left=2)
+    table.columns[0].no_wrap = True
+    console().print(table)
+    lines = ["", "in scope: rows of NVIDIA GPUs in one NVLink domain that a prediction is promised for"]
+    lines.append("median error: distance of the prediction from the measured value, in percent of the measured value")
+    if beyond:
+        lines.append(f"not used for error bars: {', '.join(row['family'] for row in beyond)}")
+    print_lines(lines)
+
+
+def print_more(done: Report, *, own: bool) -> None:
+    """Why rows have no prediction, in short, and where more is."""
+    missing: dict[str, int] = {}
+    for row in done.unsupported:
+        missing[row["reason"]] = missing.get(row["reason"], 0) + row["n"]
+    frequent = sorted(missing, key=lambda reason: -missing[reason])
+    lines = []
+    if frequent and not own:
+        shown = "; ".join(f"{missing[reason]}: {reason}" for reason in frequent[:MOST_REASONS])
+        more = f"; and {len(frequent) - MOST_REASONS} more reasons" if len(frequent) > MOST_REASONS else ""
+        lines.append(f"{sum(missing.values())} rows have no prediction. {shown}{more}")
+    lines.append("more: --groups (every group, the worst rows, all reasons), --bars (limits that each version of dysharp keeps)")
+    if not own:
+        lines.append("your own rows: --data FILE.csv")
+    print_lines(lines)
+
+
+def print_bars(done: Report, groups: bool) -> None:
+    """The maintainers' tables: coverage, bars, hold-out, why rows have no prediction; with `groups` the rest too."""
+    from dysharp.measured.validation import by_reason
+
+    _print(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias"))
+    micro = done.overall
+    if micro["n"]:
+        click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
+    _print(done.bars, ("name", "value", "bar", "holds"))
+    if done.parts:
+        click.echo("whole layers by part: host where its launches take more than half of the time, else device")
+        _print(done.parts, PART_KEYS)
+    if done.apart:
+        click.echo("judged apart: predicted, but in no mean, bar or fit")
+        _print(done.apart, APART_KEYS)
+    if done.forms:
+        _print(done.forms, FORM_KEYS)
+    if done.beyond:
+        click.echo("beyond the bars: in no mean, coverage or bar")
+        _print([row for row in done.beyond if groups or row["system"] == "all"], BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
+    reasons = by_reason(done.unsupported)
+    if reasons:
+        counted = sum(row["counted"] for row in reasons)
+        click.echo(f"{sum(row['n'] for row in reasons)} rows without a prediction; {counted} count against coverage")
+    if reasons and not groups:
+        _print([row | {"kinds": _few(row["kinds"]), "ids": _few(row["ids"])} for row in reasons], ("reason", "n", "kinds", "ids"))
+    if groups:
+        _print([row | {"ids": _few(row["ids"])} for row in done.unsupported], ("family", "kind", "system", "hardware", "n", "reason", "ids"))
+        _print(done.groups, ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "bias"))
+        _print(done.regimes, REGIME_KEYS)
+        _print(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"))
+        _print(done.worst, ("id", "hardware", "measured", "predicted", "unit", "error"))
+        _print(done.fitted_constants, ("name", "value", "unit", "seen_by", "meaning"))
+        _print(done.counted_numbers, COUNTED_KEYS)
+    click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
+
+
+def print_hold_out(done: Report) -> None:
+    """Errors with whole shapes or GPUs held out, and constants that a fold does not see."""
+    click.echo("held out: errors with constants that were fitted without the group, beside those of the fit to all rows")
+    _print(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))
+    _print(done.borrowed, BORROWED_KEYS)
+
+
+PART_KEYS = ("family", "part", "n", "median_ape", "p90_ape", "bias")
+APART_KEYS = ("family", "group", "n", "median_ape", "p90_ape", "bias")
+BORROWED_KEYS = ("by", "held_out", "constant", "from")
+COUNTED_KEYS = ("module", "name", "count", "text")
+REGIME_KEYS = ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias")
+BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias")
+FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
+_LEFT = (
+    *("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids"),
+    *("group", "part", "regime", "predicted_as", "module", "text", "constant", "from"),
+)
+
+
+def cell(value: Any) -> str:
+    """A value of a report as text."""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _number(value: float | None, digits: int | None = None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if digits is None else f"{value:.{digits}f}"
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
+
+
+def _print(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for key in keys:
+        table.add_column(key, justify="left" if key in _LEFT else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row[key]) for key in keys))
+    console().print(table)
+    click.echo()
