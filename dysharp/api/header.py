@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dysharp.analysis.surroundings import host_line
+from dysharp.api.phase import Phase
 from dysharp.api.request import DIRECTIONS
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
 
 
-def header_of(workload: Workload) -> tuple[str, ...]:
+def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
     """Workload, routing, machine and its assumptions, notes, and where the numbers have been validated."""
     request, routing = workload.request, workload.routing
     model, cluster = request.model, request.cluster
@@ -18,10 +18,9 @@ def header_of(workload: Workload) -> tuple[str, ...]:
     sent = "; Dispatch in FP8" if model.dispatch_format == "fp8" else ""
     lines = [
         f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
-        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {DIRECTIONS[request.direction]}{sent}",
+        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
         f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
-        *((host_line(cluster),) if cluster.family == "hw" else ()),
         *(f"note: {note}" for note in routing.notes),
     ]
     if routing.placement.note:
