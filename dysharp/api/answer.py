@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dysharp.api.prediction import KNOB, Predicted
+from dysharp.api.formats import KNOB
+from dysharp.api.prediction import Predicted
 from dysharp.api.what_if import WhatIf
 from dysharp.systems import get_system
 
@@ -56,7 +57,7 @@ def _run_line(best: Predicted, ties: Sequence[Predicted]) -> str:
     text = f"Run {best.system}: {best.time_us:.0f} us per layer, {judged}. Settings: {settings_of(best)}."
     if ties:
         names = ", ".join(_short(entry) for entry in ties)
-        text += f" Not slower for certain: {names} (error bars overlap)."
+        text += f" May be as fast (error bars overlap): {names}."
     return text
 
 
@@ -71,7 +72,7 @@ def _limit_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
     shares = fused or {PARTS.get(name, name): us for name, us in best.parts_us().items()}
     parts = ", ".join(f"{name} {us / best.time_us:.0%}".replace("%", " %") for name, us in sorted(shares.items(), key=lambda part: -part[1]))
     row = best.row
-    busy = f"{resource_words(row.bound_resource)} is busy for {row.bound_us / row.time_us:.0%} of the layer".replace("%", " %")
+    busy = f"{resource_words(row.bound_resource)}, the busiest resource, works for {row.bound_us / row.time_us:.0%} of the layer".replace("%", " %")
     free = next((entry.predicted.time_us for entry in changes if get_system(entry.predicted.system).bound), None)
     least = "" if free is None else f" Free communication would leave {free:.0f} us."
     return f"Limit: {parts} of the layer; {busy}.{least}"

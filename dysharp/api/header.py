@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.api.formats import formats_of
 from dysharp.api.phase import Phase
-from dysharp.api.request import DIRECTIONS
+from dysharp.api.request import DIRECTIONS, Request
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
+
+
+def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> tuple[str, ...]:
+    """One line with the settings of a system on an hw cluster; () on other clusters."""
+    if request.cluster.family != "hw":
+        return ()
+    return (f"{system}: {form} form, {formats_of(system, options, request.model)}",)
 
 
 def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:

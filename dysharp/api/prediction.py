@@ -10,6 +10,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
+from dysharp.api.formats import KNOB, formats_of, weights_of
 from dysharp.api.jobs import Job, run_jobs
 from dysharp.api.options import Value
 from dysharp.api.progress import Step
@@ -20,13 +21,12 @@ from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
-from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
 
-KNOB = "n_sm"
-"""The option with the number of SMs of communication kernels."""
 WHOLE_ROWS = 300_000
 """(token, expert) rows up to which all tokens of a layer are simulated. `LEADING_ROWS`: rows of the leading tokens of a larger layer."""
 LEADING_ROWS = 75_000
+STEP_SHARE, GROWTH = 0.1, 1.1
+"""An operator with more than this share of the layer must take this many times as long when the leading tokens double."""
 SEARCH_ROWS = 20_000
 """Rows of the leading tokens with which numbers of SMs are compared."""
 
@@ -193,7 +193,14 @@ class AdviceRuns:
 
     def predict(self, jobs: Sequence[Job]) -> list[Predicted | ConfigError]:
         """The prediction of each job, or the error with which it is refused."""
-        return [rows if isinstance(rows, ConfigError) else self._predicted(job, rows) for job, rows in zip(jobs, self.rows(jobs), strict=True)]
+        done: list[Predicted | ConfigError] = []
+        for job, rows in zip(jobs, self.rows(jobs), strict=True):
+            if not isinstance(rows, ConfigError) and len(rows) > 1 and (operator := does_not_grow(*rows[-2:])):
+                tokens = " and ".join(str(row.tokens_per_gpu) for row in rows[-2:])
+                done.append(ConfigError(f"no estimate from few tokens: {operator} takes as long for {tokens} tokens; `dysharp run` has all"))
+            else:
+                done.append(rows if isinstance(rows, ConfigError) else self._predicted(job, rows))
+        return done
 
     def _predicted(self, job: Job, rows: tuple[Row, ...]) -> Predicted:
         workload, row = job.workload, rows[-1]
@@ -209,7 +216,7 @@ class AdviceRuns:
             row=row,
             before=before,
             tokens=request.tokens,
-            formats=formats_of(row, request.model),
+            formats=formats_of(row.system, row.options, request.model),
             typical=None if trust.typical is None else trust.typical + unsettled,
             wide=None if trust.wide is None else trust.wide + unsettled,
             families=trust.families,
@@ -217,6 +224,17 @@ class AdviceRuns:
             has_eager=eager_is_known(row),
             tried={},
         )
+
+
+def does_not_grow(before: Row, row: Row) -> str:
+    """The operator whose time does not grow from `before` to `row`, which has more tokens; "" = none.
+
+    Such an operator works in steps, for example a wave of chunks. Few tokens then say nothing about many.
+    """
+    for name in ("dispatch", "combine"):
+        if row.path_us[name] > STEP_SHARE * row.time_us and row.path_us[name] < GROWTH * before.path_us[name]:
+            return name.capitalize()
+    return ""
 
 
 def _unsettled(rows: tuple[Row, ...], tokens: int) -> float:
@@ -228,25 +246,5 @@ def _unsettled(rows: tuple[Row, ...], tokens: int) -> float:
 
 
 def _numerics_warning(row: Row, model: Model) -> tuple[str, ...]:
-    weights = _weights(row)
+    weights = weights_of(row.system, row.options)
     return (f"weights in {weights} instead of the model's {model.gemm_dtype.upper()}: numerics change",) if weights else ()
-
-
-def formats_of(row: Row, model: Model) -> str:
-    """Formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs".
-
-    Raises ConfigError for a value of `sides`, `dispatch`, `combine` or `weights` that `systems.building.formats` does not have.
-    """
-    own = {1: "FP8", 2: "BF16", 4: "FP32"}.get(model.element_bytes, f"{model.element_bytes} B per value")
-    options, weights = row.options, _weights(row)
-    parts = [format_of(f"{row.system}.sides", options["sides"], SIDES)] if "sides" in options else []
-    for name in ("dispatch", "combine"):
-        printed = format_of(f"{row.system}.{name}", options.get(name, "rows"), ROW_FORMATS).printed
-        parts.append(f"{name.capitalize()} {printed or own}")
-    parts += [f"weights {weights}"] if weights else []
-    return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
-
-
-def _weights(row: Row) -> str:
-    """The printed format of the weights; "" = the type of the model's GEMMs."""
-    return format_of(f"{row.system}.weights", row.options.get("weights", "model"), WEIGHT_FORMATS).printed

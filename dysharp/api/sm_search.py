@@ -8,7 +8,8 @@ from dysharp.analysis import Row
 from dysharp.api.candidates import sms_to_try
 from dysharp.api.jobs import Job
 from dysharp.api.options import Value
-from dysharp.api.prediction import KNOB, SEARCH_ROWS, AdviceRuns, extended, leading_sizes
+from dysharp.api.formats import KNOB
+from dysharp.api.prediction import SEARCH_ROWS, AdviceRuns, does_not_grow, extended, leading_sizes
 from dysharp.errors import ConfigError
 from dysharp.systems import System
 
@@ -29,17 +30,19 @@ def edge_of(chosen: int, tried: Sequence[int]) -> str:
 def search_sms(runs: AdviceRuns, systems: Mapping[str, System], options: Mapping[str, Mapping[str, Value]]) -> dict[str, dict[int, float]]:
     """{system: {number of SMs: layer time in us}} of the systems whose number is not given.
 
-    Large layers are compared by their leading tokens. A system that is refused is left out.
+    Large layers are compared by their leading tokens. A system that is refused is left out, and one whose leading tokens do not tell.
     """
     asked = {name: sms_to_try(system, runs.request) for name, system in systems.items() if KNOB not in options[name]}
     sizes = leading_sizes(runs.request, SEARCH_ROWS)[1:]
     keys = [(name, n) for name, numbers in asked.items() for n in numbers]
     rows = runs.rows([Job(name, {**options[name], KNOB: n}, runs.workload(), sizes) for name, n in keys])
     times: dict[str, dict[int, float]] = {}
+    unknown: set[str] = set()
     for (name, n), found in zip(keys, rows, strict=True):
         if not isinstance(found, ConfigError):
             times.setdefault(name, {})[n] = _time(found, runs.request.tokens)
-    return times
+            unknown |= {name} if len(found) > 1 and does_not_grow(*found[-2:]) else set()
+    return {name: by_number for name, by_number in times.items() if name not in unknown}
 
 
 def with_knob(given: Mapping[str, Value], times: Mapping[int, float] | None) -> dict[str, Value]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from dysharp.analysis import Row
-from dysharp.api.header import header_of
+from dysharp.api.header import header_of, settings_of
 from dysharp.api.workload import Workload
 from dysharp.workload import first_tokens
 
@@ -43,7 +43,7 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
         wall_s=wall,
         compile_s=full.compile_s + half.compile_s + quarter.compile_s,
         warnings=(*full.warnings, *unsettled),
-        header=header_of(workload),
+        header=(*header_of(workload), *settings_of(full.system, full.form, full.options, workload.request)),
     )
 
 

@@ -11,7 +11,8 @@ from dysharp.api.advice import Advice
 from dysharp.api.answer import PARTS
 from dysharp.api.comparison import cause_names
 from dysharp.api.prediction import Predicted
-from dysharp.cli.advice_text import UNKNOWN, warnings_of
+from dysharp.api.warnings import grouped
+from dysharp.cli.advice_text import UNKNOWN
 
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
 
@@ -54,7 +55,7 @@ def _ranking(done: Advice) -> Block:
         if entry.tried:
             tried = ", ".join(f"{n} SMs {us:.0f} us" for n, us in entry.tried.items())
             lines.append(f"{entry.system}: layer time by SMs of communication kernels: {tried}")
-    lines += [f"warning: {text}" for text in warnings_of({entry.system: entry for entry in entries})]
+    lines += [f"warning: {text}" for text in grouped({entry.system: entry.warnings for entry in entries})]
     lines += [f"not run: {name}: {why}" for name, why in done.not_ranked.items()]
     return Block("Ranking", heads, tuple(_ranked(entry) for entry in entries), tuple(lines), left=2)
 
@@ -139,7 +140,7 @@ def _what_ifs(done: Advice) -> Block:
         rows.append((entry.change, p.row.system, p.row.form, str(p.row.gpus), f"{p.time_us:.0f}", f"{entry.speedup:.2f}", width))
         lines.append(f"{entry.change}: {entry.assumes}")
     real = {entry.change: entry.predicted for entry in done.what_if if entry.predicted.row.form == "real"}
-    lines += [f"warning: {text}" for text in warnings_of(real, done.best.warnings)]
+    lines += [f"warning: {text}" for text in grouped({name: entry.warnings for name, entry in real.items()}, done.best.warnings)]
     if any(entry.predicted.row.form == "paper" for entry in done.what_if):
         lines += [
             "paper forms charge no software cost and no SMs to communication: compare them with `software for free`, not with the ranking",

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dysharp.api.advice import Advice
 from dysharp.api.answer import PARTS, percent
-from dysharp.api.prediction import KNOB, Predicted
+from dysharp.api.formats import KNOB
+from dysharp.api.prediction import Predicted
+from dysharp.api.warnings import grouped
 from dysharp.api.what_if import WhatIf
 from dysharp.cli.output import WIDTH
 
@@ -50,19 +52,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     cells = [[cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in (heads, *rows)]
     return ["  ".join(row).rstrip() for row in cells]
-
-
-def warnings_of(predicted: Mapping[str, Predicted], known: Sequence[str] = ()) -> list[str]:
-    """Each warning once, after the names it holds for; a warning in `known` is left out."""
-    names: dict[str, dict[str, None]] = {}
-    for name, entry in predicted.items():
-        for text in entry.warnings:
-            if text not in known:
-                who, colon, rest = text.partition(": ")
-                own = bool(colon) and re.fullmatch(r"[a-z0-9-]+", who)
-                names.setdefault(rest if own else text, {})[who if own else name] = None
-    every = list(predicted)
-    return [text if len(every) > 1 and list(who) == every else f"{', '.join(who)}: {text}" for text, who in names.items()]
 
 
 def _sms(entry: Predicted) -> str:
@@ -144,7 +133,7 @@ def _note(entry: WhatIf) -> str:
 def _warning_lines(done: Advice, room: int) -> list[str]:
     """Warnings of the header and of the ranking, as many lines as fit `room`."""
     texts = [line.removeprefix("warning: ") for line in done.header if line.startswith("warning: ")]
-    texts += warnings_of({entry.system: entry for entry in done.ranking or done.unjudged[:1]})
+    texts += grouped({entry.system: entry.warnings for entry in done.ranking or done.unjudged[:1]})
     lines: list[str] = []
     for i, text in enumerate(texts):
         own = wrapped([f"warning: {text}"])
