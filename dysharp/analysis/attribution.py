@@ -32,6 +32,7 @@ at (Dispatch, a GEMM, Combine, else `other`). A wait for another GPU is so charg
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -133,7 +134,7 @@ class _Walk:
         t, mine = self.trace, self._ops_of(int(self.program.ops.issuer[o]))
         issue = int(t.issue[o])
         self.spend(cause, at - issue)
-        place = int(np.searchsorted(t.issue[mine], issue, side="left"))
+        place = self._first_issued(mine, issue)
         first = int(mine[place])
         if issue > int(t.ready[first]):
             giver = self._gave_back(first, issue)
@@ -205,7 +206,7 @@ class _Walk:
         issuer, at = int(ops.issuer[o]), int(t.issue[o])
         if self.program.issuers.discipline[issuer] == Discipline.PROGRAM_ORDER:
             mine = self._ops_of(issuer)
-            o = int(mine[np.searchsorted(t.issue[mine], at, side="left")])
+            o = int(mine[self._first_issued(mine, at)])
         ready = int(t.ready[o])
         if at > ready:
             giver = self._gave_back(o, at)
@@ -222,6 +223,10 @@ class _Walk:
             self._issuer_ops = group(self.program.ops.issuer + 1, len(self.program.issuers.node) + 1)
         ptr, order = self._issuer_ops
         return order[ptr[issuer + 1] : ptr[issuer + 2]]
+
+    def _first_issued(self, ops: I64, at: int) -> int:
+        """Place in `ops` of the first op that issued at `at` or later. Issue times rise along `ops`."""
+        return bisect_left(ops, at, key=self.trace.issue.__getitem__)
 
     def _gave_back(self, o: int, at: int) -> int:
         """The op that released, at time `at`, a semaphore that op `o` takes at its issue. -1 = no op."""

@@ -8,36 +8,36 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
-from dysharp.api.candidates import candidates, options_by_system, sms_to_try
+from dysharp.api.answer import answer_lines
+from dysharp.api.candidates import candidates, options_to_run
 from dysharp.api.header import header_of
-from dysharp.api.options import Value
-from dysharp.api.prediction import KNOB, AdviceRuns, Predicted
+from dysharp.api.phase import get_phase, passes_of
+from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.api.request import ModelSource, SharedArgs, make_request, takes
+from dysharp.api.sm_search import edge_of, search_sms, with_knob
 from dysharp.api.what_if import WhatIf, what_ifs
 from dysharp.errors import ConfigError
 from dysharp.measured.trust import PredictionScope, whole_layers
-from dysharp.systems import System, get_system
 from dysharp.text import sentences, table
 
 DEFAULT_CLUSTER = "hw-dgx-h100"
-WHAT_IFS = 8  # approximate number of what-ifs, for the progress bar
-PARTS = {"other": "software", "around": "outside kernels"}
-"""Parts of `Predicted.parts_us` that are printed under another name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What `dysharp advise` prints; `to_dict` is its `--json`.
 
-    ranking     predictions, fastest first
+    ranking     predictions with an error bar, fastest first
+    unjudged    predictions without an error bar, fastest first
     not_ranked  {system: reason}
     load        load of GPUs and GPU pairs, under the placement asked for and under EPLB's
-    what_if     one change each, compared with the first of the ranking
+    what_if     one change each, compared with `best`
     header      lines that say what the numbers rest on
     layers      errors of whole eager layers like this one on this GPU (`trust.FamilyErrors`), a check of the sum; None without measurements
     """
 
     ranking: tuple[Predicted, ...]
+    unjudged: tuple[Predicted, ...]
     not_ranked: Mapping[str, str]
     load: tuple[Load, ...]
     what_if: tuple[WhatIf, ...]
@@ -46,41 +46,32 @@ class Advice:
 
     @property
     def best(self) -> Predicted:
-        """The first of the ranking."""
-        return self.ranking[0]
+        """The subject of the advice: the first of the ranking; without a ranking the fastest of the rest."""
+        return (*self.ranking, *self.unjudged)[0]
 
     @property
-    def sentence(self) -> str:
-        """Where the time of the best system goes, and how much of it communication takes."""
-        best, row = self.best, self.best.row
-        bar = best.bar()
-        within = f" (90 % within {bar[0]:.0f} to {bar[1]:.0f} us)" if bar else ""
-        parts = ", ".join(f"{PARTS.get(name, name)} {us:.0f} us ({us / best.time_us:.0%})" for name, us in best.parts_us().items())
-        bound = next((entry.predicted.time_us for entry in self.what_if if get_system(entry.predicted.row.system).bound), None)
-        free = "" if bound is None else f" With communication for free the layer takes {bound:.0f} us."
-        return (
-            f"{row.system} takes {best.time_us:.0f} us{within}. Its critical path: {parts}. "
-            f"The busiest resource is {row.bound_resource} ({row.bound_us / row.simulated_us:.0%} of the simulated time).{free}"
-        )
+    def answer(self) -> tuple[str, str, str]:
+        """What to run; what limits it; what would help."""
+        return answer_lines(self.best, self.ties(), self.what_if)
 
-    def ties(self) -> tuple[str, ...]:
-        """The first system with an error bar and the systems whose bars overlap that bar: which is faster is not known. () without overlap."""
-        bars = [(entry.row.system, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
-        names = tuple(name for name, bar in bars if bar[0] <= bars[0][1][1])
-        return names if len(names) > 1 else ()
+    def ties(self) -> tuple[Predicted, ...]:
+        """The systems whose error bars overlap that of the first: which is faster is not known."""
+        bars = [(entry, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
+        return tuple(entry for entry, bar in bars[1:] if bar[0] <= bars[0][1][1])
 
     def limits(self) -> dict[str, Any]:
         """Where the time of the best system goes, as plain values."""
         row = self.best.row
         names = ("system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us", "attribution", "utilization", "exposed_comm_us")
         values = {name: getattr(row, name) for name in names}
-        return values | {"surroundings_us": self.best.around.to_dict(), "load": [load.to_dict() for load in self.load], "sentence": self.sentence}
+        return values | {"surroundings_us": self.best.around.to_dict(), "load": [load.to_dict() for load in self.load]}
 
     def __str__(self) -> str:
-        """The ranking with its error bars, and the sentence."""
+        """The answer in three lines, and the ranking with its error bars."""
         bars = [(entry, entry.bar()) for entry in self.ranking]
         rows = [(e.row.system, f"{e.time_us:.0f}", f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else "not known") for e, bar in bars]
-        return table(("system", "layer us", "90 % within us"), rows) + "\n" + sentences(self.sentence)
+        answer = "\n".join(sentences(line) for line in self.answer)
+        return answer + "\n" + table(("system", "layer us", "90 % within us"), rows)
 
     def __repr__(self) -> str:
         return f"<Advice: {', '.join(entry.row.system for entry in self.ranking)}; print() shows the ranking, to_dict() all>"
@@ -88,10 +79,12 @@ class Advice:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
+            "answer": list(self.answer),
             "ranking": [entry.to_dict() for entry in self.ranking],
+            "unjudged": [entry.to_dict() for entry in self.unjudged],
             "limits": self.limits(),
             "what_if": [entry.to_dict() for entry in self.what_if],
-            "ties": list(self.ties()),
+            "ties": [entry.system for entry in self.ties()],
             "not_ranked": dict(self.not_ranked),
             "layer_errors": None if self.layers is None else dict(self.layers),
             "header": list(self.header),
@@ -99,51 +92,56 @@ class Advice:
 
 
 @takes(SharedArgs, cluster=DEFAULT_CLUSTER)
-def advise(model: ModelSource, *, systems: Sequence[str] | None = None, **request: Unpack[SharedArgs]) -> Advice:
+def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, **request: Unpack[SharedArgs]) -> Advice:
     """Rank the EP systems that run on a machine today, say what limits the best, and what changes would bring.
 
     `model`: name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`. `systems`: names; None: all systems with a
-    real form. `cluster` must be an hw-* cluster. Each system sends the formats that it ships with. Where its option `n_sm` is not given,
-    values in the measured range are tried.
+    real form. `phase`: "decode", "prefill" or "train"; sets the tokens where none are given, the passes, and the systems, which need
+    kernels for it. `cluster` must be an hw-* cluster. Each system sends the formats that it ships with. Where its option `n_sm` is not
+    given, the fewest SMs in the measured range are taken that are within 1 % of the fastest.
     Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
     """
+    chosen_phase = None if phase is None else get_phase(phase)
+    if chosen_phase is not None:
+        request["direction"] = passes_of(chosen_phase, request["direction"])
+        request["tokens"] = chosen_phase.tokens if request["tokens"] is None else request["tokens"]
     asked = make_request({**request, "model": model, "window": None})
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
-    chosen, not_ranked = candidates(systems, asked)
-    options, with_options = options_by_system(chosen, asked)
+    chosen, not_ranked = candidates(systems, asked, chosen_phase)
+    options, with_options = options_to_run(chosen, asked)
     chosen = {name: system for name, system in chosen.items() if name not in not_ranked}
-    runs = AdviceRuns(asked, sum(max(1, len(sms_to_try(system, asked))) for system in chosen.values()) + WHAT_IFS)
+    runs = AdviceRuns(asked)
     workload = runs.workload()  # an error in the routing is an error for every system
-    ranking = []
-    for name, system in chosen.items():
-        try:
-            ranking.append(_fastest(runs, system, options[name]))
-        except ConfigError as error:
-            if systems is not None or name in with_options:
-                raise
-            not_ranked[name] = str(error)
-    if not ranking:
+    tried = search_sms(runs, chosen, options)
+    jobs = [runs.job(name, with_knob(options[name], tried.get(name))) for name in chosen]
+    done = []
+    for name, found in zip(chosen, runs.predict(jobs), strict=True):
+        if not isinstance(found, ConfigError):
+            done.append(_with_search(found, tried.get(name, {})))
+        elif systems is not None or name in with_options:
+            raise found
+        else:
+            not_ranked[name] = str(found)
+    if not done:
         reasons = "; ".join(f"{name}: {why}" for name, why in not_ranked.items())
         raise ConfigError(f"advise: no system runs this on {asked.cluster.name}: {reasons}")
-    ranking.sort(key=lambda entry: entry.time_us)
-    best = ranking[0].row
-    layers = whole_layers(PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.options))
+    done.sort(key=lambda entry: entry.time_us)
+    ranking = tuple(entry for entry in done if entry.wide is not None)
+    unjudged = tuple(entry for entry in done if entry.wide is None)
+    best = (*ranking, *unjudged)[0]
+    layers = whole_layers(PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options))
     return Advice(
-        ranking=tuple(ranking),
+        ranking=ranking,
+        unjudged=unjudged,
         not_ranked=not_ranked,
         load=tuple(load_of(r) for r in (workload.routing, runs.workload(placement=eplb_spec(workload.routing)).routing)),
-        what_if=what_ifs(runs, ranking[0]),
-        header=(*header_of(workload), *(f"warning: {text}" for text in runs.memory_warning)),
+        what_if=what_ifs(runs, best),
+        header=(*header_of(workload, phase=chosen_phase), *(f"warning: {text}" for text in runs.memory_warning)),
         layers=None if layers is None else dataclasses.asdict(layers),
     )
 
 
-def _fastest(runs: AdviceRuns, system: System, options: Mapping[str, Value]) -> Predicted:
-    """The fastest of the numbers of SMs to try; a number that is given is kept."""
-    numbers = () if KNOB in options else sms_to_try(system, runs.request)
-    if not numbers:
-        return runs.run(system.name, options)
-    predicted = {n: runs.run(system.name, {**options, KNOB: n}) for n in numbers}
-    best = min(predicted, key=lambda n: (predicted[n].time_us, n))
-    return dataclasses.replace(predicted[best], tried={n: entry.time_us for n, entry in predicted.items()})
+def _with_search(found: Predicted, tried: Mapping[int, float]) -> Predicted:
+    """A prediction with the numbers of SMs that were compared."""
+    return found if not tried else dataclasses.replace(found, tried=tried, edge=edge_of(int(found.row.options["n_sm"]), tuple(tried)))

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dysharp.api.options import Value, option_choices, split_options
-from dysharp.api.prediction import KNOB
+from dysharp.api.formats import KNOB
+from dysharp.api.options import Value, option_choices, options_by_system, split_options
+from dysharp.api.phase import Phase
 from dysharp.api.request import Request
 from dysharp.errors import ConfigError
 from dysharp.measured.trust import measured_range
-from dysharp.specs import Model
 from dysharp.systems import System, all_systems, get_system
 
 TRIED = (4, 8, 12, 16, 20, 24, 32, 48, 64)
 """Numbers of SMs of communication kernels that are tried, inside the measured range."""
 
 
-def candidates(names: Sequence[str] | None, request: Request) -> tuple[dict[str, System], dict[str, str]]:
+def candidates(names: Sequence[str] | None, request: Request, phase: Phase | None) -> tuple[dict[str, System], dict[str, str]]:
     """({name: system to rank}, {name: reason for leaving it out}). `names` None: every system that runs today.
 
-    A system that is asked for by name and has no kernel for this model and machine is in both.
+    A system that is asked for by name and has no kernel for this model, machine and phase is in both.
     """
     if names is not None:
         chosen = {name: get_system(name) for name in names}
@@ -28,16 +28,16 @@ def candidates(names: Sequence[str] | None, request: Request) -> tuple[dict[str,
                 raise ConfigError(f"advise: system {name} {_why_not(system)}, expected a system with a real form")
         if not chosen:
             raise ConfigError("advise: found no system, expected at least one")
-        return chosen, _without_kernels(chosen, request)
+        return chosen, _without_kernels(chosen, request, phase)
     today = {name: system for name, system in all_systems().items() if system.today}
     ranked = {name: system for name, system in today.items() if system.has_real_form}
-    return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(ranked, request)
+    return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(ranked, request, phase)
 
 
-def options_by_system(systems: Mapping[str, System], request: Request) -> tuple[dict[str, dict[str, Value]], set[str]]:
+def options_to_run(systems: Mapping[str, System], request: Request) -> tuple[dict[str, dict[str, Value]], set[str]]:
     """Options of each system: those that it ships with, replaced by those asked for. Second: systems with options asked for."""
     asked = split_options(request.options, systems)
-    return {name: _shipped(system, request.model) | asked[name] for name, system in systems.items()}, {name for name in asked if asked[name]}
+    return options_by_system(request.options, systems, request.model, request.cluster), {name for name in asked if asked[name]}
 
 
 def sms_to_try(system: System, request: Request) -> tuple[int, ...]:
@@ -52,15 +52,15 @@ def sms_to_try(system: System, request: Request) -> tuple[int, ...]:
     return tuple(n for n in TRIED if low <= n <= high)
 
 
-def _without_kernels(systems: Mapping[str, System], request: Request) -> dict[str, str]:
-    """Systems without released kernels for this model on this machine, and why."""
-    reasons = {name: s.ships.why_not(request.model, request.cluster) for name, s in systems.items() if s.ships is not None}
-    return {name: why for name, why in reasons.items() if why}
-
-
-def _shipped(system: System, model: Model) -> dict[str, Value]:
-    """The options with which a system is usually run for such a model."""
-    return {} if system.ships is None else dict(system.ships.formats.get(model.gemm_dtype, {}))
+def _without_kernels(systems: Mapping[str, System], request: Request, phase: Phase | None) -> dict[str, str]:
+    """Systems without released kernels for this model on this machine in this phase, and why. Backward passes are training."""
+    wanted = phase.name if phase else "train" if request.direction != "fwd" else ""
+    reasons = {}
+    for name, ships in ((name, s.ships) for name, s in systems.items()):
+        why = "" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else "")
+        if why:
+            reasons[name] = why
+    return reasons
 
 
 def _why_not(system: System) -> str:

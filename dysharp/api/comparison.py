@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
 from dysharp.api.point import simulate
-from dysharp.api.request import RequestArgs, make_request, takes
-from dysharp.errors import ConfigError
-from dysharp.systems import get_system
+from dysharp.api.request import Request, RequestArgs, make_request, takes
+from dysharp.api.warnings import grouped
+from dysharp.errors import ConfigError, nearest
+from dysharp.systems import all_systems, get_system
 from dysharp.text import sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
+
+FORMS = ("real", "paper", "all")
 
 _SATURATED = 0.8  # a resource busy for this share of the time is called the limit
 
@@ -33,18 +36,23 @@ _SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"
 class Comparison:
     """Several systems on one workload.
 
-    rows      Rows in the order asked for
-    baseline  the system that speed-ups refer to
-    speedup   {system: time of the baseline over the time of the system}; with windows, estimates for the whole layer
-    header    lines that say what the numbers rest on
-    sentence  what limits the fastest system
+    rows       Rows in the order asked for
+    baselines  {form: the system of that form that speed-ups refer to}
+    speedup    {system: time of the baseline of its form over its time}; with windows, estimates for the whole layer
+    header     lines that say what the numbers rest on
+    sentence   what limits the fastest system; where real forms are compared, the fastest of these
     """
 
     rows: tuple[Row, ...]
-    baseline: str
+    baselines: dict[str, str]
     speedup: dict[str, float]
     header: tuple[str, ...]
     sentence: str
+
+    @property
+    def baseline(self) -> str:
+        """The system that speed-ups of real forms refer to; without real forms, the one of paper forms."""
+        return self.baselines.get("real") or self.baselines["paper"]
 
     def __str__(self) -> str:
         """Systems with their times and speed-ups, and the sentence."""
@@ -59,6 +67,7 @@ class Comparison:
         return {
             "rows": [row.to_dict() for row in self.rows],
             "baseline": self.baseline,
+            "baselines": self.baselines,
             "speedup": self.speedup,
             "header": list(self.header),
             "sentence": self.sentence,
@@ -66,29 +75,67 @@ class Comparison:
 
 
 @takes(RequestArgs)
-def compare(systems: Iterable[str] | None = None, baseline: str = "deepep", **request: Unpack[RequestArgs]) -> Comparison:
+def compare(
+    systems: Iterable[str] | None = None, baseline: str | None = None, forms: str | None = None, **request: Unpack[RequestArgs]
+) -> Comparison:
     """Simulate several systems on one workload, drawn once, and say what limits the best.
 
-    `systems`: names, each once; None: deepep, nvls, comet, dysharp, ideal. `baseline`: the system among them that speed-ups refer to.
+    `systems`: names, each once. None: on a paper cluster deepep, nvls, comet, dysharp, ideal. On an hw cluster `forms` decides: "real"
+    (default) takes the systems whose real form runs this model there, "paper" the five of a paper cluster in paper form, "all" the first
+    group and those of the second without a real form. Speed-ups never compare a real form with a paper form.
+    `baseline`: the system among them that speed-ups refer to. None: deepep, or the first.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
-    names = list(DEFAULT_SYSTEMS if systems is None else systems)
+    asked = make_request(request)
+    names, asked = _default_systems(asked, forms) if systems is None else (list(systems), _in_form(asked, forms, list(systems)))
     chosen = {name: get_system(name) for name in names}
     if not names or len(chosen) < len(names):
         raise ConfigError(f"systems: found {', '.join(names) or 'none'}, expected at least one and each once")
-    if baseline not in chosen:
+    if baseline is not None and baseline not in chosen:
         get_system(baseline)
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
-    rows = simulate(chosen, make_request(request))
-    base_us = next(row.layer_us for row in rows if row.system == baseline)
-    speedup = {row.system: base_us / row.layer_us for row in rows}
-    return Comparison(rows, baseline, speedup, header_lines(rows), limits_sentence(rows, baseline))
+    rows = simulate(chosen, asked)
+    base = {form: _base(same, baseline) for form in ("real", "paper") if (same := [row for row in rows if row.form == form])}
+    speedup = {row.system: base[row.form].layer_us / row.layer_us for row in rows}
+    baselines = {form: row.system for form, row in base.items()}
+    return Comparison(rows, baselines, speedup, header_lines(rows), limits_sentence(rows, baselines))
+
+
+def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Request]:
+    """The systems to compare where none are named, and the request with their form."""
+    if request.cluster.family != "hw":
+        return list(DEFAULT_SYSTEMS), _in_form(request, forms, DEFAULT_SYSTEMS)
+    real = [name for name, s in all_systems().items() if s.has_real_form and not (s.ships and s.ships.why_not(request.model, request.cluster))]
+    if forms == "paper":
+        return list(DEFAULT_SYSTEMS), _in_form(request, forms, DEFAULT_SYSTEMS)
+    wanted = _in_form(request, forms, real)
+    return [*real, *(name for name in DEFAULT_SYSTEMS if forms == "all" and not get_system(name).has_real_form)], wanted
+
+
+def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:
+    """The request with the form that `forms` asks of the systems `names`. Raises ConfigError where there is no such form."""
+    if forms is None or forms == "all":
+        return request
+    if forms not in FORMS:
+        raise ConfigError(f"forms: found {forms[:60]!r}{nearest(forms, FORMS)}")
+    systems = [get_system(name) for name in names]
+    if forms == "real" and (paper := [s.name for s in systems if not s.has_real_form or request.cluster.family != "hw"]):
+        raise ConfigError(f'forms: found "real" for {", ".join(paper)} on cluster "{request.cluster.name}", expected systems with a real form there')
+    given = {f"{s.name}.form": forms for s in systems if s.has_real_form}
+    return replace(request, options=given | dict(request.options))
+
+
+def _base(rows: Sequence[Row], baseline: str | None) -> Row:
+    """The baseline among Rows of one form: the one asked for, else deepep, else the first."""
+    by_name = {row.system: row for row in rows}
+    return by_name.get(baseline or "") or by_name.get("deepep") or rows[0]
 
 
 def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The header that Rows of one workload share, and each warning once."""
-    warnings = dict.fromkeys(text for row in rows for text in row.warnings)
-    return (*rows[0].header, *(f"warning: {text}" for text in warnings))
+    """The headers of Rows of one workload, and their warnings, each line once."""
+    lines = dict.fromkeys(line for row in rows for line in row.header)
+    warnings = grouped({row.system: row.warnings for row in rows})
+    return (*lines, *(f"warning: {text}" for text in warnings))
 
 
 def cause_names(row: Row) -> dict[str, str]:
@@ -96,12 +143,17 @@ def cause_names(row: Row) -> dict[str, str]:
     return _CAUSES | ({"sm_us": _SM_OF_REAL_FORM} if row.form == "real" else {})
 
 
-def limits_sentence(rows: tuple[Row, ...], baseline: str) -> str:
-    """The fastest system that one could build, its busiest resource, its critical path, and the lower bound of the workload."""
-    real = [row for row in rows if not get_system(row.system).bound] or list(rows)
+def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
+    """The fastest system that one could build, its busiest resource, its critical path, and the lower bound of the workload.
+
+    Where real forms are compared, the fastest of these.
+    """
+    built = [row for row in rows if not get_system(row.system).bound] or list(rows)
+    real = [row for row in built if row.form == "real"] or built
     best = min(real, key=lambda row: row.time_us)
     names, causes = cause_names(best), sorted(best.attribution, key=lambda cause: -best.attribution[cause])
     shares = [f"{names[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
+    baseline = baselines[best.form]
     base = next(row for row in rows if row.system == baseline)
     versus = f", {base.time_us / best.time_us:.2f}x {baseline}" if best.system != baseline else ""
     share = best.bound_us / best.time_us

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dysharp.analysis.surroundings import host_line
-from dysharp.api.request import DIRECTIONS
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.api.formats import formats_of
+from dysharp.api.phase import Phase
+from dysharp.api.request import DIRECTIONS, Request
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
 
 
-def header_of(workload: Workload) -> tuple[str, ...]:
+def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> tuple[str, ...]:
+    """One line with the settings of a system on an hw cluster; () on other clusters."""
+    if request.cluster.family != "hw":
+        return ()
+    return (f"{system}: {form} form, {formats_of(system, options, request.model)}",)
+
+
+def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
     """Workload, routing, machine and its assumptions, notes, and where the numbers have been validated."""
     request, routing = workload.request, workload.routing
     model, cluster = request.model, request.cluster
@@ -18,10 +29,9 @@ def header_of(workload: Workload) -> tuple[str, ...]:
     sent = "; Dispatch in FP8" if model.dispatch_format == "fp8" else ""
     lines = [
         f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
-        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {DIRECTIONS[request.direction]}{sent}",
+        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
         f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
-        *((host_line(cluster),) if cluster.family == "hw" else ()),
         *(f"note: {note}" for note in routing.notes),
     ]
     if routing.placement.note:

@@ -12,7 +12,7 @@ from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, mea
 from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.api.header import header_of
+from dysharp.api.header import header_of, settings_of
 from dysharp.api.option_help import without_effect
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload
@@ -80,7 +80,8 @@ def run_pass(
     )
     costs = HostCosts(wall, compile_s, peak_rss_mb())
     warnings = (*warnings_of(asked), *without_effect(system, options, request.cluster), *_dropped_warning(system, program, workload))
-    return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings, header=header_of(workload)), trace.row_slot
+    header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
+    return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings, header=header), trace.row_slot
 
 
 def _dropped_warning(system: System, program: Program, workload: Workload) -> tuple[str, ...]:

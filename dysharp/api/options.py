@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.specs import Choice, choice, list_choices
+from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.systems import System
 
 Value = bool | int | float | str
@@ -71,6 +71,21 @@ def _number(where: str, value: Value, kind: type) -> int | float:
         return int(str(value)) if kind is int else float(value)
     except ValueError:
         raise ConfigError(f"{where}: found {str(value)[:60]!r}, expected a {'whole ' if kind is int else ''}number") from None
+
+
+def shipped(system: System, model: Model, cluster: Cluster) -> dict[str, Value]:
+    """The options with which a system is usually run for such a model on an hw cluster; {} on other clusters."""
+    if system.ships is None or cluster.family != "hw":
+        return {}
+    return dict(system.ships.formats.get(model.gemm_dtype, {}))
+
+
+def options_by_system(
+    given: Mapping[str, Value] | None, systems: Mapping[str, System], model: Model, cluster: Cluster
+) -> dict[str, dict[str, Value]]:
+    """Options of each system: those that it ships with, replaced by those that are given. Raises ConfigError as `split_options`."""
+    asked = split_options(given, systems)
+    return {name: shipped(system, model, cluster) | asked[name] for name, system in systems.items()}
 
 
 def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, System]) -> dict[str, dict[str, Value]]:

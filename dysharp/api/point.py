@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from dysharp.analysis import Row, both_passes
 from dysharp.api.memory import check_memory
 from dysharp.api.one_pass import OnStage, run_pass
-from dysharp.api.options import options_of, split_options
+from dysharp.api.options import options_by_system, options_of
 from dysharp.api.progress import Step
 from dysharp.api.request import Request, RequestArgs, make_request, takes
 from dysharp.api.window import run_window
@@ -29,8 +29,11 @@ def run(system: str, **request: Unpack[RequestArgs]) -> Row:
 
 
 def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
-    """The Rows of several systems on one workload, drawn once. Options and memory are checked before anything is drawn."""
-    asked = split_options(request.options, systems)
+    """The Rows of several systems on one workload, drawn once. Options and memory are checked before anything is drawn.
+
+    On an hw cluster a system has the formats that it ships with, unless the request names others.
+    """
+    asked = options_by_system(request.options, systems, request.model, request.cluster)
     options = {name: options_of(system, asked[name]) for name, system in systems.items()}
     for system in systems.values():
         check_memory(system, request)

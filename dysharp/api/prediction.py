@@ -3,68 +3,101 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.api.memory import check_memory
-from dysharp.api.options import Value, options_of
-from dysharp.api.point import run_point
+from dysharp.api.formats import KNOB, formats_of, weights_of
+from dysharp.api.jobs import Job, run_jobs
+from dysharp.api.options import Value
+from dysharp.api.progress import Step
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload, make_workload
-from dysharp.measured.trust import PredictionScope, trust_of
+from dysharp.errors import ConfigError
+from dysharp.measured.family import judges_of
+from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
-from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
 
-KNOB = "n_sm"
-"""The option with the number of SMs of communication kernels."""
+WHOLE_ROWS = 300_000
+"""(token, expert) rows up to which all tokens of a layer are simulated. `LEADING_ROWS`: rows of the leading tokens of a larger layer."""
+LEADING_ROWS = 75_000
+STEP_SHARE, GROWTH = 0.1, 1.1
+"""An operator with more than this share of the layer must take this many times as long when the leading tokens double."""
+SEARCH_ROWS = 20_000
+"""Rows of the leading tokens with which numbers of SMs are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """One system on one machine.
 
-    row        the simulated Row
+    row        the simulated Row; of the leading tokens where `before` is not None
+    before     the Row of half the leading tokens; None: `row` has all tokens
+    tokens     tokens per GPU of the layer
     formats    formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs"
     typical    median relative error, as a fraction of `time_us`; None without measurements
     wide       90th-percentile relative error, as a fraction of `time_us`; None without measurements
     families   measured families behind the two errors
     warnings   warnings of the Row, of its formats and of its memory
+    has_eager  True: eager layers of the system were measured, so its launches are known
     tried      {number of SMs of communication: layer time in us}; empty where the number was given
+    edge       "fewest" or "most": no measurement has fewer (more) SMs than the chosen number; ""
     """
 
     row: Row
+    before: Row | None
+    tokens: int
     formats: str
     typical: float | None
     wide: float | None
     families: tuple[str, ...]
     warnings: tuple[str, ...]
+    has_eager: bool
     tried: Mapping[int, float]
+    edge: str = ""
+
+    @property
+    def system(self) -> str:
+        """Name of the system."""
+        return self.row.system
 
     @property
     def time_us(self) -> float:
         """Layer time in a CUDA graph."""
-        return self.row.time_us
+        return self._whole(lambda row: row.time_us)
 
     @property
-    def eager_us(self) -> float:
-        """Layer time with the launches of the host."""
-        return self.row.eager_us
+    def eager_us(self) -> float | None:
+        """Layer time with the launches of the host; None where no eager layer of the system was measured."""
+        return self._whole(lambda row: row.eager_us) if self.has_eager else None
 
     @property
     def around(self) -> Surroundings:
         """Surroundings of the Program; all zero where no GEMM runs."""
-        return Surroundings(**self.row.surroundings_us)
+        names = self.row.surroundings_us
+        return Surroundings(**{name: self._whole(lambda row, name=name: row.surroundings_us[name]) for name in names})  # type: ignore[misc]
 
     def parts_us(self) -> dict[str, float]:
         """The critical path by operator, and the surroundings; the sum is `time_us`."""
-        path = self.row.path_us
+        path = {name: self._whole(lambda row, name=name: row.path_us[name]) for name in self.row.path_us}  # type: ignore[misc]
         gemms = path["gemm1"] + path["gemm2"]
         return {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"], "around": self.around.device_us}
+
+    def one_kernel_us(self) -> dict[str, float] | None:
+        """Where one kernel is the whole layer: its GEMMs, its copies, and waits; the sum is `time_us`. None for other systems.
+
+        GEMMs: busy time of the SMs of the busiest GPU. Copies: busy time of the busiest link. Waits: the least time
+        with neither.
+        """
+        if not get_system(self.system).is_one_kernel(self.row.options):
+            return None
+        gemms = self._whole(lambda row: row.utilization["sm_max"] * row.simulated_us)
+        copies = self._whole(lambda row: max(row.utilization["up_max"], row.utilization["down_max"]) * row.simulated_us)
+        return {"GEMMs": gemms, "copies": copies, "waits": max(0.0, self.time_us - gemms - copies)}
 
     def bar(self) -> tuple[float, float] | None:
         """(low, high) in us: nine of ten such predictions are within. None without measurements."""
@@ -88,15 +121,44 @@ class Predicted:
             "typical_error": self.typical,
             "p90_error": self.wide,
             "families": list(self.families),
-            "simulated_us": self.row.simulated_us,
+            "tokens_simulated": self.row.tokens_per_gpu,
+            "simulated_us": self.time_us - self.around.device_us,
             "surroundings_us": self.around.to_dict(),
             "parts_us": self.parts_us(),
+            "one_kernel_us": self.one_kernel_us(),
             "phases_us": self.row.phases_us,
             "exposed_comm_us": self.row.exposed_comm_us,
-            "tokens_per_s": self.row.gpus * self.row.tokens_per_gpu / self.time_us * 1e6,
+            "tokens_per_s": self.row.gpus * self.tokens / self.time_us * 1e6,
             "tried": {f"{KNOB}={n}": us for n, us in self.tried.items()},
+            "edge": self.edge,
             "warnings": list(self.warnings),
         }
+
+    def _whole(self, value: Callable[[Row], float]) -> float:
+        """`value` for all tokens: each further token adds what the second half of the leading tokens added."""
+        return value(self.row) if self.before is None else extended(self.before, self.row, self.tokens, value)
+
+
+def eager_is_known(row: Row) -> bool:
+    """Whether eager layers of the system were measured, so that its launches are known."""
+    return row.form == "real" and bool(row.surroundings_us) and "sum" in judges_of(row.system)
+
+
+def extended(before: Row, row: Row, tokens: int, value: Callable[[Row], float]) -> float:
+    """`value` of a layer with `tokens` tokens per GPU, by the line through two Rows with fewer tokens."""
+    per_token = (value(row) - value(before)) / (row.tokens_per_gpu - before.tokens_per_gpu)
+    return value(row) + (tokens - row.tokens_per_gpu) * per_token
+
+
+def leading_sizes(request: Request, most_rows: int) -> tuple[int, ...]:
+    """Numbers of leading tokens that stand for a layer: a quarter, half and all of them; () = all tokens fit `most_rows`."""
+    each = request.cluster.n_gpus * request.model.topk
+    if request.tokens * each <= max(most_rows, WHOLE_ROWS if most_rows == LEADING_ROWS else 0):
+        return ()
+    n = 16
+    while 2 * n * each <= most_rows:
+        n *= 2
+    return (n // 4, n // 2, n) if n < request.tokens else ()
 
 
 class AdviceRuns:
@@ -105,8 +167,8 @@ class AdviceRuns:
     `memory_warning` holds for every run of the machine as it is; it is printed once, in the header.
     """
 
-    def __init__(self, request: Request, n_expected: int) -> None:
-        self.request, self._n_done, self._n_expected = request, 0, n_expected
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self._workloads: dict[tuple[int, str], Workload] = {}
         self.memory_warning = memory_warning(request.model, request.cluster, self.workload().routing)
 
@@ -118,43 +180,74 @@ class AdviceRuns:
             self._workloads[key] = make_workload(request)
         return dataclasses.replace(self._workloads[key], request=request)
 
-    def run(self, name: str, given: Mapping[str, Value], workload: Workload | None = None) -> Predicted:
-        """Predict the system `name` with the options `given`."""
+    def job(self, name: str, given: Mapping[str, Value], workload: Workload | None = None) -> Job:
+        """A run of the system `name` with the options `given`: all tokens, or leading tokens of a large layer."""
         workload = workload or self.workload()
-        request = workload.request
-        system = get_system(name)
-        options = options_of(system, given)
-        check_memory(system, request)
-        self._n_done += 1
-        row = run_point(system, options, workload, self._n_done, max(self._n_done, self._n_expected))
+        return Job(name, given, workload, leading_sizes(workload.request, LEADING_ROWS))
+
+    def rows(self, jobs: Sequence[Job]) -> list[tuple[Row, ...] | ConfigError]:
+        """The Rows of each job."""
+
+        def told(system: str, done: int, count: int) -> None:
+            if self.request.progress:
+                self.request.progress(Step(system, done, count, "engine"))
+
+        return run_jobs(jobs, told)
+
+    def predict(self, jobs: Sequence[Job]) -> list[Predicted | ConfigError]:
+        """The prediction of each job, or the error with which it is refused."""
+        done: list[Predicted | ConfigError] = []
+        for job, rows in zip(jobs, self.rows(jobs), strict=True):
+            if not isinstance(rows, ConfigError) and len(rows) > 1 and (operator := does_not_grow(*rows[-2:])):
+                tokens = " and ".join(str(row.tokens_per_gpu) for row in rows[-2:])
+                done.append(ConfigError(f"no estimate from few tokens: {operator} takes as long for {tokens} tokens; `dysharp run` has all"))
+            else:
+                done.append(rows if isinstance(rows, ConfigError) else self._predicted(job, rows))
+        return done
+
+    def _predicted(self, job: Job, rows: tuple[Row, ...]) -> Predicted:
+        workload, row = job.workload, rows[-1]
+        request, before = workload.request, rows[-2] if len(rows) > 1 else None
         shares = {name: us / row.time_us for name, us in row.path_us.items()} | {"surroundings": 1 - row.simulated_us / row.time_us}
-        asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, row.options)
-        trust = trust_of(asked, shares)
+        asked = PredictionScope(row.system, request.model, request.cluster, request.tokens, request.direction, row.options, workload.routing)
+        trust, unsettled = trust_of(asked, shares), _unsettled(rows, request.tokens)
         memory = () if self.memory_warning else memory_warning(request.model, request.cluster, workload.routing)
-        warnings = (*row.warnings, *_numerics_warning(row, request.model), *memory)
-        return Predicted(row, formats_of(row, request.model), trust.typical, trust.wide, trust.families, warnings, {})
+        few = dataclasses.replace(asked, tokens=row.tokens_per_gpu)
+        own = [text for text in row.warnings if text not in warnings_of(few)]
+        warnings = (*trust.warnings, *own, *_numerics_warning(row, request.model), *memory)
+        return Predicted(
+            row=row,
+            before=before,
+            tokens=request.tokens,
+            formats=formats_of(row.system, row.options, request.model),
+            typical=None if trust.typical is None else trust.typical + unsettled,
+            wide=None if trust.wide is None else trust.wide + unsettled,
+            families=trust.families,
+            warnings=tuple(dict.fromkeys(warnings)),
+            has_eager=eager_is_known(row),
+            tried={},
+        )
+
+
+def does_not_grow(before: Row, row: Row) -> str:
+    """The operator whose time does not grow from `before` to `row`, which has more tokens; "" = none.
+
+    Such an operator works in steps, for example a wave of chunks. Few tokens then say nothing about many.
+    """
+    for name in ("dispatch", "combine"):
+        if row.path_us[name] > STEP_SHARE * row.time_us and row.path_us[name] < GROWTH * before.path_us[name]:
+            return name.capitalize()
+    return ""
+
+
+def _unsettled(rows: tuple[Row, ...], tokens: int) -> float:
+    """How far the estimates from all leading tokens and from half of them are apart, as a fraction; 0 where all tokens were simulated."""
+    if len(rows) < 3:
+        return 0.0
+    early, late = (extended(a, b, tokens, lambda row: row.time_us) for a, b in (rows[-3:-1], rows[-2:]))
+    return abs(early / late - 1)
 
 
 def _numerics_warning(row: Row, model: Model) -> tuple[str, ...]:
-    weights = _weights(row)
+    weights = weights_of(row.system, row.options)
     return (f"weights in {weights} instead of the model's {model.gemm_dtype.upper()}: numerics change",) if weights else ()
-
-
-def formats_of(row: Row, model: Model) -> str:
-    """Formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs".
-
-    Raises ConfigError for a value of `sides`, `dispatch`, `combine` or `weights` that `systems.building.formats` does not have.
-    """
-    own = {1: "FP8", 2: "BF16", 4: "FP32"}.get(model.element_bytes, f"{model.element_bytes} B per value")
-    options, weights = row.options, _weights(row)
-    parts = [format_of(f"{row.system}.sides", options["sides"], SIDES)] if "sides" in options else []
-    for name in ("dispatch", "combine"):
-        printed = format_of(f"{row.system}.{name}", options.get(name, "rows"), ROW_FORMATS).printed
-        parts.append(f"{name.capitalize()} {printed or own}")
-    parts += [f"weights {weights}"] if weights else []
-    return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
-
-
-def _weights(row: Row) -> str:
-    """The printed format of the weights; "" = the type of the model's GEMMs."""
-    return format_of(f"{row.system}.weights", row.options.get("weights", "model"), WEIGHT_FORMATS).printed

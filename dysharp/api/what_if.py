@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
+from dysharp.api.jobs import Job
 from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
@@ -17,7 +16,6 @@ from dysharp.systems import System, all_systems, get_system
 
 FASTER = 2
 NO_COST = "the same transfers; no launches, barriers, rings or SMs are charged to communication"
-Run = Callable[[], Predicted]
 
 
 class Trial(NamedTuple):
@@ -25,36 +23,45 @@ class Trial(NamedTuple):
 
     name: str
     assumes: str
-    run: Run
+    job: Job
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A prediction after one change. `speedup`: layer time of the best system over `predicted`, at the same tokens per GPU."""
+    """A prediction after one change, compared with the best system at the same tokens per GPU.
+
+    `note`: what changes besides, in a few words. `speedup`: layer time of the best system over `predicted`. `difference_us`: `predicted` minus the best.
+    """
 
     change: str
     assumes: str
     predicted: Predicted
     speedup: float
+    difference_us: float
+    note: str = ""
+
+    @property
+    def short(self) -> str:
+        """The change in a sentence: "EPLB", "EP4"."""
+        return self.change.removesuffix("-style replicas")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         row = self.predicted.row
-        own = {"change": self.change, "assumes": self.assumes, "speedup": self.speedup, "cluster": row.cluster, "gpus": row.gpus}
+        own = {"change": self.change, "assumes": self.assumes, "speedup": self.speedup, "difference_us": self.difference_us, "cluster": row.cluster, "gpus": row.gpus}
         return own | self.predicted.to_dict()
 
 
 def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
     """Each change alone, compared with the best of the ranking. A change that cannot be simulated here is left out."""
-    done = []
-    for trial in _trials(runs, best):
-        try:
-            predicted = trial.run()
-        except ConfigError:
+    done, trials = [], _trials(runs, best)
+    for trial, predicted in zip(trials, runs.predict([trial.job for trial in trials]), strict=True):
+        if isinstance(predicted, ConfigError):
             continue
         dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
         free = f"; its paper form does not charge: {dropped}" if dropped else ""
-        done.append(WhatIf(trial.name, trial.assumes + free, predicted, best.time_us / predicted.time_us))
+        done.append(WhatIf(trial.name, trial.assumes + free, predicted, best.time_us / predicted.time_us, predicted.time_us - best.time_us, trial.note))
     return tuple(done)
 
 
@@ -65,25 +72,21 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
     trials = []
     if not runs.request.placement.startswith(EPLB):
         assumes = "one more slot per GPU, placed with the load of this batch: the most that replication can bring"
-        trials.append(Trial("EPLB-style replicas", assumes, lambda: runs.run(name, options, runs.workload(placement=EPLB))))
+        trials.append(Trial("EPLB-style replicas", assumes, runs.job(name, options, runs.workload(placement=EPLB)), "one more expert slot per GPU"))
     if options.get("dispatch") == "rows":
         assumes = "Dispatch sends one byte per value and one FP32 scale per 128 values; numerics change"
-        trials.append(Trial("FP8 rows in Dispatch", assumes, lambda: runs.run(name, options | {"dispatch": "fp8"})))
+        trials.append(Trial("FP8 rows in Dispatch", assumes, runs.job(name, options | {"dispatch": "fp8"}), "numerics change"))
     for gpus in _sizes(cluster):
         experts, before = -(-model.n_experts // gpus), -(-model.n_experts // cluster.n_gpus)
         assumes = f"same tokens per GPU, {experts} experts per GPU instead of {before}"
-        trials.append(Trial(f"EP{gpus}", assumes, partial(_resized, runs, name, options, gpus)))
+        trials.append(Trial(f"EP{gpus}", assumes, runs.job(name, options, runs.workload(cluster.with_gpus(gpus))), f"{experts} experts per GPU instead of {before}"))
     declared = sorted((s.change.rank, s.name, s.change, s) for s in all_systems().values() if s.change is not None)
     return [
         *trials,
-        Trial(f"links x{FASTER}", "same software constants, same switches", lambda: runs.run(name, options, runs.workload(faster))),
-        Trial("software for free", NO_COST, lambda: runs.run(name, options | {"form": "paper"})),
-        *(Trial(change.name, change.assumes, partial(runs.run, other, _formats(best.row, system))) for _, other, change, system in declared),
+        Trial(f"links x{FASTER}", "same software constants, same switches", runs.job(name, options, runs.workload(faster))),
+        Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
+        *(Trial(change.name, change.assumes, runs.job(other, _formats(best.row, system))) for _, other, change, system in declared),
     ]
-
-
-def _resized(runs: AdviceRuns, name: str, options: dict[str, Any], gpus: int) -> Predicted:
-    return runs.run(name, options, runs.workload(runs.request.cluster.with_gpus(gpus)))
 
 
 def _formats(row: Row, system: System) -> dict[str, Any]:

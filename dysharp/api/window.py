@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from dysharp.analysis import Row
-from dysharp.api.header import header_of
+from dysharp.api.header import header_of, settings_of
 from dysharp.api.workload import Workload
 from dysharp.workload import first_tokens
 
@@ -22,7 +22,7 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
     difference of the estimates tells whether the rate is settled.
     """
     tokens, size = workload.request.tokens, workload.request.window or 0
-    quarter, half, full = (run_layer(_first_tokens(workload, n)) for n in (size // 4, size // 2, size))
+    quarter, half, full = (run_layer(leading_workload(workload, n)) for n in (size // 4, size // 2, size))
     rate = (full.time_us - half.time_us) / (size - size // 2)
     early_rate = (half.time_us - quarter.time_us) / (size // 2 - size // 4)
     window = {
@@ -43,11 +43,11 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
         wall_s=wall,
         compile_s=full.compile_s + half.compile_s + quarter.compile_s,
         warnings=(*full.warnings, *unsettled),
-        header=header_of(workload),
+        header=(*header_of(workload), *settings_of(full.system, full.form, full.options, workload.request)),
     )
 
 
-def _first_tokens(workload: Workload, tokens: int) -> Workload:
+def leading_workload(workload: Workload, tokens: int) -> Workload:
     """The first `tokens` tokens of each GPU, in the Request too, because warnings read it."""
     request = dataclasses.replace(workload.request, tokens=tokens)
     return dataclasses.replace(workload, request=request, routing=first_tokens(workload.routing, tokens))

@@ -1,173 +1,143 @@
-"""`dysharp advise` as text: tables for a terminal, or Markdown for a design review."""
+"""`dysharp advise` on one screen: the answer, the ranking, the what-ifs, the warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 
-from dysharp.analysis.load import MOST_GPUS, Load
-from dysharp.api.advice import PARTS, Advice
-from dysharp.api.comparison import cause_names
+from dysharp.api.advice import Advice
+from dysharp.api.answer import PARTS, percent
+from dysharp.api.formats import KNOB
 from dysharp.api.prediction import Predicted
+from dysharp.api.warnings import grouped
+from dysharp.api.what_if import WhatIf
+from dysharp.cli.output import WIDTH
 
-MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
+MOST_LINES = 40
+MORE = "More: --details (SM counts, critical paths, load, what each change assumes), --markdown, --json"
+FEWEST_WARNINGS = 3  # lines of warnings that are printed however long the rest is
 UNKNOWN = "-"
+_HEADER_LINES = 2  # lines of the header that the screen repeats: the workload, its routing
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A titled table with lines below it. The first `left` columns are text."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[str, ...] = ()
-    left: int = 1
-
-
-def blocks_of(done: Advice) -> list[Block]:
-    """All tables of the advice, in reading order."""
-    return [_ranking(done), _parts(done), _limits(done), *_loads(done.load), _what_ifs(done)]
+def screen(done: Advice) -> list[str]:
+    """At most `MOST_LINES` lines of at most `WIDTH` columns."""
+    lines = [*wrapped(done.answer), "", *wrapped(_header(done))]
+    if done.ranking:
+        lines += ["", *_ranking(done.ranking)]
+    lines += [*_unjudged(done.unjudged), *_left_out(done.not_ranked)]
+    if done.what_if:
+        lines += ["", *_what_ifs(done)]
+    room = max(FEWEST_WARNINGS, MOST_LINES - len(lines) - 1)
+    return [*lines, *_warning_lines(done, room), MORE]
 
 
-def _ranking(done: Advice) -> Block:
-    heads = ("system", "formats", "layer us", "90 % within", "eager us", "Mtok/s")
-    lines = [
-        "layer us: layer time in a CUDA graph; eager us: layer time with the launches of the host",
-        "90 % within: range from the measured errors of the parts; for a fused kernel, of whole layers",
-    ]
-    if done.layers is not None:
-        e = done.layers
-        lines.append(
-            f"check: {e['n']} whole eager layers were measured on {e['gpu']}; their predictions have a median error of {e['median']:.3g} %, "
-            f"a 90th percentile of {e['p90']:.3g} % and a bias of {e['bias']:+.3g} %"
-        )
-    ties, unknown = done.ties(), [entry.row.system for entry in done.ranking if entry.bar() is None]
-    if ties:
-        lines.append(f"ties: the range of {', '.join(ties[1:])} overlaps the range of {ties[0]}; which of them is fastest is not known")
-    if unknown:
-        lines.append(f"no measured error, so the rank is uncertain: {', '.join(unknown)}")
-    for entry in done.ranking:
-        if entry.tried:
-            tried = ", ".join(f"{n} SMs {us:.0f} us" for n, us in entry.tried.items())
-            lines.append(f"{entry.row.system}: layer time by SMs of communication kernels: {tried}")
-    lines += _warnings({entry.row.system: entry for entry in done.ranking})
-    lines += [f"not ranked: {name}: {why}" for name, why in done.not_ranked.items()]
-    return Block("Ranking", heads, tuple(_ranked(entry) for entry in done.ranking), tuple(lines), left=2)
+def _header(done: Advice) -> list[str]:
+    """The workload and its routing; the leading tokens where not all were simulated."""
+    few = done.best.row.tokens_per_gpu
+    lines = [line for line in done.header if not line.startswith(("warning: ", "note: ", "placement "))][:_HEADER_LINES]
+    if done.best.before is not None:
+        lines.append(f"times of {done.best.tokens} tokens are extended from the first {few} and {done.best.before.tokens_per_gpu} tokens of each GPU")
+    return lines
 
 
-def _warnings(predicted: Mapping[str, Predicted], known: Sequence[str] = ()) -> list[str]:
-    """Each warning once, after the names it holds for; warnings in `known` are left out."""
-    names: dict[str, list[str]] = {}
-    for name, entry in predicted.items():
-        for text in entry.warnings:
-            names.setdefault(text, []).append(name)
-    holders = {text: "all" if len(those) == len(predicted) > 1 else ", ".join(those) for text, those in names.items() if text not in known}
-    return [f"warning: {text}" if text.startswith((f"{who}:", f"{who} ")) else f"warning: {who}: {text}" for text, who in holders.items()]
+def wrapped(texts: Iterable[str]) -> list[str]:
+    """Each text in lines of at most `WIDTH` columns; a continued line is indented."""
+    return [line for text in texts for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Lines of a table whose first `left` columns are text."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    cells = [[cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in (heads, *rows)]
+    return ["  ".join(row).rstrip() for row in cells]
+
+
+def _sms(entry: Predicted) -> str:
+    return str(entry.row.options.get(KNOB, UNKNOWN))
+
+
+def _rows_sent(entry: Predicted) -> str:
+    """Formats of rows: "FP8 / BF16"."""
+    formats = dict(part.split(" ", 1) for part in entry.formats.split(", ") if part.startswith(("Dispatch ", "Combine ")))
+    return f"{formats['Dispatch']} / {formats['Combine']}"
+
+
+def _ranking(ranking: Sequence[Predicted]) -> list[str]:
+    heads = ("ranking", "rows out / back", "SMs", "layer us", "error bar", *(PARTS.get(name, name).split()[0] for name in ranking[0].parts_us()))
+    lines = table(heads, [_ranked(entry) for entry in ranking], left=2)
+    for entry in ranking:
+        if fused := entry.one_kernel_us():
+            parts = f"GEMMs {fused['GEMMs']:.0f} us, copies {fused['copies']:.0f} us, neither for at least {fused['waits']:.0f} us"
+            lines += wrapped([f"{entry.system} is one kernel; on its busiest GPU and link: {parts}"])
+    return lines
 
 
 def _ranked(entry: Predicted) -> tuple[str, ...]:
-    row, bar = entry.row, entry.bar()
-    return (
-        row.system,
-        entry.formats,
-        f"{entry.time_us:.0f}",
-        f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN,
-        f"{entry.eager_us:.0f}",
-        f"{row.gpus * row.tokens_per_gpu / entry.time_us:.2f}",
-    )
+    bar, fused = entry.bar(), entry.one_kernel_us()
+    width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN
+    if fused is None:
+        parts = [f"{us:.0f}" for us in entry.parts_us().values()]
+    else:
+        parts = [UNKNOWN, f"{fused['GEMMs']:.0f}", UNKNOWN, UNKNOWN, UNKNOWN]
+    return (entry.system, _rows_sent(entry), _sms(entry), f"{entry.time_us:.0f}", width, *parts)
 
 
-def _parts(done: Advice) -> Block:
-    heads = ("system", *(PARTS.get(name, name) for name in done.best.parts_us()), "layer")
-    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in done.ranking)
-    lines = (
-        "the parts add up to the layer time; a wait for another GPU counts as the work of that GPU",
-        "software: launches, barriers and counts of communication kernels",
-        "outside kernels: permutation, activation, casts and launches of GEMMs",
-    )
-    return Block("Critical path, us", heads, rows, lines)
+def _unjudged(entries: Sequence[Predicted]) -> list[str]:
+    """Predictions that no measurement checks, each with the reason."""
+    if not entries:
+        return []
+    rows = [f"{entry.system} {entry.time_us:.0f} us{_with_sms(entry)} ({_reason(entry)})" for entry in entries]
+    return wrapped([f"No error bar, so not ranked: {'; '.join(rows)}"])
 
 
-def _limits(done: Advice) -> Block:
-    best = done.best
-    causes = cause_names(best.row)
-    parts = [(causes[name], us) for name, us in best.row.attribution.items() if name != "surroundings_us"]
-    parts += [
-        ("permutation of rows", best.around.permute_us),
-        ("activation and casts", best.around.activation_us + best.around.cast_us),
-        ("launches of GEMMs", best.around.launch_us),
-        ("GEMMs without the SMs of communication kernels", best.around.contention_us),
-    ]
-    rows = tuple((name, f"{us:.1f}", f"{100 * us / best.time_us:.0f}") for name, us in sorted(parts, key=lambda part: -part[1]) if us >= 0.05)
-    terms = ", ".join(f"{name} {us:.1f} us" for name, us in best.row.bound_terms.items())
-    bound = f"busiest resource: {best.row.bound_resource}, {best.row.bound_us:.1f} us ({terms})"
-    return Block(f"What limits {best.row.system}", ("critical path", "us", "% of layer"), rows, (bound, done.sentence))
+def _with_sms(entry: Predicted) -> str:
+    return f" with {_sms(entry)} SMs" if KNOB in entry.row.options else ""
 
 
-def _loads(loads: Sequence[Load]) -> list[Block]:
-    heads = ("placement", "rows per GPU max/mean", "received tokens max/mean", "GPU pair max/mean", "busiest pair")
-    rows = tuple(
-        (load.placement, f"{load.rows_max_mean:.3f}", f"{load.received_max_mean:.3f}", f"{load.pair_max_mean:.3f}", _pair(load)) for load in loads
-    )
-    gpus = len(loads[0].rows)
-    notes = [f"{load.placement}: {load.note}" for load in loads if load.note]
-    notes.append("a token counts once per destination GPU; a pair is source to destination")
-    if gpus > MOST_PAIRS:
-        notes.append(f"GPU pairs of {gpus} GPUs are not printed (at most {MOST_PAIRS}); --json has them for up to {MOST_GPUS} GPUs")
-    return [Block("Load", heads, rows, tuple(notes)), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]
+def _reason(entry: Predicted) -> str:
+    for text in entry.warnings:
+        if only := re.search(r"because only (.+) was measured", text):
+            return f"measured on {only[1]} only"
+    return "never measured"
 
 
-def _pair(load: Load) -> str:
-    return f"{load.busiest_pair[0]} to {load.busiest_pair[1]}"
+def _left_out(reasons: Mapping[str, str]) -> list[str]:
+    """Systems that were not run, by reason without its source."""
+    names: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        names.setdefault(why.split(" (")[0].removeprefix("has "), []).append(name)
+    parts = [f"{', '.join(who)} ({why})" for why, who in names.items()]
+    return wrapped([f"Not run: {'; '.join(parts)}"]) if parts else []
 
 
-def _pairs(load: Load) -> Block:
-    gpus = range(len(load.rows))
-    rows = tuple((f"from GPU {s}", *(str(load.pairs[s, d]) if s != d else f"({load.pairs[s, d]})" for d in gpus)) for s in gpus)
-    own = ("expert rows", *(str(rows) for rows in load.rows))
-    return Block(f"Tokens per GPU pair, placement {load.placement}", ("", *(f"to {d}" for d in gpus)), (*rows, own))
+def _what_ifs(done: Advice) -> list[str]:
+    heads = (f"what if: change of {done.best.system}", "layer us", "difference us", "", "note")
+    rows = [(e.change, f"{e.predicted.time_us:.0f}", f"{e.difference_us:+.0f}", percent(e.difference_us / done.best.time_us), _note(e)) for e in done.what_if]
+    return [line.rstrip() for line in _left_last(heads, rows)]
 
 
-def _what_ifs(done: Advice) -> Block:
-    best = done.best.row.system
-    lines = [f"speed-up: layer time of {best} divided by the layer time after the change, at the same tokens per GPU"]
-    rows = []
-    for entry in done.what_if:
-        p = entry.predicted
-        bar = p.bar()
-        width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else "not measured"
-        rows.append((entry.change, p.row.system, p.row.form, str(p.row.gpus), f"{p.time_us:.0f}", f"{entry.speedup:.2f}", width))
-        lines.append(f"{entry.change}: {entry.assumes}")
-    real = {entry.change: entry.predicted for entry in done.what_if if entry.predicted.row.form == "real"}
-    lines += _warnings(real, done.best.warnings)
-    if any(entry.predicted.row.form == "paper" for entry in done.what_if):
-        lines += [
-            "paper forms charge no software cost and no SMs to communication: compare them with `software for free`, not with the ranking",
-            "`overlap by rows`, `DySHARP switches` and `communication for free` place rows by expert on arrival: no permutation is charged",
-        ]
-    heads = ("change", "system", "form", "GPUs", "layer us", "speed-up", "90 % within")
-    return Block("What if: one change at a time", heads, tuple(rows), tuple(lines), 3)
+def _left_last(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table whose last column is text, too."""
+    width = max(len(row[-1]) for row in (heads, *rows))
+    return table([*heads[:-1], heads[-1].ljust(width)], [[*row[:-1], row[-1].ljust(width)] for row in rows])
 
 
-def print_advice(done: Advice) -> None:
-    """Tables on stdout."""
-    from dysharp.cli.output import console, plain_table, print_lines
-
-    print_lines(done.header)
-    for block in blocks_of(done):
-        console().print(f"\n{block.title}", style="bold", markup=False)
-        console().print(plain_table(block.heads, block.rows, left=block.left))
-        print_lines(block.lines)
+def _note(entry: WhatIf) -> str:
+    if entry.predicted.row.form == "paper":
+        return "no software cost is charged"
+    return entry.note
 
 
-def markdown_of(done: Advice) -> str:
-    """All tables as Markdown."""
-    parts = ["\n".join(f"- {line}" for line in done.header)]
-    for block in blocks_of(done):
-        ruler = [":---" if column < block.left else "---:" for column in range(len(block.heads))]
-        lines = [" | ".join(cells) for cells in (block.heads, ruler, *block.rows)]
-        parts += [f"### {block.title}", "\n".join(f"| {line} |" for line in lines)]
-        if block.lines:
-            parts.append("\n".join(f"- {line}" for line in block.lines))
-    return "\n\n".join(parts)
+def _warning_lines(done: Advice, room: int) -> list[str]:
+    """Warnings of the header and of the ranking, as many lines as fit `room`."""
+    texts = [line.removeprefix("warning: ") for line in done.header if line.startswith("warning: ")]
+    texts += grouped({entry.system: entry.warnings for entry in done.ranking or done.unjudged[:1]})
+    lines: list[str] = []
+    for i, text in enumerate(texts):
+        own = wrapped([f"warning: {text}"])
+        if len(lines) + len(own) > room - (i < len(texts) - 1):
+            return [*lines, f"{len(texts) - i} more warnings: --details"]
+        lines += own
+    return lines

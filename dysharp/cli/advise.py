@@ -15,9 +15,11 @@ from dysharp.cli.flags import complete_systems, json_flag, real_workload_flags
     "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank.  [default: all systems that run on such machines today]"
 )
 @real_workload_flags
+@click.option("--phase", metavar="decode|prefill|train", help="Sets the tokens (128, 4096, 4096), the passes and the systems, which need kernels for it.")
+@click.option("--details", is_flag=True, help="Print all tables after the answer.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
 @json_flag
-def advise(model: str, systems: str | None, settings: tuple[str, ...], markdown: bool, as_json: bool, **workload: Any) -> None:
+def advise(model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, details: bool, markdown: bool, as_json: bool, **workload: Any) -> None:
     """Rank EP systems for MODEL on a machine, with limits and what-ifs.
 
     MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. Times have error bars from measurements. A prediction
@@ -25,7 +27,8 @@ def advise(model: str, systems: str | None, settings: tuple[str, ...], markdown:
     """
     from dysharp.api import advise as ask
     from dysharp.api.options import parse_set
-    from dysharp.cli.advice_text import markdown_of, print_advice
+    from dysharp.cli.advice_details import markdown_of, print_details
+    from dysharp.cli.advice_text import screen
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
     from dysharp.errors import ConfigError
@@ -34,11 +37,14 @@ def advise(model: str, systems: str | None, settings: tuple[str, ...], markdown:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with progress_bar() as progress:
-        done = ask(model, systems=names, options=parse_set(settings), progress=progress, **workload)
+        done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if as_json:
         print_header(done.header)
         print_json(done.to_dict())
     elif markdown:
         click.echo(markdown_of(done))
     else:
-        print_advice(done)
+        for line in screen(done):
+            click.echo(line)
+        if details:
+            print_details(done)

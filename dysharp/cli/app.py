@@ -69,7 +69,12 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     "--systems",
     metavar="A,B,...",
     shell_complete=complete_systems,
-    help="Systems to compare.  [default: deepep,nvls,comet,dysharp,ideal]",
+    help="Systems to compare.  [default: deepep,nvls,comet,dysharp,ideal; on an hw-* cluster those with a real form]",
+)
+@click.option(
+    "--forms",
+    metavar="real|paper|all",
+    help="hw-* clusters: forms of the default systems. Paper forms charge no software cost and have a block of their own.  [default: real]",
 )
 @click.option(
     "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="System that speed-ups refer to.  [default: deepep, else the first system]"
@@ -78,10 +83,9 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @workload_flags
 @json_flag
 def compare(
-    systems: str | None, baseline: str | None, plot: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any
+    systems: str | None, baseline: str | None, forms: str | None, plot: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any
 ) -> None:
     """Simulate several systems on one workload, and say what limits the fastest."""
-    from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
     from dysharp.api.options import parse_set
     from dysharp.cli.comparison_text import print_comparison
@@ -92,11 +96,9 @@ def compare(
         from dysharp.reports.plots import check_format
 
         check_format(plot)
-    names = list(DEFAULT_SYSTEMS) if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
-    if baseline is None:
-        baseline = "deepep" if "deepep" in names or not names else names[0]
+    names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with progress_bar() as progress:
-        done = compare_systems(names, baseline, options=parse_set(settings), progress=progress, **workload)
+        done = compare_systems(names, baseline, forms, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:
         from dysharp.reports.plots import plot_compare, save_figure
 

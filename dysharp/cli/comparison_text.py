@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.cli.output import UNKNOWN, WIDTH, console, plain_table, print_lines
@@ -12,11 +14,37 @@ SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 def print_comparison(done: Comparison) -> None:
     """One row per system, then the meaning of the columns, then the sentence."""
-    divisor, unit = bytes_unit(done.rows)
+    blocks = [same for form in ("real", "paper") if (same := [row for row in done.rows if row.form == form])]
+    surrounded = any(row.surroundings_us for row in done.rows)
+    for rows in blocks:
+        if len(blocks) > 1:
+            title = "real forms: with the software costs of the release" if rows[0].form == "real" else "paper forms: no software cost is charged"
+            print_lines([title])
+        _print_rows(done, rows)
+        if len(blocks) > 1:
+            print_lines([""])
+    legend = [
+        *([] if len(blocks) > 1 else [""]),
+        *(f"speed-up{_of_form(form, blocks)}: time of {name} divided by the time of the system" for form, name in done.baselines.items()),
+        "x own bound: time divided by the time that the busiest resource of this system needs",
+        "x lower bound: time divided by the lower bound that holds for every system",
+    ]
+    if surrounded:
+        legend.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
+    print_lines([*legend, done.sentence])
+
+
+def _of_form(form: str, blocks: Sequence[Sequence[Row]]) -> str:
+    return f" of {form} forms" if len(blocks) > 1 else ""
+
+
+def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
+    """One line per Row."""
+    divisor, unit = bytes_unit(rows)
     out = console()
-    surrounded = any(row.surroundings_us for row in done.rows)  # one more column
+    surrounded = any(row.surroundings_us for row in rows)  # one more column
     narrow = out.width < WIDTH or surrounded
-    gap = 1 if narrow or max(len(row.system) for row in done.rows) > SHORT_NAME else 2
+    gap = 1 if narrow or max(len(row.system) for row in rows) > SHORT_NAME else 2
     headings = (
         "\nsystem",
         "\nform",
@@ -48,16 +76,4 @@ def print_comparison(done: Comparison) -> None:
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
         )
 
-    out.print(plain_table(headings, map(cells, done.rows), left=2, gap=gap, fold=False))
-    legend = [
-        "",
-        f"speed-up: time of {done.baseline} divided by the time of the system",
-        "x own bound: time divided by the time that the busiest resource of this system needs",
-        "x lower bound: time divided by the lower bound that holds for every system",
-    ]
-    if surrounded:
-        legend += [
-            "outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time",
-            "eager layers also wait for the host (--json: eager_us)",
-        ]
-    print_lines([*legend, done.sentence])
+    out.print(plain_table(headings, map(cells, rows), left=2, gap=gap, fold=False))

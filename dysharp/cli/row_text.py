@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dysharp.analysis import Row
+from dysharp.api.prediction import eager_is_known
 from dysharp.cli.output import console, fact_table
 
 _CAUSES = {
@@ -83,7 +84,7 @@ def _surroundings_facts(row: Row) -> list[tuple[str, str]]:
     return [
         ("  in kernels", f"{row.simulated_us:.2f} us; all facts below describe this part"),
         ("  outside kernels", _times({name: us for name, us in row.surroundings_us.items() if name != "host_us"})),
-        ("eager layer time", f"{row.eager_us:.2f} us, with the launches of the host"),
+        *([("eager layer time", f"{row.eager_us:.2f} us, with the launches of the host")] if eager_is_known(row) else []),
     ]
 
 

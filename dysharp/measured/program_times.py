@@ -62,7 +62,7 @@ def _mapped(work: Sequence[tuple[ProgramRequest, ...]], jobs: int) -> Iterator[l
         yield from map(_times, work)
         return
     _times(work[-1])  # compiles the engine once; the processes load it from the cache
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent) as pool:
         yield from pool.map(_times, work)
 
 
@@ -70,7 +70,7 @@ def _times(group: tuple[ProgramRequest, ...]) -> list[float | str]:
     return [request.time() for request in group]
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process when its parent has been killed."""
     parent = multiprocessing.parent_process()
 

@@ -69,6 +69,8 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         ("hopper", "blackwell"),
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
         hidden=(2048, 2560, 4096, 5120, 6144, 7168, 8192),
+        phases=("decode",),
+        phases_source="DeepEP README: low-latency kernels are for inference decoding",
     ),
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )

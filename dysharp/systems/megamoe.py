@@ -84,6 +84,8 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         step=128,
         expert_step=128,
         gated=True,
+        phases=("decode", "prefill"),
+        phases_source="DeepGEMM csrc/apis/mega.hpp: forward only",
     ),
     drops="launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source (form real has them); Dispatch pushes "
     "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",

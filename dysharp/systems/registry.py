@@ -26,6 +26,8 @@ FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 FUSED_GEMMS = "fused"
 """Value of the option `gemms`: the GEMMs are those of a fused kernel."""
+PHASES = ("decode", "prefill", "train")
+"""Phases of a model's life for which software has kernels. "train" needs backward kernels."""
 OTHER_COLOUR = "#44AA99"
 """Plot colour of every system that declares none."""
 
@@ -53,6 +55,16 @@ class Ships:
     """The hidden size of an expert must be a multiple of this."""
     gated: bool = False
     """True: the software runs gated experts only."""
+    phases: tuple[str, ...] = PHASES
+    """Phases for which the release has kernels (`PHASES`)."""
+    phases_source: str = ""
+    """Source of `phases`; "" where the software has kernels for all."""
+
+    def lacks(self, phase: str) -> str:
+        """Why the software does not run a phase; "": the software runs."""
+        if phase in self.phases:
+            return ""
+        return f"no {'backward kernels' if phase == 'train' else f'kernels for {phase}'} ({self.phases_source})"
 
     def why_not(self, model: Model, cluster: Cluster) -> str:
         """Why the software does not run this model on this cluster; "": the software runs."""

@@ -87,6 +87,8 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
         ("hopper", "blackwell"),
         {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
+        phases=("decode", "prefill"),
+        phases_source="TensorRT-LLM is an inference library",
     ),
     drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
 )

@@ -6,6 +6,7 @@ file was written with, so that no simulated number moves unseen.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -66,9 +67,17 @@ def name_of(point: dict[str, Any]) -> str:
     return " / ".join([*words, *(f"{key}={value}" for key, value in point["options"].items())])
 
 
+def _plain_formats(point: dict[str, Any]) -> dict[str, Any]:
+    """The formats of the paper form. On hw clusters `run` would take those that the system ships with."""
+    chosen = all_systems()[point["system"]]
+    names = {} if chosen.ships is None else chosen.ships.formats.get(MODEL.gemm_dtype, {})
+    return {f.name: f.default for f in dataclasses.fields(chosen.options) if f.name in names}
+
+
 def replay(point: dict[str, Any]) -> dict[str, Any]:
     """What must stay: digest of the Trace, layer time, bound, bytes and events; or the one line with which the point is refused."""
     arguments = dict(point)
+    arguments["options"] = _plain_formats(point) | point["options"]
     try:
         row = dysharp.run(arguments.pop("system"), model=MODEL, **arguments)
     except dysharp.DysharpError as error:

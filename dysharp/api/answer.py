@@ -1,0 +1,86 @@
+"""The answer of `advise`: three lines that a person can paste."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dysharp.api.formats import KNOB
+from dysharp.api.prediction import Predicted
+from dysharp.api.what_if import WhatIf
+from dysharp.systems import get_system
+
+PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "around": "other kernels"}
+"""Parts of `Predicted.parts_us` that are printed under another name."""
+SMALL = 0.005
+"""A change of the layer time below this share is printed as none."""
+_RESOURCES = {
+    "up": "the up link of GPU {}",
+    "down": "the down link of GPU {}",
+    "memory": "the memory of GPU {}",
+    "sm": "the SMs of GPU {}",
+    "sms": "the SMs of GPU {}",
+}
+
+
+def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf]) -> tuple[str, str, str]:
+    """(what to run, what limits it, what would help)."""
+    return _run_line(best, ties), _limit_line(best, changes), _help_line(best, changes)
+
+
+def settings_of(entry: Predicted) -> str:
+    """Formats, and SMs of communication with how they were chosen."""
+    if not entry.tried:
+        return entry.formats
+    why = "fewest within 1 % of the fastest"
+    if entry.edge:
+        why += f"; the {entry.edge} that was measured"
+    return f"{entry.formats} ({why})"
+
+
+def resource_words(resource: str) -> str:
+    """ "gpu[3].memory" as "the memory of GPU 3"; a name of another form as it is."""
+    found = re.fullmatch(r"gpu\[(\d+)\]\.(\w+)", resource)
+    return _RESOURCES[found[2]].format(found[1]) if found and found[2] in _RESOURCES else resource
+
+
+def percent(share: float) -> str:
+    """A relative change: "-7 %", "+0.6 %", "no change" below 0.5 %."""
+    if abs(share) < SMALL:
+        return "no change"
+    return f"{share:+.0%}".replace("%", " %") if abs(share) >= 0.015 else f"{100 * share:+.1f} %"
+
+
+def _run_line(best: Predicted, ties: Sequence[Predicted]) -> str:
+    bar = best.bar()
+    judged = f"error bar {bar[0]:.0f} to {bar[1]:.0f} us" if bar else "no measurement checks this time"
+    text = f"Run {best.system}: {best.time_us:.0f} us per layer, {judged}. Settings: {settings_of(best)}."
+    if ties:
+        names = ", ".join(_short(entry) for entry in ties)
+        text += f" May be as fast (error bars overlap): {names}."
+    return text
+
+
+def _short(entry: Predicted) -> str:
+    """A system with its SMs and time: "deepep with 24 SMs 656 us"."""
+    sms = f" with {entry.row.options[KNOB]} SMs" if KNOB in entry.row.options else ""
+    return f"{entry.system}{sms} {entry.time_us:.0f} us"
+
+
+def _limit_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
+    fused = best.one_kernel_us()
+    shares = fused or {PARTS.get(name, name): us for name, us in best.parts_us().items()}
+    parts = ", ".join(f"{name} {us / best.time_us:.0%}".replace("%", " %") for name, us in sorted(shares.items(), key=lambda part: -part[1]))
+    row = best.row
+    busy = f"{resource_words(row.bound_resource)}, the busiest resource, works for {row.bound_us / row.time_us:.0%} of the layer".replace("%", " %")
+    free = next((entry.predicted.time_us for entry in changes if get_system(entry.predicted.system).bound), None)
+    least = "" if free is None else f" Free communication would leave {free:.0f} us."
+    return f"Limit: {parts} of the layer; {busy}.{least}"
+
+
+def _help_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
+    parts = []
+    for entry in changes:
+        if entry.predicted.row.form == "real":
+            parts.append(f"{entry.short} {percent(entry.difference_us / best.time_us)}")
+    return f"Change of the layer time: {', '.join(parts)}." if parts else "No change was simulated."

@@ -1,0 +1,32 @@
+"""The settings of a system as one line: formats of rows and weights, SMs of communication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.specs import Model
+from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
+
+KNOB = "n_sm"
+"""The option with the number of SMs of communication kernels."""
+
+
+def formats_of(system: str, options: Mapping[str, Any], model: Model) -> str:
+    """Formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs".
+
+    Raises ConfigError for a value of `sides`, `dispatch`, `combine` or `weights` that `systems.building.formats` does not have.
+    """
+    own = {1: "FP8", 2: "BF16", 4: "FP32"}.get(model.element_bytes, f"{model.element_bytes} B per value")
+    weights = weights_of(system, options)
+    parts = [format_of(f"{system}.sides", options["sides"], SIDES)] if "sides" in options else []
+    for name in ("dispatch", "combine"):
+        printed = format_of(f"{system}.{name}", options.get(name, "rows"), ROW_FORMATS).printed
+        parts.append(f"{name.capitalize()} {printed or own}")
+    parts += [f"weights {weights}"] if weights else []
+    return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
+
+
+def weights_of(system: str, options: Mapping[str, Any]) -> str:
+    """The printed format of the weights; "" = the type of the model's GEMMs."""
+    return format_of(f"{system}.weights", options.get("weights", "model"), WEIGHT_FORMATS).printed

@@ -1,0 +1,45 @@
+"""The phases of a model's life: what they mean for tokens, passes and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.systems.registry import PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Defaults of one phase. `tokens`: tokens per GPU. `direction`: passes. `words`: the phase in printed text."""
+
+    name: str
+    tokens: int
+    direction: str
+    words: str
+
+
+_PHASES = {
+    "decode": Phase("decode", 128, "fwd", "decode: one token of each of many requests, forward"),
+    "prefill": Phase("prefill", 4096, "fwd", "prefill: whole prompts, forward"),
+    "train": Phase("train", 4096, "both", "training: forward and backward"),
+}
+assert tuple(_PHASES) == PHASES
+
+
+def get_phase(name: str) -> Phase:
+    """The phase called `name`. Raises ConfigError with the nearest known one."""
+    if name not in _PHASES:
+        raise ConfigError(f"phase: found {name[:60]!r}{nearest(name, PHASES)}")
+    return _PHASES[name]
+
+
+def passes_of(phase: Phase, direction: str) -> str:
+    """The passes to simulate: those of the phase; in training also "bwd" where it is asked for.
+
+    Raises ConfigError for a backward pass of another phase.
+    """
+    if phase.name == "train":
+        return "bwd" if direction == "bwd" else phase.direction
+    if direction != "fwd":
+        raise ConfigError(f'direction: found "{direction}" in phase {phase.name}, expected "fwd" (only phase train has backward passes)')
+    return phase.direction

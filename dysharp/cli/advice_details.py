@@ -1,0 +1,172 @@
+"""All tables of `dysharp advise`: for a terminal with `--details`, or Markdown for a design review."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dysharp.analysis.load import MOST_GPUS, Load
+from dysharp.analysis.surroundings import Surroundings
+from dysharp.api.advice import Advice
+from dysharp.api.answer import PARTS
+from dysharp.api.comparison import cause_names
+from dysharp.api.prediction import Predicted
+from dysharp.api.warnings import grouped
+from dysharp.cli.advice_text import UNKNOWN
+
+MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A titled table with lines below it. The first `left` columns are text."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[str, ...] = ()
+    left: int = 1
+
+
+def blocks_of(done: Advice) -> list[Block]:
+    """All tables of the advice, in reading order."""
+    return [_ranking(done), _parts(done), _limits(done), *_loads(done.load), _what_ifs(done)]
+
+
+def _ranking(done: Advice) -> Block:
+    heads = ("system", "formats", "layer us", "90 % within", "eager us", "Mtok/s")
+    lines = [
+        "layer us: layer time in a CUDA graph; eager us: layer time with the launches of the host, where they are known",
+        "90 % within: range from the measured errors of the parts; for a fused kernel, of whole layers",
+    ]
+    if done.layers is not None:
+        e = done.layers
+        lines.append(
+            f"check: {e['n']} whole eager layers were measured on {e['gpu']}; their predictions have a median error of {e['median']:.3g} %, "
+            f"a 90th percentile of {e['p90']:.3g} % and a bias of {e['bias']:+.3g} %"
+        )
+    if ties := done.ties():
+        names = ", ".join(entry.system for entry in ties)
+        lines.append(f"ties: the range of {names} overlaps the range of {done.best.system}; which of them is fastest is not known")
+    if done.unjudged:
+        lines.append(f"no measured error, so not ranked: {', '.join(entry.system for entry in done.unjudged)}")
+    entries = (*done.ranking, *done.unjudged)
+    for entry in entries:
+        if entry.tried:
+            tried = ", ".join(f"{n} SMs {us:.0f} us" for n, us in entry.tried.items())
+            lines.append(f"{entry.system}: layer time by SMs of communication kernels: {tried}")
+    lines += [f"warning: {text}" for text in grouped({entry.system: entry.warnings for entry in entries})]
+    lines += [f"not run: {name}: {why}" for name, why in done.not_ranked.items()]
+    return Block("Ranking", heads, tuple(_ranked(entry) for entry in entries), tuple(lines), left=2)
+
+
+def _ranked(entry: Predicted) -> tuple[str, ...]:
+    row, bar, eager = entry.row, entry.bar(), entry.eager_us
+    return (
+        row.system,
+        entry.formats,
+        f"{entry.time_us:.0f}",
+        f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN,
+        UNKNOWN if eager is None else f"{eager:.0f}",
+        f"{row.gpus * entry.tokens / entry.time_us:.2f}",
+    )
+
+
+def _parts(done: Advice) -> Block:
+    heads = ("system", *(PARTS.get(name, name) for name in done.best.parts_us()), "layer")
+    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in (*done.ranking, *done.unjudged))
+    fused = [(entry.system, parts) for entry in (*done.ranking, *done.unjudged) if (parts := entry.one_kernel_us())]
+    lines = (
+        *(f"{name} is one kernel: {', '.join(f'{part} {us:.1f} us' for part, us in parts.items())}" for name, parts in fused),
+        "the parts add up to the layer time; a wait for another GPU counts as the work of that GPU",
+        "software: launches, barriers and counts of communication kernels",
+        "other kernels: permutation, activation, casts and launches of GEMMs",
+    )
+    return Block("Critical path, us", heads, rows, lines)
+
+
+def _limits(done: Advice) -> Block:
+    best = done.best
+    causes = cause_names(best.row)
+    own, around = best.row.attribution, Surroundings(**best.row.surroundings_us)
+    parts = [(causes[name], us) for name, us in own.items() if name not in ("surroundings_us", "sm_us")]
+    gemms = min(own["sm_us"], best.row.path_us["gemm1"] + best.row.path_us["gemm2"])
+    parts += [("GEMMs on the SMs", gemms), ("copies of communication kernels on the SMs", own["sm_us"] - gemms)]
+    parts += [
+        ("permutation of rows", around.permute_us),
+        ("activation and casts", around.activation_us + around.cast_us),
+        ("launches of GEMMs", around.launch_us),
+        ("GEMMs without the SMs of communication kernels", around.contention_us),
+    ]
+    rows = tuple((name, f"{us:.1f}", f"{100 * us / best.row.time_us:.0f}") for name, us in sorted(parts, key=lambda part: -part[1]) if us >= 0.05)
+    terms = ", ".join(f"{name} {us:.1f} us" for name, us in best.row.bound_terms.items())
+    bound = f"busiest resource: {best.row.bound_resource}, {best.row.bound_us:.1f} us ({terms})"
+    few = () if best.before is None else (f"these are times of the first {best.row.tokens_per_gpu} tokens of each GPU",)
+    return Block(f"What limits {best.row.system}", ("critical path", "us", "% of layer"), rows, (bound, *few))
+
+
+def _loads(loads: Sequence[Load]) -> list[Block]:
+    heads = ("placement", "rows per GPU max/mean", "received tokens max/mean", "GPU pair max/mean", "busiest pair")
+    rows = tuple(
+        (load.placement, f"{load.rows_max_mean:.3f}", f"{load.received_max_mean:.3f}", f"{load.pair_max_mean:.3f}", _pair(load)) for load in loads
+    )
+    gpus = len(loads[0].rows)
+    notes = [f"{load.placement}: {load.note}" for load in loads if load.note]
+    notes.append("a token counts once per destination GPU; a pair is source to destination")
+    if gpus > MOST_PAIRS:
+        notes.append(f"GPU pairs of {gpus} GPUs are not printed (at most {MOST_PAIRS}); --json has them for up to {MOST_GPUS} GPUs")
+    return [Block("Load", heads, rows, tuple(notes)), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]
+
+
+def _pair(load: Load) -> str:
+    return f"{load.busiest_pair[0]} to {load.busiest_pair[1]}"
+
+
+def _pairs(load: Load) -> Block:
+    gpus = range(len(load.rows))
+    rows = tuple((f"from GPU {s}", *(str(load.pairs[s, d]) if s != d else f"({load.pairs[s, d]})" for d in gpus)) for s in gpus)
+    own = ("expert rows", *(str(rows) for rows in load.rows))
+    return Block(f"Tokens per GPU pair, placement {load.placement}", ("", *(f"to {d}" for d in gpus)), (*rows, own))
+
+
+def _what_ifs(done: Advice) -> Block:
+    best = done.best.row.system
+    lines = [f"speed-up: layer time of {best} divided by the layer time after the change, at the same tokens per GPU"]
+    rows = []
+    for entry in done.what_if:
+        p = entry.predicted
+        bar = p.bar()
+        width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else "not measured"
+        rows.append((entry.change, p.row.system, p.row.form, str(p.row.gpus), f"{p.time_us:.0f}", f"{entry.speedup:.2f}", width))
+        lines.append(f"{entry.change}: {entry.assumes}")
+    real = {entry.change: entry.predicted for entry in done.what_if if entry.predicted.row.form == "real"}
+    lines += [f"warning: {text}" for text in grouped({name: entry.warnings for name, entry in real.items()}, done.best.warnings)]
+    if any(entry.predicted.row.form == "paper" for entry in done.what_if):
+        lines += [
+            "paper forms charge no software cost and no SMs to communication: compare them with `software for free`, not with the ranking",
+            "`overlap by rows`, `DySHARP switches` and `communication for free` place rows by expert on arrival: no permutation is charged",
+        ]
+    heads = ("change", "system", "form", "GPUs", "layer us", "speed-up", "90 % within")
+    return Block("What if: one change at a time", heads, tuple(rows), tuple(lines), 3)
+
+
+def print_details(done: Advice) -> None:
+    """Tables on stdout."""
+    from dysharp.cli.output import console, plain_table, print_lines
+
+    for block in blocks_of(done):
+        console().print(f"\n{block.title}", style="bold", markup=False)
+        console().print(plain_table(block.heads, block.rows, left=block.left))
+        print_lines(block.lines)
+
+
+def markdown_of(done: Advice) -> str:
+    """All tables as Markdown."""
+    parts = ["\n".join(f"- {line}" for line in (*done.answer, *done.header))]
+    for block in blocks_of(done):
+        ruler = [":---" if column < block.left else "---:" for column in range(len(block.heads))]
+        lines = [" | ".join(cells) for cells in (block.heads, ruler, *block.rows)]
+        parts += [f"### {block.title}", "\n".join(f"| {line} |" for line in lines)]
+        if block.lines:
+            parts.append("\n".join(f"- {line}" for line in block.lines))
+    return "\n\n".join(parts)
