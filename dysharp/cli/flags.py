@@ -25,6 +25,19 @@ def _complete(what: str) -> Callable[[click.Context, click.Parameter, str], list
 complete_systems = _complete("systems")
 complete_clusters = _complete("clusters")
 
+
+def helps(show: Callable[[], None]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback of an eager option: the value "help" prints by `show` and ends the command, whatever else is missing."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        if value == "help" or (isinstance(value, tuple) and "help" in value):
+            show()
+            ctx.exit()
+        return value
+
+    return callback
+
+
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 _WORKLOAD = (
@@ -42,7 +55,7 @@ _WORKLOAD = (
         show_default=True,
         metavar="NAME|FILE",
         shell_complete=complete_clusters,
-        help="Name of a packaged cluster, or a TOML file.",
+        help="Name of a packaged cluster, a variant NAME,key=value,... or a TOML file.",
     ),
     click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all GPUs of the cluster]"),
     click.option("--tokens", type=int, metavar="T", help="Tokens per GPU.  [default: tokens_per_gpu of the model]"),

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from dysharp.cli.cluster_keys import cluster_keys
+
 if TYPE_CHECKING:
     from dysharp.specs import Choice
 
@@ -22,6 +24,7 @@ def listing(what: str) -> Rows:
         "options": _options,
         "figures": _figures,
         "blocks": _blocks,
+        "cluster-keys": cluster_keys,
     }[what]()
     return rows
 
@@ -148,6 +151,7 @@ _SHOWN = {
     "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps", "measured"),
     "figures": ("name", "points", "title"),
     "blocks": ("name", "summary"),
+    "cluster-keys": ("name", "range", "default", "meaning"),
 }
 _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}
 
@@ -209,6 +213,8 @@ def _print_cells(headings: tuple[str, ...], cells: Iterable[tuple[str, ...]]) ->
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return "required"
     if isinstance(value, float):
         return f"{value:g}"
     return ", ".join(value) if isinstance(value, list) else str(value)
