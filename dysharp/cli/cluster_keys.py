@@ -33,6 +33,7 @@ KEYS = {
     "constants": "table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it",
 }
 """Key -> meaning."""
+UNBOUNDED = 1e9  # a limit that only keeps nonsense out
 
 
 def cluster_keys() -> list[dict[str, Any]]:
@@ -50,7 +51,8 @@ def cluster_keys() -> list[dict[str, Any]]:
 def _entry(name: str, key: dict[str, Any], required: bool) -> dict[str, Any]:
     kind = {"string": "text", "integer": "whole number", "number": "number", "array": "table"}[key["type"]]
     low, above, high = key.get("minimum"), key.get("exclusiveMinimum"), key.get("maximum")
-    span = "" if high is None else f"above {above:g} to {high:g}" if above is not None else f"{low:g} to {high:.10g}"
-    span = "paper, hw" if name == "family" else span
+    span = "paper, hw" if name == "family" else ""
+    if high is not None:
+        span = f"above {above:g}" if above is not None else f"{low:g} or more" if high >= UNBOUNDED else f"{low:g} to {high}"
     default = None if required else {"array": "", "string": ""}.get(key["type"], key.get("default"))
     return {"name": name, "type": kind, "range": span, "default": default, "meaning": KEYS[name]}
