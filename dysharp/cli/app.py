@@ -34,7 +34,17 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="dysharp", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Compare expert-parallel communication systems on real models and real routing.
+    """Compare expert-parallel (EP) communication systems on real models and real routing.
+
+    Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters).
+
+    Not modelled: several nodes (InfiniBand, Ethernet), attention, whole models, serving.
+
+    Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
+
+    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP; there, read ratios, not times.
+
+    `dysharp advise MODEL` says which system to run on a machine; `dysharp compare` compares mechanisms.
 
     stdout is data; stderr is progress and warnings. Exit codes: 0 done, 1 a check failed, 2 wrong input, 130 interrupted.
     """
