@@ -10,7 +10,8 @@ from dysharp import __version__
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
-from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.cli.examples import add_examples
+from dysharp.cli.flags import complete_systems, complete_words, json_flag, workload_flags
 from dysharp.cli.network import network
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.traces import capture, routing
@@ -116,7 +117,7 @@ def compare(
 
 
 @cli.command("list")
-@click.argument("what", metavar="|".join(LISTS), shell_complete=lambda ctx, param, text: [w for w in LISTS if w.startswith(text)])
+@click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
 @json_flag
 def list_(what: str, as_json: bool) -> None:
     """List systems, models, clusters, keys of cluster files, options, figures or MoE blocks."""
@@ -138,3 +139,4 @@ cli.add_command(reproduce)
 cli.add_command(routing)
 cli.add_command(sweep)
 cli.add_command(validate)
+add_examples(cli)

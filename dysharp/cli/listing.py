@@ -30,11 +30,16 @@ def listing(what: str) -> Rows:
 
 
 def names(what: str) -> list[str]:
-    """Names only, for shell completion."""
+    """Names only, for shell completion: of systems, models or clusters, beginnings of routings, options with "="."""
     from dysharp.specs import list_clusters, list_models
+    from dysharp.workload import packaged_traces
 
     if what == "systems":
         return [row["name"] for row in _systems()]
+    if what == "settings":
+        return [f"{row['name']}=" for row in _options() if row["set_by"]]
+    if what == "routings":
+        return ["uniform", "normal:", "powerlaw:", "lognormal:", *(f"trace:{name}" for name in packaged_traces())]
     return list_models() if what == "models" else list_clusters()
 
 
@@ -182,7 +187,7 @@ def _print_options(rows: Rows) -> None:
     print_lines(["Options of systems: --set SYSTEM.OPTION=VALUE", "real form: on hw-* clusters, unless form=paper", ""])
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for system, own in by.items():
-        alike.setdefault(tuple(_option_cells(row) for row in own), []).append(system)
+        alike.setdefault(tuple(option_cells(row) for row in own), []).append(system)
     for cells, systems in alike.items():
         print_lines([", ".join(systems)])
         _print_cells(("option", "default", "values", "meaning"), cells or [("no options", "", "", "")])
@@ -194,7 +199,8 @@ def _print_options(rows: Rows) -> None:
         print_lines([head, f"  {row['meaning']}"])
 
 
-def _option_cells(row: dict[str, Any]) -> tuple[str, ...]:
+def option_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Name, default, values and meaning of an option as text."""
     value = str(row["value"]).lower() if isinstance(row["value"], bool) else str(row["value"])
     where = "" if row["effect"] == "everywhere" else f" ({row['effect']} only)"
     return row["name"].partition(".")[2], value, row["values"], row["meaning"] + where

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import json_flag
+from dysharp.cli.flags import complete_files, json_flag
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _tornado(model: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[
 
 
 @click.command()
-@click.argument("file", metavar="FILE.toml", required=False)
+@click.argument("file", metavar="FILE.toml", required=False, shell_complete=complete_files)
 @click.option("--example", is_flag=True, help="Print a sweep file that runs, with every key explained, and exit.")
 @jobs_flag
 @store_flag
