@@ -20,7 +20,7 @@ LIMITS = {"gpus": 1024, "tokens": 1 << 20, "hidden": 1 << 16, "expert_hidden": 1
 
 
 _DTYPE = "of the payload: int32 for block integer, else float32 or bfloat16. None: int32 or float32."
-_INJECT = "faults and hard cases; `dysharp emulate SYSTEM --inject help` lists the kinds."
+_INJECT = "faults and hard cases; `dysharp emulate --inject help` lists the kinds."
 _ORDER = "order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion."
 
 

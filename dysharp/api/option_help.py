@@ -24,7 +24,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "n_sm": ("SMs of the communication kernels", REAL_FORM),
     "chunk": ("neighbouring tokens that one SM takes at a time", REAL_FORM),
     "permute": ("the kernels sort rows by expert; false: rows keep their order", REAL_FORM),
-    "sides": ("kernels that only write to other GPUs (one), or that also wait for receivers (two)", REAL_FORM),
+    "sides": ("one: the sender writes into the memory of the receiver; two: sender and receiver take part", REAL_FORM),
     "cast": ("the input is quantised before the kernel", REAL_FORM),
     "dispatch": (ROWS, EVERYWHERE),
     "combine": ("format of the experts' results in Combine; rows: the model's own type", EVERYWHERE),

@@ -35,7 +35,8 @@ def options_of(system: System, given: Mapping[str, Value]) -> Any:
         if name not in fields:
             raise ConfigError(f"option {system.name}.{name}: unknown{nearest(name, fields)}")
         where, rule = f"option {system.name}.{name}", fields[name]
-        values[name] = _of_type(where, value, defaults[name]) if rule is None else _in_range(where, value, rule, STEPS.get(f"{system.name}.{name}", 1))
+        step = STEPS.get(f"{system.name}.{name}", 1)
+        values[name] = _of_type(where, value, defaults[name]) if rule is None else _in_range(where, value, rule, step)
     return system.options(**values)
 
 

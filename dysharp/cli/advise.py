@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from dysharp.cli.flags import complete_systems, json_flag, real_workload_flags
+from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags
 
 
 @click.command()
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="MODEL", shell_complete=complete_models)
 @click.option(
     "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank.  [default: all systems that run on such machines today]"
 )

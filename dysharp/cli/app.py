@@ -10,14 +10,15 @@ from dysharp import __version__
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
-from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.cli.examples import add_examples
+from dysharp.cli.flags import complete_systems, complete_words, json_flag, workload_flags
 from dysharp.cli.network import network
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
 
-LISTS = ("systems", "models", "clusters", "options", "figures", "blocks")
+LISTS = ("systems", "models", "clusters", "cluster-keys", "options", "figures", "blocks")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
@@ -34,7 +35,17 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="dysharp", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Compare expert-parallel communication systems on real models and real routing.
+    """Compare expert-parallel (EP) communication systems on real models and real routing.
+
+    Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters).
+
+    Not modelled: several nodes (InfiniBand, Ethernet), attention, whole models, serving.
+
+    Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
+
+    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP; there, read ratios, not times.
+
+    `dysharp advise MODEL` says which system to run on a machine; `dysharp compare` compares mechanisms.
 
     stdout is data; stderr is progress and warnings. Exit codes: 0 done, 1 a check failed, 2 wrong input, 130 interrupted.
     """
@@ -108,10 +119,10 @@ def compare(
 
 
 @cli.command("list")
-@click.argument("what", metavar="|".join(LISTS), shell_complete=lambda ctx, param, text: [w for w in LISTS if w.startswith(text)])
+@click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
 @json_flag
 def list_(what: str, as_json: bool) -> None:
-    """List systems, models, clusters, options, figures or MoE blocks."""
+    """List systems, models, clusters, keys of cluster files, options, figures or MoE blocks."""
     if what not in LISTS:
         raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
     from dysharp.cli.listing import listing, print_list
@@ -130,3 +141,4 @@ cli.add_command(reproduce)
 cli.add_command(routing)
 cli.add_command(sweep)
 cli.add_command(validate)
+add_examples(cli)

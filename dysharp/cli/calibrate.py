@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import complete_clusters, json_flag
+from dysharp.cli.flags import complete_clusters, complete_files, json_flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 
 
 @click.command()
-@click.argument("measurements", metavar="MEASUREMENTS.csv")
+@click.argument("measurements", metavar="MEASUREMENTS.csv", shell_complete=complete_files)
 @click.option("--base", default="hw-dgx-h100", show_default=True, metavar="NAME", shell_complete=complete_clusters, help="Packaged hw-* cluster.")
 @click.option("--name", metavar="NAME", help="Name of the cluster.  [default: that of the file]")
 @click.option("-o", "--out", required=True, metavar="OUT.toml", help="Cluster file to write; --cluster OUT.toml uses it.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_systems, json_flag
+from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_systems, helps, json_flag
 from dysharp.errors import EmulationMismatch
 
 if TYPE_CHECKING:
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 
 DTYPE_HELP = "Data type of the payload: int32, float32 or bfloat16.  [default: int32 for block integer, else float32]"
 ORDERS = "random, trace, oldest, newest, late-delivery, late-completion"
+
+
+def _print_kinds() -> None:
+    from dysharp.functional.faults import KINDS
+
+    for name, text in KINDS.items():
+        click.echo(f"{name:12} {text}")
+
+
+def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from dysharp.functional.faults import KINDS
+
+    return [name for name in ("help", *KINDS) if name.startswith(incomplete)]
 
 
 @click.command()
@@ -27,7 +40,15 @@ ORDERS = "random, trace, oldest, newest, late-delivery, late-completion"
 @click.option("--experts", type=int, metavar="E", help="Experts of the layer.  [default: 4 per GPU]")
 @click.option("--topk", type=int, metavar="K", help="Experts per token.  [default: 4]")
 @click.option("--backward", is_flag=True, help="Run the backward pass too, and compare the gradients.")
-@click.option("--inject", multiple=True, metavar="KIND", help="Inject a fault or a hard case; repeatable. `--inject help` lists the kinds.")
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="KIND",
+    is_eager=True,
+    callback=helps(_print_kinds),
+    shell_complete=_complete_kinds,
+    help="Inject a fault or a hard case; repeatable. `dysharp emulate --inject help` lists the kinds.",
+)
 @click.option("--order", default="random", show_default=True, metavar="O", help=f"Order of events: {ORDERS}.")
 @click.option("--path", default="auto", show_default=True, metavar="auto|row|packet", help="Move rows or packets; auto: packets while there are few.")
 @click.option("--placement", default="auto", show_default=True, metavar="P", help=PLACEMENT_HELP)
@@ -46,9 +67,6 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
     from dysharp.cli.output import print_json
     from dysharp.cli.progress import progress_bar
 
-    if "help" in inject:
-        _print_kinds()
-        return
     with progress_bar() as progress:
         done = emulate_layer(
             system,
@@ -67,14 +85,6 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
             f"emulate {system}: found a relative error of {done.max_rel_error:.3g} and bits {'equal to' if done.exact else 'unlike'} the sum "
             f"in the recorded order, expected at most {done.bound:.3g} and equal bits"
         )
-
-
-def _print_kinds() -> None:
-    from dysharp.cli.output import console
-    from dysharp.functional.faults import KINDS
-
-    for name, text in KINDS.items():
-        console().print(f"{name:12} {text}", markup=False)
 
 
 def print_emulation(done: Emulation) -> None:

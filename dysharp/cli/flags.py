@@ -12,18 +12,53 @@ PLACEMENT_HELP = "Placement of experts: contiguous, auto, eplb[:slots=N], or a J
 SET_HELP = "Set an option of a system; repeatable. `dysharp list options` shows names and ranges."
 
 
-def _complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
+
+
+def complete_words(*words: str) -> Complete:
+    """Shell completion from a list of words."""
+    return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Shell completion of paths."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _complete(what: str) -> Complete:
+    """Names after the last comma; a path where no name fits."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from dysharp.cli.listing import names
 
         begun, comma, last = incomplete.rpartition(",")
-        return [begun + comma + name for name in names(what) if name.startswith(last)]
+        found = [begun + comma + name for name in names(what) if name.startswith(last)]
+        return found or ([] if what in ("systems", "settings") else complete_files(ctx, param, incomplete))
 
     return complete
 
 
 complete_systems = _complete("systems")
 complete_clusters = _complete("clusters")
+complete_models = _complete("models")
+complete_settings = _complete("settings")
+complete_routings = _complete("routings")
+complete_placements = complete_words("contiguous", "auto", "eplb", "eplb:slots=")
+
+
+def helps(show: Callable[[], None]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback of an eager option: the value "help" prints by `show` and ends the command, whatever else is missing."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        if value == "help" or (isinstance(value, tuple) and "help" in value):
+            show()
+            ctx.exit()
+        return value
+
+    return callback
+
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
@@ -33,7 +68,7 @@ _WORKLOAD = (
         default="deepseek-v2-lite",
         show_default=True,
         metavar="NAME|FILE",
-        shell_complete=_complete("models"),
+        shell_complete=complete_models,
         help="Name of a packaged model, a TOML file, or a Hugging Face config.json.",
     ),
     click.option(
@@ -42,7 +77,7 @@ _WORKLOAD = (
         show_default=True,
         metavar="NAME|FILE",
         shell_complete=complete_clusters,
-        help="Name of a packaged cluster, or a TOML file.",
+        help="Name of a packaged cluster, a variant NAME,key=value,... or a TOML file.",
     ),
     click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all GPUs of the cluster]"),
     click.option("--tokens", type=int, metavar="T", help="Tokens per GPU.  [default: tokens_per_gpu of the model]"),
@@ -50,17 +85,32 @@ _WORKLOAD = (
     click.option(
         "--routing",
         metavar="R",
+        shell_complete=complete_routings,
         help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or "
         "counts (.csv).  [default: routing of the model]",
     ),
     click.option(
-        "--placement", default="auto", show_default=True, metavar="P", help=PLACEMENT_HELP
+        "--placement", default="auto", show_default=True, metavar="P", shell_complete=complete_placements, help=PLACEMENT_HELP
     ),
-    click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Forward pass, backward pass, or both."),
-    click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn."),
-    click.option("--fidelity", default="burst", show_default=True, metavar="burst|packet", help="Level of the simulation."),
     click.option(
-        "--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", help=SET_HELP
+        "--direction",
+        default="fwd",
+        show_default=True,
+        metavar="fwd|bwd|both",
+        shell_complete=complete_words("fwd", "bwd", "both"),
+        help="Forward pass, backward pass, or both.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn."),
+    click.option(
+        "--fidelity",
+        default="burst",
+        show_default=True,
+        metavar="burst|packet",
+        shell_complete=complete_words("burst", "packet"),
+        help="Level of the simulation.",
+    ),
+    click.option(
+        "--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", shell_complete=complete_settings, help=SET_HELP
     ),
 )
 

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from dysharp.cli.cluster_keys import cluster_keys
+
 if TYPE_CHECKING:
     from dysharp.specs import Choice
 
@@ -22,16 +24,22 @@ def listing(what: str) -> Rows:
         "options": _options,
         "figures": _figures,
         "blocks": _blocks,
+        "cluster-keys": cluster_keys,
     }[what]()
     return rows
 
 
 def names(what: str) -> list[str]:
-    """Names only, for shell completion."""
+    """Names only, for shell completion: of systems, models or clusters, beginnings of routings, options with "="."""
     from dysharp.specs import list_clusters, list_models
+    from dysharp.workload import packaged_traces
 
     if what == "systems":
         return [row["name"] for row in _systems()]
+    if what == "settings":
+        return [f"{row['name']}=" for row in _options() if row["set_by"]]
+    if what == "routings":
+        return ["uniform", "normal:", "powerlaw:", "lognormal:", *(f"trace:{name}" for name in packaged_traces())]
     return list_models() if what == "models" else list_clusters()
 
 
@@ -148,6 +156,7 @@ _SHOWN = {
     "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps", "measured"),
     "figures": ("name", "points", "title"),
     "blocks": ("name", "summary"),
+    "cluster-keys": ("name", "range", "default", "meaning"),
 }
 _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}
 
@@ -178,7 +187,7 @@ def _print_options(rows: Rows) -> None:
     print_lines(["Options of systems: --set SYSTEM.OPTION=VALUE", "real form: on hw-* clusters, unless form=paper", ""])
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for system, own in by.items():
-        alike.setdefault(tuple(_option_cells(row) for row in own), []).append(system)
+        alike.setdefault(tuple(option_cells(row) for row in own), []).append(system)
     for cells, systems in alike.items():
         print_lines([", ".join(systems)])
         _print_cells(("option", "default", "values", "meaning"), cells or [("no options", "", "", "")])
@@ -190,7 +199,8 @@ def _print_options(rows: Rows) -> None:
         print_lines([head, f"  {row['meaning']}"])
 
 
-def _option_cells(row: dict[str, Any]) -> tuple[str, ...]:
+def option_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Name, default, values and meaning of an option as text."""
     value = str(row["value"]).lower() if isinstance(row["value"], bool) else str(row["value"])
     where = "" if row["effect"] == "everywhere" else f" ({row['effect']} only)"
     return row["name"].partition(".")[2], value, row["values"], row["meaning"] + where
@@ -209,6 +219,8 @@ def _print_cells(headings: tuple[str, ...], cells: Iterable[tuple[str, ...]]) ->
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return "required"
     if isinstance(value, float):
         return f"{value:g}"
     return ", ".join(value) if isinstance(value, list) else str(value)

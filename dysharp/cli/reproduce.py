@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import json_flag
+from dysharp.cli.flags import complete_files, json_flag
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -158,46 +158,57 @@ def _tornado(model: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[
 
 
 @click.command()
-@click.argument("file", metavar="FILE.toml")
+@click.argument("file", metavar="FILE.toml", required=False, shell_complete=complete_files)
+@click.option("--example", is_flag=True, help="Print a sweep file that runs, with every key explained, and exit.")
 @jobs_flag
 @store_flag
+@click.option("--csv", "csv_file", metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
 @click.option("--out", metavar="FILE.jsonl", help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
 @json_flag
 @click.pass_context
-def sweep(ctx: click.Context, file: str, jobs: int, store: str | None, out: str | None, as_json: bool) -> None:
-    """Run the points of FILE.toml and keep them.
+def sweep(
+    ctx: click.Context, file: str | None, example: bool, jobs: int, store: str | None, csv_file: str | None, out: str | None, as_json: bool
+) -> None:
+    """Simulate every combination of systems, models, clusters, options and more, as FILE.toml lists them.
 
-    FILE.toml has a `[points]` table as in a figure file. Exit code 1 when a point failed. An interrupted sweep continues where it stopped.
+    `dysharp sweep --example > my.toml` writes a file to begin with. Exit code 1 when a point failed. Finished points are kept: an
+    interrupted sweep continues where it stopped.
     """
     import json
 
     from dysharp.cli.output import print_json
+    from dysharp.cli.sweep_text import print_sweep, sweep_csv
     from dysharp.experiments import load_figure
     from dysharp.experiments.store import point_dict
     from dysharp.reports.tables import write_text
 
+    if example:
+        click.echo(example_sweep(), nl=False)
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE.toml'; `dysharp sweep --example` prints one")
     if not file.endswith(".toml"):
-        raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table")
+        raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table; `dysharp sweep --example` prints one")
     figure, where = load_figure(file), _store(store)
     points = list(dict.fromkeys(figure.points))
     rows, failed = _run(points, where, jobs, figure.name)
     if out is not None:
         write_text(out, "".join(json.dumps({"point": point_dict(p), "row": row}) + "\n" for p, row in rows.items()))
+    if csv_file is not None:
+        write_text(csv_file, sweep_csv(rows))
     if as_json:
         print_json({"n_points": len(points), "n_done": len(rows), "n_failed": len(failed), "store": str(where.folder)})
     else:
-        _print_sweep(rows)
+        print_sweep(rows)
         click.echo(f"{len(points)} points: {len(rows)} done, {len(failed)} failed; store {where.folder}")
     ctx.exit(1 if failed else 0)
 
 
-def _print_sweep(rows: dict[Point, dict[str, Any]]) -> None:
-    fields = {"time_us": "time (us)", "bound_us": "bound (us)", "exposed_comm_us": "exposed comm (us)"}
-    lines = []
-    for point, row in rows.items():
-        numbers = (row.get(name) for name in fields)  # closed forms have none of them
-        lines.append([point.label, *("-" if n is None else f"{n:.1f}" for n in numbers)])
-    _print_table(["point", *fields.values()], lines)
+def example_sweep() -> str:
+    """A sweep file that runs, with comments."""
+    from importlib.resources import files
+
+    return files("dysharp.experiments").joinpath("sweep_example.toml").read_text(encoding="utf-8")
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> None:

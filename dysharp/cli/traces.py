@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import json_flag
+from dysharp.cli.flags import helps, json_flag
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,10 +60,33 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
     print_json(routing_dict(source, rows)) if as_json else print_layers(rows)
 
 
+def _print_formats() -> None:
+    from dysharp.workload.importers import FORMATS, summary
+
+    for name in FORMATS:
+        click.echo(f"{name:16} {summary(name)}")
+
+
+def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from dysharp.workload.importers import FORMATS
+
+    return [name for name in ("help", "auto", *FORMATS) if name.startswith(incomplete)]
+
+
 @routing.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--out", required=True, metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
-@click.option("--format", "format_name", default="auto", show_default=True, metavar="F", help="Format of the dump; `--format help` lists all.")
+@click.option(
+    "--format",
+    "format_name",
+    default="auto",
+    show_default=True,
+    metavar="F",
+    is_eager=True,
+    callback=helps(_print_formats),
+    shell_complete=_complete_formats,
+    help="Format of the dump; `dysharp routing import --format help` lists all.",
+)
 @click.option("--experts", type=int, metavar="E", help="Routed experts of a layer, where the file does not say.")
 @click.option("--topk", type=int, metavar="K", help="Experts per token, where the file does not say.")
 @click.option("--n-layers", type=int, metavar="L", help="Length of the layer axis, where the file does not say (SGLang's server).")
@@ -85,9 +108,6 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
     from dysharp.workload import check_writable
     from dysharp.workload.importers import import_trace
 
-    if format_name == "help":
-        _print_formats()
-        return
     counts = counts_of(gpus)
     check_writable(out)
     done = import_trace(files, format_name, _hints(model, **values))
@@ -179,10 +199,3 @@ def _save(trace: Recording, out: str | Path, counts: list[int], as_json: bool, m
         return
     print_layers(rows)
     click.echo(f"written: {path}; to replay it: --routing {path}")
-
-
-def _print_formats() -> None:
-    from dysharp.workload.importers import FORMATS, summary
-
-    for name in FORMATS:
-        click.echo(f"{name:16} {summary(name)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dysharp.cli.flags import json_flag
+from dysharp.cli.flags import complete_files, json_flag
 from dysharp.errors import ConfigError, SimulationError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def _cores() -> int:
 
 
 @click.command()
-@click.option("--data", metavar="CSV", help="Measurements to use in place of the packaged ones (docs/measurements.md).")
+@click.option("--data", metavar="CSV", shell_complete=complete_files, help="Your measurements in place of the packaged ones.")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
 @click.option("--hold-out", multiple=True, metavar="shape|gpu", help="Also refit with whole shapes or whole GPUs held out; repeatable.")
 @click.option("--bars", is_flag=True, help="Print the limits that each version of dysharp keeps, and the tables behind them, too.")

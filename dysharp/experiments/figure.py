@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -68,6 +69,7 @@ CALCULATED = {  # pseudo-system -> metrics
     CLOSED_FORM: ("redundant_share", "ideal_speedup"),
     PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
 }
+USUAL_CLUSTER = "paper-gh200-nvl32"
 T = TypeVar("T")
 
 
@@ -113,7 +115,8 @@ class Point:
     @property
     def label(self) -> str:
         """Short text for tables: system, model, and all fields without their default."""
-        words = [self.system, Path(self.model).name, self.routing]
+        cluster = "" if self.cluster == USUAL_CLUSTER else Path(self.cluster).name
+        words = [self.system, Path(self.model).name, cluster, self.routing]
         words += [f"{n} {what}" for n, what in ((self.gpus, "GPUs"), (self.tokens, "tokens per GPU")) if n is not None]
         words += [f"seed {self.seed}"] if self.seed else []
         words += [self.direction] if self.direction != "fwd" else []
@@ -303,20 +306,21 @@ def _listed(value: Any) -> Any:
 class _Axes:
     """One table of points: the product of all axes.
 
-    `cluster`, `gpus`, `tokens` and `direction` are one value or a list.
+    Every axis but `fidelity` is one value or a list. Keys of `options` and `grid` are OPTION or SYSTEM.OPTION; keys of
+    `grid` may also be cluster.KEY.
     """
 
-    systems: tuple[str, ...]
-    models: tuple[str, ...]
-    cluster: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("paper-gh200-nvl32",)
+    systems: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    models: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    cluster: Annotated[tuple[str, ...], BeforeValidator(_listed)] = (USUAL_CLUSTER,)
     gpus: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
     tokens: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
-    routing: tuple[str, ...] = ("",)
-    seeds: tuple[int, ...] = (0,)
+    routing: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("",)
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
     direction: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("fwd",)
     fidelity: str = "burst"
-    options: dict[str, bool | int | str] = field(default_factory=dict)
-    grid: dict[str, list[bool | int | str]] = field(default_factory=dict)
+    options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    grid: dict[str, list[bool | int | float | str]] = field(default_factory=dict)
     defaults: bool = False
 
 
@@ -326,8 +330,42 @@ def _typed(kind: type[T], table: dict[str, Any], where: str) -> T:
         return TypeAdapter(kind).validate_python(table)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "table"
-        raise ConfigError(f"{where}.{place}: found {first['input']!r}, {first['msg'].lower()}") from None
+        place, value = _place(table, first["loc"])
+        key = str(first["loc"][0]) if first["loc"] else ""
+        if first["type"] == "missing":
+            raise ConfigError(f"{where}.{key}: missing, expected {EXPECTED.get(key, 'a value')}") from None
+        expected = EXPECTED.get(key) if kind is _Axes else None
+        found = repr(value)[:80]
+        raise ConfigError(f"{where}.{place}: found {found}, expected {expected or first['msg'].lower().removeprefix('input should be ')}") from None
+
+
+EXPECTED = {
+    "systems": 'a list of systems, such as ["deepep", "dysharp"]',
+    "models": 'a list of models, such as ["S-8"]',
+    "cluster": 'a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]',
+    "gpus": "a whole number or a list of whole numbers",
+    "tokens": "a whole number or a list of whole numbers",
+    "routing": 'a list of routing texts, such as ["uniform"]',
+    "seeds": "a whole number or a list of whole numbers",
+    "direction": 'one or a list of "fwd", "bwd", "both"',
+    "fidelity": '"burst" or "packet"',
+    "options": "a table of options with one value each; lists of values go into grid",
+    "grid": "a table of options with a list of values each; single values go into options",
+    "defaults": "true or false",
+}
+"""Keys of [points] -> what they may hold, in errors."""
+
+
+def _place(table: Any, loc: tuple[int | str, ...]) -> tuple[str, Any]:
+    """The path and the value that a validator complains about: parts of its `loc` that are keys of the table."""
+    path, value = [], table
+    for part in loc:
+        inside = (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int) and part < len(value))
+        if not inside:
+            break
+        path.append(str(part))
+        value = value[part]
+    return ".".join(path) or "table", value
 
 
 def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
@@ -339,14 +377,31 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     for word in axes.direction:
         _word(word, DIRECTIONS, f"{where}.direction")
     _word(axes.fidelity, FIDELITIES, f"{where}.fidelity")
-    settings = [tuple(sorted({**axes.options, **dict(cell)}.items())) for cell in cells]
+    settings = [{**axes.options, **dict(cell)} for cell in cells]
+    for name in dict.fromkeys(name for setting in settings for name in setting):
+        _word(name.rpartition(".")[0], ("", "cluster", "fabric", *axes.systems), f"{where}: option {name!r}")
     sizes = itertools.product(axes.models, axes.cluster, axes.gpus, axes.tokens)
-    return tuple(
-        Point(system, model, cluster, routing, seed, gpus, tokens, options, direction=direction, fidelity=axes.fidelity)
-        for (model, cluster, gpus, tokens), routing, seed, direction, system, options in itertools.product(
+    points = (
+        Point(
+            system, model, _variant_of(cluster, setting), routing, seed, gpus, tokens, _own(system, setting),
+            direction=direction, fidelity=axes.fidelity,
+        )
+        for (model, cluster, gpus, tokens), routing, seed, direction, system, setting in itertools.product(
             sizes, axes.routing, axes.seeds, axes.direction, axes.systems, settings
         )
-    )
+    )  # fmt: skip
+    return tuple(dict.fromkeys(points))  # an option of one system makes no second point of another
+
+
+def _variant_of(cluster: str, setting: Mapping[str, Any]) -> str:
+    """The cluster with the keys `cluster.KEY` of a setting, as `load_cluster` reads it."""
+    return ",".join([cluster, *(f"{name.removeprefix('cluster.')}={value}" for name, value in setting.items() if name.startswith("cluster."))])
+
+
+def _own(system: str, setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The options of a system in a setting: sorted pairs of name and value."""
+    own = ((name.removeprefix(f"{system}."), value) for name, value in setting.items() if name.rpartition(".")[0] in ("", "fabric", system))
+    return tuple(sorted(own))
 
 
 def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:

@@ -17,6 +17,7 @@ from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
+from dysharp.specs.variant import split_variant, variant_table
 
 NameOrPath = str | os.PathLike[str]
 Spec = TypeVar("Spec")
@@ -49,9 +50,19 @@ def load_model(name_or_path: NameOrPath) -> Model:
 
 
 def load_cluster(name_or_path: NameOrPath) -> Cluster:
-    """A packaged cluster by name, or a cluster from a TOML file. Raises `ConfigError`."""
+    """A packaged cluster by name, a variant such as `paper-nvl72,link_GBps=900`, or a cluster from a TOML file.
+
+    Raises `ConfigError`.
+    """
     if _is_name(name_or_path, "clusters"):
         return _packaged_cluster(str(name_or_path))
+    base, fields = split_variant(str(name_or_path)) if isinstance(name_or_path, str) else ("", [])
+    if fields and base in list_clusters():
+        where = f"cluster {show(name_or_path)}"
+        return _cluster(variant_table(base, fields, where), where)
+    if fields and "=" in fields[0] and not _exists(Path(str(name_or_path))):
+        hint = "; write the keys into the file" if _exists(Path(base)) else nearest(base, list_clusters())
+        raise ConfigError(f"cluster {show(name_or_path)}: found {show(base)} before the keys, expected a packaged cluster{hint}")
     path = _user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
     return cluster_from_toml(read_text(path), str(path))
 
@@ -78,7 +89,11 @@ def _chosen(value: Any) -> Any:
 
 def cluster_from_toml(text: str, where: str) -> Cluster:
     """A `Cluster` from TOML text; `where` names the file in errors (`ConfigError`)."""
-    table = _with_base(parse_toml(text, where), "clusters", where)
+    return _cluster(parse_toml(text, where), where)
+
+
+def _cluster(table: dict[str, Any], where: str) -> Cluster:
+    table = _with_base(table, "clusters", where)
     if "constants" in table:
         table["constants"] = overrides_of(table["constants"], where)
     raise_if(problems(ClusterFile, table), where)

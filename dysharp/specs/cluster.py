@@ -23,6 +23,8 @@ from dysharp.specs.fitted import conflicts_of, fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
 MAX_GPUS = 1024
+SCOPE = "dysharp models one NVLink domain, not several nodes over InfiniBand or Ethernet; hw-gb200-nvl72 has 72 GPUs"
+"""What no cluster has, in errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class Cluster:
         """
         limit = self.max_gpus or self.n_gpus
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
-            raise ConfigError(f'cluster "{self.name}": found {show(n)} GPUs, expected 1 to {limit}')
+            beyond = f": {SCOPE}" if isinstance(n, int) and n > limit else ""
+            raise ConfigError(f'cluster "{self.name}": found {show(n)} GPUs, expected 1 to {limit}{beyond}')
         return replace(self, n_gpus=n, max_gpus=limit)
 
 

@@ -54,7 +54,8 @@ def parse_routing(text: str) -> RoutingSpec:
     if name not in _NAMES:
         raise ConfigError(f"routing: unknown distribution {name[:60]!r}{nearest(name, _NAMES)}")
     options: dict[str, str] = {}
-    while parts and _looks_like_option(parts[-1], name):
+    first = int(name in _TAKES_NUMBER)  # the part behind the name is the number, whatever it looks like
+    while (len(parts) > first and _looks_like_option(parts[-1], name)) or (parts and parts[-1] in _FLAGS):
         key, _, value = parts.pop().partition("=")
         if key not in _OPTIONS[name]:
             raise ConfigError(f"routing {name}: unknown option {key[:60]!r}{nearest(key, _OPTIONS[name])}")
@@ -94,7 +95,7 @@ def _number(name: str, text: str) -> float:
             raise ConfigError(f"routing uniform: found {text[:60]!r}, expected no value")
         return 0.0
     if not _is_number(text):
-        raise ConfigError(f"routing {name}: found {text[:60]!r}, expected {name}:{_TAKES_NUMBER[name]}")
+        raise ConfigError(f"routing {name}: found {text[:60]!r}, expected a number, as in {name}:0.5 ({_TAKES_NUMBER[name]})")
     value = float(text)
     if not (math.isfinite(value) and 0.0 <= value <= _MAX_NUMBER):
         raise ConfigError(f"routing {name}: found {text[:60]}, expected a number from 0 to {_MAX_NUMBER:g}")

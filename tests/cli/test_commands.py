@@ -2,15 +2,20 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from dysharp import __version__
+from dysharp.cli.app import cli
+from dysharp.cli.examples import EXAMPLES
 from dysharp.cli.reference import reference
 from dysharp.systems import all_systems
 
@@ -105,20 +110,23 @@ def test_baseline_defaults_to_the_first_without_deepep(dysharp: Call) -> None:
     assert done["baseline"] == "comet"
 
 
-@pytest.mark.parametrize("what", ["systems", "models", "clusters", "options", "figures", "blocks"])
+@pytest.mark.parametrize("what", ["systems", "models", "clusters", "cluster-keys", "options", "figures", "blocks"])
 def test_lists(dysharp: Call, what: str) -> None:
     rows = json.loads(dysharp("list", what, "--json").out)
     table = dysharp("list", what)
     assert (table.code, table.err) == (0, "")
+    assert max(map(len, table.out.splitlines())) <= 100
     for row in rows:
-        assert row["name"] in table.out
+        name = row["name"].partition(".")[2] if row.get("of") in all_systems() else row["name"]
+        assert name in table.out
     if what == "systems":
         assert [row["name"] for row in rows] == sorted(all_systems())
     if what == "options":
         window = next(row for row in rows if row["name"] == "dysharp.combine_window")
         assert (window["low"], window["high"], window["automatic"]) == (16, 256, 0)
         assert window["reason"]
-        assert "dysharp.combine_window" in window["set_by"]
+        assert window["set_by"] == "--set dysharp.combine_window=VALUE"
+        assert all(row["values"] not in ("", "-") for row in rows if row["of"] != "fabric")
 
 
 def test_routing_describes_a_trace(dysharp: Call) -> None:
@@ -162,6 +170,48 @@ def test_help_version_and_bare_command(dysharp: Call) -> None:
     for command in ("run", "compare", "list", "routing"):
         assert command in dysharp("--help").out
         assert dysharp(command, "--help").code == 0
+
+
+def commands(group: click.Group, above: str = "") -> dict[str, click.Command]:
+    """Every command below a group by its words."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        found[f"{above} {name}".strip()] = command
+        if isinstance(command, click.Group):
+            found |= commands(command, f"{above} {name}".strip())
+    return found
+
+
+def test_every_command_has_examples_that_parse() -> None:
+    known = commands(cli)
+    assert set(known) - {"network"} == set(EXAMPLES)
+    for name, lines in EXAMPLES.items():
+        for line in lines:
+            words = shlex.split(line.partition(">")[0])
+            assert words[: 1 + len(name.split())] == ["dysharp", *name.split()]
+            if "help" not in words:
+                known[name].make_context(name, words[1 + len(name.split()) :])
+            assert line in known[name].get_help(click.Context(known[name]))
+
+
+@pytest.mark.parametrize(
+    ("words", "last", "found"),
+    [
+        (["run"], "deepep", {"deepep", "deepep-ll"}),
+        (["run", "deepep", "--model"], "deepseek-v3", {"deepseek-v3"}),
+        (["run", "deepep", "--cluster"], "paper-nvl", {"paper-nvl72"}),
+        (["compare", "--systems"], "deepep,dysharp-c", {"deepep,dysharp-comet"}),
+        (["run", "deepep", "--set"], "deepep.n", {"deepep.n_sm="}),
+        (["advise"], "mixtral", {"mixtral-8x7b"}),
+        (["emulate", "deepep", "--inject"], "ev", {"evict"}),
+        (["routing", "import", "--format"], "dee", {"deepep"}),
+        (["list"], "cl", {"clusters", "cluster-keys"}),
+        (["compare", "--direction"], "b", {"bwd", "both"}),
+    ],
+)
+def test_completion(words: list[str], last: str, found: set[str]) -> None:
+    done = ShellComplete(cli, {}, "dysharp", "_DYSHARP_COMPLETE").get_completions(words, last)
+    assert {item.value for item in done} == found
 
 
 def test_reference_page_is_current() -> None:

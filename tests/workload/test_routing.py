@@ -204,9 +204,11 @@ def test_parsed_strings() -> None:
     [
         ("unifrom", r"unknown distribution 'unifrom'; did you mean \"uniform\"\?"),
         ("uniform:3", r"routing uniform: found '3', expected no value"),
-        ("lognormal", r"routing lognormal: found '', expected lognormal:SIGMA"),
+        ("lognormal", r"routing lognormal: found '', expected a number, as in lognormal:0.5"),
         ("lognormal:nan", r"routing lognormal: found nan, expected a number from 0"),
         ("lognormal:-1", r"found -1, expected a number from 0"),
+        ("lognormal:abc", r"routing lognormal: found 'abc', expected a number, as in lognormal:0.5 \(SIGMA\)"),
+        ("lognormal:abc:group-limited", r"routing lognormal: found 'abc', expected a number"),
         ("lognormal:0.65:group-limit", r"unknown option 'group-limit'; did you mean \"group-limited\"\?"),
         ("lognormal:0.65:group-limited", r"group-limited needs expert groups, model E32-k4 has n_group = 1"),
         ("powerlaw:500", r"too skewed, only 1 of 32 experts"),

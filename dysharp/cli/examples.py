@@ -1,0 +1,52 @@
+"""Examples of every command, for `--help` and the reference page."""
+
+from __future__ import annotations
+
+import click
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "advise": (
+        "dysharp advise deepseek-v3 --cluster hw-dgx-h100 --tokens 128",
+        "dysharp advise my_config.json --cluster hw-gb200-nvl72 --routing my_trace.npz",
+    ),
+    "calibrate": ("dysharp calibrate mine.csv --base hw-dgx-h100 -o mine.toml",),
+    "capture": ("dysharp capture MODEL_DIR --text corpus.txt -o mine.npz",),
+    "compare": (
+        "dysharp compare",
+        "dysharp compare --model L-8 --tokens 512 --plot layer.svg",
+        "dysharp compare --systems deepep,deepep-ll --cluster hw-dgx-h100 --model deepseek-v3 --tokens 128",
+        "dysharp compare --cluster paper-nvl72,link_GBps=1800 --gpus 64 --tokens 64",
+    ),
+    "emulate": (
+        "dysharp emulate dysharp --inject evict --dump",
+        "dysharp emulate deepep --block gated --dtype bfloat16 --backward",
+        "dysharp emulate --inject help",
+    ),
+    "list": ("dysharp list systems", "dysharp list options", "dysharp list cluster-keys"),
+    "reproduce": ("dysharp reproduce fig15 -j 2", "dysharp reproduce --all --report figures.md"),
+    "routing": ("dysharp routing deepseek-v2-lite --gpus 8,32", "dysharp routing lognormal:0.65 --model deepseek-v3"),
+    "routing describe": ("dysharp routing describe my_trace.npz --gpus 8,16",),
+    "routing import": (
+        "dysharp routing import --format help",
+        "dysharp routing import dump.npy --experts 64 -o mine.npz",
+    ),
+    "routing placement": ("dysharp routing placement eplb.npz --gpus 8 -o mine.json",),
+    "run": (
+        "dysharp run dysharp --model L-8 --set dysharp.combine_window=64",
+        "dysharp run deepep --cluster hw-dgx-h100 --model deepseek-v3 --tokens 4096 --set n_sm=24",
+        "dysharp run dysharp --gpus 8 --tokens 64 --fidelity packet",
+    ),
+    "sweep": ("dysharp sweep --example > my.toml", "dysharp sweep my.toml -j 2 --csv my.csv"),
+    "validate": ("dysharp validate", "dysharp validate --data mine.csv", "dysharp validate --data mine.csv --cluster mine.toml"),
+}
+"""Command -> lines that can be typed. The help of `network` has examples of its own."""
+
+
+def add_examples(group: click.Group, above: str = "") -> None:
+    """Put the examples of each command at the end of its help."""
+    for name, command in group.commands.items():
+        path = f"{above} {name}".strip()
+        if path in EXAMPLES:
+            command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[path])
+        if isinstance(command, click.Group):
+            add_examples(command, path)

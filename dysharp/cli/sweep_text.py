@@ -1,0 +1,70 @@
+"""The points of a sweep as a table and as CSV: what they share once, what tells them apart in columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dysharp.cli.output import console, plain_table, print_lines
+
+if TYPE_CHECKING:
+    from dysharp.experiments import Point
+
+Rows = Mapping["Point", Mapping[str, Any]]
+AXES = ("system", "model", "cluster", "gpus", "tokens", "routing", "seed", "direction", "fidelity")
+NUMBERS = {"time_us": "layer us", "bound_us": "bound us", "exposed_comm_us": "exposed comm us"}
+IN_ROW = {"gpus": "gpus", "tokens": "tokens_per_gpu"}
+"""Axes whose default is read from the result."""
+RESULTS = ("time_us", "exposed_comm_us", "bound_us", "bound_resource", "workload_bound_us")
+
+
+def _values(point: Point, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that tells a point: the axes, keys of the cluster that differ from its base, options, choices."""
+    values: dict[str, Any] = {name: getattr(point, name) for name in AXES}
+    for axis, key in IN_ROW.items():
+        values[axis] = row.get(key) if values[axis] is None else values[axis]
+    values["routing"] = point.routing or "of the model"
+    base, *fields = point.cluster.split(",")
+    changed = dict(field.partition("=")[::2] for field in fields)
+    if fields and all(changed.values()):
+        values["cluster"] = base
+        values |= {f"cluster.{key}": value for key, value in changed.items()}
+    return values | {name: _text(value) for name, value in point.options + point.choices}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def print_sweep(rows: Rows) -> None:
+    """What all points share in one line, then a line per point with what tells it apart and its times."""
+    told = [_values(point, row) for point, row in rows.items()]
+    names = list(dict.fromkeys(name for values in told for name in values))
+    apart = [name for name in names if len({str(values.get(name)) for values in told}) > 1]
+    shared = {name: told[0][name] for name in names if name not in apart} if told else {}
+    if shared:
+        print_lines(["all points: " + ", ".join(f"{name} {value}" for name, value in shared.items()), ""])
+    lines = [
+        [*("-" if values.get(name) is None else str(values[name]) for name in apart), *(_number(row.get(name)) for name in NUMBERS)]
+        for values, row in zip(told, rows.values(), strict=True)
+    ]
+    if lines:
+        console().print(plain_table([*apart, *NUMBERS.values()], lines, left=len(apart)))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def sweep_csv(rows: Rows) -> str:
+    """One line per finished point: the axes, keys of clusters, options, then times in us and what bounds them."""
+    told = [_values(point, row) for point, row in rows.items()]
+    names: Sequence[str] = list(dict.fromkeys([*AXES, *(name for values in told for name in values)]))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*names, *RESULTS])
+    for values, row in zip(told, rows.values(), strict=True):
+        writer.writerow([*(values.get(name) for name in names), *(row.get(name) for name in RESULTS)])
+    return out.getvalue()

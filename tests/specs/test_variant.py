@@ -1,0 +1,43 @@
+"""`paper-nvl72,link_GBps=900`: a packaged cluster with other values of some keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dysharp.errors import ConfigError
+from dysharp.specs import load_cluster
+
+
+def test_keys_replace_those_of_the_base() -> None:
+    base, other = load_cluster("paper-nvl72"), load_cluster("paper-nvl72,link_GBps=1800,al_tlb_entries=4096")
+    assert (other.link_bytes_per_us, other.al_tlb_entries) == (1_800_000, 4096)
+    assert (other.n_gpus, other.n_switches, other.family) == (base.n_gpus, base.n_switches, base.family)
+    assert other.name == "paper-nvl72+link_GBps-1800+al_tlb_entries-4096"
+    assert other.source.startswith("variant of paper-nvl72")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("paper-nvl72,link_GBp=900", 'link_GBp: unknown key; did you mean "link_GBps"?'),
+        ("paper-nvl72,link_GBps=fast", "link_GBps: found 'fast'"),
+        ("paper-nvl72,link_GBps", "found 'link_GBps', expected key=value with a key of a cluster file"),
+        ("paper-nvl72,name=x", "found 'name=x', expected key=value"),
+        ("paper-nvl72,n_sms=8,n_sms=9", "found n_sms twice, expected it once"),
+        ("paper-nvl73,n_sms=8", "found 'paper-nvl73' before the keys, expected a packaged cluster; did you mean"),
+    ],
+)
+def test_wrong_texts(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_cluster(text)
+    assert message in str(error.value)
+    assert text.split(",", maxsplit=1)[0] in str(error.value)
+
+
+def test_a_file_takes_no_keys(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "paper-nvl72"\nname = "mine"\n')
+    with pytest.raises(ConfigError, match="expected a packaged cluster; write the keys into the file"):
+        load_cluster(f"{path},n_sms=8")
