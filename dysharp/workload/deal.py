@@ -39,7 +39,7 @@ def deal(
         notes.append(_requests_note(trace, lengths.size, n_gpus * tokens_per_gpu))
     else:
         lengths = _kept_lengths(trace, keep, tokens_per_gpu)
-        alone = lengths.size == 1 if trace.seq_len is not None else lengths.size < n_gpus
+        alone = n_gpus > 1 and (lengths.size == 1 if trace.seq_len is not None else lengths.size < n_gpus)
         if alone:
             notes.append(f"one sequence: each GPU starts at its own token of the {len(ids)}")
         elif trace.seq_len is None:
