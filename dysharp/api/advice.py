@@ -11,7 +11,7 @@ from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.api.answer import answer_lines
 from dysharp.api.candidates import candidates, options_to_run
 from dysharp.api.header import header_of
-from dysharp.api.phase import get_phase, passes_of
+from dysharp.api.phase import get_phase, passes_of, replayed
 from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.api.request import ModelSource, SharedArgs, make_request, takes
 from dysharp.api.sm_search import edge_of, search_sms, with_knob
@@ -106,6 +106,8 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
         request["direction"] = passes_of(chosen_phase, request["direction"])
         request["tokens"] = chosen_phase.tokens if request["tokens"] is None else request["tokens"]
     asked = make_request({**request, "model": model, "window": None})
+    if chosen_phase is not None:
+        asked = dataclasses.replace(asked, routing=replayed(chosen_phase, asked.routing))
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
     chosen, not_ranked = candidates(systems, asked, chosen_phase)

@@ -32,7 +32,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
         f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
         f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
-        *(f"note: {note}" for note in routing.notes),
+        *(note if note.startswith("warning: ") else f"note: {note}" for note in routing.notes),
     ]
     if routing.placement.note:
         lines.append(f"placement {routing.placement.kind}: {routing.placement.note}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
@@ -15,6 +15,7 @@ from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.api.header import header_of, settings_of
 from dysharp.api.option_help import without_effect
 from dysharp.api.request import Request
+from dysharp.api.table_reads import table_warning
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.systems import System
@@ -79,7 +80,9 @@ def run_pass(
         total=workload.routing_s + end - begin - compile_s,
     )
     costs = HostCosts(wall, compile_s, peak_rss_mb())
-    warnings = (*warnings_of(asked), *without_effect(system, options, request.cluster), *_dropped_warning(system, program, workload))
+    found = (*warnings_of(asked), *without_effect(system, options, request.cluster), *_dropped_warning(system, program, workload))
+    warnings = (*found, *_table_warning(inputs, program, trace, blocks))
+    blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
     return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings, header=header), trace.row_slot
 
@@ -90,6 +93,18 @@ def _dropped_warning(system: System, program: Program, workload: Workload) -> tu
     if rows >= kept:
         return ()
     return (f"{system.name} computes {rows} of {kept} (token, expert) rows: it drops {100 * (1 - rows / kept):.1f} %",)
+
+
+def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning where the table of the hubs reads rows again. `blocks`: counts of the engine."""
+    if not program.tables:
+        return ()
+    if inputs.fidelity == "packet":
+        al = blocks["al_tlb"]
+        entries, rows, reads = blocks["config"]["al_entries"], al["allocated"], al["misses"]
+    else:
+        entries, rows, reads = program.tables[0].entries, blocks["rows"], blocks["reads"]
+    return table_warning(inputs.system, program, entries=entries, rows=rows, reads=reads, time_ps=trace.time_ps, fidelity=inputs.fidelity)
 
 
 def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:
@@ -118,9 +133,13 @@ def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]],
             return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": ports, **run.statistics}
 
         return packet
-    from dysharp.engine.burst.run import run_burst
+    from dysharp.engine.burst.run import run_burst_counted
 
-    return lambda program, progress: (*run_burst(program, progress), {})
+    def burst(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+        trace, timing, counted = run_burst_counted(program, progress)
+        return trace, timing, dataclasses.asdict(counted)
+
+    return burst
 
 
 def peak_rss_mb() -> float:

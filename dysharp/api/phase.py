@@ -33,6 +33,13 @@ def get_phase(name: str) -> Phase:
     return _PHASES[name]
 
 
+def replayed(phase: Phase, routing: str) -> str:
+    """The routing of a phase: a recording in decode gives one token of each of many requests, unless the string says otherwise."""
+    if phase.name != "decode" or not routing.startswith("trace:") or ":window=" in routing:
+        return routing
+    return f"{routing}:window=decode"
+
+
 def passes_of(phase: Phase, direction: str) -> str:
     """The passes to simulate: those of the phase; in training also "bwd" where it is asked for.
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dysharp.analysis import Row
 from dysharp.api.header import header_of, settings_of
 from dysharp.api.workload import Workload
+from dysharp.errors import SimulationError
 from dysharp.workload import first_tokens
 
 SETTLED = 0.05
 """Relative difference between the estimates of all leading tokens and of half of them, up to which there is no warning."""
+REFUSED = 0.10
+"""The same difference, above which there is no estimate."""
 
 
 def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
@@ -20,6 +23,7 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
     The time of a layer is start-up and drain plus its tokens at a steady rate. The rate is the time that the second half of the
     leading tokens adds, so start-up and drain, which both runs have, cancel. The first half and its first half give a second estimate; the
     difference of the estimates tells whether the rate is settled.
+    Raises SimulationError where further tokens take no time, or the estimates are more than `REFUSED` apart.
     """
     tokens, size = workload.request.tokens, workload.request.window or 0
     quarter, half, full = (run_layer(leading_workload(workload, n)) for n in (size // 4, size // 2, size))
@@ -32,6 +36,7 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
         "us_per_token": rate,
         "half_window_time_us": half.time_us + (tokens - size // 2) * early_rate,
     }
+    _check_rates(full.system, rate, early_rate, window)
     difference = window["half_window_time_us"] / window["time_us"] - 1
     text = f"{size} leading tokens: half of them give an estimate {difference:+.0%} away; simulate more tokens"
     unsettled = (text,) if abs(difference) > SETTLED else ()
@@ -45,6 +50,17 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
         warnings=(*full.warnings, *unsettled),
         header=(*header_of(workload), *settings_of(full.system, full.form, full.options, workload.request)),
     )
+
+
+def _check_rates(system: str, rate: float, early_rate: float, window: Mapping[str, float]) -> None:
+    """Raise SimulationError unless the leading tokens tell the time of the whole layer."""
+    size, where = window["tokens"], f"window: {window['tokens']} leading tokens of {system} give no estimate"
+    if min(rate, early_rate) <= 0:
+        raise SimulationError(f"{where}: found {min(rate, early_rate):.4f} us per further token, expected above 0; simulate more tokens")
+    late, early = window["time_us"], window["half_window_time_us"]
+    if abs(early / late - 1) > REFUSED:
+        found = f"found {late:.1f} us from {size} and {early:.1f} us from {size // 2} tokens"
+        raise SimulationError(f"{where}: {found}, expected at most {REFUSED:.0%} apart; simulate more tokens".replace("%", " %"))
 
 
 def leading_workload(workload: Workload, tokens: int) -> Workload:

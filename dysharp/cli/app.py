@@ -63,12 +63,15 @@ def cli(ctx: click.Context) -> None:
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
     """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
+    from dysharp.api.packet_time import packet_time
     from dysharp.api.comparison import header_lines
     from dysharp.api.options import parse_set
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
     from dysharp.cli.row_text import print_row
 
+    if line := packet_time([system], options=parse_set(settings), **workload):
+        click.echo(line, err=True)
     with progress_bar() as progress:
         row = run_system(system, options=parse_set(settings), progress=progress, **workload)
     print_header(header_lines([row]))
@@ -97,7 +100,9 @@ def compare(
     systems: str | None, baseline: str | None, forms: str | None, plot: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any
 ) -> None:
     """Simulate several systems on one workload, and say what limits the fastest."""
+    from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
+    from dysharp.api.packet_time import packet_time
     from dysharp.api.options import parse_set
     from dysharp.cli.comparison_text import print_comparison
     from dysharp.cli.output import print_header, print_json
@@ -108,6 +113,8 @@ def compare(
 
         check_format(plot)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
+    if line := packet_time(names or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
+        click.echo(line, err=True)
     with progress_bar() as progress:
         done = compare_systems(names, baseline, forms, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:

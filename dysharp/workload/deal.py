@@ -15,11 +15,12 @@ def deal(
     """Expert ids of every GPU's tokens: ([n_gpus * tokens_per_gpu, topk] int32, notes for the header).
 
     window
-        "in-order": each GPU gets whole sequences, as in a prefill batch.
-        "mixed": each GPU gets tokens of all sequences, as in a decode batch of many users.
+        "in-order": each GPU gets whole sequences, as in a prefill batch. One sequence alone is cut over the GPUs.
+        "decode": each GPU gets one token of each of many sequences, as in a decode batch of many requests.
+        "mixed": each GPU gets tokens of all sequences, drawn without regard to sequences.
 
     Tokens without a recorded choice in this layer are left out. If the recording is too short, its tokens are dealt
-    again in a new order, and a note says so. Raises ConfigError for a layer without a complete token.
+    again, and a warning says how often. Raises ConfigError for a layer without a complete token.
     """
     keep = trace.recorded(row)
     ids = trace.expert[row][keep]
@@ -31,25 +32,76 @@ def deal(
             f"{trace.n_tokens - len(ids)} of {trace.n_tokens} tokens not recorded in this layer, left out"
         )
     if window == "mixed":
-        token, n_drawn = _mixed(len(ids), n_gpus * tokens_per_gpu, rng)
-        what = "tokens"
+        token = _mixed(len(ids), n_gpus * tokens_per_gpu, rng)
+    elif window == "decode":
+        lengths = _kept_lengths(trace, keep, 1)
+        token = _one_of_each(lengths, n_gpus * tokens_per_gpu, rng)
+        notes.append(_requests_note(trace, lengths.size, n_gpus * tokens_per_gpu))
     else:
         lengths = _kept_lengths(trace, keep, tokens_per_gpu)
-        if trace.seq_len is None:
+        alone = n_gpus > 1 and (lengths.size == 1 if trace.seq_len is not None else lengths.size < n_gpus)
+        if alone:
+            notes.append(f"one sequence: each GPU starts at its own token of the {len(ids)}")
+        elif trace.seq_len is None:
             notes.append(f"no sequence lengths recorded: cut into windows of {tokens_per_gpu} tokens")
-        token, n_drawn = _in_order(lengths, n_gpus, tokens_per_gpu, rng)
-        what = "sequences"
-    if n_drawn > len(ids):
-        notes.append(f"trace is short: {what} drawn again {n_drawn / len(ids):.1f} times")
-    return ids[token].astype(np.int32), tuple(notes)
+        token = _cut(len(ids), n_gpus, tokens_per_gpu) if alone else _in_order(lengths, n_gpus, tokens_per_gpu, rng)
+    return ids[token].astype(np.int32), (*notes, *_repetition(token, len(ids), n_gpus))
 
 
-def _mixed(n_recorded: int, n_needed: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], int]:
-    """Indices of the tokens to deal [n_needed], and their number. No token comes again before all have come."""
+def _requests_note(trace: Recording, n_sequences: int, n_tokens: int) -> str:
+    """How many sequences stand for the requests of a decode batch."""
+    if trace.seq_len is None:
+        return "no sequence lengths recorded: every token stands for a request of its own"
+    return f"{n_tokens} requests stand for one token each, from {n_sequences} recorded sequences"
+
+
+def _repetition(token: NDArray[np.int64], n_recorded: int, n_gpus: int) -> tuple[str, ...]:
+    """A warning where tokens were dealt more than once, else ()."""
+    n_distinct = np.unique(token).size
+    if n_distinct == token.size:
+        return ()
+    gpu = np.repeat(np.arange(n_gpus, dtype=np.int64), token.size // n_gpus)
+    readers = np.bincount(np.unique(token * n_gpus + gpu) // n_gpus, minlength=1)
+    text = f"{token.size} tokens are dealt, but only {n_distinct} of the {n_recorded} recorded tokens are distinct among them"
+    return (f"warning: {text}; up to {readers.max()} of {n_gpus} GPUs read the same token",)
+
+
+def _mixed(n_recorded: int, n_needed: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Indices of the tokens to deal, [n_needed]. No token comes again before all have come."""
     token = np.empty(n_needed, dtype=np.int64)
     for start in range(0, n_needed, n_recorded):
         token[start : start + n_recorded] = rng.permutation(n_recorded)[: n_needed - start]
-    return token, n_needed
+    return token
+
+
+def _one_of_each(lengths: NDArray[np.int64], n_needed: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Indices of the tokens to deal, [n_needed]: one of every sequence, then another one of every sequence, and so on.
+
+    Sequences come in a random order in every round, tokens of a sequence in a random order. A sequence whose tokens
+    have all come is left out until all tokens of all sequences have come.
+    """
+    start_of = np.cumsum(lengths) - lengths
+    token = np.empty(n_needed, dtype=np.int64)
+    filled = 0
+    while filled < n_needed:
+        shuffled = [start + rng.permutation(length) for start, length in zip(start_of.tolist(), lengths.tolist(), strict=True)]
+        for turn in range(int(lengths.max())):
+            having = rng.permutation(np.flatnonzero(lengths > turn))[: n_needed - filled]
+            token[filled : filled + having.size] = [shuffled[sequence][turn] for sequence in having.tolist()]
+            filled += having.size
+            if filled == n_needed:
+                break
+    return token
+
+
+def _cut(n_recorded: int, n_gpus: int, tokens_per_gpu: int) -> NDArray[np.int64]:
+    """Token indices [n_gpus * tokens_per_gpu] of one sequence: every GPU reads on from a place of its own.
+
+    A long sequence is cut into neighbouring parts. A short one is read as a ring from equally distant places.
+    """
+    apart = max(1, min(tokens_per_gpu, n_recorded // n_gpus))
+    begin = apart * np.arange(n_gpus, dtype=np.int64)
+    return ((begin[:, None] + np.arange(tokens_per_gpu)) % n_recorded).reshape(-1)
 
 
 def _kept_lengths(trace: Recording, keep: NDArray[np.bool_], tokens_per_gpu: int) -> NDArray[np.int64]:
@@ -65,8 +117,8 @@ def _kept_lengths(trace: Recording, keep: NDArray[np.bool_], tokens_per_gpu: int
 
 def _in_order(
     lengths: NDArray[np.int64], n_gpus: int, tokens_per_gpu: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], int]:
-    """Token indices [n_gpus * tokens_per_gpu], and the number of recorded tokens in the dealt sequences.
+) -> NDArray[np.int64]:
+    """Token indices [n_gpus * tokens_per_gpu].
 
     Sequences come in a random order. No sequence comes again before all have come. A GPU takes whole sequences until
     it is full. The tail of its last sequence is not used.
@@ -74,7 +126,6 @@ def _in_order(
     start_of = np.cumsum(lengths) - lengths
     token = np.empty((n_gpus, tokens_per_gpu), dtype=np.int64)
     queue = rng.permutation(lengths.size)
-    n_drawn = 0
     for gpu in range(n_gpus):
         filled = 0
         while filled < tokens_per_gpu:
@@ -89,5 +140,4 @@ def _in_order(
             room = min(n_tokens, tokens_per_gpu - filled)
             token[gpu, filled : filled + room] = (first + np.arange(n_tokens))[:room]
             filled += room
-            n_drawn += n_tokens
-    return token.reshape(-1), n_drawn
+    return token.reshape(-1)

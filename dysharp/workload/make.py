@@ -52,7 +52,7 @@ def make_routing(
     spec
         `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`, `lognormal:SIGMA` or
         `counts:FILE[:layer=L][:model=NAME]`, each with an optional `:group-limited`;
-        or `trace:NAME_OR_FILE[:layer=L][:window=in-order|mixed]`.
+        or `trace:NAME_OR_FILE[:layer=L][:window=in-order|decode|mixed]`.
     layer
         Of a recording: the layer to replay (None: the layer of median imbalance).
         Of a distribution: another number gives another draw of the popularity.

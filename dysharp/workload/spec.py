@@ -23,7 +23,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "trace": ("layer", "window"),
 }
 _FLAGS = ("group-limited",)
-_WINDOWS = ("in-order", "mixed")
+_WINDOWS = ("in-order", "decode", "mixed")
 _MAX_NUMBER = 1e3
 
 

@@ -45,7 +45,8 @@ def test_own_format(tmp_path: Path, make_model: Callable[..., Model]) -> None:
     routing = make_routing(f"trace:{tmp_path / 'toy.npz'}:layer=4", make_model(5, 2), 3, 4)
     assert routing.description == "trace toy layer 4 in-order"
     assert not routing.synthetic
-    assert routing.notes[-1].startswith("trace is short: sequences drawn again ")
+    assert routing.notes[-1].startswith("warning: ")
+    assert "recorded tokens are distinct among them" in routing.notes[-1]
 
 
 @pytest.mark.parametrize("name", packaged_traces())
@@ -100,11 +101,39 @@ def test_whole_sequences_in_order() -> None:
 
 def test_short_trace_is_drawn_again_evenly() -> None:
     expert, notes = deal(_numbered([2, 2, 2]), 0, 4, 6, "in-order", np.random.default_rng(0))
-    assert notes == ("trace is short: sequences drawn again 4.0 times",)
+    dealt = "warning: 24 tokens are dealt, but only 6 of the 6 recorded tokens are distinct among them"
+    assert notes == (f"{dealt}; up to 4 of 4 GPUs read the same token",)
     np.testing.assert_array_equal(np.bincount(expert[:, 0] // 2), [4] * 6)
     expert, notes = deal(_numbered([6]), 0, 4, 6, "mixed", np.random.default_rng(0))
-    assert notes == ("trace is short: tokens drawn again 4.0 times",)
+    assert notes[0].startswith(dealt)
     np.testing.assert_array_equal(np.bincount(expert[:, 0] // 2), [4] * 6)
+
+
+def test_one_sequence_is_cut_over_the_gpus() -> None:
+    """600 tokens of one request on 8 GPUs of 128: all tokens are used, and each is read by at most two GPUs."""
+    expert, notes = deal(_numbered([600]), 0, 8, 128, "in-order", np.random.default_rng(0))
+    token = (expert[:, 0] // 2).reshape(8, 128)
+    assert token[:, 0].tolist() == [75 * gpu for gpu in range(8)]
+    assert np.unique(token).size == 600
+    assert np.bincount(token.reshape(-1)).max() == 2
+    dealt = "warning: 1024 tokens are dealt, but only 600 of the 600 recorded tokens are distinct among them"
+    assert notes == ("one sequence: each GPU starts at its own token of the 600", f"{dealt}; up to 2 of 8 GPUs read the same token")
+
+
+def test_a_long_sequence_is_not_repeated() -> None:
+    expert, notes = deal(_numbered([50]), 0, 4, 6, "in-order", np.random.default_rng(0))
+    assert (expert[:, 0] // 2).tolist() == list(range(24))
+    assert len(notes) == 1
+
+
+def test_decode_takes_one_token_of_each_sequence() -> None:
+    lengths = [3, 1, 2]
+    expert, notes = deal(_numbered(lengths), 0, 2, 3, "decode", np.random.default_rng(0))
+    sequence = np.repeat(np.arange(3), lengths)[expert[:, 0] // 2]
+    assert sorted(sequence[:3].tolist()) == [0, 1, 2], "one token of every sequence first"
+    assert sorted(sequence[3:5].tolist()) == [0, 2], "then of every sequence that has another"
+    assert np.unique(expert[:, 0]).size == 6
+    assert notes == ("6 requests stand for one token each, from 3 recorded sequences",)
 
 
 def test_unrecorded_tokens_are_left_out() -> None:

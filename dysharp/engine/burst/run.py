@@ -27,8 +27,21 @@ class Timing:
     engine_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class TableReads:
+    """What the hubs looked up in their table. `rows`: rows that were asked for. `reads`: reads of memory, one or more for each row."""
+
+    rows: int
+    reads: int
+
+
 def run_burst(program: Program, progress: Callable[[int, int], None] | None = None) -> tuple[Trace, Timing]:
     """Time `program`. `progress(done, total)` counts done ops. Raises SimulationError on deadlock, naming what waits."""
+    return run_burst_counted(program, progress)[:2]
+
+
+def run_burst_counted(program: Program, progress: Callable[[int, int], None] | None = None) -> tuple[Trace, Timing, TableReads]:
+    """As `run_burst`, with the reads of the hubs' tables."""
     begin = time.perf_counter()
     from dysharp.engine.burst.loop import run_loop, run_start
 
@@ -53,7 +66,14 @@ def run_burst(program: Program, progress: Callable[[int, int], None] | None = No
         progress(int(x[col.RUN_DONE]), program.n_ops)
     if x[col.RUN_DONE] < program.n_ops:
         raise SimulationError(deadlock_text(program, state))
-    return trace_of(program, state), Timing(compile_s, lower_s, engine_s)
+    return trace_of(program, state), Timing(compile_s, lower_s, engine_s), _reads(program, state)
+
+
+def _reads(program: Program, state: BurstState) -> TableReads:
+    """Counts of all hubs together; a row is asked for at one hub only."""
+    if not program.tables:
+        return TableReads(0, 0)
+    return TableReads(int((state.tables.asked[: program.n_rows, col.ASKED_KNOWN] > 0).sum()), int(state.tables.hubs[:, col.HUB_MISSES].sum()))
 
 
 def _empty(program: Program) -> Program:
