@@ -121,7 +121,7 @@ class AdviceRuns:
         request = workload.request
         system = get_system(name)
         options = options_of(system, given)
-        check_memory(system, request)
+        check_memory(system, request, options)
         self._n_done += 1
         row = run_point(system, options, workload, self._n_done, max(self._n_done, self._n_expected))
         shares = {name: us / row.time_us for name, us in row.path_us.items()} | {"surroundings": 1 - row.simulated_us / row.time_us}
