@@ -14,6 +14,11 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def shortened(text: str, most: int = 1500) -> str:
+    """`text` without its middle where it has more than `most` characters: messages quote names and values of any length."""
+    return text if len(text) <= most else f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
+
+
 class DysharpError(Exception):
     """Base of all errors that a caller may want to catch. The command line returns `exit_code`."""
 
@@ -21,7 +26,7 @@ class DysharpError(Exception):
 
     def __init__(self, message: str) -> None:
         # Messages quote text from files. Escaping here keeps the message of every subclass on one line.
-        super().__init__(one_line(message))
+        super().__init__(one_line(shortened(message)))
 
 
 class ConfigError(DysharpError):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.files import write_text
 from dysharp.text import table
 
 if TYPE_CHECKING:
@@ -86,8 +87,6 @@ def calibrate(
         raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(fit)}, {expected}")
     if not fit.fitted:
         raise ConfigError(f"{data}: found {fit.n_rows} rows that determine no constant, expected more rows or other shapes")
-    from dysharp.api.validation import write_text
-
     write_text(path, _toml(fit, called, base, Path(data).name))
     return Calibration(fit, str(path), called)
 

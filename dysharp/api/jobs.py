@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from dysharp.analysis import Row
-from dysharp.api.memory import check_memory, computer_bytes, estimate_bytes
+from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
 from dysharp.api.options import Value, options_of
 from dysharp.api.point import run_point
 from dysharp.api.window import leading_workload
@@ -69,8 +69,19 @@ def _processes(jobs: Sequence[Job]) -> int:
     if sum(job.n_rows for job in jobs) < POOL_ROWS:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    needed = max(estimate_bytes(get_system(job.system), _largest(job).request) for job in jobs)
-    return max(1, min(cores, len(jobs), MOST_PROCESSES, computer_bytes() // max(needed, 1)))
+    most, usable = min(cores, len(jobs), MOST_PROCESSES), usable_bytes()
+    if most * max(most_bytes(_largest(job).request) for job in jobs) <= usable:
+        return most
+    return max(1, min(most, usable // max(1, *map(_bytes_of, jobs))))
+
+
+def _bytes_of(job: Job) -> int:
+    """Estimated peak memory of the largest run of a job; 0 for a job that is refused."""
+    try:
+        system = get_system(job.system)
+        return estimate_bytes(system, _largest(job).request, options_of(system, job.given))
+    except ConfigError:
+        return 0
 
 
 def _without_progress(job: Job) -> Job:
@@ -87,7 +98,7 @@ def _rows_of(job: Job) -> tuple[Row, ...] | ConfigError:
     try:
         system = get_system(job.system)
         options = options_of(system, job.given)
-        check_memory(system, _largest(job).request)
+        check_memory(system, _largest(job).request, options)
         parts = [leading_workload(job.workload, n) for n in job.sizes] or [job.workload]
         return tuple(run_point(system, options, part) for part in parts)
     except ConfigError as error:

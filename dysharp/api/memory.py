@@ -1,43 +1,75 @@
-"""How much memory a point will take, estimated before anything large is made."""
+"""How much memory a point will take, estimated before anything large is made, and how much this process may take."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
 
 from dysharp.api.request import Request
 from dysharp.errors import ConfigError
 from dysharp.systems import System
-from dysharp.units import GiB, MiB
-from dysharp.workload import scheme_name
+from dysharp.units import GiB
+from dysharp.workload import make_routing
 
-# Peak resident memory of planning, verifying, running and analysing, fitted to runs of six systems on L-8 with 1024 to 8192 tokens per GPU;
-# a first estimate, meant to refuse runs that certainly do not fit.
-BASE_BYTES = 300 * MiB  # interpreter, libraries, and compiling the kernels once
-BYTES_PER_OP = 260
-BYTES_PER_MEMBER = 55
-BYTES_PER_ROW = 65  # a useful (token, expert) row, routing included
+# Peak resident memory of planning, verifying, running and analysing, fitted to runs of paper forms and real forms with 8192 to 262144 tokens.
+BASE_BYTES = 170_000_000  # interpreter, libraries, compiled kernels
+BYTES_PER_OP = 160
+BYTES_PER_MEMBER = 100
+BYTES_PER_EDGE = 95
+BYTES_PER_ROW = 100  # a region row, its part of the routing included
+SAMPLE = 32
+"""Tokens per GPU of the larger of the two Programs that are counted. Tables grow by equal parts with every token."""
 
-
-def estimate_bytes(system: System, r: Request) -> int:
-    """Peak resident bytes of one run, from the closed form of its traffic scheme under uniform routing."""
-    n_tokens = r.cluster.n_gpus * r.tokens
-    n_rows = n_tokens * r.model.topk
-    gpus = r.cluster.n_gpus
-    # Distinct GPUs of a token if its experts were drawn GPU by GPU; real placements spread no wider.
-    pairs = int(n_tokens * gpus * (1 - (1 - 1 / gpus) ** r.model.topk)) if gpus > 1 else n_tokens
-    ops, members = {
-        "one_copy_per_gpu": (2 * pairs, 2 * pairs),
-        "one_copy_per_expert": (2 * n_rows, 2 * n_rows),
-        "multicast": (2 * n_tokens, 2 * pairs),
-        "allgather": (2 * n_tokens, 2 * n_tokens * gpus),
-        "ring": (2 * n_tokens * gpus, 2 * n_tokens * gpus),
-        "none": (0, 0),
-    }.get(scheme_name(system.traffic), (2 * n_rows, 2 * n_rows))
-    return BASE_BYTES + BYTES_PER_OP * ops + BYTES_PER_MEMBER * members + BYTES_PER_ROW * n_rows
+# No Program needs more. A run that fits with these needs no sample.
+MOST_BYTES_PER_ROW = 10_000  # for each (token, expert) row
+MOST_BYTES_PER_PAIR = 2_000  # for each pair of a token and a GPU
 
 
-def computer_bytes() -> int:
+def estimate_bytes(system: System, r: Request, options: Any) -> int:
+    """Peak resident bytes of one run under uniform routing: the tables of its Program, counted for few tokens and scaled."""
+    directions = ("fwd", "bwd") if r.direction == "both" else (r.direction,)
+    return max(_of_program(system, r, variant, direction) for variant in gemm_variants(system, r, options) for direction in directions)
+
+
+def gemm_variants(system: System, r: Request, options: Any) -> Sequence[Any]:
+    """The options of the runs behind one Row: with `gemms=auto` on an hw cluster each GEMM variant runs."""
+    if r.cluster.family == "hw" and system.gemm_variants and options.gemms == "auto":
+        return [dataclasses.replace(options, gemms=word) for word in system.gemm_variants]
+    return [options]
+
+
+def _of_program(system: System, r: Request, options: Any, direction: str) -> int:
+    full = _table_bytes(system, r, options, direction, min(r.tokens, SAMPLE))
+    if r.tokens <= SAMPLE:
+        return BASE_BYTES + full
+    half = _table_bytes(system, r, options, direction, SAMPLE // 2)
+    return BASE_BYTES + full + (full - half) * (r.tokens - SAMPLE) // (SAMPLE - SAMPLE // 2)
+
+
+def _table_bytes(system: System, r: Request, options: Any, direction: str, tokens: int) -> int:
+    routing = make_routing("uniform", r.model, r.cluster.n_gpus, tokens, placement=r.placement)
+    program = system.plan(r.model, r.cluster, routing, direction, options)
+    per_edge = BYTES_PER_EDGE * len(program.edges.head)
+    return BYTES_PER_OP * program.n_ops + BYTES_PER_MEMBER * program.n_members + per_edge + BYTES_PER_ROW * program.n_rows
+
+
+def most_bytes(r: Request) -> int:
+    """Bytes that no run of these sizes exceeds."""
+    tokens = r.cluster.n_gpus * r.tokens
+    return BASE_BYTES + MOST_BYTES_PER_ROW * tokens * r.model.topk + MOST_BYTES_PER_PAIR * tokens * r.cluster.n_gpus
+
+
+def usable_bytes(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Memory that the processes of this container may use: the physical memory, or the smallest limit of its cgroups (version 1 or 2)."""
+    return min([_physical_bytes(), *_limits(cgroups, own)])
+
+
+def _physical_bytes() -> int:
     """Physical memory of this computer; a huge number where the operating system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -45,12 +77,51 @@ def computer_bytes() -> int:
         return 1 << 62
 
 
-def check_memory(system: System, r: Request) -> None:
-    """Raise ConfigError when a run would need more memory than this computer has."""
-    part = r if r.window is None else replace(r, tokens=r.window)
-    needed, available = estimate_bytes(system, part), computer_bytes()
-    if needed > available:
+def _limits(cgroups: Path, own: Path) -> Iterator[int]:
+    """The limits of the cgroup of this process and of all cgroups around it."""
+    try:
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, name = [*line.split(":", 2), "", ""][:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, file = (cgroups / "memory", "memory.limit_in_bytes") if controllers else (cgroups, "memory.max")
+        inside = Path(name.lstrip("/"))
+        for group in (inside, *inside.parents):
+            try:
+                text = (root / group / file).read_text(encoding="ascii").strip()
+            except (OSError, ValueError):  # in a container the path of the host does not exist
+                continue
+            if text.isdigit():  # "max" = no limit
+                yield int(text)
+
+
+_sharers: ContextVar[int] = ContextVar("sharers", default=1)
+
+
+@contextmanager
+def shared_by(processes: int) -> Iterator[None]:
+    """Runs inside this context may take their part of the memory only, because `processes` run at once."""
+    token = _sharers.set(max(1, processes))
+    try:
+        yield
+    finally:
+        _sharers.reset(token)
+
+
+def check_memory(system: System, r: Request, options: Any) -> None:
+    """Raise ConfigError when a run would need more memory than it may use."""
+    part = r if r.window is None else dataclasses.replace(r, tokens=r.window)
+    sharers, usable = _sharers.get(), usable_bytes()
+    if most_bytes(part) <= usable // sharers:
+        return
+    needed = estimate_bytes(system, part, options)
+    if needed > usable // sharers:
+        shared = f" for {sharers} processes at once" if sharers > 1 else ""
+        fewer = "fewer jobs (-j), tokens or GPUs" if sharers > 1 else "fewer tokens or GPUs"
         raise ConfigError(
             f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {part.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
-            f"this computer has {available / GiB:.1f} GiB; take fewer tokens or GPUs"
+            f"this computer has {usable / GiB:.1f} GiB{shared}; take {fewer}"
         )

@@ -52,8 +52,11 @@ def run_pass(
     on_stage("engine", 0, program.n_ops)
     importing = time.perf_counter()
     engine = _engine(request)  # numba loads here and nowhere earlier
+    from dysharp.uarch.kernel import on_compile
+
     import_s = time.perf_counter() - importing
-    trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
+    with on_compile(lambda: on_stage("compiling")):
+        trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
     on_stage("analysis")
     analysing = time.perf_counter()
     inputs = RunInputs(

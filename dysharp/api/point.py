@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
-from dysharp.api.memory import check_memory
+from dysharp.api.header import header_of
+from dysharp.api.memory import check_memory, gemm_variants
 from dysharp.api.one_pass import OnStage, run_pass
 from dysharp.api.options import options_by_system, options_of
 from dysharp.api.progress import Step
@@ -35,11 +35,13 @@ def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]
     """
     asked = options_by_system(request.options, systems, request.model, request.cluster)
     options = {name: options_of(system, asked[name]) for name, system in systems.items()}
-    for system in systems.values():
-        check_memory(system, request)
+    for name, system in systems.items():
+        check_memory(system, request, options[name])
     if request.progress:
         request.progress(Step(next(iter(systems)), 1, len(systems), "routing"))
     workload = make_workload(request)
+    if request.progress:
+        request.progress(Step(next(iter(systems)), 1, len(systems), "header", header=header_of(workload)))
     return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
 
 
@@ -49,8 +51,8 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
     With `gemms=auto` on an hw cluster both GEMM variants run and the faster Row is returned.
     """
     request = workload.request
-    if request.cluster.family == "hw" and system.gemm_variants and options.gemms == "auto":
-        variants = [dataclasses.replace(options, gemms=word) for word in system.gemm_variants]
+    variants = gemm_variants(system, request, options)
+    if variants[0] is not options:
         return min((run_point(system, variant, workload, index, count) for variant in variants), key=lambda row: row.time_us)
 
     def on_stage(stage: str, done: int = 0, total: int = 0) -> None:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """System `index` of `count` (from 1) is at `stage` ("routing", "plan", "engine", "analysis"), `done` of `total` ops (0 = unknown)."""
+    """System `index` of `count` (from 1) is at `stage`, `done` of `total` ops (0 = unknown).
+
+    | stage | meaning |
+    |---|---|
+    | routing, plan, engine, analysis | the parts of a run, in this order |
+    | header | the routing is drawn; `header` has the lines that say what the numbers rest on |
+    | compiling | kernels are compiled, because the cache does not have them |
+    """
 
     system: str
     index: int
@@ -16,6 +23,12 @@ class Step:
     stage: str
     done: int = 0
     total: int = 0
+    header: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The part of the whole call that is done, 0 to 1. All systems count alike; 0 where it is not known."""
+        return (self.index - 1 + (self.done / self.total if self.total else 0)) / self.count
 
 
 Progress = Callable[[Step], None]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError, nearest
+from dysharp.files import write_text
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
@@ -169,14 +170,3 @@ def _on_progress(progress: Progress | None, passes: Sequence[str], at: int) -> C
     if progress is None:
         return None
     return lambda done, total: progress(Step("validate", at + 1, len(passes), passes[at], done, total))
-
-
-def write_text(path: Path, text: str) -> None:
-    """`text` to `path` through a temporary name, so that nothing is left half-written. Raises `ConfigError`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

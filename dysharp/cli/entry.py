@@ -2,43 +2,111 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import NoReturn
 
 import click
 
 from dysharp.cli.app import cli
-from dysharp.errors import DysharpError, one_line
+from dysharp.errors import DysharpError, one_line, shortened
 
 INTERRUPTED = 130
+_NOT_WRITTEN = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)  # what a full disk does to stdout
+
+
+class Ended(KeyboardInterrupt):
+    """Another process asked this one to end. It ends like after Ctrl-C: processes are ended and temporary files removed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with a code: 0 done, 1 a check failed, 2 wrong input, 130 interrupted."""
+    """Run the command line and exit with a code: 0 done, 1 a check failed, 2 wrong input, 130 interrupted, 128 + N ended by signal N."""
+    _open_streams()
+    _end_on_signals()
     sys.exit(_run(args))
+
+
+def _open_streams() -> None:
+    """Make stdin, stdout and stderr usable: a closed one is /dev/null; what an encoding lacks is escaped."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  open until the end of the process
+    if sys.stdout is None:
+        sys.exit(_print_error("stdout is closed, expected a stream for the result", 2))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _end_on_signals() -> None:
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise Ended(number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, end)
 
 
 def _run(args: Sequence[str] | None) -> int:
     try:
         code = cli.main(args, prog_name="dysharp", standalone_mode=False)
         sys.stdout.flush()
-    except DysharpError as error:
-        return _print_error(str(error), error.exit_code)
-    except click.ClickException as error:
-        return _print_error(error.format_message(), 2 if isinstance(error, click.UsageError) else error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
-    except MemoryError:
-        return _print_error("out of memory; take fewer tokens or GPUs", 2)
-    except BrokenPipeError:
-        # The reader has gone (`| head`). Python flushes stdout once more at exit, so stdout is pointed at devnull.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except (DysharpError, click.ClickException, MemoryError) as error:
+        return _print_error(*_message_of(error))
+    except (click.Abort, KeyboardInterrupt) as error:
+        return _print_interrupted(error)
+    except OSError as error:
+        return _without_stdout(error)
     return code if isinstance(code, int) else 0
 
 
+def _message_of(error: DysharpError | click.ClickException | MemoryError) -> tuple[str, int]:
+    """Message and exit code."""
+    if isinstance(error, DysharpError):
+        return str(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2 if isinstance(error, click.UsageError) else error.exit_code
+    return "out of memory; take fewer tokens or GPUs", 2
+
+
+def _without_stdout(error: OSError) -> int:
+    """Exit code when stdout cannot be written; raises every other error again."""
+    gone = isinstance(error, BrokenPipeError)  # the reader has gone (`| head`), which is no error
+    if not gone and (error.errno not in _NOT_WRITTEN or error.filename is not None):
+        raise error
+    # Python flushes stdout once more at exit, so stdout is pointed at devnull.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1 if gone else _print_error(f"stdout: cannot be written: {error.strerror}", 1)
+
+
+def _print_interrupted(error: click.Abort | KeyboardInterrupt) -> int:
+    """What happened, and the notes that say what was kept."""
+    if isinstance(error, click.Abort):  # click makes it of Ctrl-C, and of an EOFError, which is a fault of this program
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise error
+        error = error.__cause__
+    what, code = "interrupted", INTERRUPTED
+    if isinstance(error, Ended):
+        what, code = f"ended by {signal.Signals(error.number).name}", 128 + error.number
+    return _print_line("; ".join([what, *getattr(error, "__notes__", ())]), code)
+
+
 def _print_error(message: str, code: int) -> int:
-    click.echo(f"dysharp: error: {one_line(' '.join(message.split()))}", err=True)
+    return _print_line(f"error: {message}", code)
+
+
+def _print_line(message: str, code: int) -> int:
+    click.echo(f"dysharp: {one_line(shortened(' '.join(message.split())))}", err=True)
     return code

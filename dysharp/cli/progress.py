@@ -1,35 +1,100 @@
-"""A progress bar on stderr, when that is a terminal."""
+"""Progress on stderr: a bar on a terminal, elsewhere a line per ten seconds. The time left where it can be known."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
+
 from dysharp.api import Progress
+from dysharp.api.progress import Step
+from dysharp.cli.output import print_header
+from dysharp.errors import one_line
+
+EVERY_S = 10.0
+"""Between two lines without a terminal."""
+COMPILING = "compiling kernels (once, about 20 s)"
+_KNOWN_AFTER = 0.02  # share of the work after which the time left is told
+_KNOWN_AFTER_S = 2.0
+
+Update = Callable[[int, int, str], None]
+"""`update(done, total, text)`: `done` of `total` units, 0 = unknown."""
+
+
+def seconds_left(share: float, seconds: float) -> float | None:
+    """Seconds until all is done, if `share` of the work took `seconds`. None: too early to tell."""
+    return seconds * (1 / share - 1) if share >= _KNOWN_AFTER and seconds >= _KNOWN_AFTER_S else None
+
+
+def in_words(seconds: float) -> str:
+    """`5 s`, `3 min`, `2.5 h`: a duration in one unit."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+class _Reports:
+    """What has been printed, and when."""
+
+    def __init__(self, unit: str, draw: Callable[[int, int, str], None] | None) -> None:
+        self.unit, self.draw = unit, draw
+        self.begun = self.printed = time.monotonic()
+        self.first_share: float | None = None
+
+    def update(self, done: int, total: int, text: str, share: float | None = None) -> None:
+        """Draw the bar, or print a line when the last one is `EVERY_S` old."""
+        share = (done / total if total else 0.0) if share is None else share
+        if self.first_share is None:
+            self.first_share = share  # points that the store had took no time
+        now = time.monotonic()
+        of_rest = (share - self.first_share) / (1 - self.first_share) if self.first_share < 1 else 0.0
+        left = seconds_left(of_rest, now - self.begun)
+        words = one_line(text) + (f", about {in_words(left)} left" if left is not None else "")
+        if self.draw is not None:
+            self.draw(done, total, words)
+        elif now - self.printed >= EVERY_S:
+            self.printed = now
+            count = f" {done} of {total} {self.unit}," if total else ""
+            click.echo(f"{in_words(now - self.begun)}:{count} {words}", err=True)
 
 
 @contextmanager
-def bar(unit: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """`update(done, total, text)` that draws a bar and counts `unit`; None where stderr is no terminal. The bar is gone afterwards."""
+def _reports(unit: str) -> Iterator[_Reports]:
     if not sys.stderr.isatty():
-        yield None
+        yield _Reports(unit, None)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as drawn:
         task = drawn.add_task("starting", total=None)
-        yield lambda done, total, text: drawn.update(task, description=text, completed=done, total=total or None)
+        yield _Reports(unit, lambda done, total, text: drawn.update(task, description=text, completed=done, total=total or None))
 
 
 @contextmanager
-def progress_bar(unit: str = "ops") -> Iterator[Progress | None]:
-    """A callback for the API that draws a bar, counting `unit`; None where stderr is no terminal."""
-    with bar(unit) as update:
-        if update is None:
-            yield None
-        else:
-            yield lambda step: update(step.done, step.total, f"{step.system} ({step.index} of {step.count}) {step.stage}")
+def bar(unit: str) -> Iterator[Update]:
+    """`update(done, total, text)` that draws a bar or prints lines, and counts `unit`. The bar is gone afterwards."""
+    with _reports(unit) as reports:
+        yield reports.update
+
+
+@contextmanager
+def progress_bar(unit: str = "ops") -> Iterator[Progress]:
+    """A callback for the API that reports as `bar`. It prints the header of a Step at once."""
+    with _reports(unit) as reports:
+
+        def report(step: Step) -> None:
+            if step.stage == "header":
+                print_header(step.header)
+            elif step.stage == "compiling":
+                click.echo(COMPILING, err=True)
+            else:
+                text = f"{step.system} ({step.index} of {step.count}) {step.stage}" if step.count > 1 else f"{step.system} {step.stage}"
+                reports.update(step.done, step.total, text, step.share)
+
+        yield report

@@ -99,10 +99,11 @@ def reproduce(
     where it stopped.
     """
     from dysharp.analysis import MODEL_VERSION
-    from dysharp.cli.output import print_json
+    from dysharp.cli.output import console, print_json
     from dysharp.experiments import judge, list_figures
+    from dysharp.files import check_destination, write_text
     from dysharp.reports.plots import check_format
-    from dysharp.reports.tables import figure_markdown, print_figure, write_text
+    from dysharp.reports.tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
     if not names and not tornado:
@@ -115,6 +116,8 @@ def reproduce(
         check_format(plot)
         if "windows" not in names:
             raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
+    if report is not None:
+        check_destination(report)
     where = _store(store)
     out, pages, all_hold, all_ran = [], [], True, True
     for figure, points in _chosen(names, every, models, direction, variants):
@@ -124,7 +127,7 @@ def reproduce(
         out.append(_json(figure.name, results, holds and not failed))
         pages.append(figure_markdown(figure, results))
         if not as_json:
-            print_figure(figure, results)
+            print_figure(figure, results, console(PAGE_WIDTH))
         if plot is not None and figure.name == "windows":
             _plot_windows(rows, plot)
     if tornado:
@@ -180,7 +183,7 @@ def sweep(
     from dysharp.cli.sweep_text import print_sweep, sweep_csv
     from dysharp.experiments import load_figure
     from dysharp.experiments.store import point_dict
-    from dysharp.reports.tables import write_text
+    from dysharp.files import check_destination, write_text
 
     if example:
         click.echo(example_sweep(), nl=False)
@@ -189,6 +192,8 @@ def sweep(
         raise click.UsageError("Missing argument 'FILE.toml'; `dysharp sweep --example` prints one")
     if not file.endswith(".toml"):
         raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table; `dysharp sweep --example` prints one")
+    if out is not None:
+        check_destination(out)
     figure, where = load_figure(file), _store(store)
     points = list(dict.fromkeys(figure.points))
     rows, failed = _run(points, where, jobs, figure.name)

@@ -56,14 +56,16 @@ def validate(
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
-    from dysharp.api.validation import write_text
     from dysharp.cli.output import print_json
     from dysharp.cli.progress import progress_bar
+    from dysharp.files import check_destination, write_text
 
     if plot is not None:
         from dysharp.reports.plots import check_format
 
         check_format(plot)
+    for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
+        check_destination(written)
     if refit is not None and (constants or cluster):
         raise ConfigError("validate: found --refit beside --constants or --cluster, expected one: --refit fits new constants")
     with progress_bar("rows") as progress:

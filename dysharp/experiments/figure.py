@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.choices import Scalar, choices_overridden
+from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 
 REDUCTIONS = ("geomean", "max", "min", "each")
@@ -63,6 +65,8 @@ STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")
 KEYS = {"title", "source", "text", "points", "check", "variants"}
+MAX_POINTS = 100_000
+"""Points of one table: their tuples take a few hundred bytes each, their runs seconds."""
 CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
 PACKET_FORMAT = "packet-format"  # pseudo-system: flits of packets (isa/efficiency.py), not simulated
 CALCULATED = {  # pseudo-system -> metrics
@@ -258,25 +262,37 @@ def _known(table: Any, valid: set[str], where: str) -> None:
 
 def _word(value: Any, valid: tuple[str, ...], where: str) -> None:
     if value not in valid:
-        raise ConfigError(f"{where}: found {value!r}{nearest(str(value), valid)}")
+        raise ConfigError(f"{where}: found {show(value)}{nearest(str(value), valid)}")
 
 
 def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     _known(table, KEYS, where)
     if "points" not in table:
         raise ConfigError(f"{where}: found no [points], expected systems and models to run (one table, or several: [[points]])")
-    checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(table.get("check", [])))
+    checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(_tables(table, "check", where)))
     several = table["points"]
     sets = {f"{where}: points[{i}]": axes for i, axes in enumerate(several)} if isinstance(several, list) else {f"{where}: points": several}
-    points = tuple(p for place, axes in sets.items() for p in _points(axes, place))
+    points: tuple[Point, ...] = ()
+    for place, axes in sets.items():
+        points += _points(axes, place)
+        if len(points) > MAX_POINTS:
+            raise ConfigError(f"{where}: found more than {MAX_POINTS} points, expected at most {MAX_POINTS}")
     for i, check in enumerate(checks):
         _has_points(check, points, f"{where}: check[{i}]")
     models = tuple(dict.fromkeys(p.model for p in points))
     title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
-    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(table.get("variants", [])))
+    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(_tables(table, "variants", where)))
     if bool(variants) != any(check.variants for check in checks):
         raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
     return Figure(name, title or name, source, points, checks, text, models, variants)
+
+
+def _tables(table: dict[str, Any], key: str, where: str) -> list[Any]:
+    """The tables [[key]]. Raises ConfigError for another value."""
+    found = table.get(key, [])
+    if not isinstance(found, list):
+        raise ConfigError(f"{where}: {key}: found {show(found)}, expected tables [[{key}]]")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +351,7 @@ def _typed(kind: type[T], table: dict[str, Any], where: str) -> T:
         if first["type"] == "missing":
             raise ConfigError(f"{where}.{key}: missing, expected {EXPECTED.get(key, 'a value')}") from None
         expected = EXPECTED.get(key) if kind is _Axes else None
-        found = repr(value)[:80]
-        raise ConfigError(f"{where}.{place}: found {found}, expected {expected or first['msg'].lower().removeprefix('input should be ')}") from None
+        raise ConfigError(f"{where}.{place}: found {show(value)}, expected {expected or first['msg'].lower().removeprefix('input should be ')}") from None
 
 
 EXPECTED = {
@@ -371,6 +386,7 @@ def _place(table: Any, loc: tuple[int | str, ...]) -> tuple[str, Any]:
 def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     _known(table, set(_Axes.__slots__), where)
     axes = _typed(_Axes, table, where)
+    _check_product(axes, where)
     cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*([(name, v) for v in values] for name, values in axes.grid.items())))
     if axes.defaults:
         cells.append(())  # beside the grid: the point with default options
@@ -402,6 +418,14 @@ def _own(system: str, setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]
     """The options of a system in a setting: sorted pairs of name and value."""
     own = ((name.removeprefix(f"{system}."), value) for name, value in setting.items() if name.rpartition(".")[0] in ("", "fabric", system))
     return tuple(sorted(own))
+
+
+def _check_product(axes: _Axes, where: str) -> None:
+    """Raise ConfigError for too many points, before the first is made."""
+    lists = (axes.systems, axes.models, axes.cluster, axes.gpus, axes.tokens, axes.routing, axes.seeds, axes.direction)
+    n = math.prod(map(len, lists)) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
+    if n > MAX_POINTS:
+        raise ConfigError(f"{where}: found {n} points, expected at most {MAX_POINTS}: the product of all lists")
 
 
 def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
@@ -441,6 +465,11 @@ def _check(table: dict[str, Any], where: str) -> Check:
             raise ConfigError(f"{where}.metric: found {check.metric!r} of {check.system!r}, expected {' or '.join(metrics)} of {system} only")
     if check.within is not None and check.paper is None:
         raise ConfigError(f"{where}.within: found a tolerance without the paper's value, expected both")
+    if check.within is not None and check.paper == 0:
+        raise ConfigError(f"{where}.within: found a tolerance relative to paper = 0, expected another value, or at_most")
+    for name in ("paper", "within", "at_least", "at_most", "expected", "band"):
+        if not math.isfinite(getattr(check, name) or 0.0):
+            raise ConfigError(f"{where}.{name}: found {getattr(check, name)}, expected a finite number")
     if (check.status != "no_published_value") != check.bounded:
         raise ConfigError(f"{where}: found status {check.status!r}, expected a bound (within, at_least, at_most) if the status is a claim, else none")
     return check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,10 @@ from dysharp.specs import load_cluster, load_model
 Rows = dict[Point, dict[str, Any]]
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`: points finished or failed, points requested, label of the last point."""
+
+
+class InputsChanged(SimulationError):
+    """A file that a point reads changed while the point ran. The Row may be of either content, so it is not stored."""
 
 
 class SourcesChanged(SimulationError):
@@ -46,6 +51,7 @@ def check_points(points: Iterable[Point]) -> None:
 class _Processes:
     """The running worker processes, so that an interrupted run can end them."""
 
+    jobs: int = 1
     running: set[subprocess.Popen[str]] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
@@ -65,7 +71,7 @@ class _Processes:
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
             self.running.add(process)
         try:
-            out, err = process.communicate(json.dumps(point_dict(point)))
+            out, err = process.communicate(json.dumps({"point": point_dict(point), "jobs": self.jobs, "parent": os.getpid()}))
         finally:
             with self.lock:
                 self.running.discard(process)
@@ -102,26 +108,33 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
     rows = {p: row for p in wanted if (row := store.get(p)) is not None}
     failed: dict[Point, str] = {}
     todo = [p for p in wanted if p not in rows]
+    kept = len(rows)
     if progress:
-        progress(len(rows), len(wanted), todo[0].label if todo else "from the store")
-    processes = _Processes()
+        progress(kept, len(wanted), todo[0].label if todo else "from the store")
+    places = {p: store.path(p) for p in todo}
+    processes = _Processes(max(1, jobs))
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         futures = {pool.submit(processes.row_of, p): p for p in todo}
         try:
             for future in as_completed(futures):
                 point = futures[future]
                 try:
-                    rows[point] = future.result()
+                    row = future.result()
+                    if store.path(point) != places[point]:
+                        raise InputsChanged(f"{point.label}: a file of the point changed while it ran; start the run again")
                 except SourcesChanged:
                     raise
                 except (ConfigError, SimulationError, ValueError) as error:
                     failed[point] = str(error)
                 else:
-                    store.put(point, rows[point])
+                    store.put(point, row)
+                    rows[point] = row
                 if progress:
                     progress(len(rows) + len(failed), len(wanted), point.label)
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             processes.end()
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note(f"{len(rows)} of {len(wanted)} points are finished and kept in {store.folder}; the same command goes on from there")
             raise
     return {p: rows[p] for p in wanted if p in rows}, failed

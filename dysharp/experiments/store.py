@@ -15,6 +15,8 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.experiments.figure import Point
+from dysharp.experiments.inputs import inputs_digest
+from dysharp.files import write_text
 
 # Folders whose code changes no Row: their code requests, draws or checks points.
 _NOT_IN_ROWS = {"cli", "experiments", "reports", "testing", "oracle"}
@@ -31,18 +33,6 @@ def code_digest() -> str:
     return h.hexdigest()
 
 
-@cache
-def _files_digest(names: tuple[str, ...]) -> str:
-    """Digest of the content of the user's files among `names`: a file with new content makes a new point."""
-    h = hashlib.blake2b(digest_size=8)
-    for name in names:
-        path = Path(name.removeprefix("trace:").removeprefix("counts:"))
-        path = path / "config.json" if path.is_dir() else path
-        if path.is_file():
-            h.update(path.read_bytes())
-    return h.hexdigest()
-
-
 def point_dict(point: Point) -> dict[str, Any]:
     """A point as plain values. `point_from` is the inverse function."""
     return asdict(point) | {"options": dict(point.options), "choices": dict(point.choices)}
@@ -53,11 +43,17 @@ def point_from(values: dict[str, Any]) -> Point:
     return Point(**values | {name: tuple(sorted(values[name].items())) for name in ("options", "choices")})
 
 
+def _check(row: dict[str, Any]) -> str:
+    """Digest of a Row, by which a damaged record is noticed."""
+    return hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of files `<digest>.json` with {point, code, row}.
+    """A folder of files `<digest>.json` with {point, code, files, check, row}.
 
-    The digest covers the point, the user's files that the point names, and the code.
+    The digest covers the point, the content of the user's files that the point reads (`files`), and the code.
+    `check`: digest of the Row.
     """
 
     folder: Path
@@ -73,45 +69,51 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
-        except OSError as error:
-            raise ConfigError(f"store {self.folder}: {error.strerror}, expected a folder to write to") from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigError(f"store {self.folder}: {reason}, expected a folder to write to") from None
 
     def path(self, point: Point) -> Path:
         """The path of a point's file, which may not exist."""
-        named = _files_digest((point.model, point.cluster, point.routing))
-        text = json.dumps([point_dict(point), code_digest(), named], sort_keys=True)
+        text = json.dumps(_key(point), sort_keys=True)
         return self.folder / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.json"
 
     def get(self, point: Point) -> dict[str, Any] | None:
-        """The Row of a finished point. None: no file, or a file that cannot be read."""
-        try:
-            record = json.loads(self.path(point).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        """The Row of a finished point.
+
+        None: no file, a file that cannot be read or is damaged, or the record of another point.
+        """
+        record = _record(self.path(point))
+        if record is None or any(record.get(name) != value for name, value in _key(point).items()):
             return None
-        row = record.get("row") if isinstance(record, dict) else None
-        return row if isinstance(row, dict) else None
+        row: dict[str, Any] = record["row"]
+        return row
 
     def put(self, point: Point, row: dict[str, Any]) -> None:
-        """Write a Row to a temporary file and rename the file, so that a reader never sees half a file.
-
-        Raises ConfigError for a folder that cannot be written to.
-        """
-        text = json.dumps({"point": point_dict(point), "code": code_digest(), "row": row})
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".part")
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(text)
-            os.replace(temporary, self.path(point))
-        except OSError as error:
-            raise ConfigError(f"store {self.folder}: {error.strerror}, expected a folder to write to") from None
+        """Write a Row, so that a reader never sees half a file. Raises ConfigError for a folder that cannot be written to."""
+        self.open()
+        plain = json.loads(json.dumps(row))  # as it is read back
+        write_text(self.path(point), json.dumps(_key(point) | {"check": _check(plain), "row": plain}))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """All readable records of all versions of the code, in the order of file names."""
+        """All undamaged records of all versions of the code, in the order of file names."""
         for path in sorted(self.folder.glob("*.json")):
-            try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue
-            if isinstance(record, dict) and "row" in record:
+            record = _record(path)
+            if record is not None:
                 yield record
+
+
+def _key(point: Point) -> dict[str, Any]:
+    """What a Row depends on, as in a record."""
+    plain = json.loads(json.dumps(point_dict(point)))  # as it is read back: lists in place of tuples
+    return {"point": plain, "code": code_digest(), "files": inputs_digest(point)}
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """The record of a file; None: not readable, or damaged."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        undamaged = isinstance(record, dict) and isinstance(record.get("row"), dict) and record.get("check") == _check(record["row"])
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if undamaged else None

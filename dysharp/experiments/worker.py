@@ -1,5 +1,6 @@
-"""One point in a separate process: reads the point (JSON) from stdin and prints {code, row} (JSON).
+"""One point in a separate process: reads {point, jobs, parent} (JSON) from stdin and prints {code, row} (JSON).
 
+`jobs`: number of such processes that share the memory. `parent`: the process that waits for the Row; this process ends with it.
 `code` is `store.code_digest`. Memory and crashes of one point so do not touch another point. All processes share
 compiled numba kernels through the cache on disk.
 """
@@ -7,22 +8,29 @@ compiled numba kernels through the cache on disk.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from typing import Any
 
 from dysharp.errors import DysharpError, one_line
 from dysharp.experiments.figure import Point
 from dysharp.experiments.store import code_digest, point_from
 
+_SIGNAL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
-def row_of(point: Point) -> dict[str, Any]:
-    """Simulate a point. Raises ConfigError for wrong input, SimulationError for a deadlock."""
+
+def row_of(point: Point, jobs: int = 1) -> dict[str, Any]:
+    """Simulate a point with its share of the memory. Raises ConfigError for wrong input, SimulationError for a deadlock."""
     import dysharp
+    from dysharp.api.memory import shared_by
     from dysharp.specs.choices import choices_overridden
     from dysharp.systems import all_systems
 
     all_systems()  # reads the defaults of options now, from the packaged choices, before choices are overridden
-    with choices_overridden(dict(point.choices)):
+    with choices_overridden(dict(point.choices)), shared_by(jobs):
         row = dysharp.run(
             point.system,
             model=point.model,
@@ -38,11 +46,28 @@ def row_of(point: Point) -> dict[str, Any]:
     return row.to_dict()
 
 
+def end_with(parent: int) -> None:
+    """End this process when the process `parent` has ended, also when `parent` was killed."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SIGNAL_WITH_PARENT, signal.SIGTERM)  # also while a kernel runs, when no thread of Python does
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main() -> int:
     """Exit code 0 with a Row on stdout, else one line on stderr."""
     code = code_digest()  # before the covered modules are imported
     try:
-        row = row_of(point_from(json.load(sys.stdin)))
+        asked = json.load(sys.stdin)
+        end_with(asked["parent"])
+        row = row_of(point_from(asked["point"]), asked["jobs"])
     except DysharpError as error:
         print(one_line(str(error)), file=sys.stderr)
         return error.exit_code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
+from dysharp.files import check_destination, write_file
 from dysharp.systems import OTHER_COLOUR, all_systems
 
 if TYPE_CHECKING:
@@ -56,39 +56,25 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
 
 
 def check_format(path: str | os.PathLike[str]) -> None:
-    """Raise ConfigError unless `path` has a known ending and its folder exists, so that `save_figure` can write."""
+    """Raise ConfigError unless `path` has a known ending and can be written to. Call it before long work."""
     file = Path(path)
     ending = file.suffix.removeprefix(".").lower()
     if ending not in FORMATS:
         raise ConfigError(f"{file}: found ending {file.suffix!r}, expected .svg or .png{nearest(ending, FORMATS) if ending else ''}")
-    if not file.resolve().parent.is_dir():
-        raise ConfigError(f"{file}: found no folder {str(file.parent)!r}, expected an existing one")
+    check_destination(file)
 
 
 def save_figure(axes: Axes, path: str | os.PathLike[str]) -> Path:
-    """Write the figure of `axes` as .svg or .png to a temporary file and rename the file. Returns the path.
+    """Write the figure of `axes` as .svg or .png, complete or not at all. Returns the path.
 
-    Raises ConfigError where `check_format` does, and for a folder that cannot be written to.
+    Raises ConfigError where `check_format` and `files.write_file` do.
     """
     check_format(path)
     file, figure = Path(path), axes.figure
     assert isinstance(figure, Figure), "axes of a subfigure"
-    try:
-        handle, temporary = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
-        os.close(handle)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
-    try:
-        with matplotlib.rc_context(STYLE):
-            figure.savefig(temporary, format=file.suffix.removeprefix(".").lower(), dpi=150, metadata=_undated(file))
-        mode = os.umask(0)
-        os.umask(mode)
-        os.chmod(temporary, 0o666 & ~mode)  # mkstemp gives 0600
-        os.replace(temporary, file)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return file
+    with matplotlib.rc_context(STYLE):
+        ending = file.suffix.removeprefix(".").lower()
+        return write_file(file, lambda stream: figure.savefig(stream, format=ending, dpi=150, metadata=_undated(file)))
 
 
 def _undated(file: Path) -> dict[str, str | None]:

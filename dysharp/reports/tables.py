@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dysharp.errors import ConfigError
+from dysharp.reports.markdown import escaped, paragraph, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class FigureLike(Protocol):
@@ -34,22 +33,20 @@ def _cells(result: Any) -> tuple[str, ...]:
     return result.point, result.metric, *numbers, result.tolerance, status
 
 
-def print_figure(figure: FigureLike, results: Sequence[Any]) -> None:
-    """Print the table of a figure on stdout, then the reasons of its gaps and what became of its claims."""
-    from rich.console import Console
+def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> None:
+    """Print the table of a figure, then the reasons of its gaps and what became of its claims. `out`: a console without markup."""
     from rich.table import Table
 
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
-    table = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
+    lines = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
+        lines.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
     for result in results:
-        table.add_row(*_cells(result))
-    out.print(table, markup=False)
+        lines.add_row(*_cells(result))
+    out.print(lines)
     for result in results:
         if result.reason:
-            out.print(f"{result.point}: {result.reason}", markup=False)
-    out.print(f"{verdict_text(results)}\n", markup=False)
+            out.print(f"{result.point}: {result.reason}")
+    out.print(f"{verdict_text(results)}\n")
 
 
 def verdict_text(results: Sequence[Any]) -> str:
@@ -65,30 +62,10 @@ def verdict_text(results: Sequence[Any]) -> str:
 
 def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
     """A figure as a section of Markdown. Texts from files are escaped."""
-    lines = [f"## {figure.name}: {_escape(figure.title)}", "", _escape(figure.source), ""]
+    lines = [f"## {escaped(figure.name)}: {escaped(figure.title)}", "", paragraph(figure.source), ""]
     if figure.text:
-        lines += [_escape(figure.text), ""]
-    lines += [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(map(_escape, _cells(r)))} |" for r in results]
-    lines += [f"\n{_escape(r.point)}: {_escape(r.reason)}." for r in results if r.reason]
-    lines += ["", f"{_escape(verdict_text(results))}."]
+        lines += [paragraph(figure.text), ""]
+    lines.append(table(COLUMNS, map(_cells, results)))
+    lines += [f"\n{paragraph(r.point)}: {escaped(r.reason)}." for r in results if r.reason]
+    lines += ["", f"{paragraph(verdict_text(results))}."]
     return "\n".join(lines) + "\n"
-
-
-def _escape(text: str) -> str:
-    for mark, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
-        text = text.replace(mark, safe)
-    return text
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to a temporary file and rename it. Raises ConfigError for a folder that cannot be written to."""
-    file = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, file)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from dysharp.api.validation import write_text
 from dysharp.errors import ConfigError
+from dysharp.files import check_destination, write_text
 from dysharp.measured.validation import Validation
+from dysharp.reports import markdown
 from dysharp.reports.plots import STYLE, save_figure
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
 
     Raises ConfigError for a folder that cannot be written to.
     """
-    page = Path(path)
+    page = check_destination(path)
     figure = page.parent / "figures" / f"{page.stem}.svg"
     try:
         figure.parent.mkdir(exist_ok=True)
@@ -176,7 +176,7 @@ def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
             kinds[row["kind"]] = kinds.get(row["kind"], 0) + row["n"]
     if not kinds:
         return "Every measurement belongs to one of these families."
-    shown = ", ".join(f"{_cell(kind)} {n}" for kind, n in sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    shown = ", ".join(f"{markdown.escaped(kind)} {n}" for kind, n in sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
     return f"{sum(kinds.values())} more measurements belong to no family: {shown}."
 
 
@@ -192,9 +192,7 @@ def _sentence(overall: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    lines = ["| " + " | ".join(keys) + " |", "|" + "|".join("---" for _ in keys) + "|"]
-    lines += ["| " + " | ".join(_cell(row[key]) for key in keys) + " |" for row in rows]
-    return "\n".join(lines)
+    return markdown.table(keys, ([_cell(row[key]) for key in keys] for row in rows))
 
 
 def _cell(value: Any) -> str:
@@ -202,5 +200,4 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if value is None:
         return "-"
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,7 @@ import os
 import stat
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dysharp.errors import ConfigError
 from dysharp.specs.fields import show
@@ -16,27 +16,40 @@ from dysharp.units import MiB
 DATA = Path(__file__).parent / "data"
 """The folder of packaged specs."""
 MAX_FILE_BYTES = 16 * MiB
+MAX_DIGITS = 300
+"""Digits of an integer in a file: a longer one has no `float`, and overflows wherever it meets one."""
+MAX_DEPTH = 100
+"""Tables or lists inside each other."""
 
 
 def read_text(path: Path) -> str:
     """The text of a regular UTF-8 file of at most 16 MiB. Raises `ConfigError` for any other file."""
     where = show_path(path)
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                raise ConfigError(f"{where}: not a regular file, expected TOML or JSON")
-            if info.st_size > MAX_FILE_BYTES:
-                raise ConfigError(f"{where}: found {info.st_size} bytes, expected at most {MAX_FILE_BYTES}")
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise ConfigError(f"{where}: found {size} bytes, expected at most {MAX_FILE_BYTES}")
             data = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigError(f"{where}: cannot be read: {reason}") from None
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror or error}") from None
     return decode(data, where)
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    # Without O_NONBLOCK the opening of a named pipe waits for a writer, maybe for ever.
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, open for reading. Raises `ConfigError` for another kind of file, and what `open` raises."""
+    try:
+        file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  the caller closes it
+    except ValueError as error:  # a NUL in the name
+        raise ConfigError(f"{show_path(path)}: cannot be read: {error}") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ConfigError(f"{show_path(path)}: not a regular file")
+    return file
+
+
+def open_without_waiting(path: str, flags: int) -> int:
+    """The opener of `open` for a file of unknown kind: without O_NONBLOCK the opening of a named pipe waits for a writer, maybe for ever."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -55,9 +68,11 @@ def decode(data: bytes, where: str) -> str:
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """The table of a TOML text. Raises `ConfigError` with line and column."""
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: malformed TOML: {_toml_reason(error, text)}") from None
+    check_bounded(table, where)
+    return table
 
 
 def _toml_reason(error: Exception, text: str) -> str:
@@ -82,7 +97,21 @@ def parse_json(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}: malformed JSON: {reason}") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: found {show(value)}, expected a JSON object")
+    check_bounded(value, where)
     return value
+
+
+def check_bounded(value: Any, where: str) -> None:
+    """Raise `ConfigError` for a parsed value with an integer above `MAX_DIGITS` digits, or nested deeper than `MAX_DEPTH`."""
+    limit, level, depth = 10**MAX_DIGITS, [value], 0
+    while level:
+        for item in level:
+            if isinstance(item, int) and abs(item) >= limit:
+                raise ConfigError(f"{where}: found an integer of more than {MAX_DIGITS} digits, expected at most {MAX_DIGITS} digits")
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{where}: found values nested deeper than {MAX_DEPTH}, expected at most {MAX_DEPTH} levels")
+        lists = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        level, depth = [inner for items in lists for inner in items], depth + 1
 
 
 def show_path(path: Path) -> str:

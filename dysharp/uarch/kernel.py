@@ -1,20 +1,30 @@
 """The one decorator of all kernels, and the cache that belongs to exactly these sources.
 
 Numba does not notice an edited callee or constant in another file and would serve a stale binary, so the cache folder is keyed by a
-digest of every kernel source.
+digest of every kernel source. The cache saves time and nothing else: a file in it that is damaged, or that cannot be written, costs a
+compilation and never a run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba import njit
+from numba.core import event
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+from dysharp.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_DIGEST_BYTES = 16
 
 
 def kernel_files() -> list[Path]:
@@ -40,11 +50,99 @@ def _use_keyed_cache() -> None:
 
 _use_keyed_cache()
 
+
+class _File(IndexDataCacheFile):
+    """The files of one kernel in Numba's cache, with a digest at the end of each: damaged machine code must not run."""
+
+    def _dump(self, obj: Any) -> bytes:
+        data: bytes = super()._dump(obj)
+        return data + _digest(data)
+
+    def _load_index(self) -> Any:
+        with suppress(FileNotFoundError), open(self._index_path, "rb") as file:
+            pickle.load(file)  # the version, which the digest does not cover
+            _check(file.read())
+        return super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        _check(Path(self._data_path(name)).read_bytes())
+        return super()._load_data(name)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _check(data: bytes) -> None:
+    if _digest(data[:-_DIGEST_BYTES]) != data[-_DIGEST_BYTES:]:
+        raise ValueError("damaged")
+
+
+class _Cache(FunctionCache):
+    """Numba's cache of one kernel, without its errors."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _File(self.cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled kernel; None where it has to be compiled. Damaged files are removed."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # a damaged pickle may raise anything
+            self._remove()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save the compiled kernel if possible: a full disk must not end the run."""
+        try:
+            super().save_overload(sig, data)
+        except Exception:  # reads the index, which may be damaged, before it writes
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the files of this kernel."""
+        name = self._impl.filename_base
+        for path in (*Path(self.cache_path).glob(f"{name}.nbi"), *Path(self.cache_path).glob(f"{name}.*.nbc")):
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """An entry point, or a block too large to inline, as a compiled function with a cache on disk."""
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        raise ConfigError("NUMBA_DISABLE_JIT: found 1, expected it unset: kernels run compiled only")
+    dispatcher: Any = njit(**_FLAGS)(function)
+    with suppress(RuntimeError):  # no folder can be written to
+        dispatcher._cache = _Cache(function)
+    return dispatcher
+
+
+@contextmanager
+def on_compile(begun: Callable[[], None]) -> Iterator[None]:
+    """Call `begun` once if a kernel is compiled inside this context, when the compilation begins."""
+    listener = _Begun(begun)
+    with event.install_listener("numba:compile", listener):
+        yield
+
+
+class _Begun(event.Listener):
+    def __init__(self, begun: Callable[[], None]) -> None:
+        self._begun, self._called = begun, False
+
+    def on_start(self, event: Any) -> None:
+        if not self._called:
+            self._called = True
+            self._begun()
+
+    def on_end(self, event: Any) -> None:
+        """Nothing: only the begin counts."""
+
+
 # Kernels own no memory: without `_nrt` numba would count references of every array at every call, a quarter of the run time.
 # No division in them can be by zero, so `error_model` drops the checks.
 _FLAGS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
 # LLVM inlines blocks, not numba: numba compiles a block once per signature, where its own inlining takes time quadratic in the size of
 # the caller. Nothing calls a block from Python, so it gets no wrapper.
 _BLOCK: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-kernel: Any = njit(cache=True, **_FLAGS)  # an entry point, or a block too large to inline
 block: Any = njit(**_BLOCK, **_FLAGS)  # a part of whichever kernel calls it

@@ -18,11 +18,14 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.units import GiB
+from dysharp.specs.reading import open_regular
+from dysharp.units import GiB, MiB
 
 MAX_BYTES = 4 * GiB
 _MAX_MEMBERS = 64
 _MAX_NDIM = 4
+_MAX_RATIO = 200  # bytes of an array per stored byte; recordings have 2 to 20
+_RATIO_FROM = 64 * MiB  # a smaller array takes little memory, whatever its ratio
 
 # Exceptions of zipfile, zlib and NumPy's header reader on damaged bytes.
 DAMAGE = (
@@ -60,7 +63,7 @@ def read_npz(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) ->
     a shape that does not fit the stored bytes, more than `max_bytes` (4 GiB).
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = _members(archive, path)
             headers = {name: _check_member(archive, info, path, max_bytes) for name, info in members.items()}
             total = sum(header.n_bytes for header in headers.values())
@@ -93,6 +96,9 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
 
 def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, max_bytes: int) -> _Header:
     where = f"{path}: array {info.filename.removesuffix('.npy')[:60]!r}"
+    if info.file_size > max(_RATIO_FROM, _MAX_RATIO * info.compress_size):
+        found = f"{info.file_size} bytes in {info.compress_size} compressed bytes"
+        raise ConfigError(f"{where}: found {found}, expected at most {_MAX_RATIO} times as many")
     with archive.open(info) as stream:
         return _checked_header(stream, info.file_size, where, max_bytes)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import check_bounded, parse_toml, read_text
 from dysharp.workload.routing import Placement
 
 _KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "FILE.json", "FILE.toml")
@@ -153,9 +153,11 @@ def _parse(path: Path) -> Any:
     if path.suffix == ".toml":
         return parse_toml(text, str(path))
     try:
-        return json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: malformed JSON: {error}") from None
+    check_bounded(document, str(path))
+    return document
 
 
 def place(
@@ -174,7 +176,7 @@ def place(
         return contiguous(n_experts, n_gpus)
     if name == "auto":
         return auto(n_experts, n_gpus)
-    raise ConfigError(f"unknown placement {name!r}{nearest(name, _KINDS)}")
+    raise ConfigError(f"unknown placement {name[:60]!r}{nearest(name, _KINDS)}")
 
 
 def _slots_option(text: str) -> int:

@@ -4,69 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.files import check_destination, write_file, write_text
 from dysharp.workload.traces import Recording
 
 
 def check_writable(path: str | os.PathLike[str], ending: str = ".npz") -> Path:
-    """`path` as a `Path` to which `save_trace` or `save_text` can write.
-
-    Raises ConfigError for another ending and for a folder without write access. Call it before long work.
-    """
-    file = Path(path)
-    if file.suffix != ending:
-        raise ConfigError(f"{file}: found the ending {file.suffix!r}, expected {ending}")
-    folder = file.resolve().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"{file}: cannot be written: found no writable folder {folder}")
-    if file.is_dir():
-        raise ConfigError(f"{file}: cannot be written: is a directory")
-    return file
+    """`path` as a `Path` to which `save_trace` or `save_text` can write. Raises ConfigError as `files.check_destination`."""
+    return check_destination(path, ending)
 
 
 def save_trace(trace: Recording, path: str | os.PathLike[str]) -> Path:
     """Write `trace` as `.npz` and return the path. `load_trace` reads the file. Equal recordings give equal bytes.
 
-    The file appears complete: it is written under a temporary name and then renamed. Raises ConfigError for another
-    ending than `.npz` and for a folder without write access.
+    The file appears complete. Raises ConfigError for another ending than `.npz` and where `files.write_file` does.
     """
-    file = check_writable(path)
-    _write(file, lambda stream: np.savez_compressed(stream, **_arrays(trace)))
-    return file
+    check_writable(path)
+    return write_file(path, lambda stream: np.savez_compressed(stream, **_arrays(trace)))
 
 
 def save_text(text: str, path: str | os.PathLike[str], ending: str) -> Path:
     """Write a text as UTF-8, complete or not at all, and return the path. Raises ConfigError as `check_writable`."""
-    file = check_writable(path, ending)
-    _write(file, lambda stream: stream.write(text.encode()))
-    return file
-
-
-def _write(file: Path, write: Callable[[IO[bytes]], object]) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=file.resolve().parent, prefix=f".{file.name}.")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            write(stream)
-        mode = os.umask(0)
-        os.umask(mode)
-        os.chmod(temporary, 0o666 & ~mode)  # mkstemp sets 0600
-        os.replace(temporary, file)
-    except OSError as error:
-        os.unlink(temporary)
-        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    check_writable(path, ending)
+    return write_text(path, text)
 
 
 def _arrays(trace: Recording) -> dict[str, Any]:

@@ -201,26 +201,34 @@ def checked_ids(
 
     Raises ConfigError that names layer, row and column for an id out of range and for an id twice in a token.
     """
+    ids = np.empty(expert.shape, np.int16 if n_experts <= 1 << 15 else np.int32)
+    for layer, number in enumerate(layers):  # layer by layer, so that what is made on the way stays small
+        where = f"{path}: layer {number}"
+        _check_range(where, expert[layer], n_experts)
+        ids[layer] = expert[layer]
+        _check_distinct(where, ids[layer])
+    return ids
+
+
+def _check_range(where: str, expert: NDArray[Any], n_experts: int) -> None:
     wrong: NDArray[np.bool_] = np.greater_equal(expert, n_experts)
     if expert.dtype.kind == "i":
         wrong |= np.less(expert, -1)
     if wrong.any():
-        layer, token, column = _first(wrong)
-        raise ConfigError(
-            f"{path}: layer {layers[layer]}, row {token}, column {column}: "
-            f"found expert {expert[layer, token, column]}, expected -1 to {n_experts - 1}"
-        )
-    ids: NDArray[np.signedinteger] = expert.astype(np.int16 if n_experts <= 1 << 15 else np.int32)
-    for column in range(1, ids.shape[2]):
+        token, column = _first(wrong)
+        raise ConfigError(f"{where}, row {token}, column {column}: found expert {expert[token, column]}, expected -1 to {n_experts - 1}")
+
+
+def _check_distinct(where: str, ids: NDArray[np.signedinteger]) -> None:
+    for column in range(1, ids.shape[1]):
         for other in range(column):
-            twice = (ids[:, :, column] == ids[:, :, other]) & (ids[:, :, column] >= 0)
+            twice = (ids[:, column] == ids[:, other]) & (ids[:, column] >= 0)
             if twice.any():
-                layer, token = _first(twice)
+                token = _first(twice)[0]
                 raise ConfigError(
-                    f"{path}: layer {layers[layer]}, row {token}, column {column}: "
-                    f"expert {ids[layer, token, column]} is in column {other} too, expected distinct experts"
+                    f"{where}, row {token}, column {column}: "
+                    f"expert {ids[token, column]} is in column {other} too, expected distinct experts"
                 )
-    return ids
 
 
 def check_weights(path: Path | str, weight: NDArray[Any], shape: tuple[int, ...], layers: tuple[int, ...]) -> None:

@@ -308,8 +308,8 @@ def test_option_without_system_among_several() -> None:
 def test_too_much_memory_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"needs about [\d.]+ GiB of memory, this computer has [\d.]+ GiB"):
         dysharp.run("deepep", tokens=1 << 30)
-    monkeypatch.setattr(memory_module, "computer_bytes", lambda: 1 << 28)
-    with pytest.raises(ConfigError, match=r"nvls.*this computer has 0\.2 GiB"):
+    monkeypatch.setattr(memory_module, "usable_bytes", lambda: 1 << 27)
+    with pytest.raises(ConfigError, match=r"nvls.*this computer has 0\.1 GiB"):
         dysharp.run("nvls", **SMALL)
 
 
