@@ -58,7 +58,7 @@ def run_pass(
         system=system.name,
         model=request.model,
         cluster=request.cluster,
-        routing=workload.routing,
+        routing=system.served(workload.routing, options),
         layer=workload.routing.layer,
         direction=direction,
         fidelity=request.fidelity,
@@ -78,16 +78,18 @@ def run_pass(
         total=workload.routing_s + end - begin - compile_s,
     )
     costs = HostCosts(wall, compile_s, peak_rss_mb())
-    warnings = (*warnings_of(asked), *_dropped_warning(system, program, workload))
-    return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings, header=header_of(workload)), trace.row_slot
+    kept = int((workload.routing.slot >= 0).sum())
+    dropped = max(0, kept - program.declared.useful_rows)
+    warnings = (*warnings_of(asked), *_dropped_warning(system, kept, dropped))
+    row = make_row(inputs, measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header_of(workload))
+    return row, trace.row_slot
 
 
-def _dropped_warning(system: System, program: Program, workload: Workload) -> tuple[str, ...]:
-    """A warning where the Program computes fewer rows than the Routing has kept choices."""
-    rows, kept = program.declared.useful_rows, int((workload.routing.slot >= 0).sum())
-    if rows >= kept:
+def _dropped_warning(system: System, kept: int, dropped: int) -> tuple[str, ...]:
+    """A warning where the Program computes fewer rows than the `kept` choices of the Routing."""
+    if not dropped:
         return ()
-    return (f"{system.name} computes {rows} of {kept} (token, expert) rows: it drops {100 * (1 - rows / kept):.1f} %",)
+    return (f"{system.name} computes {kept - dropped} of {kept} (token, expert) rows: it drops {100 * dropped / kept:.1f} %",)
 
 
 def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:

@@ -8,7 +8,7 @@ methods: output gradients go out, input gradients come back (docs/design/0005-ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -128,6 +128,7 @@ class LayerBuilder:
         self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name="expert")
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
+        self.tile_slot = np.repeat(np.arange(n_slots, dtype=np.int32), tiles)
         self.tiles_of_expert = np.repeat(tiles, tiles).astype(np.int32)  # `[tiles]` tiles of the same expert
         first = np.cumsum(tiles) - tiles
         index = np.arange(len(self.tile_gpu)) - np.repeat(first, tiles)
@@ -421,17 +422,37 @@ class LayerBuilder:
         issuer = self.per_gpu(discipline, "combine") if turns is None else turns
         columns = self.p.token, self.p.gpu, self.pair_source
         prio = self.turn(self.p.gpu, self.pair_source, turns)
-        return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, prio)
+        first_row, tile = self._partial_rows(columns)
+        return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, first_row, tile, prio)
 
     def combine_rows(self, discipline: Discipline, order: I64 | None = None) -> Returns:
         """Push every expert's row back to the source of the token, which sums the rows.
 
         `order`: the useful rows in the order of sending (default: `row_push_order`).
         """
-        order = self.row_push_order if order is None else order
+        return self.combine_row_chunks(discipline, [self.row_push_order if order is None else order])[0]
+
+    def combine_row_chunks(self, discipline: Discipline, orders: Sequence[I64]) -> list[Returns]:
+        """As `combine_rows`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders`.
+
+        `orders`: together all useful rows. `of_useful_row` is for a single chunk only.
+        """
         columns = self.row_token, self.row_gpu, self.row_source
-        issuer = self.per_gpu(discipline, "combine")
-        return self._push_back("combine.row", "row", issuer, order, columns, _ones(len(order)))
+        first_row, tile = self._partial_rows(columns)
+        return [
+            self._push_back("combine.row", "row", self.per_gpu(discipline, "combine"), order, columns, _ones(len(order)), first_row, tile)
+            for order in orders
+        ]
+
+    def _partial_rows(self, columns: tuple[I32, I32, I32]) -> tuple[int, I32]:
+        """Add the regions "partial", with a row per entry of `columns`. Returns (first row, `Returns.tile`)."""
+        token, _, home = columns
+        owned = np.bincount(home, minlength=self.n_gpus)
+        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
+        _, first_row, first_tile = self.b.regions(
+            np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
+        )
+        return first_row, np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
 
     def _push_back(
         self,
@@ -441,19 +462,17 @@ class LayerBuilder:
         order: I64,
         columns: tuple[I32, I32, I32],
         unit_rows: NDArray[np.integer],
+        first_row: int,
+        tile: I32,
         prio: I32 | int = 0,
     ) -> Returns:
         """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial".
 
-        `issuer`: `[gpus]`. `prio`: of each column entry, one for all of them otherwise.
+        `issuer`: `[gpus]`. `first_row`, `tile`: of `_partial_rows`. `prio`: of each column entry, one for all of them
+        otherwise.
         """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(STORE), src=self.result, dst="partial")
         token, node, home = columns
-        owned = np.bincount(home, minlength=self.n_gpus)
-        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
-        _, first_row, first_tile = self.b.regions(
-            np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
-        )
         first = self.b.ops(
             self.b.template(template),
             node[order],
@@ -465,7 +484,6 @@ class LayerBuilder:
             targets=1,
             aux_bytes=self.combine_aux,
         )
-        tile = np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
         return Returns(op=ids(first, len(order)), node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile)
 
     @cached_property
