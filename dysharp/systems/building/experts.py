@@ -105,16 +105,20 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     )
 
 
-def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0) -> tuple[I32, ...]:
+def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0, one_block: bool = False) -> tuple[I32, ...]:
     """Add the GEMMs of one stage on `tiles`. Returns an array `[tiles]` of ops for each GEMM of the stage.
 
-    `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs; weight gradients come behind all of these.
+    `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs; weight gradients come behind all of these. `one_block`:
+    one thread block computes all columns of a row tile in a data GEMM.
     """
     gpu, ops = layer.tile_gpu[tiles], []
     for gemm in stage:
-        duration = layer.b.duration(*gemm_task(layer, gemm))
+        task, tasks = gemm_task(layer, gemm), gang(gemm)
+        if one_block and not gemm.of_weights:
+            task, tasks = Task(task.ps * tasks, task.bytes * tasks), 1
+        duration = layer.b.duration(*task)
         template = layer.b.template(
-            Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=gang(gemm), duration=duration, src=gemm.src, dst=gemm.dst)
+            Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
         )
         urgency = FILLER if gemm.of_weights else prio
         first = layer.b.ops(template, gpu, issuer=issuer[gpu], prio=urgency, rows=layer.tile_rows[tiles], key=tiles)
@@ -144,7 +148,7 @@ def _weight_share(layer: LayerBuilder) -> F64:
     """
     if layer.cluster.gpu:
         return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
-    occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
+    occupied = max(1, int((np.bincount(layer.weight_slot) > 0).sum()))
     return mean_share(layer.tiling.rows, len(layer.p.slot) / occupied)
 
 

@@ -68,6 +68,7 @@ class LayerBuilder:
         sent_bytes: int | None = None,
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
+        listed: bool = False,
     ) -> None:
         """Begin a pass in `direction`, "fwd" or "bwd".
 
@@ -75,7 +76,9 @@ class LayerBuilder:
 
         `compute`: False leaves the GEMMs out. `sent_bytes`: bytes of a row in Dispatch (default: the model's row).
         `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
-        (default: a GEMM library's, choice gemm.tile_rows).
+        (default: a GEMM library's, choice gemm.tile_rows). `listed`: a list that the GPUs make before Dispatch gives
+        every row its place, so a forward row does not take its place on arrival; and one kernel computes all parts of an
+        expert slot (`Placement.parts`), so they share the reads of its weights.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -86,6 +89,7 @@ class LayerBuilder:
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
+        self.listed_places = listed
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
@@ -117,7 +121,7 @@ class LayerBuilder:
         counts = np.bincount(self.p.slot, minlength=n_slots)
         token_of_row = np.repeat(self.p.token, self.pair_rows)
         if self.direction == "fwd":
-            order, alloc = np.argsort(self.p.slot, kind="stable"), Alloc.FIRST_TOUCH
+            order, alloc = np.argsort(self.p.slot, kind="stable"), Alloc.PREFIX if self.listed_places else Alloc.FIRST_TOUCH
         else:
             source, place = np.divmod(token_of_row, self.tokens)
             order, alloc = np.lexsort((source, place, self.p.slot)), Alloc.PREFIX
@@ -129,7 +133,10 @@ class LayerBuilder:
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
         self.tile_slot = np.repeat(np.arange(n_slots, dtype=np.int32), tiles)
-        self.tiles_of_expert = np.repeat(tiles, tiles).astype(np.int32)  # `[tiles]` tiles of the same expert
+        together = self.routing.placement.parts if self.listed_places else 1
+        self.weight_slot = self.p.slot // np.int32(together)  # `[useful rows]` rows with equal numbers share weight reads
+        per_expert = np.repeat(tiles.reshape(-1, together).sum(axis=1), together)
+        self.tiles_of_expert = np.repeat(per_expert, tiles).astype(np.int32)  # `[tiles]` tiles that share weight reads
         first = np.cumsum(tiles) - tiles
         index = np.arange(len(self.tile_gpu)) - np.repeat(first, tiles)
         self.tile_rows = np.minimum(tile_rows, np.repeat(counts, tiles) - index * tile_rows).astype(np.int32)
