@@ -12,6 +12,7 @@ from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Templa
 from dysharp.program.constants import OTHER
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import ids
+from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software_steps import WORD_BYTES
@@ -95,7 +96,8 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         layer.wait_each(ops, finished[layer.tile_gpu[order]])
         if i == 0:
             results[order] = ops
-    layer.wait_rows(layer.combine_rows(Discipline.READY_FIFO).of_useful_row, results)
+    puts = stream_order(layer, layer.row_gpu, layer.row_source)  # puts that become ready together progress together
+    layer.wait_rows(layer.combine_rows(Discipline.READY_FIFO, puts).of_useful_row, results)
     return layer.build("one_copy_per_expert")
 
 
@@ -135,27 +137,36 @@ def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
 
 
 def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32) -> None:
-    """Dispatch: a block asks the owners of its tiles; an owner reads its memory and sends the rows of the tile."""
-    asking = np.full(len(layer.tiles), NONE, np.int32)  # the start of the block that gets each remote tile
+    """Dispatch: a block gets a tile piece by piece. The owner of the rows reads its memory and sends the piece."""
+    first_get = np.full(len(layer.tiles), NONE, np.int32)
     for tiles in (blocks.first, blocks.second):
-        asking[tiles[tiles >= 0]] = start[tiles >= 0]
-    remote = np.flatnonzero(owner != layer.tile_gpu)
+        first_get[tiles[tiles >= 0]] = start[tiles >= 0]
     rows = np.argsort(layer.row_of)  # by tile
-    sends = layer.dispatch_rows(Discipline.READY_FIFO, rows)
     tile = np.repeat(layer.tiles, layer.tile_rows)
-    answer = np.full(len(layer.tiles), NONE, np.int32)
-    answer[remote] = _answers(layer, layer.tile_gpu[remote], owner[remote], asking[remote])
-    far = sends.node != sends.to
-    layer.wait_each(sends.op[far], answer[tile[far]])
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(layer.tile_rows) - layer.tile_rows, layer.tile_rows)
+    far = owner[tile] != layer.tile_gpu[tile]
+    layer.dispatch_rows(order=rows[~far])
+    step = max(1, choice_int("ccfuser.get_bytes") // layer.sent_bytes)
+    before, behind = first_get, layer.tiles[owner != layer.tile_gpu]
+    for piece in range(-(-TILE_ROWS // step)):
+        tiles = behind[layer.tile_rows[behind] > piece * step]
+        now = far & (place // step == piece)
+        reads = _answers(layer, piece, layer.tile_gpu[tiles], owner[tiles], before[tiles])
+        sends = layer.dispatch_rows(Discipline.READY_FIFO, rows[now])
+        of_tile = np.full(len(layer.tiles), NONE, np.int32)
+        of_tile[tiles] = reads
+        layer.wait_each(sends.op, of_tile[tile[now]])
+        before = np.full(len(layer.tiles), NONE, np.int32)
+        before[tile[now]] = sends.op  # the last row of the piece
+        behind = tiles
 
 
-def _answers(layer: LayerBuilder, asker: I32, owner: I32, after: I32) -> I32:
+def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32) -> I32:
     """`[gets]` ops at the owners that read the rows of a get, once a word of the asker has come, sent after `after`."""
     b, n, gpus = layer.b, len(asker), np.arange(layer.n_gpus)
-    order = np.argsort(owner, kind="stable")
-    _, row, tile = b.regions(gpus, np.bincount(owner, minlength=layer.n_gpus), WORD_BYTES, 1, alloc=Alloc.PREFIX, name="gets")
+    _, row, tile = b.regions(gpus, np.bincount(owner, minlength=layer.n_gpus), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
     place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
+    place[np.argsort(owner, kind="stable")] = np.arange(n)
     one = np.ones(n, np.int32)
     word = Template("get", Kind.PUT, "other", "control", OTHER, framing=b.framing(CONTROL))
     issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
