@@ -142,6 +142,7 @@ class Row:
     `model_version`      version of the simulated numbers (`MODEL_VERSION`)
     `blocks`             counts of the fabric's blocks at packet level (`engine.packet.statistics`), of the forward pass
                          in "both"; empty at burst level
+    `dropped_rows`       (token, expert) rows of the routing that the system drops by its capacity
     `warnings`           parts of the prediction outside the validated range, on hw clusters; rows that the system drops
     `window`             estimate for the whole layer {tokens, of_tokens, time_us, us_per_token, half_window_time_us}
                          (`api.window`); empty when all tokens were run
@@ -184,6 +185,7 @@ class Row:
     digest: str
     model_version: str
     blocks: dict[str, Any]
+    dropped_rows: int
     warnings: tuple[str, ...]
     window: dict[str, Any]
     surroundings_us: dict[str, float]
@@ -224,12 +226,12 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
-        `blocks`, `warnings`, `window` and `surroundings_us` are left out when empty. A Row with `surroundings_us` also
+        `blocks`, `dropped_rows`, `warnings`, `window` and `surroundings_us` are left out when empty or 0. A Row with `surroundings_us` also
         has the keys `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
         del out["header"]
-        for name in ("blocks", "warnings", "window", "surroundings_us"):
+        for name in ("blocks", "dropped_rows", "warnings", "window", "surroundings_us"):
             if not out[name]:
                 del out[name]
         return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})
@@ -287,6 +289,7 @@ def make_row(
     costs: HostCosts,
     *,
     blocks: Mapping[str, Any],
+    dropped_rows: int = 0,
     warnings: tuple[str, ...] = (),
     header: tuple[str, ...] = (),
 ) -> Row:
@@ -316,6 +319,7 @@ def make_row(
         peak_rss_mb=costs.peak_rss_mb,
         model_version=MODEL_VERSION,
         blocks=dict(blocks),
+        dropped_rows=dropped_rows,
         warnings=warnings,
         window={},
         header=header,

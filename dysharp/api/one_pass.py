@@ -63,7 +63,7 @@ def run_pass(
         system=system.name,
         model=request.model,
         cluster=request.cluster,
-        routing=workload.routing,
+        routing=system.served(workload.routing, options),
         layer=workload.routing.layer,
         direction=direction,
         fidelity=request.fidelity,
@@ -83,19 +83,21 @@ def run_pass(
         total=workload.routing_s + end - begin - compile_s,
     )
     costs = HostCosts(wall, compile_s, peak_rss_mb())
-    found = (*warnings_of(asked), *without_effect(system, options, request.cluster), *_dropped_warning(system, program, workload))
+    kept = int((workload.routing.slot >= 0).sum())
+    dropped = max(0, kept - program.declared.useful_rows)
+    found = (*warnings_of(asked), *without_effect(system, options, request.cluster), *_dropped_warning(system, kept, dropped))
     warnings = (*found, *_table_warning(inputs, program, trace, blocks))
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
-    return make_row(inputs, measured, around, costs, blocks=blocks, warnings=warnings, header=header), trace.row_slot
+    row = make_row(inputs, measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header)
+    return row, trace.row_slot
 
 
-def _dropped_warning(system: System, program: Program, workload: Workload) -> tuple[str, ...]:
-    """A warning where the Program computes fewer rows than the Routing has kept choices."""
-    rows, kept = program.declared.useful_rows, int((workload.routing.slot >= 0).sum())
-    if rows >= kept:
+def _dropped_warning(system: System, kept: int, dropped: int) -> tuple[str, ...]:
+    """A warning where the Program computes fewer rows than the `kept` choices of the Routing."""
+    if not dropped:
         return ()
-    return (f"{system.name} computes {rows} of {kept} (token, expert) rows: it drops {100 * (1 - rows / kept):.1f} %",)
+    return (f"{system.name} computes {kept - dropped} of {kept} (token, expert) rows: it drops {100 * dropped / kept:.1f} %",)
 
 
 def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Mapping[str, Any]) -> tuple[str, ...]:

@@ -106,6 +106,8 @@ class Machine:
         n = len(x)
         expert, weight = _pad(expert, self.gpus, -1), _pad(np.asarray(weight, number.work), self.gpus, 0)
         routing = routing_from(expert, experts.n_experts, self.gpus, placement=self.placement)
+        system = get_system(self.system)
+        routing = system.served(routing, system.options(**self.options))
         weight = np.where(routing.expert >= 0, weight, number.work.type(0))
         tensors = Tensors(routing, number, experts, _pad(x, self.gpus, 0), weight)
         outcome = self._run("forward", tensors)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert
@@ -71,22 +72,7 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
 
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
     """The useful rows in the order in which the all-to-all of Dispatch sends them, and that of Combine."""
-    return _stream_order(layer, layer.row_source, layer.row_gpu), _stream_order(layer, layer.row_gpu, layer.row_source)
-
-
-def _stream_order(layer: LayerBuilder, node: I32, to: I32) -> I64:
-    """The useful rows in the order in which an all-to-all sends them.
-
-    Each GPU sends its first row for every peer, then its second row for every peer. The rows for one peer are sorted
-    by expert.
-    """
-    n = layer.n_gpus
-    stream = node.astype(np.int64) * n + to
-    by_stream = np.lexsort((layer.row_token, layer.p.slot, stream))
-    length = np.bincount(stream, minlength=n * n)
-    place = np.empty(len(stream), np.int64)
-    place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
-    return np.lexsort(((to - node) % n, place, node))
+    return stream_order(layer, layer.row_source, layer.row_gpu), stream_order(layer, layer.row_gpu, layer.row_source)
 
 
 class _AllToAll(SoftwareSteps):

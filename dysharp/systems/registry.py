@@ -22,6 +22,7 @@ from dysharp.specs.gpu import load_gpu
 from dysharp.workload import SCHEMES, Routing, Scheme
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
+Serves = Callable[[Routing, Any], Routing]
 FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 FUSED_GEMMS = "fused"
@@ -128,6 +129,9 @@ class System:
     change: Change | None
     ships: Ships | None
     """GPUs and models on which the released software runs. None: not known."""
+    serves: Serves | None = None
+    """A function (routing, options) -> the Routing that the system serves: without the choices that a capacity drops,
+    with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
@@ -136,14 +140,18 @@ class System:
         """Whether the system has a real form beside its paper form."""
         return self.real is not None
 
+    def served(self, routing: Routing, options: Any) -> Routing:
+        """The Routing that the system serves with `options`: what its tensors, its rows and its bounds are about."""
+        return routing if self.serves is None else self.serves(routing, options)
+
     def plan(self, model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
-        """The Program of one pass ("fwd" or "bwd") with `options`, an instance of `self.options`.
+        """The Program of one pass ("fwd" or "bwd") with `options`, an instance of `self.options`, on the served Routing.
 
         The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for
         wrong options, ProgramError where the function returns something else.
         """
         chosen = self.real if self.real is not None and is_real(options.form, cluster) else self.paper
-        program: object = chosen(model, cluster, routing, direction, options)
+        program: object = chosen(model, cluster, self.served(routing, options), direction, options)
         if not isinstance(program, Program):
             found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
             raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
@@ -186,6 +194,7 @@ def system(
     colour: str = OTHER_COLOUR,
     change: Change | None = None,
     ships: Ships | None = None,
+    serves: Serves | None = None,
     peels: str = "",
 ) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
@@ -228,6 +237,7 @@ def system(
             colour=colour,
             change=change,
             ships=ships,
+            serves=serves,
             peels=peels,
         )
         return plan

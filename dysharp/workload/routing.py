@@ -22,6 +22,8 @@ class Placement:
     """contiguous | auto | eplb | given (from a file)."""
     note: str
     """Replicas and empty slots in one line ("256 experts -> 288 slots on 72 GPUs"), "" for none."""
+    parts: int = 1
+    """Above 1: slot `s` is part `s % parts` of an expert slot that a system splits (`in_parts`)."""
 
     @property
     def n_slots(self) -> int:
@@ -86,6 +88,20 @@ def first_tokens(routing: Routing, tokens: int) -> Routing:
         raise ConfigError(f"routing: found {tokens} tokens per GPU to take, expected 1 to {routing.tokens_per_gpu}")
     taken = (np.arange(routing.n_gpus)[:, None] * routing.tokens_per_gpu + np.arange(tokens)).ravel()
     return replace(routing, expert=routing.expert[taken], slot=routing.slot[taken], tokens_per_gpu=tokens)
+
+
+def in_parts(routing: Routing, part: NDArray[np.integer], n_parts: int) -> Routing:
+    """`routing` with every expert slot split into `n_parts` slots of the same expert on the same GPU.
+
+    `part`: `[tokens, topk]` the part that serves each choice, 0 to `n_parts` - 1. Raises ConfigError where the slots
+    of `routing` are parts already.
+    """
+    p = routing.placement
+    if p.parts != 1:
+        raise ConfigError(f"routing: found slots that are {p.parts} parts already, expected whole expert slots to split")
+    slot = np.where(routing.slot >= 0, routing.slot * n_parts + part, -1).astype(np.int32)
+    split = replace(p, slots_per_gpu=p.slots_per_gpu * n_parts, slot_expert=np.repeat(p.slot_expert, n_parts), parts=n_parts)
+    return replace(routing, slot=slot, placement=split)
 
 
 def rows_per_expert(routing: Routing) -> NDArray[np.int64]:

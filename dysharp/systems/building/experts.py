@@ -96,21 +96,39 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     the first stage, which packs the SMs best when no result has to leave.
     """
     sms = [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)]
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)[layer.tile_gpu]
-    both = []
-    for stage, prio in zip(stages(layer.model, layer.direction), (int(second_first), int(not second_first)), strict=True):
-        ops = []
-        for gemm in stage:
-            duration = layer.b.duration(*gemm_task(layer, gemm))
-            tasks = weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
-            template = layer.b.template(
-                Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
-            )
-            urgency = FILLER if gemm.of_weights else prio
-            first = layer.b.ops(template, layer.tile_gpu, issuer=issuer, prio=urgency, rows=layer.tile_rows, key=layer.tiles)
-            ops.append(ids(first, len(layer.tiles)))
-        both.append(tuple(ops))
-    return GemmOps(both[0], both[1], sms)
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)
+    first, second = stages(layer.model, layer.direction)
+    return GemmOps(
+        add_stage(layer, first, issuer, layer.tiles, prio=int(second_first)),
+        add_stage(layer, second, issuer, layer.tiles, prio=int(not second_first)),
+        sms,
+    )
+
+
+def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0, one_block: bool = False) -> tuple[I32, ...]:
+    """Add the GEMMs of one stage on `tiles`. Returns an array `[tiles]` of ops for each GEMM of the stage.
+
+    `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs; weight gradients come behind all of these. `one_block`:
+    one thread block computes all columns of a row tile in a data GEMM.
+    """
+    gpu, ops = layer.tile_gpu[tiles], []
+    for gemm in stage:
+        task, tasks = gemm_task(layer, gemm), gang(gemm)
+        if one_block and not gemm.of_weights:
+            task, tasks = Task(task.ps * tasks, task.bytes * tasks), 1
+        duration = layer.b.duration(*task)
+        template = layer.b.template(
+            Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
+        )
+        urgency = FILLER if gemm.of_weights else prio
+        first = layer.b.ops(template, gpu, issuer=issuer[gpu], prio=urgency, rows=layer.tile_rows[tiles], key=tiles)
+        ops.append(ids(first, len(tiles)))
+    return tuple(ops)
+
+
+def gang(gemm: Gemm) -> int:
+    """Thread-block tasks of one row tile of `gemm`."""
+    return weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
 
 
 def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
@@ -130,7 +148,7 @@ def _weight_share(layer: LayerBuilder) -> F64:
     """
     if layer.cluster.gpu:
         return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
-    occupied = max(1, int((np.bincount(layer.p.slot) > 0).sum()))
+    occupied = max(1, int((np.bincount(layer.weight_slot) > 0).sum()))
     return mean_share(layer.tiling.rows, len(layer.p.slot) / occupied)
 
 

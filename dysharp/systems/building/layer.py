@@ -8,7 +8,7 @@ methods: output gradients go out, input gradients come back (docs/design/0005-ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -68,6 +68,7 @@ class LayerBuilder:
         sent_bytes: int | None = None,
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
+        listed: bool = False,
     ) -> None:
         """Begin a pass in `direction`, "fwd" or "bwd".
 
@@ -75,7 +76,9 @@ class LayerBuilder:
 
         `compute`: False leaves the GEMMs out. `sent_bytes`: bytes of a row in Dispatch (default: the model's row).
         `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
-        (default: a GEMM library's, choice gemm.tile_rows).
+        (default: a GEMM library's, choice gemm.tile_rows). `listed`: a list that the GPUs make before Dispatch gives
+        every row its place, so a forward row does not take its place on arrival; and one kernel computes all parts of an
+        expert slot (`Placement.parts`), so they share the reads of its weights.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -86,6 +89,7 @@ class LayerBuilder:
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
+        self.listed_places = listed
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
@@ -117,7 +121,7 @@ class LayerBuilder:
         counts = np.bincount(self.p.slot, minlength=n_slots)
         token_of_row = np.repeat(self.p.token, self.pair_rows)
         if self.direction == "fwd":
-            order, alloc = np.argsort(self.p.slot, kind="stable"), Alloc.FIRST_TOUCH
+            order, alloc = np.argsort(self.p.slot, kind="stable"), Alloc.PREFIX if self.listed_places else Alloc.FIRST_TOUCH
         else:
             source, place = np.divmod(token_of_row, self.tokens)
             order, alloc = np.lexsort((source, place, self.p.slot)), Alloc.PREFIX
@@ -128,7 +132,11 @@ class LayerBuilder:
         self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name="expert")
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
-        self.tiles_of_expert = np.repeat(tiles, tiles).astype(np.int32)  # `[tiles]` tiles of the same expert
+        self.tile_slot = np.repeat(np.arange(n_slots, dtype=np.int32), tiles)
+        together = self.routing.placement.parts if self.listed_places else 1
+        self.weight_slot = self.p.slot // np.int32(together)  # `[useful rows]` rows with equal numbers share weight reads
+        per_expert = np.repeat(tiles.reshape(-1, together).sum(axis=1), together)
+        self.tiles_of_expert = np.repeat(per_expert, tiles).astype(np.int32)  # `[tiles]` tiles that share weight reads
         first = np.cumsum(tiles) - tiles
         index = np.arange(len(self.tile_gpu)) - np.repeat(first, tiles)
         self.tile_rows = np.minimum(tile_rows, np.repeat(counts, tiles) - index * tile_rows).astype(np.int32)
@@ -421,17 +429,37 @@ class LayerBuilder:
         issuer = self.per_gpu(discipline, "combine") if turns is None else turns
         columns = self.p.token, self.p.gpu, self.pair_source
         prio = self.turn(self.p.gpu, self.pair_source, turns)
-        return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, prio)
+        first_row, tile = self._partial_rows(columns)
+        return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, first_row, tile, prio)
 
     def combine_rows(self, discipline: Discipline, order: I64 | None = None) -> Returns:
         """Push every expert's row back to the source of the token, which sums the rows.
 
         `order`: the useful rows in the order of sending (default: `row_push_order`).
         """
-        order = self.row_push_order if order is None else order
+        return self.combine_row_chunks(discipline, [self.row_push_order if order is None else order])[0]
+
+    def combine_row_chunks(self, discipline: Discipline, orders: Sequence[I64]) -> list[Returns]:
+        """As `combine_rows`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders`.
+
+        `orders`: together all useful rows. `of_useful_row` is for a single chunk only.
+        """
         columns = self.row_token, self.row_gpu, self.row_source
-        issuer = self.per_gpu(discipline, "combine")
-        return self._push_back("combine.row", "row", issuer, order, columns, _ones(len(order)))
+        first_row, tile = self._partial_rows(columns)
+        return [
+            self._push_back("combine.row", "row", self.per_gpu(discipline, "combine"), order, columns, _ones(len(order)), first_row, tile)
+            for order in orders
+        ]
+
+    def _partial_rows(self, columns: tuple[I32, I32, I32]) -> tuple[int, I32]:
+        """Add the regions "partial", with a row per entry of `columns`. Returns (first row, `Returns.tile`)."""
+        token, _, home = columns
+        owned = np.bincount(home, minlength=self.n_gpus)
+        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
+        _, first_row, first_tile = self.b.regions(
+            np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
+        )
+        return first_row, np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
 
     def _push_back(
         self,
@@ -441,19 +469,17 @@ class LayerBuilder:
         order: I64,
         columns: tuple[I32, I32, I32],
         unit_rows: NDArray[np.integer],
+        first_row: int,
+        tile: I32,
         prio: I32 | int = 0,
     ) -> Returns:
         """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial".
 
-        `issuer`: `[gpus]`. `prio`: of each column entry, one for all of them otherwise.
+        `issuer`: `[gpus]`. `first_row`, `tile`: of `_partial_rows`. `prio`: of each column entry, one for all of them
+        otherwise.
         """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(STORE), src=self.result, dst="partial")
         token, node, home = columns
-        owned = np.bincount(home, minlength=self.n_gpus)
-        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
-        _, first_row, first_tile = self.b.regions(
-            np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
-        )
         first = self.b.ops(
             self.b.template(template),
             node[order],
@@ -465,7 +491,6 @@ class LayerBuilder:
             targets=1,
             aux_bytes=self.combine_aux,
         )
-        tile = np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
         return Returns(op=ids(first, len(order)), node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile)
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -32,9 +33,10 @@ class Pass:
     """
 
     def __init__(self, system: System, layer: SmallLayer, direction: str, options: Mapping[str, Any] | None = None) -> None:
-        self.system, self.layer, self.direction = system, layer, direction
+        self.system, self.direction = system, direction
         self.given = dict(options or {})
         self.options: Any = options_of(system, self.given)
+        self.layer = replace(layer, routing=system.served(layer.routing, self.options))
 
     @property
     def computes(self) -> bool:

@@ -1,0 +1,139 @@
+"""Layers in chunks: exchanges on one communication stream per GPU, GEMMs on one compute stream per GPU.
+
+A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template, To
+from dysharp.program.constants import REQUESTS
+from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
+from dysharp.systems.building.layer import STORE, LayerBuilder
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None) -> I64:
+    """The useful rows `rows` (default: all) in the order in which an all-to-all sends them.
+
+    `node`, `to`: `[useful rows]` sender and receiver of each row. Each GPU sends its first row for every peer, then its
+    second row for every peer. The rows for one peer are sorted by expert slot.
+    """
+    n = layer.n_gpus
+    rows = np.arange(len(node)) if rows is None else rows
+    node, to = node[rows], to[rows]
+    stream = node.astype(np.int64) * n + to
+    by_stream = np.lexsort((layer.row_token[rows], layer.p.slot[rows], stream))
+    length = np.bincount(stream, minlength=n * n)
+    place = np.empty(len(stream), np.int64)
+    place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
+    return rows[np.lexsort(((to - node) % n, place, node))]
+
+
+def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:
+    """PUTs of rows that no expert needs, in the order of `node` and `to`, into a region of their own at each receiver."""
+    n = layer.n_gpus
+    here = np.bincount(to, minlength=n)
+    place = np.empty(len(to), np.int64)
+    place[np.argsort(to, kind="stable")] = np.arange(len(to))
+    _, row, _ = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max(initial=1))), alloc=Alloc.PREFIX, name=f"{operator}.padding")
+    template = Template(f"{operator}.padding", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
+    one = np.ones(len(to), np.int32)
+    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, f"{operator}.padding")
+    first = layer.b.ops(layer.b.template(template), node, issuer=issuer[node], bytes=n_bytes, to=To(one, to, one, row + place), targets=1)
+    return Sends(op=ids(first, len(to)), node=node.astype(np.int32), to=to.astype(np.int32))
+
+
+class CommStream:
+    """The communication stream of every GPU: an exchange begins on a GPU when the exchange before it has ended there.
+
+    An exchange ends on a GPU when all rows that the GPU sends and receives in it have been acknowledged.
+    """
+
+    def __init__(self, layer: LayerBuilder) -> None:
+        self.layer = layer
+        self.end: I32 | None = None
+
+    def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
+        """Queue the exchange of `batches` (program order), which also waits for the op `after[gpu]`.
+
+        Returns `[gpus]` JOINs: the exchange has ended.
+        """
+        layer, end = self.layer, self.layer.join(name)
+        for start in (self.end, after):
+            if start is not None:
+                layer.wait_each(end, start)
+        for batch in batches:
+            if not len(batch.op):
+                continue
+            for start in (self.end, after):
+                if start is not None:
+                    layer.wait_first(batch, start)
+            away = batch.to != batch.node
+            layer.wait_each(end[batch.node], batch.op)
+            layer.wait_each(end[batch.to[away]], batch.op[away])
+        self.end = end
+        return end
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """GEMMs that start together: `tiles` of all GPUs, after the op `arrived[gpu]`.
+
+    `padding`: `[gpus]` further whole tiles of rows that do not exist; None = none.
+    """
+
+    tiles: I32
+    arrived: I32
+    padding: I64 | None = None
+
+
+def in_groups(layer: LayerBuilder, groups: Sequence[Group]) -> list[I32]:
+    """Run `groups` one after the other on each GPU, both stages of a group in sequence.
+
+    Returns per group `[gpus]` the JOIN that ends its GEMMs. Without GEMMs a group ends when its rows have arrived.
+    """
+    if not layer.compute:
+        return [group.arrived for group in groups]
+    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
+    ends: list[I32] = []
+    for group in groups:
+        before = [group.arrived, *ends[-1:]]
+        for stage in stages(layer.model, layer.direction):
+            before = [_stage(layer, stage, sms, group, before)]
+        ends += before
+    return ends
+
+
+def _stage(layer: LayerBuilder, stage: Stage, sms: I32, group: Group, before: Sequence[I32]) -> I32:
+    """One stage of a group, after the ops `before[i][gpu]`. Returns `[gpus]` the JOIN behind its data GEMMs."""
+    gpu = layer.tile_gpu[group.tiles]
+    end = layer.join("group")
+    data: list[Batch] = []
+    heads: list[Batch] = []
+    for gemm, ops in zip(stage, add_stage(layer, stage, sms, group.tiles), strict=True):
+        added = [Batch(op=ops, node=gpu)]
+        if group.padding is not None and group.padding.any():
+            task = gemm_task(layer, gemm)
+            work = Template(f"{gemm.fn}.padding", Kind.DELAY, gemm.operator, "delay", tasks=gang(gemm), duration=layer.b.duration(*task))
+            node = np.repeat(np.arange(layer.n_gpus), group.padding)
+            urgency = FILLER if gemm.of_weights else 0
+            first = layer.b.ops(layer.b.template(work), node, issuer=sms[node], prio=urgency, rows=layer.tiling.rows)
+            added.append(Batch(op=ids(first, len(node)), node=node.astype(np.int32)))
+        heads += added
+        data += [] if gemm.of_weights else added
+    for tail in before:
+        layer.wait_each(end, tail)
+        for batch in heads:
+            layer.b.edges(Tail.OP_DONE, tail[batch.node], Head.OP_ISSUE, batch.op)
+    for batch in data:
+        layer.b.edges(Tail.OP_DONE, batch.op, Head.OP_ISSUE, end[batch.node])
+    return end

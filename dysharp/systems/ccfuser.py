@@ -1,0 +1,195 @@
+"""CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.compute import Tiling
+from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template, To
+from dysharp.program.constants import OTHER
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.batch import ids
+from dysharp.systems.building.exchanges import stream_order
+from dysharp.systems.building.experts import add_stage, stages
+from dysharp.systems.building.layer import CONTROL, LayerBuilder
+from dysharp.systems.building.software_steps import WORD_BYTES
+from dysharp.systems.registry import system
+from dysharp.units import ns_to_ps
+from dysharp.workload import Routing, in_parts
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+TILE_ROWS = 64  # BM of moe_first_mm (mix_moe/csrc/cuda/mix_gemm.cu)
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of CCFuser.
+
+    | option | meaning |
+    |---|---|
+    | `blocks_per_sm` | thread blocks that an SM holds; one computes while another one waits for its get |
+
+    Expert re-assignment (locality) is the routing's placement.
+    """
+
+    blocks_per_sm: int = choice_int("ccfuser.blocks_per_sm")
+
+
+def served(routing: Routing, options: Options) -> Routing:
+    """The slot of every expert in one part per source GPU: a tile has rows of one GPU only."""
+    if routing.n_gpus == 1 or routing.placement.parts != 1:
+        return routing
+    source = np.arange(routing.n_tokens) // routing.tokens_per_gpu
+    return in_parts(routing, np.broadcast_to(source[:, None], routing.slot.shape), routing.n_gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The thread blocks of all GPUs, in the order of each GPU's list. `gpu`: `[blocks]`.
+
+    `first`, `second`: `[blocks]` the row tiles that the block computes one after the other, -1 = none.
+    `gets_first`: `[blocks]` whether the block waits for both tiles before it computes.
+    """
+
+    gpu: I32
+    first: I32
+    second: I32
+    gets_first: NDArray[np.bool_]
+
+
+@system(
+    "ccfuser",
+    source="CCFuser (PPoPP'25); https://github.com/WongHuLin/CCFuser (mix_moe/csrc/cuda/mix_gemm.cu)",
+    options=Options,
+    traffic="one_copy_per_expert",
+    serves=served,
+    permutes=0,
+    fused=False,
+    colour="#661100",
+    drops="local scatter, counts and block lists of the host, barriers of all GPUs around both kernels, a request per 16 B of a get, copies of the "
+    "most popular experts on all GPUs",
+    today=True,
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Two kernels. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
+    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS), listed=True)
+    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
+    first, second = stages(model, direction)
+    owner = layer.tile_slot % layer.n_gpus
+    blocks = _blocks(layer, owner)
+    start = _starts(layer, blocks)
+    _gets(layer, blocks, owner, start)
+    ends = _first_kernel(layer, blocks, start, [add_stage(layer, first, sms, t[t >= 0], one_block=True) for t in (blocks.first, blocks.second)])
+    layer.b.hold(_slots(layer, options)[blocks.gpu], start, ends)
+    finished = layer.join("first kernel")
+    layer.wait_each(finished[blocks.gpu], ends)
+    # A block puts its remote tile before it computes its local one.
+    order = np.stack((blocks.second, blocks.first), axis=1).ravel()
+    order = order[order >= 0]
+    results = np.empty(len(layer.tiles), np.int32)
+    for i, ops in enumerate(add_stage(layer, second, sms, order, one_block=True)):
+        layer.wait_each(ops, finished[layer.tile_gpu[order]])
+        if i == 0:
+            results[order] = ops
+    puts = stream_order(layer, layer.row_gpu, layer.row_source)  # puts that become ready together progress together
+    layer.wait_rows(layer.combine_rows(Discipline.READY_FIFO, puts).of_useful_row, results)
+    return layer.build("one_copy_per_expert")
+
+
+def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
+    """Pairs of a whole local tile and another tile; then pairs of the tiles that are left.
+
+    A GPU lists whole local tiles by expert, and all other tiles by expert and owner. The rest of a local region is no
+    whole tile and stands in the second list.
+    """
+    local = (owner == layer.tile_gpu) & (layer.tile_rows == TILE_ROWS)
+    gpus, firsts, seconds, waits = [], [], [], []
+    for gpu in range(layer.n_gpus):
+        here = layer.tile_gpu == gpu
+        own, other = (np.flatnonzero(here & kind).astype(np.int32) for kind in (local, ~local))
+        n = min(len(own), len(other))
+        rest = own[n:] if len(own) > n else other[n:]
+        padded = np.append(rest, NONE) if len(rest) % 2 else rest
+        firsts += [own[:n], padded[::2]]
+        seconds += [other[:n], padded[1::2]]
+        waits += [np.zeros(n, bool), np.full(len(padded) // 2, len(other) > n)]
+        gpus.append(np.full(n + len(padded) // 2, gpu))
+    return _Blocks(*(np.concatenate(part).astype(np.int32) for part in (gpus, firsts, seconds)), np.concatenate(waits))
+
+
+def _slots(layer: LayerBuilder, options: Options) -> I32:
+    """`[gpus]` semaphores: the thread blocks that a GPU holds at once."""
+    held = layer.cluster.n_sms * options.blocks_per_sm
+    return np.array([layer.b.semaphore(g, held, "blocks", "blocks") for g in range(layer.n_gpus)], np.int32)
+
+
+def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
+    """`[blocks]` ops that start the blocks of a GPU in the order of its list."""
+    template = Template("block", Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration([0, 1]))
+    pools = [layer.b.pool(g, layer.cluster.n_sms, "blocks") for g in range(layer.n_gpus)]
+    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
+    return ids(layer.b.ops(layer.b.template(template), blocks.gpu, issuer=issuer[blocks.gpu]), len(blocks.gpu))
+
+
+def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32) -> None:
+    """Dispatch: a block gets a tile piece by piece. The owner of the rows reads its memory and sends the piece."""
+    first_get = np.full(len(layer.tiles), NONE, np.int32)
+    for tiles in (blocks.first, blocks.second):
+        first_get[tiles[tiles >= 0]] = start[tiles >= 0]
+    rows = np.argsort(layer.row_of)  # by tile
+    tile = np.repeat(layer.tiles, layer.tile_rows)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(layer.tile_rows) - layer.tile_rows, layer.tile_rows)
+    far = owner[tile] != layer.tile_gpu[tile]
+    layer.dispatch_rows(order=rows[~far])
+    step = max(1, choice_int("ccfuser.get_bytes") // layer.sent_bytes)
+    before, behind = first_get, layer.tiles[owner != layer.tile_gpu]
+    for piece in range(-(-TILE_ROWS // step)):
+        tiles = behind[layer.tile_rows[behind] > piece * step]
+        now = far & (place // step == piece)
+        reads = _answers(layer, piece, layer.tile_gpu[tiles], owner[tiles], before[tiles])
+        sends = layer.dispatch_rows(Discipline.READY_FIFO, rows[now])
+        of_tile = np.full(len(layer.tiles), NONE, np.int32)
+        of_tile[tiles] = reads
+        layer.wait_each(sends.op, of_tile[tile[now]])
+        before = np.full(len(layer.tiles), NONE, np.int32)
+        before[tile[now]] = sends.op  # the last row of the piece
+        behind = tiles
+
+
+def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32) -> I32:
+    """`[gets]` ops at the owners that read the rows of a get, once a word of the asker has come, sent after `after`."""
+    b, n, gpus = layer.b, len(asker), np.arange(layer.n_gpus)
+    _, row, tile = b.regions(gpus, np.bincount(owner, minlength=layer.n_gpus), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
+    place = np.empty(n, np.int64)
+    place[np.argsort(owner, kind="stable")] = np.arange(n)
+    one = np.ones(n, np.int32)
+    word = Template("get", Kind.PUT, "other", "control", OTHER, framing=b.framing(CONTROL))
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
+    asks = ids(b.ops(b.template(word), asker, issuer=issuer[asker], bytes=WORD_BYTES, to=To(one, owner, one, row + place), targets=1), n)
+    layer.wait_each(asks, after)
+    read = Template("get.read", Kind.DELAY, "dispatch", "delay", tasks=1, duration=b.duration([0, ns_to_ps(choice_int("machine.responder_ns"))]))
+    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", [b.pool(g, max(1, n), "get.read") for g in gpus])
+    reads = ids(b.ops(b.template(read), owner, issuer=memory[owner]), n)
+    layer.wait_tiles(reads, (tile + place).astype(np.int32))
+    return reads
+
+
+def _first_kernel(layer: LayerBuilder, blocks: _Blocks, start: I32, added: list[tuple[I32, ...]]) -> I32:
+    """Waits of the first stage. `added`: its ops on the first and on the second tiles. Returns `[blocks]` the last op of each block."""
+    has = blocks.second >= 0
+    for ops in added[0]:
+        layer.wait_each(ops, start)
+        layer.wait_tiles(ops, blocks.first)
+        both = blocks.gets_first & has
+        layer.b.edges(Tail.TILE_READY, blocks.second[both], Head.OP_ISSUE, ops[both])
+    for ops in added[1]:
+        layer.wait_each(ops, added[0][0][has])
+        layer.wait_tiles(ops, blocks.second[has])
+    ends = added[0][0].copy()
+    ends[has] = added[1][0]
+    return ends

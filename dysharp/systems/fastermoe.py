@@ -1,0 +1,83 @@
+"""FasterMoE: all-to-alls by groups of peers, whose GEMMs overlap the exchange with other groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.exchanges import CommStream, Group, in_groups, stream_order
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.registry import system
+from dysharp.workload import Routing, in_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of FasterMoE.
+
+    | option | meaning |
+    |---|---|
+    | `group` | GPUs of a group of peers (FMOE_FASTER_GROUP_SIZE); at most all GPUs, and a divisor of their number |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    Shadowing (copies of hot experts on all GPUs) is off, as in the released code by default.
+    """
+
+    group: int = choice_int("fastermoe.group")
+    compute: bool = True
+
+
+def n_steps(n_gpus: int, options: Options) -> int:
+    """Steps of the schedule: in step s a GPU sends to the s-th group after its own. 1 = no overlap."""
+    size = min(options.group, n_gpus)
+    while n_gpus % size:
+        size -= 1
+    return n_gpus // size
+
+
+def served(routing: Routing, options: Options) -> Routing:
+    """The slot of every expert in one part per step: the rows of a step are computed on their own."""
+    steps = n_steps(routing.n_gpus, options)
+    if steps == 1 or routing.placement.parts != 1:
+        return routing
+    size = routing.n_gpus // steps
+    source = np.arange(routing.n_tokens)[:, None] // routing.tokens_per_gpu
+    gpu = routing.slot // routing.placement.slots_per_gpu
+    return in_parts(routing, (gpu // size - source // size) % steps, steps)
+
+
+@system(
+    "fastermoe",
+    source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
+    options=Options,
+    traffic="one_copy_per_expert",
+    serves=served,
+    permutes=0,
+    fused=False,
+    colour="#999933",
+    drops="shadowing of hot experts; sorting, the exchange of counts and its wait on the host, launches, NCCL's start and pace",
+    today=True,
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    stream, steps = CommStream(layer), n_steps(layer.n_gpus, options)
+    local = routing.placement.slots_per_gpu // steps
+    parts = [(step, expert) for step in range(steps) for expert in range(local)]
+    row_part, tile_part = (slot % steps * local + slot // steps % local for slot in (layer.p.slot, layer.tile_slot))
+    there, back = ((layer.row_source, layer.row_gpu), (layer.row_gpu, layer.row_source))
+    rows = [np.flatnonzero(row_part == part) for part in range(len(parts))]
+    sent = []
+    for (step, expert), mine in zip(parts, rows, strict=True):
+        sends = layer.dispatch_rows(order=stream_order(layer, *there, mine))
+        sent.append(stream.exchange(f"sent.{step}.{expert}", [sends]))
+    arrived = [sent[(step + 1) * local - 1] for step, _ in parts]
+    groups = [Group(layer.tiles[tile_part == part], arrived[part]) for part in range(len(parts))]
+    finished = in_groups(layer, groups)
+    batches = layer.combine_row_chunks(Discipline.PROGRAM_ORDER, [stream_order(layer, *back, mine) for mine in rows])
+    for (step, expert), batch in zip(parts, batches, strict=True):
+        stream.exchange(f"returned.{step}.{expert}", [batch], finished[(step + 1) * local - 1])
+    return layer.build("one_copy_per_expert")

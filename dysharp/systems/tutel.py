@@ -1,0 +1,150 @@
+"""Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.exchanges import CommStream, Group, in_groups, padding_rows, stream_order
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.registry import system
+from dysharp.workload import Routing, in_parts
+from dysharp.workload.traffic import Rows
+
+I64 = NDArray[np.int64]
+GONE = np.int32(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of Tutel.
+
+    | option | meaning |
+    |---|---|
+    | `capacity` | capacity factor in percent: rows that a GPU may send to an expert, over the mean. 0 = as many as needed |
+    | `degree` | chunks of the capacity (`a2a_ffn_overlap_degree`); 1 = no overlap |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    Choices beyond the capacity are dropped. Rows up to the capacity are padded: they are sent and computed.
+    """
+
+    capacity: int = choice_int("tutel.capacity")
+    degree: int = choice_int("tutel.degree")
+    compute: bool = True
+
+
+def served(routing: Routing, options: Options) -> Routing:
+    """The choices within the capacity, with the slot of every expert in `degree` parts, one for each chunk.
+
+    A GPU fills the places of an expert by top-k column, then by token.
+    """
+    if routing.placement.parts != 1:  # served already
+        return routing
+    place, capacity = _places(routing), capacity_rows(routing, options)
+    kept = (routing.slot >= 0) & (place < capacity)
+    within = replace(routing, expert=np.where(kept, routing.expert, GONE), slot=np.where(kept, routing.slot, GONE))
+    return in_parts(within, place // (capacity // options.degree), options.degree) if options.degree > 1 else within
+
+
+def _places(routing: Routing) -> I64:
+    """`[tokens, topk]` place of each choice among the choices of its GPU for its expert slot, -1 = dropped."""
+    slot = routing.slot.T.ravel().astype(np.int64)  # column by column
+    source = np.tile(np.arange(routing.n_tokens) // routing.tokens_per_gpu, routing.topk)
+    stream = np.where(slot >= 0, source * routing.placement.n_slots + slot, -1)
+    order = np.argsort(stream, kind="stable")
+    first = np.append(True, np.diff(stream[order]) > 0)
+    place = np.empty(len(stream), np.int64)
+    place[order] = np.arange(len(stream)) - np.repeat(np.flatnonzero(first), np.diff(np.append(np.flatnonzero(first), len(stream))))
+    return np.where(stream >= 0, place, -1).reshape(routing.topk, -1).T
+
+
+def capacity_rows(routing: Routing, options: Options) -> int:
+    """Rows that a GPU sends to every expert slot: the capacity, rounded up to a multiple of `degree`.
+
+    Automatic: the most rows that a GPU has for an expert slot.
+    """
+    if options.capacity:
+        rows = routing.topk * (-(-routing.tokens_per_gpu // routing.n_experts) * options.capacity // 100)
+    else:
+        per_slot = int(_sent(routing).sum(axis=2).max(initial=0))
+        rows = max(1, per_slot)
+    return -(-rows // options.degree) * options.degree
+
+
+def _sent(routing: Routing) -> I64:
+    """`[GPUs, whole expert slots, parts]` rows that each GPU sends to each part of each slot."""
+    p = routing.placement
+    source = np.repeat(np.arange(routing.n_gpus), routing.tokens_per_gpu)
+    sent = np.zeros(routing.n_gpus * p.n_slots, np.int64)
+    for column in routing.slot.T:
+        kept = column >= 0
+        sent += np.bincount(source[kept] * p.n_slots + column[kept], minlength=len(sent))
+    return sent.reshape(routing.n_gpus, -1, p.parts)
+
+
+def _used(routing: Routing) -> I64:
+    """`[whole expert slots]` 1 where the slot holds an expert."""
+    return (routing.placement.slot_expert[:: routing.placement.parts] >= 0).astype(np.int64)
+
+
+def padded(routing: Routing, options: Options) -> Rows:
+    """Dispatch sends the capacity to every expert of every other GPU."""
+    here = _used(routing).reshape(routing.n_gpus, -1).sum(axis=1)
+    capacity = capacity_rows(routing, options)
+    return (here.sum() - here) * capacity, here * (routing.n_gpus - 1) * capacity
+
+
+@system(
+    "tutel",
+    source="Tutel (MLSys'23); https://github.com/microsoft/Tutel",
+    options=Options,
+    traffic=padded,
+    serves=served,
+    permutes=0,
+    fused=False,
+    colour="#AA4499",
+    drops="encode and decode, the exchange of the capacity, NCCL's start and pace",
+    today=True,
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls there come before those back."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    stream, part = CommStream(layer), layer.p.slot % options.degree
+    missing = (capacity_rows(routing, options) // options.degree - _sent(routing)) * _used(routing)[:, None]
+    groups = []
+    for chunk in range(options.degree):
+        rows = stream_order(layer, layer.row_source, layer.row_gpu, np.flatnonzero(part == chunk))
+        sends = [layer.dispatch_rows(order=rows), _padding(layer, "dispatch", missing[:, :, chunk])]
+        tiles = layer.tiles[layer.tile_slot % options.degree == chunk]
+        groups.append(Group(tiles, stream.exchange(f"sent.{chunk}", sends), _padding_tiles(layer, options, tiles)))
+    finished = in_groups(layer, groups)
+    orders = [stream_order(layer, layer.row_gpu, layer.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
+    for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):
+        stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
+    return layer.build(padded, options)
+
+
+def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
+    """The padding rows of one all-to-all: `missing[gpu, slot]` rows that the GPU sends and gets back."""
+    n = layer.n_gpus
+    between = missing.reshape(n, n, -1).sum(axis=2)
+    np.fill_diagonal(between, 0)
+    between = between if operator == "dispatch" else between.T
+    stream = np.repeat(np.arange(n * n), between.ravel())
+    place = np.arange(len(stream)) - np.repeat(np.cumsum(between) - between.ravel(), between.ravel())
+    node, to = np.divmod(stream, n)
+    order = np.lexsort(((to - node) % n, place, node))
+    n_bytes = layer.sent_bytes if operator == "dispatch" else layer.back_bytes
+    return padding_rows(layer, operator, node[order], to[order], n_bytes)
+
+
+def _padding_tiles(layer: LayerBuilder, options: Options, tiles: NDArray[np.int32]) -> I64:
+    """`[gpus]` GEMM tiles of a chunk beyond `tiles`: an expert computes the capacity of all GPUs."""
+    rows = layer.n_gpus * capacity_rows(layer.routing, options) // options.degree
+    used = _used(layer.routing).reshape(layer.n_gpus, -1).sum(axis=1)
+    return used * -(-rows // layer.tiling.rows) - np.bincount(layer.tile_gpu[tiles], minlength=layer.n_gpus)
