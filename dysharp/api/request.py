@@ -34,7 +34,8 @@ ModelSource = str | os.PathLike[str] | Model
 ClusterSource = str | os.PathLike[str] | Cluster
 _LAYER = "layer of a recording, or draw of a distribution. None: the layer of median imbalance, or the default draw."
 _ROUTING = (
-    "uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or counts (.csv). "
+    "uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), counts (.csv), or a pattern such as "
+    "hot-rank:share=0.2 (`dysharp list routings`). "
     "None: `routing` of the model."
 )
 _DIRECTION = (

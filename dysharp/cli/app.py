@@ -17,7 +17,7 @@ from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
 
-LISTS = ("systems", "models", "clusters", "options", "figures", "blocks")
+LISTS = ("systems", "models", "clusters", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
@@ -109,7 +109,7 @@ def compare(
 @click.argument("what", metavar="|".join(LISTS), shell_complete=lambda ctx, param, text: [w for w in LISTS if w.startswith(text)])
 @json_flag
 def list_(what: str, as_json: bool) -> None:
-    """List systems, models, clusters, options, figures or MoE blocks."""
+    """List systems, models, clusters, options, figures, MoE blocks or routing strings."""
     if what not in LISTS:
         raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
     from dysharp.cli.listing import listing, print_list

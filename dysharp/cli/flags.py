@@ -50,8 +50,8 @@ _WORKLOAD = (
     click.option(
         "--routing",
         metavar="R",
-        help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or "
-        "counts (.csv).  [default: routing of the model]",
+        help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), "
+        "counts (.csv), or a pattern such as hot-rank:share=0.2 (`dysharp list routings`).  [default: routing of the model]",
     ),
     click.option(
         "--placement", default="auto", show_default=True, metavar="P", help=PLACEMENT_HELP

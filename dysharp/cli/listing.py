@@ -17,6 +17,7 @@ def listing(what: str) -> Rows:
         "options": _options,
         "figures": _figures,
         "blocks": _blocks,
+        "routings": _routings,
     }[what]()
     return rows
 
@@ -139,6 +140,13 @@ def _blocks() -> Rows:
     return [{"name": name, "summary": text, "extra": "" if name in PLAIN_BLOCKS else "torch"} for name, text in BLOCKS.items()]
 
 
+def _routings() -> Rows:
+    """Every kind of routing string."""
+    from dysharp.workload import routing_forms
+
+    return [dataclasses.asdict(form) for form in routing_forms()]
+
+
 # Columns of the printed tables; --json has all columns.
 _SHOWN = {
     "systems": ("name", "summary", "options"),
@@ -151,13 +159,17 @@ _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp
 
 
 def print_list(what: str, rows: list[dict[str, Any]]) -> None:
-    """The table of one list; options one paragraph each."""
+    """The table of one list; options and routing strings one paragraph each."""
     from dysharp.cli.output import console, plain_table
 
     out = console()
     if what == "options":
         for row in rows:
             out.print(_option_text(row), markup=False)
+        return
+    if what == "routings":
+        for row in rows:
+            out.print(f"{row['form']}\n    {row['summary']}\n    source: {row['source']}", markup=False, soft_wrap=True)
         return
     headings = [_HEADINGS.get(key, key.replace("_", " ")) for key in _SHOWN[what]]
     table = plain_table(headings, [[_cell(row[key]) for key in _SHOWN[what]] for row in rows], left=len(headings))

@@ -19,6 +19,7 @@ from dysharp.workload.routing import (
     rows_per_slot,
 )
 from dysharp.workload.save import check_writable, save_trace
+from dysharp.workload.spec import RoutingForm, routing_forms
 from dysharp.workload.traces import Recording, load_trace, packaged_traces
 from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme_name, traffic
 
@@ -33,6 +34,7 @@ __all__ = [
     "Placement",
     "Recording",
     "Routing",
+    "RoutingForm",
     "Scheme",
     "Traffic",
     "UniformTraffic",
@@ -48,6 +50,7 @@ __all__ = [
     "needed_gpus",
     "packaged_traces",
     "pairs",
+    "routing_forms",
     "routing_from",
     "rows_per_expert",
     "rows_per_slot",
