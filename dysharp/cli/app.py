@@ -11,6 +11,7 @@ from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
 from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.cli.lint import lint
 from dysharp.cli.network import network
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.traces import capture, routing
@@ -126,5 +127,6 @@ cli.add_command(emulate)
 cli.add_command(network)
 cli.add_command(reproduce)
 cli.add_command(routing)
+routing.add_command(lint)
 cli.add_command(sweep)
 cli.add_command(validate)

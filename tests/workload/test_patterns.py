@@ -44,9 +44,12 @@ def test_choices_are_distinct_and_follow_the_seed(text: str) -> None:
     one, two, other = (make_routing(text, V3, 8, 64, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.expert, two.expert)
     assert (one.expert != other.expert).any()
-    assert one.expert.dtype == np.int32 and one.synthetic
+    assert one.expert.dtype == np.int32
+    assert one.synthetic
     present = np.sort(one.expert[one.expert[:, 0] >= 0], axis=1)
-    assert (present[:, 1:] > present[:, :-1]).all() and present.min() >= 0 and present.max() < 256
+    assert (present[:, 1:] > present[:, :-1]).all()
+    assert present.min() >= 0
+    assert present.max() < 256
     assert ((one.expert >= 0).all(axis=1) | (one.expert < 0).all(axis=1)).all()  # a token is whole or absent
 
 
@@ -107,7 +110,8 @@ def test_a_burst_is_one_token_repeated_at_one_time_on_every_source() -> None:
     by_source = routing.expert.reshape(4, 200, 8)
     alike = [np.flatnonzero(row) for row in _most_frequent(by_source)]
     assert all(row.tolist() == alike[0].tolist() for row in alike)
-    assert len(alike[0]) == 50 and alike[0][-1] - alike[0][0] == 49
+    assert len(alike[0]) == 50
+    assert alike[0][-1] - alike[0][0] == 49
 
 
 def _most_frequent(by_source: np.ndarray) -> np.ndarray:
