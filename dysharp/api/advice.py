@@ -97,7 +97,7 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, **reques
     values in the measured range are tried.
     Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
     """
-    asked = make_request({**request, "model": model, "window": None})
+    asked = make_request({**request, "model": model, "window": None, "start": None, "slow": None})
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
     chosen, not_ranked = candidates(systems, asked)

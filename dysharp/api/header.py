@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dysharp.analysis.surroundings import host_line
 from dysharp.api.request import DIRECTIONS
+from dysharp.api.skew import skew_line
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
 
@@ -26,6 +27,8 @@ def header_of(workload: Workload) -> tuple[str, ...]:
     ]
     if routing.placement.note:
         lines.append(f"placement {routing.placement.kind}: {routing.placement.note}")
+    if request.skew is not None:
+        lines.append(f"skew: {skew_line(request.skew)}")
     if request.window is not None:
         lines.append(
             f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"

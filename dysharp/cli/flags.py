@@ -64,12 +64,21 @@ _WORKLOAD = (
     ),
 )
 
+_SKEW = (
+    click.option(
+        "--start",
+        metavar="S",
+        help="Start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US,... or a CSV file (rank,start_us).",
+    ),
+    click.option("--slow", metavar="S", help="Slow ranks: rank=R:FACTOR,... or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."),
+)
+
 _MACHINE = 2  # the flags before this index name the model and the cluster
 
 
 def workload_flags(command: Command) -> Command:
     """The flags of `run` and `compare` that say what to simulate."""
-    return _with(command, _WORKLOAD)
+    return _with(command, (*_WORKLOAD, *_SKEW))
 
 
 def real_workload_flags(command: Command) -> Command:

@@ -207,7 +207,7 @@ def _layer(
 
 
 def _rows_per_gpu(count: I64, placed: Placement) -> NDArray[np.float64]:
-    return replica_loads(count, placed).reshape(placed.n_gpus, -1).sum(axis=1)
+    return np.asarray(replica_loads(count, placed).reshape(placed.n_gpus, -1).sum(axis=1))
 
 
 def _tokens_per_gpu(expert: NDArray[np.int32], placed: Placement, n_experts: int) -> I64:
@@ -215,7 +215,7 @@ def _tokens_per_gpu(expert: NDArray[np.int32], placed: Placement, n_experts: int
     needs = np.zeros((len(expert), placed.n_gpus), np.bool_)
     for column in gpu.T:
         needs[np.arange(len(expert)), column] = True
-    return needs.sum(axis=0)
+    return np.asarray(needs.sum(axis=0))
 
 
 def _repeated(expert: NDArray[np.signedinteger]) -> int:
