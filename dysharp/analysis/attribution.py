@@ -6,7 +6,8 @@ way is charged to one cause, so the parts sum to the time exactly:
 | part of an op | charged to |
 |---|---|
 | COMPUTE: ready to start (all slots are taken), and start to end | `sm` |
-| DELAY: ready to end | `sm` if its operator is Dispatch or Combine (an SM copies rows), else `host` |
+| DELAY of a late node (`program.skew`): ready to end | `start`, a cause that only such Programs have |
+| other DELAY: ready to end | `sm` if its operator is Dispatch or Combine (an SM copies rows), else `host` |
 | transfer: issue to start, in the hub | `link_up` while the up link sends, else `link_down` (hot receiver) |
 | push: start to end, serialisation on the up link | `link_up` |
 | pull: start to end | `latency` for two hops and the responder's memory, `link_up` for queues |
@@ -44,6 +45,7 @@ from dysharp.analysis.count import remote_members
 from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
+from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Point, Program
 from dysharp.program.trace import Trace
 from dysharp.units import PS_PER_US
@@ -89,6 +91,8 @@ class _Walk:
     def __post_init__(self) -> None:
         p = self.program
         self.kind = [t.kind for t in p.templates]
+        if any(t.name == START for t in p.templates):
+            self.parts[START] = 0
         self._issuer_ops: tuple[I32, I64] | None = None
         self._releases: dict[int, tuple[I64, I64]] = {}
         self._servers: dict[int, tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
@@ -116,6 +120,7 @@ class _Walk:
             at = done
         if kind in (Kind.COMPUTE, Kind.DELAY):
             cause = "sm" if kind is Kind.COMPUTE or self.operator in ("dispatch", "combine") else "host"
+            cause = START if self.program.templates[self.program.ops.template[o]].name == START else cause
             if self.program.issuers.discipline[self.program.ops.issuer[o]] == Discipline.PROGRAM_ORDER:
                 return self._in_turn(o, at, cause)
             ready = int(t.ready[o])

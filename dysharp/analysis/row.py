@@ -13,6 +13,7 @@ from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_u
 from dysharp.analysis.count import group_transfers, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
+from dysharp.program.skew import Skew
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
@@ -46,6 +47,7 @@ class RunInputs:
     seed: int
     options: dict[str, Any]
     free_links: bool = False
+    skew: Skew | None = None
 
     @property
     def form(self) -> str:
@@ -129,7 +131,7 @@ class Row:
     `bound_terms`        summands of `bound_us`
     `workload_bound_us`  lower bound for every system on this workload
     `attribution`        critical path by cause {link_up_us, link_down_us, sm_us, latency_us, window_us, host_us}, and
-                         surroundings_us on hw clusters; sums to `time_us`
+                         surroundings_us on hw clusters, start_us with late ranks; sums to `time_us`
     `path_us`            critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the
                          gradients of a GEMM count as that GEMM
     `stalls`             waits on the last GPU {window_us, link_us, sm_us}
@@ -148,6 +150,8 @@ class Row:
                          (`api.window`); empty when all tokens were run
     `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, contention_us, host_us} on hw clusters where
                          GEMMs run, else empty
+    `skew`               {start_us, slow}: start time and factor of GEMM times of each rank; empty when all ranks are
+                         alike. Times count from time zero, at which the first rank starts. In "both", each pass
     `header`             lines about inputs and assumptions behind the numbers; not in JSON
     """
 
@@ -189,6 +193,7 @@ class Row:
     warnings: tuple[str, ...]
     window: dict[str, Any]
     surroundings_us: dict[str, float]
+    skew: dict[str, list[float]]
     header: tuple[str, ...]
 
     @property
@@ -226,12 +231,12 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
-        `blocks`, `dropped_rows`, `warnings`, `window` and `surroundings_us` are left out when empty or 0. A Row with `surroundings_us` also
+        `blocks`, `dropped_rows`, `warnings`, `window`, `surroundings_us` and `skew` are left out when empty or 0. A Row with `surroundings_us` also
         has the keys `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
         del out["header"]
-        for name in ("blocks", "dropped_rows", "warnings", "window", "surroundings_us"):
+        for name in ("blocks", "dropped_rows", "warnings", "window", "surroundings_us", "skew"):
             if not out[name]:
                 del out[name]
         return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})
@@ -322,5 +327,6 @@ def make_row(
         dropped_rows=dropped_rows,
         warnings=warnings,
         window={},
+        skew={} if inputs.skew is None else {"start_us": [ps_to_us(ps) for ps in inputs.skew.start_ps], "slow": list(inputs.skew.slow)},
         header=header,
     )

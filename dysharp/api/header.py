@@ -8,6 +8,7 @@ from typing import Any
 from dysharp.api.formats import formats_of
 from dysharp.api.phase import Phase
 from dysharp.api.request import DIRECTIONS, Request
+from dysharp.api.skew import skew_line
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
 
@@ -36,6 +37,8 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     ]
     if routing.placement.note:
         lines.append(f"placement {routing.placement.kind}: {routing.placement.note}")
+    if request.skew is not None:
+        lines.append(f"skew: {skew_line(request.skew)}")
     if request.window is not None:
         lines.append(
             f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"

@@ -42,11 +42,14 @@ def run_pass(
     request = workload.request
     on_stage("plan")
     from dysharp.program.relayout import relayout
+    from dysharp.program.skew import skewed
     from dysharp.program.verify import verify
 
     program = system.plan(request.model, request.cluster, workload.routing, direction, options)
     if row_slot is not None:
         program = relayout(program, row_slot)
+    if request.skew is not None:
+        program = skewed(program, request.skew)
     verify(program)
     plan_s = time.perf_counter() - begin
     on_stage("engine", 0, program.n_ops)
@@ -70,6 +73,7 @@ def run_pass(
         seed=request.seed,
         options=dataclasses.asdict(options),
         free_links=system.traffic == "none",
+        skew=request.skew,
     )
     measured, around = measure(inputs, program, trace), _surroundings(inputs, program, trace)
     asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)

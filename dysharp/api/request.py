@@ -12,7 +12,9 @@ from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, cast, get_typ
 
 from dysharp.api.options import Value, split_fabric
 from dysharp.api.progress import Progress
+from dysharp.api.skew import SLOW_HELP, START_HELP, make_skew
 from dysharp.errors import ConfigError, nearest
+from dysharp.program.skew import Skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.workload import packaged_traces
 
@@ -34,7 +36,8 @@ ModelSource = str | os.PathLike[str] | Model
 ClusterSource = str | os.PathLike[str] | Cluster
 _LAYER = "layer of a recording, or draw of a distribution. None: the layer of median imbalance, or the default draw."
 _ROUTING = (
-    "uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or counts (.csv). "
+    "uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), counts (.csv), or a pattern such as "
+    "hot-rank:share=0.2 (`dysharp list routings`). "
     "None: `routing` of the model."
 )
 _DIRECTION = (
@@ -74,6 +77,8 @@ class RequestArgs(SharedArgs, total=False):
         ModelSource, Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`.")
     ]
     window: Annotated[int | None, Argument(None, _WINDOW)]
+    start: Annotated[str | None, Argument(None, f"{START_HELP} None: all ranks start together.")]
+    slow: Annotated[str | None, Argument(None, f"{SLOW_HELP} None: all ranks are equally fast.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class Request:
     window   tokens per GPU that are simulated; None = all
     fabric   fields of `FabricConfig` that differ from the cluster's, sorted by name
     options  options of systems, not yet checked: {"system.option": value}
+    skew     start times and speeds of the ranks; None = all alike
     """
 
     model: Model
@@ -99,6 +105,7 @@ class Request:
     fabric: tuple[tuple[str, Any], ...]
     options: Mapping[str, Value]
     progress: Progress | None
+    skew: Skew | None
 
 
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
@@ -151,9 +158,10 @@ def make_request(args: RequestArgs) -> Request:
     window = args["window"]
     if window is not None:
         _check_window(window, tokens, fidelity)
+    cluster = cluster if gpus is None else cluster.with_gpus(gpus)
     return Request(
         model=model,
-        cluster=cluster if gpus is None else cluster.with_gpus(gpus),
+        cluster=cluster,
         tokens=tokens,
         routing=model.routing if args["routing"] is None else routing_string(args["routing"]),
         layer=args["layer"],
@@ -165,6 +173,7 @@ def make_request(args: RequestArgs) -> Request:
         fabric=tuple(sorted(fabric.items())),
         options=options,
         progress=args["progress"],
+        skew=make_skew(args["start"], args["slow"], cluster.n_gpus, args["seed"]),
     )
 
 

@@ -12,13 +12,14 @@ from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
 from dysharp.cli.examples import add_examples
 from dysharp.cli.flags import complete_systems, complete_words, json_flag, workload_flags
+from dysharp.cli.lint import lint
 from dysharp.cli.network import network
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
 
-LISTS = ("systems", "models", "clusters", "cluster-keys", "options", "figures", "blocks")
+LISTS = ("systems", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
@@ -129,7 +130,7 @@ def compare(
 @click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
 @json_flag
 def list_(what: str, as_json: bool) -> None:
-    """List systems, models, clusters, keys of cluster files, options, figures or MoE blocks."""
+    """List systems, models, clusters, keys of cluster files, options, figures, MoE blocks or routing strings."""
     if what not in LISTS:
         raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
     from dysharp.cli.listing import listing, print_list
@@ -146,6 +147,7 @@ cli.add_command(emulate)
 cli.add_command(network)
 cli.add_command(reproduce)
 cli.add_command(routing)
+routing.add_command(lint)
 cli.add_command(sweep)
 cli.add_command(validate)
 add_examples(cli)

@@ -86,8 +86,8 @@ _WORKLOAD = (
         "--routing",
         metavar="R",
         shell_complete=complete_routings,
-        help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz) or "
-        "counts (.csv).  [default: routing of the model]",
+        help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), "
+        "counts (.csv), or a pattern such as hot-rank:share=0.2 (`dysharp list routings`).  [default: routing of the model]",
     ),
     click.option(
         "--placement", default="auto", show_default=True, metavar="P", shell_complete=complete_placements, help=PLACEMENT_HELP
@@ -114,12 +114,21 @@ _WORKLOAD = (
     ),
 )
 
+_SKEW = (
+    click.option(
+        "--start",
+        metavar="S",
+        help="Start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US,... or a CSV file (rank,start_us).",
+    ),
+    click.option("--slow", metavar="S", help="Slow ranks: rank=R:FACTOR,... or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."),
+)
+
 _MACHINE = 2  # the flags before this index name the model and the cluster
 
 
 def workload_flags(command: Command) -> Command:
     """The flags of `run` and `compare` that say what to simulate."""
-    return _with(command, _WORKLOAD)
+    return _with(command, (*_WORKLOAD, *_SKEW))
 
 
 def real_workload_flags(command: Command) -> Command:

@@ -25,6 +25,7 @@ def listing(what: str) -> Rows:
         "figures": _figures,
         "blocks": _blocks,
         "cluster-keys": cluster_keys,
+        "routings": _routings,
     }[what]()
     return rows
 
@@ -149,6 +150,13 @@ def _blocks() -> Rows:
     return [{"name": name, "summary": text, "extra": "" if name in PLAIN_BLOCKS else "torch"} for name, text in BLOCKS.items()]
 
 
+def _routings() -> Rows:
+    """Every kind of routing string."""
+    from dysharp.workload import routing_forms
+
+    return [dataclasses.asdict(form) for form in routing_forms()]
+
+
 # Columns of the printed tables; --json has all columns.
 _SHOWN = {
     "systems": ("name", "summary", "options"),
@@ -162,11 +170,15 @@ _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp
 
 
 def print_list(what: str, rows: list[dict[str, Any]]) -> None:
-    """The table of one list; options in one table per system."""
+    """The table of one list; options in one table per system; routing strings one paragraph each."""
     from dysharp.cli.output import console, plain_table
 
     if what == "options":
         _print_options(rows)
+        return
+    if what == "routings":
+        for row in rows:
+            console().print(f"{row['form']}\n    {row['summary']}\n    source: {row['source']}", markup=False, soft_wrap=True)
         return
     headings = [_HEADINGS.get(key, key.replace("_", " ")) for key in _SHOWN[what]]
     table = plain_table(headings, [[_cell(row[key]) for key in _SHOWN[what]] for row in rows], left=len(headings))

@@ -17,6 +17,7 @@ _CAUSES = {
     "window_us": "windows",
     "host_us": "software",
     "surroundings_us": "surroundings",
+    "start_us": "late start",
 }
 _STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
 

@@ -20,6 +20,7 @@ from dysharp.workload.routing import (
     rows_per_slot,
 )
 from dysharp.workload.save import check_writable, save_trace
+from dysharp.workload.spec import RoutingForm, routing_forms
 from dysharp.workload.traces import Recording, load_trace, packaged_traces
 from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme_name, traffic
 
@@ -34,6 +35,7 @@ __all__ = [
     "Placement",
     "Recording",
     "Routing",
+    "RoutingForm",
     "Scheme",
     "Traffic",
     "UniformTraffic",
@@ -50,6 +52,7 @@ __all__ = [
     "needed_gpus",
     "packaged_traces",
     "pairs",
+    "routing_forms",
     "routing_from",
     "rows_per_expert",
     "rows_per_slot",

@@ -15,6 +15,7 @@ from dysharp.specs import Model
 from dysharp.workload import popularity, sampling
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
+from dysharp.workload.patterns import PATTERNS, draw_pattern
 from dysharp.workload.placement import auto, place, replica_slots
 from dysharp.workload.routing import Routing, count_ids
 from dysharp.workload.spec import RoutingSpec, parse_routing
@@ -51,7 +52,8 @@ def make_routing(
 
     spec
         `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`, `lognormal:SIGMA` or
-        `counts:FILE[:layer=L][:model=NAME]`, each with an optional `:group-limited`;
+        `counts:FILE[:layer=L][:model=NAME]`, each with an optional `:group-limited`; a pattern of
+        `patterns.PATTERNS`, such as `hot-experts:K=4:share=0.5` or `ragged:0.25`;
         or `trace:NAME_OR_FILE[:layer=L][:window=in-order|decode|mixed]`.
     layer
         Of a recording: the layer to replay (None: the layer of median imbalance).
@@ -66,6 +68,8 @@ def make_routing(
     layer = _one_layer(spec, parsed.layer, layer)
     if parsed.name == "trace":
         choice = _from_trace(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
+    elif parsed.name in PATTERNS:
+        choice = _from_pattern(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
     else:
         choice = _from_weights(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
     placed = place(placement, model.n_experts, n_gpus, count_ids(choice.expert, model.n_experts))
@@ -189,6 +193,14 @@ def _from_weights(
     if parsed.name != "uniform":
         description += " (synthetic)"
     return _Choice(expert, description, True, notes, taken)
+
+
+def _from_pattern(
+    parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None
+) -> _Choice:
+    rng = _stream(seed, f"routing.{parsed.name}", layer)
+    expert, description, notes = draw_pattern(parsed.name, dict(parsed.settings), model, n_gpus, tokens_per_gpu, rng)
+    return _Choice(expert, f"{description} (synthetic)", True, notes, layer)
 
 
 def _popularity(

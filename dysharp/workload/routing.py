@@ -133,12 +133,13 @@ def imbalance(routing: Routing) -> Imbalance:
 
 
 def distinct_gpus(routing: Routing) -> DistinctGpus:
-    """Mean number of distinct GPUs per token, with and without the token's source GPU."""
+    """Mean number of distinct GPUs per token, with and without the token's source GPU. Absent tokens do not count."""
     needs = needed_gpus(routing)
     total = int(needs.sum())
     gpu = np.arange(routing.n_gpus)
     local = int(needs.reshape(routing.n_gpus, routing.tokens_per_gpu, routing.n_gpus)[gpu, :, gpu].sum())
-    return DistinctGpus(total / routing.n_tokens, (total - local) / routing.n_tokens)
+    present = max(1, int(needs.any(axis=1).sum()))
+    return DistinctGpus(total / present, (total - local) / present)
 
 
 def count_ids(ids: NDArray[np.integer], n_ids: int) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.workload.patterns import PATTERNS, Setting
 
 _TAKES_NUMBER = {
     "normal": "STD",
@@ -15,10 +16,12 @@ _TAKES_NUMBER = {
     "lognormal": "SIGMA",
 }
 _TAKES_SOURCE = {"counts": "FILE", "trace": "NAME or FILE"}
-DISTRIBUTIONS = ("uniform", *_TAKES_NUMBER)
-_NAMES = ("uniform", *_TAKES_NUMBER, *_TAKES_SOURCE)
+DISTRIBUTIONS = ("uniform", *_TAKES_NUMBER, *PATTERNS)
+"""Names that need a model for experts and top-k."""
+_NAMES = (*DISTRIBUTIONS, *_TAKES_SOURCE)
 _OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("uniform", *_TAKES_NUMBER), ("group-limited",)),
+    **{name: tuple(s.name for s in pattern.settings if s.name) for name, pattern in PATTERNS.items()},
     "counts": ("layer", "model", "group-limited"),
     "trace": ("layer", "window"),
 }
@@ -42,6 +45,35 @@ class RoutingSpec:
     window: str = "in-order"
     """How a recording is dealt to GPUs (`deal`)."""
     group_limited: bool = False
+    settings: tuple[tuple[str, float], ...] = ()
+    """Names and numbers of a pattern (`patterns.PATTERNS`), defaults included."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingForm:
+    """One kind of routing string for a list: how to write it, what it means, where it comes from."""
+
+    form: str
+    summary: str
+    source: str
+
+
+def routing_forms() -> tuple[RoutingForm, ...]:
+    """Every kind of routing string."""
+    named = [RoutingForm(pattern.form(name), pattern.summary, pattern.source) for name, pattern in PATTERNS.items()]
+    return (*_FORMS, *named)
+
+
+_FORMS = (
+    RoutingForm("uniform", "any k experts, equally likely", "the usual assumption"),
+    RoutingForm("normal:STD", "popularity N(1, 8 STD): the published spread as a share of 8 experts", "COMET, arXiv 2502.19811"),
+    RoutingForm("normal-literal:STD", "shares N(1/E, STD): the published spread taken literally", "COMET, arXiv 2502.19811"),
+    RoutingForm("normal-cv:CV", "popularity N(1, CV)", "ours"),
+    RoutingForm("powerlaw:ALPHA", "popularity rank ** -ALPHA", "NVIDIA aiconfigurator, collect_moe.py draws loads by a power law"),
+    RoutingForm("lognormal:SIGMA", "popularity exp(SIGMA * normal); 0.65 is close to DeepSeek-V3", "fit of recorded loads"),
+    RoutingForm("counts:FILE.csv[:layer=L][:model=NAME]", "drawn so that the loads are those of the file", "your file"),
+    RoutingForm("trace:NAME_OR_FILE[:layer=L][:window=W]", "expert choices of a recording, replayed", "your file, or a packaged trace"),
+)
 
 
 def parse_routing(text: str) -> RoutingSpec:
@@ -62,6 +94,8 @@ def parse_routing(text: str) -> RoutingSpec:
         if key in options:
             raise ConfigError(f"routing {name}: option {key!r} given twice")
         options[key] = value
+    if name in PATTERNS:
+        return RoutingSpec(name, settings=_settings(name, ":".join(parts), options))
     return RoutingSpec(
         name,
         value=_number(name, ":".join(parts)),
@@ -79,6 +113,30 @@ def _looks_like_option(part: str, name: str) -> bool:
     if not equals:
         return part in _FLAGS or (name not in _TAKES_SOURCE and not _is_number(part) and part != "")
     return "/" not in key and "\\" not in key
+
+
+def _settings(name: str, value: str, options: dict[str, str]) -> tuple[tuple[str, float], ...]:
+    """The settings of a pattern, in the order of their declaration."""
+    given = dict(options)
+    if value or any(s.name == "" and s.default is None for s in PATTERNS[name].settings):
+        given[""] = value
+    known = {s.name for s in PATTERNS[name].settings}
+    if "" in given and "" not in known:
+        raise ConfigError(f"routing {name}: found {value[:60]!r}, expected {PATTERNS[name].form(name)}")
+    return tuple((s.name, _setting(name, s, given.get(s.name))) for s in PATTERNS[name].settings)
+
+
+def _setting(name: str, setting: Setting, text: str | None) -> float:
+    shown = f"{setting.name}={text}" if setting.name else repr(text)
+    if text is None:
+        if setting.default is None:
+            raise ConfigError(f"routing {name}: found no {setting.name}=, expected {PATTERNS[name].form(name)}")
+        return setting.default
+    value = float(text) if _is_number(text) else math.nan
+    if not setting.low <= value <= setting.high or (setting.whole and not value.is_integer()):
+        kind = "a whole number" if setting.whole else "a number"
+        raise ConfigError(f"routing {name}: found {shown[:60]}, expected {kind} from {setting.low:g} to {setting.high:g}")
+    return value
 
 
 def _is_number(text: str) -> bool:

@@ -1,0 +1,50 @@
+"""`dysharp routing lint`: what a routing file says about load, repetition and EPLB."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dysharp.cli.flags import json_flag
+
+if TYPE_CHECKING:
+    from dysharp.workload.lint import Lint
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--gpus", type=int, default=8, show_default=True, metavar="G", help="GPUs that hold the experts.")
+@click.option("--layer", type=int, metavar="L", help="Check one layer.  [default: all layers]")
+@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU of the run to come.  [default: as many as the recording has]")
+@click.option("--counts-of", default="", metavar="NAME", help="Files of counts: model to read from a CSV with several models.")
+@json_flag
+def lint(file: str, gpus: int, layer: int | None, tokens: int | None, counts_of: str, as_json: bool) -> None:
+    """Check recorded routing before a run: load per rank, dead experts, repetition, imbalance, EPLB.
+
+    FILE is a trace (.npz), the name of a packaged trace, or a file of counts (.csv). Each line ends with advice.
+    """
+    from dysharp.cli.output import print_json
+    from dysharp.workload.lint import lint as lint_file
+
+    done = lint_file(file, gpus, layer=layer, tokens=tokens, model=counts_of)
+    print_json(lint_dict(done)) if as_json else print_lint(done)
+
+
+def lint_dict(done: Lint) -> dict[str, Any]:
+    """All values of the report: `findings`, and the numbers of every layer."""
+    return dataclasses.asdict(done)
+
+
+def print_lint(done: Lint) -> None:
+    """Per finding: what was found, and below it the advice, with `!` where a person should look."""
+    from dysharp.cli.output import print_lines
+
+    topk = "" if done.topk is None else f", top-{done.topk}"
+    layers = "1 layer" if len(done.layers) == 1 else f"{len(done.layers)} layers"
+    lines = [f"{done.source}: {layers}, {done.n_experts} experts{topk}, checked for {done.n_gpus} GPUs"]
+    for finding in done.findings:
+        lines.append(f"{finding.name}: {finding.text}")
+        lines.append(f"  {'!' if finding.level == 'look' else '-'} {finding.advice}")
+    print_lines(lines)

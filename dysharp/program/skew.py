@@ -1,0 +1,190 @@
+"""`skewed`: a Program whose nodes start at different times and run their GEMMs at different speeds.
+
+The result is an ordinary Program, so every interpreter takes it unchanged.
+
+| input | in the Program |
+|---|---|
+| start time of a node | one DELAY, template `START`, on a pool of its own; all ops of the node wait for it |
+| slow node | its COMPUTE ops have templates of their own with longer tasks |
+
+An op waits for the DELAY by an edge, or behind an op of its node that waits: its predecessor in program order, an op
+for whose end it waits, or the op that makes its tile. A pull of rows of x or dy also waits for the nodes that hold them:
+their layer has not begun. Rows that others push to a late node arrive, because its memory is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.program.builder import PULLS
+from dysharp.program.tables import Discipline, Edges, Head, Issuers, Kind, Ops, Pools, Program, Tail, Template
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+START = "start"
+"""Name of the template of start DELAYs."""
+SOURCES = ("x", "dy")
+"""Buffers that a node has from its start on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How the nodes differ. `start_ps`: `[n_nodes]` start times, at least 0. `slow`: `[n_nodes]` factors of GEMM times, above 0."""
+
+    start_ps: tuple[int, ...]
+    slow: tuple[float, ...]
+
+
+def skewed(program: Program, skew: Skew) -> Program:
+    """`program` under `skew`. Raises ProgramError where `skew` has not one entry per node, or a value out of range.
+
+    `slow` multiplies the time of each task and its bytes from shared memory bandwidth, so that a GEMM alone on its node
+    takes that many times as long.
+    """
+    n = program.n_nodes
+    if (len(skew.start_ps), len(skew.slow)) != (n, n):
+        raise ProgramError(f"skew: found {len(skew.start_ps)} start times and {len(skew.slow)} factors, expected {n} of each")
+    if min(skew.start_ps, default=0) < 0 or min(skew.slow, default=1.0) <= 0.0:
+        raise ProgramError("skew: found a negative start time or a factor of 0 or less, expected start times from 0 and factors above 0")
+    return _late(_slow(program, np.array(skew.slow)), np.array(skew.start_ps, np.int64))
+
+
+def _slow(program: Program, factor: NDArray[np.float64]) -> Program:
+    """Slow nodes get templates and durations of their own, one set per factor."""
+    templates, template = list(program.templates), program.ops.template.copy()
+    durations, task_bytes = [program.durations], [program.task_bytes]
+    n_durations = len(program.durations)
+    computes = [i for i, t in enumerate(program.templates) if t.kind is Kind.COMPUTE]
+    for value in sorted({float(f) for f in factor if f != 1.0}):
+        here = (factor == value)[program.ops.node]
+        for i in computes:
+            t = program.templates[i]
+            durations.append(_scaled(program.durations[t.duration], value))
+            task_bytes.append(_scaled(program.task_bytes[t.duration], value))
+            template[here & (program.ops.template == i)] = len(templates)
+            templates.append(replace(t, duration=n_durations))
+            n_durations += 1
+    if len(templates) == len(program.templates):
+        return program
+    return replace(
+        program,
+        templates=tuple(templates),
+        durations=np.vstack(durations),
+        task_bytes=np.vstack(task_bytes),
+        ops=replace(program.ops, template=template),
+    )
+
+
+def _scaled(column: I64, factor: float) -> I64:
+    """`[1, rows]` times rounded up; 0 (no such number of rows) stays 0."""
+    scaled: I64 = np.ceil(column * factor).astype(np.int64)[None, :]
+    return scaled
+
+
+def _late(program: Program, start_ps: I64) -> Program:
+    """Late nodes get their DELAY."""
+    late = np.flatnonzero(start_ps > 0).astype(np.int32)
+    if not len(late):
+        return program
+    delay = np.full(program.n_nodes, -1, np.int32)
+    delay[late] = program.n_ops + np.arange(len(late), dtype=np.int32)
+    tails, heads = _waits(program, delay)
+    # Column g of the duration is the start time of the g-th late node.
+    columns = max(program.durations.shape[1], len(late))
+    duration, no_bytes = np.zeros((1, columns), np.int64), np.zeros((1, columns), np.int64)
+    duration[0, : len(late)] = start_ps[late]
+    start = Template(START, Kind.DELAY, "other", "delay", tasks=1, duration=len(program.durations))
+    names = tuple(f"node[{g}].{START}" for g in late.tolist())
+    e, i, p, m = program.edges, program.issuers, program.pools, program.members
+    fresh_pools = len(p.node) + np.arange(len(late), dtype=np.int32)
+    return replace(
+        program,
+        templates=(*program.templates, start),
+        durations=np.vstack([_widened(program.durations, columns), duration]),
+        task_bytes=np.vstack([_widened(program.task_bytes, columns), no_bytes]),
+        ops=_with_delays(program, late),
+        members=replace(m, ptr=np.append(m.ptr, np.full(len(late), m.ptr[-1], np.int32))),
+        edges=Edges(
+            _more(e.tail_kind, np.full(len(tails), int(Tail.OP_DONE))),
+            _more(e.tail, tails),
+            _more(e.head_kind, np.full(len(heads), int(Head.OP_ISSUE))),
+            _more(e.head, heads),
+        ),
+        issuers=Issuers(
+            node=_more(i.node, late),
+            pool=_more(i.pool, fresh_pools),
+            discipline=_more(i.discipline, np.full(len(late), int(Discipline.PROGRAM_ORDER))),
+            interval_ps=np.append(i.interval_ps, np.zeros(len(late), np.int64)),
+            name=(*i.name, *names),
+        ),
+        pools=Pools(_more(p.node, late), _more(p.slots, np.ones(len(late))), (*p.name, *names)),
+    )
+
+
+def _with_delays(program: Program, late: I32) -> Ops:
+    """The ops and one DELAY for each late node, the last ops of the Program."""
+    n = len(late)
+    values = dict.fromkeys((f.name for f in fields(Ops)), np.full(n, -1))
+    values |= dict.fromkeys(("bytes", "prio", "value", "offset"), np.zeros(n))
+    values |= {
+        "template": np.full(n, len(program.templates)),
+        "node": late,
+        "issuer": len(program.issuers.node) + np.arange(n),
+        "rows": np.arange(n),
+    }
+    grown: dict[str, Any] = {}
+    for name, value in values.items():
+        column = getattr(program.ops, name)
+        grown[name] = None if column is None else _more(column, value)
+    return Ops(**grown)
+
+
+def _waits(program: Program, delay: I32) -> tuple[I32, I32]:
+    """(DELAY, op) of every edge. `delay`: `[n_nodes]` the DELAY of a node, -1 = none."""
+    own = delay[program.ops.node]
+    heads = np.flatnonzero((own >= 0) & ~_behind_own(program))
+    owner = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))
+    reads = np.array([t.kind in PULLS and t.src in SOURCES for t in program.templates], np.bool_)[program.ops.template]
+    held = delay[program.members.node]
+    pulls = np.flatnonzero(reads[owner] & (held >= 0) & (program.members.node != program.ops.node[owner]))
+    return np.append(own[heads], held[pulls]), np.append(heads, owner[pulls]).astype(np.int32)
+
+
+def _behind_own(program: Program) -> Mask:
+    """`[n_ops]` whether an op issues only after another op of its node has issued."""
+    o, e, r = program.ops, program.edges, program.regions
+    behind = np.zeros(program.n_ops, np.bool_)
+    of_op = np.isin(e.tail_kind, (Tail.OP_DONE, Tail.OP_ISSUED))
+    edges = np.flatnonzero(of_op & (e.head_kind == Head.OP_ISSUE))
+    behind[e.head[edges[o.node[e.tail[edges]] == o.node[e.head[edges]]]]] = True
+    # Ops that all tiles of a region release: each tile waits for an op of the region's node.
+    region = np.repeat(np.arange(program.n_regions), np.diff(r.tile_ptr))
+    made = np.zeros(program.n_tiles, np.bool_)
+    notes = np.flatnonzero(of_op & (e.head_kind == Head.TILE_NOTIFY))
+    made[e.head[notes[o.node[e.tail[notes]] == r.node[region[e.head[notes]]]]]] = True
+    whole = np.bincount(region, weights=~made, minlength=program.n_regions) == 0
+    row_region = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr))
+    rows = np.flatnonzero((r.row_notify >= 0) & whole[row_region])
+    released = r.row_notify[rows]
+    behind[released[o.node[released] == r.node[row_region[rows]]]] = True
+    # Program order: all ops of an issuer but the first.
+    ordered = np.flatnonzero((o.issuer >= 0) & (program.issuers.discipline[o.issuer] == Discipline.PROGRAM_ORDER))
+    first = ordered[np.unique(o.issuer[ordered], return_index=True)[1]]
+    follows = np.zeros(program.n_ops, np.bool_)
+    follows[ordered] = True
+    follows[first] = False
+    return behind | follows
+
+
+def _more(column: I32, new: NDArray[np.integer] | NDArray[np.floating]) -> I32:
+    return np.append(column, new).astype(np.int32)
+
+
+def _widened(table: I64, columns: int) -> I64:
+    return np.pad(table, ((0, 0), (0, columns - table.shape[1])))
