@@ -145,9 +145,9 @@ compute   true     true, false               false leaves the GEMMs out: communi
 
 """
 BLOCKS = """\
-name            summary
-integer         plain experts on integers: every sum is exact (dtype int32)
-gated           SwiGLU experts in NumPy, gate weights by softmax (float32 or bfloat16)
+name         summary
+integer      plain experts on integers: every sum is exact (dtype int32)
+gated        SwiGLU experts in NumPy, gate weights by softmax (float32 or bfloat16)
 """
 
 
