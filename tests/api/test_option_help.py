@@ -96,6 +96,6 @@ def test_an_option_without_effect_is_a_warning() -> None:
 def test_the_range_of_sms_has_one_source() -> None:
     deepep = all_systems()["deepep"]
     for n in (1, 7, 66):
-        with pytest.raises(ConfigError, match=f"option deepep.n_sm: found {n}, expected 2 to 64 SMs, an even number"):
+        with pytest.raises(ConfigError, match=f"option deepep.n_sm: found {n}, expected an even number of SMs from 2 to 64"):
             options_of(deepep, {"n_sm": n})
     assert next(o.values for o in options_help(deepep) if o.name == "deepep.n_sm") == "2 to 64 SMs, an even number"
