@@ -1,8 +1,18 @@
 """Compare expert-parallel communication systems, with and without in-switch computing, on real models and real routing.
 
-`run` simulates one system, `compare` several; `network` measures a switch flit by flit; `emulate`, `wrap` and `Machine` send real
-tensors through a modelled machine; `load_model`, `load_cluster` and `make_routing` make their inputs. Names load when first used, so
-that `import dysharp` is quick.
+Modelled: one MoE layer on the GPUs of one NVLink domain. Not modelled: several nodes, attention, whole models.
+
+| name | does |
+|---|---|
+| `run`, `compare`, `advise` | simulate one system; several on one workload; all that run on a machine today, ranked |
+| `emulate`, `wrap`, `Machine` | send real tensors through a modelled machine: a drawn layer; a Hugging Face block; NumPy arrays |
+| `network`, `compare_network` | latency of a switch against load, flit by flit; the same beside recorded curves |
+| `load_model`, `load_cluster`, `make_routing` | inputs: a packaged name, a file, a distribution |
+| `capture`, `save_trace` | record the routing of a model; write it to a file |
+
+`help(dysharp.run)` lists arguments, units and errors. Results print as a short table; `to_dict()` has all numbers.
+`dysharp.functional.runtime` issues single instructions without a system, for developers of kernels.
+Names load when first used, so that `import dysharp` is quick.
 """
 
 from __future__ import annotations

@@ -22,8 +22,10 @@ BYTES = 256
 
 
 def default_text() -> str:
-    """The pages of this repository."""
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    """The pages of this repository, where this file lies in one."""
+    pages = [page for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))) if page.is_file()]
+    if not pages:
+        raise SystemExit(f"found no pages in {ROOT}, expected --text FILE")
     return "\n\n".join(page.read_text(encoding="utf-8") for page in pages)
 
 

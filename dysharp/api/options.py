@@ -61,7 +61,8 @@ def _in_range(where: str, value: Value, rule: Choice, step: int) -> Value:
     assert isinstance(high, (int, float))
     if number != rule.automatic and (not low <= number <= high or number % step):
         automatic = "" if rule.automatic is None else f", or {rule.automatic} for automatic"
-        raise ConfigError(f"{where}: found {number}, expected {low} to {high} {rule.unit}{automatic}{', an even number' if step == 2 else ''}")
+        span = f"{low} to {high} {rule.unit}" if step == 1 else f"an even number of {rule.unit} from {low} to {high}"
+        raise ConfigError(f"{where}: found {number}, expected {span}{automatic}")
     return number
 
 
