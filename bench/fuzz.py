@@ -52,7 +52,7 @@ def run() -> int:
 def load_slow_modules() -> None:
     """Import and compile before the first fork, so that an input costs milliseconds."""
     import matplotlib.figure  # noqa: F401
-    import rich.progress  # noqa: F401
+    import rich.progress
     import rich.table  # noqa: F401
 
     import dysharp.api

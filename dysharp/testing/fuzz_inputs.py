@@ -31,13 +31,16 @@ WORDS = (
 )  # fmt: skip
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 63, -(1 << 63), 1 << 64, 10**30, 10**310, 10**401)
 FLOATS = (0.0, -0.0, 0.5, -1.5, 1e-9, 1e-320, 1e9, 1e15, 1e308, float("inf"), float("nan"))
-OPTIONS = {
-    "run": ("--gpus", "--tokens", "--layer", "--routing", "--placement", "--direction", "--seed", "--fidelity", "--window", "--set", "--model", "--cluster"),
-    "emulate": ("--gpus", "--tokens", "--hidden", "--expert-hidden", "--experts", "--topk", "--inject", "--order", "--path", "--seed", "--dtype", "--block"),
-    "network": ("--k", "--n", "--vcs", "--buffer", "--packet-flits", "--pattern", "--burst", "--load", "--speedup", "--delays", "--topology", "--curve"),
-    "routing": ("--gpus", "--tokens", "--seed", "--model"),
+OPTIONS: dict[str, list[str]] = {
+    "run": ["gpus", "tokens", "layer", "routing", "placement", "direction", "seed", "fidelity", "window", "set", "model", "cluster"],
+    "emulate": ["gpus", "tokens", "hidden", "expert-hidden", "experts", "topk", "inject", "order", "path", "seed", "dtype", "block"],
+    "network": ["k", "n", "vcs", "buffer", "packet-flits", "pattern", "burst", "load", "speedup", "delays", "topology", "curve", "period", "warm-up", "seed"],
+    "routing": ["gpus", "tokens", "seed", "model"],
 }
-ROUTINGS = ("uniform", "normal:0.1", "powerlaw:1", "lognormal:0.65", "lognormal:0.65:group-limited", "trace:deepseek-v2-lite:layer=3", "counts:x.csv:model=a")
+ROUTINGS = (
+    "uniform", "normal:0.1", "powerlaw:1", "lognormal:0.65", "lognormal:0.65:group-limited", "trace:deepseek-v2-lite:layer=3",
+    "counts:x.csv:model=a",
+)  # fmt: skip
 Draw = random.Random
 
 
@@ -128,15 +131,7 @@ def _toml_value(value: Any) -> str:
         return "[" + ", ".join(map(_toml_value, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
-    return _json(value)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if not isinstance(value, int) or isinstance(value, bool) else _digits(value)
-
-
-def _digits(value: int) -> str:
-    return str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _model_json(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
@@ -191,7 +186,8 @@ def _trace(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
 
 
 def _counts(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
-    rows = [["model", "layer", "expert", "count"], *([draw.choice(WORDS) if draw.random() < 0.02 else "m", "0", str(e), str(e + 1)] for e in range(8))]
+    model = draw.choice(WORDS) if draw.random() < 0.2 else "m"
+    rows = [["model", "layer", "expert", "count"], *([model, "0", str(expert), str(expert + 1)] for expert in range(8))]
     if draw.random() < 0.6:
         rows[draw.randrange(len(rows))][draw.randrange(4)] = str(hostile(draw) if draw.random() < 0.5 else draw.choice(WORDS))[:5000]
     text = "\n".join(",".join(f'"{cell}"' if set(cell) & set(',"\n') else cell for cell in row) for row in rows)
@@ -264,8 +260,8 @@ def _options(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
         "routing": ["routing", draw.choice(ROUTINGS), "--model", "S-8", "--gpus", "4", "--tokens", "4"],
     }[command]
     for _ in range(draw.choice((1, 1, 2))):
-        text = draw.choice((str(draw.choice(NUMBERS)), draw.choice(WORDS), str(draw.choice(FLOATS)), draw.choice(ROUTINGS), f"deepep.n_sm={hostile(draw)}"))
-        args += [draw.choice(OPTIONS[command]), text]
+        number, setting = str(draw.choice((*NUMBERS, *FLOATS))), f"deepep.n_sm={hostile(draw)}"
+        args += [f"--{draw.choice(OPTIONS[command])}", draw.choice((number, number, draw.choice(WORDS), draw.choice(ROUTINGS), setting))]
     return args, {}
 
 
