@@ -14,7 +14,9 @@ import numpy as np
 CANARY = "canary"
 """A file that hostile inputs try to make in the working folder."""
 RUN = ("run", "ideal", "--gpus", "4", "--tokens", "4")
-CONFIG = {"hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "torch_dtype": "bfloat16"}
+CONFIG = {
+    "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "torch_dtype": "bfloat16",
+}  # fmt: skip
 MODEL = {"base": "S-8", "name": "mine", "topk": 2, "hidden": 1024, "routing": "uniform"}
 CLUSTER = {"base": "hw-dgx-h100", "name": "mine", "link_GBps": 450.0, "n_gpus": 8, "link_latency_ns": 500.0, "fp8_TFLOPS": 1979.0}
 MEASUREMENT = {
@@ -31,11 +33,11 @@ WORDS = (
 )  # fmt: skip
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 63, -(1 << 63), 1 << 64, 10**30, 10**310, 10**401)
 FLOATS = (0.0, -0.0, 0.5, -1.5, 1e-9, 1e-320, 1e9, 1e15, 1e308, float("inf"), float("nan"))
-OPTIONS: dict[str, list[str]] = {
-    "run": ["gpus", "tokens", "layer", "routing", "placement", "direction", "seed", "fidelity", "window", "set", "model", "cluster"],
-    "emulate": ["gpus", "tokens", "hidden", "expert-hidden", "experts", "topk", "inject", "order", "path", "seed", "dtype", "block"],
-    "network": ["k", "n", "vcs", "buffer", "packet-flits", "pattern", "burst", "load", "speedup", "delays", "topology", "curve", "period", "warm-up", "seed"],
-    "routing": ["gpus", "tokens", "seed", "model"],
+OPTIONS = {
+    "run": "gpus tokens layer routing placement direction seed fidelity window set model cluster",
+    "emulate": "gpus tokens hidden expert-hidden experts topk inject order path seed dtype block",
+    "network": "k n vcs buffer packet-flits pattern burst load speedup delays topology curve period warm-up seed",
+    "routing": "gpus tokens seed model",
 }
 ROUTINGS = (
     "uniform", "normal:0.1", "powerlaw:1", "lognormal:0.65", "lognormal:0.65:group-limited", "trace:deepseek-v2-lite:layer=3",
@@ -261,7 +263,7 @@ def _options(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
     }[command]
     for _ in range(draw.choice((1, 1, 2))):
         number, setting = str(draw.choice((*NUMBERS, *FLOATS))), f"deepep.n_sm={hostile(draw)}"
-        args += [f"--{draw.choice(OPTIONS[command])}", draw.choice((number, number, draw.choice(WORDS), draw.choice(ROUTINGS), setting))]
+        args += [f"--{draw.choice(OPTIONS[command].split())}", draw.choice((number, number, draw.choice(WORDS), draw.choice(ROUTINGS), setting))]
     return args, {}
 
 

@@ -22,7 +22,9 @@ def trace(path: Path, first: int) -> None:
         np.savez(file, expert=np.array([[[first, 2]]], np.int16), meta=np.array('{"E": 16}'))
 
 
-@pytest.mark.parametrize("routing", ["trace:{}", "trace:{}:layer=0", "{}", "trace:{}:layer=0:window=mixed", "counts:{}:model=a", "counts:{}:layer=0:model=a"])
+@pytest.mark.parametrize(
+    "routing", ["trace:{}", "trace:{}:layer=0", "{}", "trace:{}:layer=0:window=mixed", "counts:{}:model=a", "counts:{}:layer=0:model=a"]
+)
 def test_a_file_that_the_routing_names_is_part_of_the_key(routing: str, tmp_path: Path) -> None:
     file = tmp_path / ("tr.npz" if "counts" not in routing else "cn.csv")
     point, store = replace(POINT, routing=routing.format(file)), Store(tmp_path / "store")
