@@ -131,7 +131,7 @@ def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
 def _compile(progress: Progress | None) -> None:
     """Compile before the first point, so that the speed of that point leaves compilation out."""
     from dysharp.engine.flit.network import measure
-    from dysharp.uarch.kernel import on_compile
+    from dysharp.uarch.compiling import on_compile
 
     with on_compile(lambda: progress(Step("network", 1, 1, "compiling")) if progress else None):
         measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))

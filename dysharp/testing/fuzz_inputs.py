@@ -207,12 +207,14 @@ def _import(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
     else:
         file = io.BytesIO()
         names = draw.choice((("topk_idx", "topk_weights"), ("routed_experts",), ("logical_count",), ("expert_load",)))
-        np.savez(file, **{key: np.array(draw.choice((ids, ids[0], [[0.5, 0.5]], [hostile(draw)])), dtype=None if draw.random() < 0.8 else object)
-                          for key in names})  # fmt: skip
+        content = [draw.choice((ids, ids[0], [[0.5, 0.5]], [draw.choice(NUMBERS[:10])], [draw.choice(WORDS)])) for _ in names]
+        kind = None if draw.random() < 0.8 else object  # an object array is a pickle
+        arrays: dict[str, Any] = {key: np.array(value, dtype=kind) for key, value in zip(names, content, strict=True)}
+        np.savez(file, **arrays)
         name, data = "d.npz", file.getvalue()
     hints = [word for flag in ("--experts", "--topk") if draw.random() < 0.7 for word in (flag, str(draw.choice((4, 2, *NUMBERS))))]
-    kind = draw.choice(("auto", "auto", "vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts"))
-    return ["routing", "import", name, "-o", "out.npz", "--format", kind, *hints], {name: damaged(draw, data)}
+    form = draw.choice(("auto", "auto", "vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts"))
+    return ["routing", "import", name, "-o", "out.npz", "--format", form, *hints], {name: damaged(draw, data)}
 
 
 def _measurements(draw: Draw) -> tuple[list[str], dict[str, bytes]]:

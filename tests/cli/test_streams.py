@@ -18,7 +18,7 @@ from dysharp.experiments import worker
 LIST = f"{sys.executable} -m dysharp list clusters"
 
 
-def shell(command: str) -> "subprocess.CompletedProcess[str]":
+def shell(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
 
 
