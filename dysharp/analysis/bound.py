@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
+from dysharp.errors import SimulationError
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, rows_per_slot, traffic
 
+_MAX_PS = 2.0**63  # of int64
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
@@ -75,7 +77,10 @@ def pool_busy_ps(program: Program) -> I64:
     """`[n_pools]` int64: slot-picoseconds of all COMPUTE and DELAY ops of each pool, waits for memory excluded."""
     ops, took = _of_tasks(program, program.durations)
     pool = program.issuers.pool[program.ops.issuer[ops]]
-    return np.bincount(pool, weights=took, minlength=len(program.pools.node)).astype(np.int64)
+    busy = np.bincount(pool, weights=took, minlength=len(program.pools.node))
+    if busy.max(initial=0) >= _MAX_PS:
+        raise SimulationError(f"SM time of a GPU: found {busy.max() / PS_PER_US:.3g} us, expected less than {_MAX_PS / PS_PER_US:.3g} us")
+    return busy.astype(np.int64)
 
 
 def memory_busy_ps(program: Program) -> F64:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dysharp.api.validation import check_values
 from dysharp.errors import ConfigError, nearest
 from dysharp.files import write_text
 from dysharp.text import table
@@ -77,6 +78,7 @@ def calibrate(
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
     measurements = read_measurements(data)
+    check_values(measurements, str(data))
     if not measurements:
         raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of docs/measurements.md")
     if begun is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dysharp.engine.flit.curves import CurveError, CurveRow
 
 LOADS = "0.1:0.9:0.1"
+MAX_PERIOD, MAX_WARM_UP = 1_000_000, 10_000  # the packets of a period are drawn at once: 1e6 cycles take about 0.1 GB
 STEP = 1 / 128  # width at which the search for saturation ends
 
 
@@ -103,10 +104,13 @@ def network(
     message names the cycle of virtual channels that wait for each other.
     """
     chosen = network_setting(**setting)
+    for name, value, most in (("period", period, MAX_PERIOD), ("warm_up", warm_up, MAX_WARM_UP)):  # before the engine takes memory for them
+        if not 1 <= value <= most:
+            raise ConfigError(f"network: {name}: found {value}, expected 1 to {most}")
     protocol = Protocol(period, warm_up, warm_up + 4 if max_periods is None else max_periods)
     loads = parse_loads(load if isinstance(load, str) else ",".join(str(x) for x in ([load] if isinstance(load, int | float) else load)))
     check_runs(chosen, loads, seed)
-    _compile()
+    _compile(progress)
     done: dict[float, NetworkPoint] = {}
     total = len(loads)
 
@@ -133,11 +137,13 @@ def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
         packet_rate(setting.traffic, load)
 
 
-def _compile() -> None:
+def _compile(progress: Progress | None) -> None:
     """Compile before the first point, so that the speed of that point leaves compilation out."""
     from dysharp.engine.flit.network import measure
+    from dysharp.uarch.compiling import on_compile
 
-    measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
+    with on_compile(lambda: progress(Step("network", 1, 1, "compiling")) if progress else None):
+        measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
 
 
 def _measured(setting: Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
@@ -221,6 +227,6 @@ def compare_network(
         if progress:
             progress(Step("recorded curves", 1, 1, "row", done, total))
 
-    _compile()
+    _compile(progress)
     rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=range(1, seeds + 1) if seeds else None, progress=on_progress)
     return CurveComparison(tuple(rows), tuple(curve_errors(rows)))

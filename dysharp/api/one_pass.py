@@ -55,7 +55,7 @@ def run_pass(
     on_stage("engine", 0, program.n_ops)
     importing = time.perf_counter()
     engine = _engine(request)  # numba loads here and nowhere earlier
-    from dysharp.uarch.kernel import on_compile
+    from dysharp.uarch.compiling import on_compile
 
     import_s = time.perf_counter() - importing
     with on_compile(lambda: on_stage("compiling")):

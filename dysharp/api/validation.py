@@ -15,9 +15,11 @@ from dysharp.files import write_text
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
     from dysharp.measured.classify import Classified, Missing
+    from dysharp.measured.measurements import Measurement
     from dysharp.specs import Cluster
     from dysharp.specs.fitted import Fitted
 
+LEAST_VALUE, MOST_VALUE = 1e-9, 1e15  # of a measured time or rate, in its unit
 PAGE = "docs/measurements.md"
 """Where the columns and keys of a file of measurements are written down."""
 HEAD = """Constants fitted to public measurements; everything else in the formulas is a datasheet value or cited there.
@@ -121,12 +123,24 @@ def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = N
     from dysharp.measured.measurements import read_measurements
 
     measurements = read_measurements(data)
+    check_values(measurements, _name(data))
     if not measurements:
         raise ConfigError(f"{_name(data)}: found a header and no rows, expected rows such as those of {PAGE}")
     own, others = (measurements, []) if cluster is None else measurements_of(measurements, cluster.gpu)
     classified = classify(own)
     elsewhere = tuple(Missing(m, family_of(m), reason, False) for m, reason in others)
     return Classified(classified.parsed, classified.missing + elsewhere)
+
+
+def check_values(measurements: Sequence[Measurement], where: str) -> None:
+    """Raise `ConfigError` for a time or rate so small or large that errors relative to it are no numbers."""
+    from dysharp.measured.measurements import units_of
+    from dysharp.specs.fields import show
+
+    for m in measurements:
+        if units_of(m.metric) and m.value is not None and not LEAST_VALUE <= m.value <= MOST_VALUE:
+            expected = f"expected {LEAST_VALUE:g} to {MOST_VALUE:g}"
+            raise ConfigError(f"{where}: row {show(m.id)}: column value: found {m.value:g} {m.unit}, {expected}")
 
 
 def _nothing(missing: Sequence[Missing]) -> str:

@@ -25,8 +25,8 @@ Update = Callable[[int, int, str], None]
 
 
 def seconds_left(share: float, seconds: float) -> float | None:
-    """Seconds until all is done, if `share` of the work took `seconds`. None: too early to tell."""
-    return seconds * (1 / share - 1) if share >= _KNOWN_AFTER and seconds >= _KNOWN_AFTER_S else None
+    """Seconds until all is done, if `share` of the work took `seconds`. None: too early to tell, or all is done."""
+    return seconds * (1 / share - 1) if _KNOWN_AFTER <= share < 1 and seconds >= _KNOWN_AFTER_S else None
 
 
 def in_words(seconds: float) -> str:

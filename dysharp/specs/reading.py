@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -18,12 +19,13 @@ DATA = Path(__file__).parent / "data"
 MAX_FILE_BYTES = 16 * MiB
 MAX_DIGITS = 300
 """Digits of an integer in a file: a longer one has no `float`, and overflows wherever it meets one."""
+_LONG_INTEGER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 MAX_DEPTH = 100
 """Tables or lists inside each other."""
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular UTF-8 file of at most 16 MiB. Raises `ConfigError` for any other file."""
+    """The text of a regular UTF-8 file of at most 16 MiB, without numbers above `MAX_DIGITS` digits. Raises `ConfigError` for any other file."""
     where = show_path(path)
     try:
         with open_regular(path) as file:
@@ -33,6 +35,9 @@ def read_text(path: Path) -> str:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{where}: cannot be read: {error.strerror or error}") from None
+    if long := _LONG_INTEGER.search(data):
+        line = data.count(b"\n", 0, long.start()) + 1
+        raise ConfigError(f"{where}: line {line}: found a number of more than {MAX_DIGITS} digits, expected at most {MAX_DIGITS} digits")
     return decode(data, where)
 
 

@@ -6,11 +6,13 @@ character on the terminal, a line of garbage, memory beyond the limit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -99,16 +101,21 @@ def _child(main: Callable[[list[str]], object], item: Input, folder: Path) -> No
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115  until the end
         os.chdir(folder / "work")
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 5))
         resource.setrlimit(resource.RLIMIT_AS, (_address_bytes() + 4 * MORE_BYTES, resource.RLIM_INFINITY))  # protects this machine
         signal.alarm(WALL_S)
         main(list(item.args))
+        code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except BaseException:
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
 
 

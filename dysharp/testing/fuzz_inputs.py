@@ -14,7 +14,9 @@ import numpy as np
 CANARY = "canary"
 """A file that hostile inputs try to make in the working folder."""
 RUN = ("run", "ideal", "--gpus", "4", "--tokens", "4")
-CONFIG = {"hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "torch_dtype": "bfloat16"}
+CONFIG = {
+    "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "torch_dtype": "bfloat16",
+}  # fmt: skip
 MODEL = {"base": "S-8", "name": "mine", "topk": 2, "hidden": 1024, "routing": "uniform"}
 CLUSTER = {"base": "hw-dgx-h100", "name": "mine", "link_GBps": 450.0, "n_gpus": 8, "link_latency_ns": 500.0, "fp8_TFLOPS": 1979.0}
 MEASUREMENT = {
@@ -32,12 +34,15 @@ WORDS = (
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 63, -(1 << 63), 1 << 64, 10**30, 10**310, 10**401)
 FLOATS = (0.0, -0.0, 0.5, -1.5, 1e-9, 1e-320, 1e9, 1e15, 1e308, float("inf"), float("nan"))
 OPTIONS = {
-    "run": ("--gpus", "--tokens", "--layer", "--routing", "--placement", "--direction", "--seed", "--fidelity", "--window", "--set", "--model", "--cluster"),
-    "emulate": ("--gpus", "--tokens", "--hidden", "--expert-hidden", "--experts", "--topk", "--inject", "--order", "--path", "--seed", "--dtype", "--block"),
-    "network": ("--k", "--n", "--vcs", "--buffer", "--packet-flits", "--pattern", "--burst", "--load", "--speedup", "--delays", "--topology", "--curve"),
-    "routing": ("--gpus", "--tokens", "--seed", "--model"),
+    "run": "gpus tokens layer routing placement direction seed fidelity window set model cluster",
+    "emulate": "gpus tokens hidden expert-hidden experts topk inject order path seed dtype block",
+    "network": "k n vcs buffer packet-flits pattern burst load speedup delays topology curve period warm-up seed",
+    "routing": "gpus tokens seed model",
 }
-ROUTINGS = ("uniform", "normal:0.1", "powerlaw:1", "lognormal:0.65", "lognormal:0.65:group-limited", "trace:deepseek-v2-lite:layer=3", "counts:x.csv:model=a")
+ROUTINGS = (
+    "uniform", "normal:0.1", "powerlaw:1", "lognormal:0.65", "lognormal:0.65:group-limited", "trace:deepseek-v2-lite:layer=3",
+    "counts:x.csv:model=a",
+)  # fmt: skip
 Draw = random.Random
 
 
@@ -128,15 +133,7 @@ def _toml_value(value: Any) -> str:
         return "[" + ", ".join(map(_toml_value, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
-    return _json(value)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if not isinstance(value, int) or isinstance(value, bool) else _digits(value)
-
-
-def _digits(value: int) -> str:
-    return str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _model_json(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
@@ -191,7 +188,8 @@ def _trace(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
 
 
 def _counts(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
-    rows = [["model", "layer", "expert", "count"], *([draw.choice(WORDS) if draw.random() < 0.02 else "m", "0", str(e), str(e + 1)] for e in range(8))]
+    model = draw.choice(WORDS) if draw.random() < 0.2 else "m"
+    rows = [["model", "layer", "expert", "count"], *([model, "0", str(expert), str(expert + 1)] for expert in range(8))]
     if draw.random() < 0.6:
         rows[draw.randrange(len(rows))][draw.randrange(4)] = str(hostile(draw) if draw.random() < 0.5 else draw.choice(WORDS))[:5000]
     text = "\n".join(",".join(f'"{cell}"' if set(cell) & set(',"\n') else cell for cell in row) for row in rows)
@@ -209,12 +207,14 @@ def _import(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
     else:
         file = io.BytesIO()
         names = draw.choice((("topk_idx", "topk_weights"), ("routed_experts",), ("logical_count",), ("expert_load",)))
-        np.savez(file, **{key: np.array(draw.choice((ids, ids[0], [[0.5, 0.5]], [hostile(draw)])), dtype=None if draw.random() < 0.8 else object)
-                          for key in names})  # fmt: skip
+        content = [draw.choice((ids, ids[0], [[0.5, 0.5]], [draw.choice(NUMBERS[:10])], [draw.choice(WORDS)])) for _ in names]
+        kind = None if draw.random() < 0.8 else object  # an object array is a pickle
+        arrays: dict[str, Any] = {key: np.array(value, dtype=kind) for key, value in zip(names, content, strict=True)}
+        np.savez(file, **arrays)
         name, data = "d.npz", file.getvalue()
     hints = [word for flag in ("--experts", "--topk") if draw.random() < 0.7 for word in (flag, str(draw.choice((4, 2, *NUMBERS))))]
-    kind = draw.choice(("auto", "auto", "vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts"))
-    return ["routing", "import", name, "-o", "out.npz", "--format", kind, *hints], {name: damaged(draw, data)}
+    form = draw.choice(("auto", "auto", "vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts"))
+    return ["routing", "import", name, "-o", "out.npz", "--format", form, *hints], {name: damaged(draw, data)}
 
 
 def _measurements(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
@@ -264,8 +264,8 @@ def _options(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
         "routing": ["routing", draw.choice(ROUTINGS), "--model", "S-8", "--gpus", "4", "--tokens", "4"],
     }[command]
     for _ in range(draw.choice((1, 1, 2))):
-        text = draw.choice((str(draw.choice(NUMBERS)), draw.choice(WORDS), str(draw.choice(FLOATS)), draw.choice(ROUTINGS), f"deepep.n_sm={hostile(draw)}"))
-        args += [draw.choice(OPTIONS[command]), text]
+        number, setting = str(draw.choice((*NUMBERS, *FLOATS))), f"deepep.n_sm={hostile(draw)}"
+        args += [f"--{draw.choice(OPTIONS[command].split())}", draw.choice((number, number, draw.choice(WORDS), draw.choice(ROUTINGS), setting))]
     return args, {}
 
 

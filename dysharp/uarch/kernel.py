@@ -11,14 +11,13 @@ import hashlib
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba import njit
-from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from dysharp.errors import ConfigError
@@ -95,10 +94,12 @@ class _Cache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save the compiled kernel if possible: a full disk must not end the run."""
-        try:
-            super().save_overload(sig, data)
-        except Exception:  # reads the index, which may be damaged, before it writes
-            self._remove()
+        for _ in range(2):  # again when what was in the way is removed
+            try:
+                super().save_overload(sig, data)
+                return
+            except Exception:  # reads the index, which may be damaged, before it writes
+                self._remove()
 
     def _remove(self) -> None:
         """Remove the files of this kernel."""
@@ -116,27 +117,6 @@ def kernel(function: Callable[..., Any]) -> Any:
     with suppress(RuntimeError):  # no folder can be written to
         dispatcher._cache = _Cache(function)
     return dispatcher
-
-
-@contextmanager
-def on_compile(begun: Callable[[], None]) -> Iterator[None]:
-    """Call `begun` once if a kernel is compiled inside this context, when the compilation begins."""
-    listener = _Begun(begun)
-    with event.install_listener("numba:compile", listener):
-        yield
-
-
-class _Begun(event.Listener):
-    def __init__(self, begun: Callable[[], None]) -> None:
-        self._begun, self._called = begun, False
-
-    def on_start(self, event: Any) -> None:
-        if not self._called:
-            self._called = True
-            self._begun()
-
-    def on_end(self, event: Any) -> None:
-        """Nothing: only the begin counts."""
 
 
 # Kernels own no memory: without `_nrt` numba would count references of every array at every call, a quarter of the run time.

@@ -166,8 +166,9 @@ def test_malformed_files_name_line_and_column(write) -> None:  # type: ignore[no
     assert "Expecting value (at line 2, column 5)" in model_error(write('{\n"a":', "config.json"))
     assert "found [1], expected a JSON object" in model_error(write("[1]", "config.json"))
     assert "nested too deeply" in model_error(write("[" * 200_000, "config.json"))
-    assert "malformed JSON" in model_error(write('{"a": ' + "9" * 5000 + "}", "config.json"))
-    assert "a huge int" in model_error(write(MODEL.replace("topk = 2", "topk = 0x" + "f" * 5000)))
+    assert "line 2: found a number of more than 300 digits" in model_error(write('{\n"a": ' + "9" * 301 + "}", "config.json"))
+    assert "found an integer of more than 300 digits" in model_error(write(MODEL.replace("topk = 2", "topk = 0x" + "f" * 5000)))
+    assert "nested deeper than 100" in model_error(write("a." * 1000 + "a = 1"))
     assert "and 80 more" in model_error(write(MODEL + "".join(f"k{i} = 1\n" for i in range(100))))
 
 

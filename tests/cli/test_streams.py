@@ -1,0 +1,81 @@
+"""Closed and full streams, signals, and what a command says while it runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dysharp.api.progress import Step
+from dysharp.cli import progress as progress_module
+from dysharp.cli.progress import COMPILING, in_words, progress_bar, seconds_left
+from dysharp.experiments import worker
+
+LIST = f"{sys.executable} -m dysharp list clusters"
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code", "message"),
+    [
+        ("> /dev/full", 1, "dysharp: error: stdout: cannot be written: No space left on device\n"),
+        (">&-", 2, "dysharp: error: stdout is closed, expected a stream for the result\n"),
+        ("| head -1 > /dev/null; exit ${PIPESTATUS[0]}", (0, 1), ""),
+    ],
+)
+def test_a_stream_that_cannot_be_written(redirect: str, code: int | tuple[int, ...], message: str) -> None:
+    done = shell(f"{LIST} {redirect}")
+    assert done.returncode in (code if isinstance(code, tuple) else (code,))
+    assert done.stderr == message
+
+
+def test_a_result_comes_without_stderr_and_in_any_encoding() -> None:
+    assert "hw-dgx-h100" in shell(f"{LIST} 2>&-").stdout
+    done = shell(f"PYTHONIOENCODING=ascii {sys.executable} -m dysharp routing $'\\xc3\\xa9.npz'")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
+    child = f"import os, sys, time; from {worker.__name__} import end_with; end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    started = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    pid = int(started.stdout.readline())
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    give_up = time.monotonic() + 30
+    while Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < give_up, "the process has outlived its parent"
+        time.sleep(0.05)
+
+
+def test_lines_in_place_of_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 11.0, 12.0, 40.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(clock))
+    with progress_bar() as report:
+        report(Step("deepep", 1, 2, "header", header=("model, GPUs", "routing \x1b[31m")))
+        report(Step("deepep", 1, 2, "plan"))
+        report(Step("deepep", 1, 2, "compiling"))
+        report(Step("deepep", 1, 2, "engine", 50, 100))
+        report(Step("deepep", 1, 2, "engine", 55, 100))
+        report(Step("dysharp", 2, 2, "engine", 60, 100))
+    assert capsys.readouterr().err.splitlines() == [
+        "model, GPUs",
+        "routing \\x1b[31m",
+        COMPILING,
+        "11 s: 50 of 100 ops, deepep (1 of 2) engine, about 33 s left",
+        "40 s: 60 of 100 ops, dysharp (2 of 2) engine, about 10 s left",
+    ]
+
+
+def test_the_time_left() -> None:
+    assert seconds_left(0.25, 30.0) == 90.0
+    assert seconds_left(0.25, 1.0) is seconds_left(0.001, 30.0) is seconds_left(1.0, 30.0) is None
+    assert [in_words(s) for s in (5, 300, 9000)] == ["5 s", "5 min", "2.5 h"]
