@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dysharp.api.formats import KNOB
 from dysharp.api.options import Value, option_choices, options_by_system, split_options
 from dysharp.api.phase import Phase
-from dysharp.api.formats import KNOB
 from dysharp.api.request import Request
 from dysharp.errors import ConfigError
 from dysharp.measured.trust import measured_range

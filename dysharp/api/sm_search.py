@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from dysharp.analysis import Row
 from dysharp.api.candidates import sms_to_try
+from dysharp.api.formats import KNOB
 from dysharp.api.jobs import Job
 from dysharp.api.options import Value
-from dysharp.api.formats import KNOB
 from dysharp.api.prediction import SEARCH_ROWS, AdviceRuns, does_not_grow, extended, leading_sizes
 from dysharp.errors import ConfigError
 from dysharp.systems import System

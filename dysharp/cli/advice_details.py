@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.load import MOST_GPUS, Load
+from dysharp.analysis.surroundings import Surroundings
 from dysharp.api.advice import Advice
 from dysharp.api.answer import PARTS
 from dysharp.api.comparison import cause_names
@@ -39,6 +39,8 @@ def _ranking(done: Advice) -> Block:
         "layer us: layer time in a CUDA graph; eager us: layer time with the launches of the host, where they are known",
         "90 % within: range from the measured errors of the parts; for a fused kernel, of whole layers",
     ]
+    if any(entry.has_eager for entry in done.ranking):
+        lines.append(done.host)
     if done.layers is not None:
         e = done.layers
         lines.append(
@@ -74,8 +76,9 @@ def _ranked(entry: Predicted) -> tuple[str, ...]:
 
 def _parts(done: Advice) -> Block:
     heads = ("system", *(PARTS.get(name, name) for name in done.best.parts_us()), "layer")
-    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in (*done.ranking, *done.unjudged))
-    fused = [(entry.system, parts) for entry in (*done.ranking, *done.unjudged) if (parts := entry.one_kernel_us())]
+    entries = (*done.ranking, *done.unjudged)
+    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in entries)
+    fused = [(entry.system, parts) for entry in entries if (parts := entry.one_kernel_us())]
     lines = (
         *(f"{name} is one kernel: {', '.join(f'{part} {us:.1f} us' for part, us in parts.items())}" for name, parts in fused),
         "the parts add up to the layer time; a wait for another GPU counts as the work of that GPU",

@@ -52,9 +52,9 @@ def cli(ctx: click.Context) -> None:
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
     """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
-    from dysharp.api.packet_time import packet_time
     from dysharp.api.comparison import header_lines
     from dysharp.api.options import parse_set
+    from dysharp.api.packet_time import packet_time
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
     from dysharp.cli.row_text import print_row
@@ -91,8 +91,8 @@ def compare(
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
-    from dysharp.api.packet_time import packet_time
     from dysharp.api.options import parse_set
+    from dysharp.api.packet_time import packet_time
     from dysharp.cli.comparison_text import print_comparison
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar

@@ -80,7 +80,7 @@ def test_row_has_exactly_the_fields() -> None:
 def test_comparison_has_its_fields() -> None:
     done = dysharp.compare(["deepep", "dysharp", "ideal"], **SMALL)
     found = done.to_dict()
-    assert list(found) == ["rows", "baseline", "speedup", "header", "sentence"]
+    assert list(found) == ["rows", "baseline", "baselines", "speedup", "header", "sentence"]
     assert [row["system"] for row in found["rows"]] == list(found["speedup"]) == ["deepep", "dysharp", "ideal"]
     assert found["baseline"] == "deepep"
     assert found["speedup"]["deepep"] == 1.0
