@@ -20,11 +20,13 @@ from dysharp.errors import ConfigError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.specs import Cluster, Model
-from dysharp.systems import get_system
+from dysharp.systems import System, get_system
 
 WHOLE_ROWS = 300_000
 """(token, expert) rows up to which all tokens of a layer are simulated. `LEADING_ROWS`: rows of the leading tokens of a larger layer."""
 LEADING_ROWS = 75_000
+EVERYWHERE = ("allgather", "ring")
+"""Traffic of systems that send every token to every GPU."""
 STEP_SHARE, GROWTH = 0.1, 1.1
 """An operator with more than this share of the layer must take this many times as long when the leading tokens double."""
 SEARCH_ROWS = 20_000
@@ -147,12 +149,17 @@ def extended(before: Row, row: Row, tokens: int, value: Callable[[Row], float]) 
     return value(row) + (tokens - row.tokens_per_gpu) * per_token
 
 
-def leading_sizes(request: Request, most_rows: int) -> tuple[int, ...]:
-    """Numbers of leading tokens that stand for a layer: a quarter, half and all of them; () = all tokens fit `most_rows`."""
-    each = request.cluster.n_gpus * request.model.topk
-    if request.tokens * each <= max(most_rows, WHOLE_ROWS if most_rows == LEADING_ROWS else 0):
+def leading_sizes(system: System, request: Request, most_rows: int, whole_rows: int) -> tuple[int, ...]:
+    """Numbers of leading tokens per GPU that stand for a layer: a quarter, half and all of them.
+
+    All of them have at most `most_rows` rows, but are 32 tokens at least. (): the layer has at most `whole_rows` rows.
+    A system that sends every token to every GPU has a row for each GPU.
+    """
+    copies = request.cluster.n_gpus if system.traffic in EVERYWHERE else request.model.topk
+    each = request.cluster.n_gpus * copies
+    if request.tokens * each <= whole_rows:
         return ()
-    n = 16
+    n = 32
     while 2 * n * each <= most_rows:
         n *= 2
     return (n // 4, n // 2, n) if n < request.tokens else ()
@@ -180,7 +187,7 @@ class AdviceRuns:
     def job(self, name: str, given: Mapping[str, Value], workload: Workload | None = None) -> Job:
         """A run of the system `name` with the options `given`: all tokens, or leading tokens of a large layer."""
         workload = workload or self.workload()
-        return Job(name, given, workload, leading_sizes(workload.request, LEADING_ROWS))
+        return Job(name, given, workload, leading_sizes(get_system(name), workload.request, LEADING_ROWS, WHOLE_ROWS))
 
     def rows(self, jobs: Sequence[Job]) -> list[tuple[Row, ...] | ConfigError]:
         """The Rows of each job."""
