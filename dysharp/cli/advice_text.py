@@ -13,6 +13,7 @@ from dysharp.api.prediction import Predicted
 from dysharp.api.warnings import grouped
 from dysharp.api.what_if import WhatIf
 from dysharp.cli.output import WIDTH
+from dysharp.systems import get_system
 
 MOST_LINES = 40
 MORE = "More: --details (SM counts, critical paths, load, what each change assumes), --markdown, --json"
@@ -117,7 +118,8 @@ def _what_ifs(done: Advice) -> list[str]:
 
 def _changed(entry: WhatIf) -> tuple[str, ...]:
     change = percent(entry.difference_us / entry.best_us)
-    return (entry.change, f"{entry.predicted.time_us:.0f}", f"{entry.difference_us:+.0f}", change, _note(entry))
+    difference = "0" if abs(entry.difference_us) < 0.5 else f"{entry.difference_us:+.0f}"
+    return (entry.change, f"{entry.predicted.time_us:.0f}", difference, change, _note(entry))
 
 
 def _left_last(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -127,9 +129,12 @@ def _left_last(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 
 
 def _note(entry: WhatIf) -> str:
-    if entry.predicted.row.form == "paper":
-        return "no software cost is charged"
-    return entry.note
+    system = get_system(entry.predicted.system)
+    if entry.predicted.row.form == "real":
+        return entry.note
+    if system.bound:
+        return "a bound, not a system"
+    return "no software cost is charged" if system.today else "not on the market; no software cost is charged"
 
 
 def _warning_lines(done: Advice, room: int) -> list[str]:

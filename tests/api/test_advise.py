@@ -135,6 +135,7 @@ def test_one_kernel_has_gemms_copies_and_waits() -> None:
     assert list(parts) == ["GEMMs", "copies", "waits"]
     assert sum(parts.values()) == pytest.approx(best.time_us)
     assert min(parts.values()) > 0
+    assert parts["GEMMs"] == pytest.approx(best.row.bound_us), "the weights of 32 experts come from memory"
     assert best.eager_us is None
 
 

@@ -52,16 +52,13 @@ def test_the_cheap_answer_is_current() -> None:
 
 
 def _write() -> None:
-    def printed(block: re.Match[str]) -> str:
-        done = subprocess.run([sys.executable, "-m", "dysharp", *shlex.split(block[1])], capture_output=True, text=True, check=True)
-        return f"```\n$ dysharp {block[1]}\n{done.stdout}```"
-
-    wanted = sys.argv[1:]
-    text = PAGE.read_text()
-    for block in list(BLOCK.finditer(text)):
-        if not wanted or any(word in block[1] for word in wanted):
-            text = text.replace(block[0], printed(block))
-    PAGE.write_text(text)
+    """Run the commands that contain one of the arguments, or all, and replace each output as soon as it is there."""
+    wanted = sys.argv[1:] or [""]
+    for command, _ in blocks():
+        if any(word in command for word in wanted):
+            done = subprocess.run([sys.executable, "-m", "dysharp", *shlex.split(command)], capture_output=True, text=True, check=True)
+            page = re.sub(rf"^```\n\$ dysharp {re.escape(command)}\n(?:.*\n)*?```$", lambda _: "@@", PAGE.read_text(), flags=re.MULTILINE)
+            PAGE.write_text(page.replace("@@", f"```\n$ dysharp {command}\n{done.stdout}```"))
 
 
 if __name__ == "__main__":
