@@ -13,7 +13,8 @@ import dysharp as ds
 from dysharp.analysis.load import load_of
 from dysharp.analysis.surroundings import around, host_line
 from dysharp.api.advice import Advice
-from dysharp.api.answer import percent, resource_words
+from dysharp.api.answer import percent
+from dysharp.api.formats import resource_words
 from dysharp.api.prediction import does_not_grow
 from dysharp.api.sm_search import edge_of, fewest_near_best
 from dysharp.errors import ConfigError

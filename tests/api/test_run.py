@@ -12,6 +12,7 @@ import pytest
 import dysharp
 from dysharp.api import Step
 from dysharp.api import memory as memory_module
+from dysharp.api.formats import resource_words
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_model
 
@@ -189,7 +190,7 @@ def test_sentence_is_about_the_best_system_one_could_build() -> None:
     real = min((row for row in done.rows if row.system != "ideal"), key=lambda row: row.time_us)
     assert done.sentence.startswith(f"Fastest is {real.system} ({real.time_us:.1f} us")
     assert done.sentence.count(". ") == 2
-    assert f"{real.bound_resource}, which alone needs {real.bound_us:.1f} us" in done.sentence
+    assert f"{resource_words(real.bound_resource)}, which alone needs {real.bound_us:.1f} us" in done.sentence
     assert "limited by" in done.sentence
 
 
