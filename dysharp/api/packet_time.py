@@ -13,7 +13,7 @@ from dysharp.systems import System, get_system
 from dysharp.workload import Routing, traffic
 
 PACKET_US, PACKET_US_PER_GPU = 1.2, 0.07
-"""Wall time of one packet of payload on one link, fitted to ten runs of five systems on 4 to 72 GPUs (0.9 to 6.5 us; see `bench/README.md`)."""
+"""Wall time of one packet of payload on one link, fitted to ten runs of five systems on 4 to 72 GPUs: 0.9 to 6.5 us."""
 OFF_BY = 2
 """The ten runs took between half and twice the estimate."""
 

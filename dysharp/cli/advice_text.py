@@ -134,7 +134,7 @@ def _note(entry: WhatIf) -> str:
         return entry.note
     if system.bound:
         return "a bound, not a system"
-    return "no software cost is charged" if system.today else "not on the market; no software cost is charged"
+    return "no software cost is charged" if system.today else "not on the market; no software cost"
 
 
 def _warning_lines(done: Advice, room: int) -> list[str]:

@@ -112,7 +112,8 @@ def test_both_is_forward_and_then_backward_on_its_layout() -> None:
 PACKET: dict[str, Any] = {"gpus": 4, "fidelity": "packet", "routing": "uniform", "model": "S-8"}
 
 
-def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole() -> None:
+def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dysharp.api.window.REFUSED", 1e9)  # so few tokens are refused otherwise (test_window_refusal.py)
     row = dysharp.run("deepep", tokens=96, window=32, **PACKET)
     times = [dysharp.run("deepep", tokens=96, window=n, **PACKET).time_us for n in (16, 8)]
     half, quarter = times
@@ -139,7 +140,8 @@ def test_a_window_is_near_the_whole() -> None:
     assert whole.layer_us == whole.time_us
 
 
-def test_comparisons_of_windows_are_about_the_whole() -> None:
+def test_comparisons_of_windows_are_about_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dysharp.api.window.REFUSED", 1e9)
     done = dysharp.compare(["deepep", "dysharp"], tokens=64, window=16, **PACKET)
     assert done.speedup["dysharp"] == done.rows[0].window["time_us"] / done.rows[1].window["time_us"]
 
