@@ -154,9 +154,10 @@ def _what_ifs(done: Advice) -> Block:
 
 
 def print_details(done: Advice) -> None:
-    """Tables on stdout."""
+    """The whole header and all tables, on stdout."""
     from dysharp.cli.output import console, plain_table, print_lines
 
+    print_lines(["", *done.header])
     for block in blocks_of(done):
         console().print(f"\n{block.title}", style="bold", markup=False)
         console().print(plain_table(block.heads, block.rows, left=block.left))
