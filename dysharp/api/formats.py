@@ -41,6 +41,5 @@ def weights_of(system: str, options: Mapping[str, Any]) -> str:
 
 
 def resource_words(resource: str) -> str:
-    """ "gpu[3].memory" as "the memory of GPU 3"; a name of another form as it is."""
-    found = re.fullmatch(r"gpu\[(\d+)\]\.(\w+)", resource)
-    return _RESOURCES[found[2]].format(found[1]) if found and found[2] in _RESOURCES else resource
+    """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names as they are."""
+    return re.sub(rf"gpu\[(\d+)\]\.({'|'.join(_RESOURCES)})\b", lambda found: _RESOURCES[found[2]].format(found[1]), resource)

@@ -143,6 +143,7 @@ def test_one_kernel_has_gemms_copies_and_waits() -> None:
 def test_resources_are_words() -> None:
     assert resource_words("gpu[3].memory") == "the memory of GPU 3"
     assert resource_words("none") == "none"
+    assert resource_words("gpu[0].up (forward) and gpu[1].sm (backward)") == "the up link of GPU 0 (forward) and the SMs of GPU 1 (backward)"
     assert [percent(share) for share in (0.004, -0.07, 0.73, 0.006)] == ["no change", "-7 %", "+73 %", "+0.6 %"]
 
 @pytest.mark.parametrize(
