@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
+from dysharp.analysis.surroundings import host_line
 from dysharp.api.answer import answer_lines
 from dysharp.api.candidates import candidates, options_to_run
 from dysharp.api.header import header_of
@@ -34,6 +35,7 @@ class Advice:
     what_if     one change each, compared with `best`
     header      lines that say what the numbers rest on
     layers      errors of whole eager layers like this one on this GPU (`trust.FamilyErrors`), a check of the sum; None without measurements
+    host        line that says whose host launches the eager layers
     """
 
     ranking: tuple[Predicted, ...]
@@ -43,6 +45,7 @@ class Advice:
     what_if: tuple[WhatIf, ...]
     header: tuple[str, ...]
     layers: Mapping[str, Any] | None
+    host: str
 
     @property
     def best(self) -> Predicted:
@@ -141,6 +144,7 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
         what_if=what_ifs(runs, best),
         header=(*header_of(workload, phase=chosen_phase), *(f"warning: {text}" for text in runs.memory_warning)),
         layers=None if layers is None else dataclasses.asdict(layers),
+        host=host_line(asked.cluster),
     )
 
 

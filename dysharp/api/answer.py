@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from dysharp.api.formats import KNOB
+from dysharp.api.formats import KNOB, resource_words
 from dysharp.api.prediction import Predicted
 from dysharp.api.what_if import WhatIf
 from dysharp.systems import get_system
@@ -14,15 +13,6 @@ PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "aro
 """Parts of `Predicted.parts_us` that are printed under another name."""
 SMALL = 0.005
 """A change of the layer time below this share is printed as none."""
-_RESOURCES = {
-    "up": "the up link of GPU {}",
-    "down": "the down link of GPU {}",
-    "memory": "the memory of GPU {}",
-    "sm": "the SMs of GPU {}",
-    "sms": "the SMs of GPU {}",
-}
-
-
 def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf]) -> tuple[str, str, str]:
     """(what to run, what limits it, what would help)."""
     return _run_line(best, ties), _limit_line(best, changes), _help_line(best, changes)
@@ -36,12 +26,6 @@ def settings_of(entry: Predicted) -> str:
     if entry.edge:
         why += f"; the {entry.edge} that was measured"
     return f"{entry.formats} ({why})"
-
-
-def resource_words(resource: str) -> str:
-    """ "gpu[3].memory" as "the memory of GPU 3"; a name of another form as it is."""
-    found = re.fullmatch(r"gpu\[(\d+)\]\.(\w+)", resource)
-    return _RESOURCES[found[2]].format(found[1]) if found and found[2] in _RESOURCES else resource
 
 
 def percent(share: float) -> str:
@@ -72,7 +56,7 @@ def _limit_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
     shares = fused or {PARTS.get(name, name): us for name, us in best.parts_us().items()}
     parts = ", ".join(f"{name} {us / best.time_us:.0%}".replace("%", " %") for name, us in sorted(shares.items(), key=lambda part: -part[1]))
     row = best.row
-    busy = f"{resource_words(row.bound_resource)}, the busiest resource, works for {row.bound_us / row.time_us:.0%} of the layer".replace("%", " %")
+    busy = f"busiest: {resource_words(row.bound_resource)} ({row.bound_us / row.time_us:.0%})".replace("%", " %")
     free = next((entry.predicted.time_us for entry in changes if get_system(entry.predicted.system).bound), None)
     least = "" if free is None else f" Free communication would leave {free:.0f} us."
     return f"Limit: {parts} of the layer; {busy}.{least}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
+from dysharp.api.formats import resource_words
 from dysharp.api.point import simulate
 from dysharp.api.request import Request, RequestArgs, make_request, takes
 from dysharp.api.warnings import grouped
@@ -159,7 +160,7 @@ def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
     share = best.bound_us / best.time_us
     limit = "limited by" if share >= _SATURATED else "limited by no single resource; the busiest is"
     return (
-        f"Fastest is {best.system} ({best.time_us:.1f} us{versus}), {limit} {best.bound_resource}, which alone needs "
+        f"Fastest is {best.system} ({best.time_us:.1f} us{versus}), {limit} {resource_words(best.bound_resource)}, which alone needs "
         f"{best.bound_us:.1f} us ({share:.0%} of the time). Its critical path is {' and '.join(shares)}. "
         f"No system can take less than {best.workload_bound_us:.1f} us on this workload."
     )

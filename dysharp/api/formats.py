@@ -1,7 +1,8 @@
-"""The settings of a system as one line: formats of rows and weights, SMs of communication."""
+"""Settings of a system and names of resources as words."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,13 @@ from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS,
 
 KNOB = "n_sm"
 """The option with the number of SMs of communication kernels."""
+_RESOURCES = {
+    "up": "the up link of GPU {}",
+    "down": "the down link of GPU {}",
+    "memory": "the memory of GPU {}",
+    "sm": "the SMs of GPU {}",
+    "sms": "the SMs of GPU {}",
+}
 
 
 def formats_of(system: str, options: Mapping[str, Any], model: Model) -> str:
@@ -30,3 +38,8 @@ def formats_of(system: str, options: Mapping[str, Any], model: Model) -> str:
 def weights_of(system: str, options: Mapping[str, Any]) -> str:
     """The printed format of the weights; "" = the type of the model's GEMMs."""
     return format_of(f"{system}.weights", options.get("weights", "model"), WEIGHT_FORMATS).printed
+
+
+def resource_words(resource: str) -> str:
+    """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names as they are."""
+    return re.sub(rf"gpu\[(\d+)\]\.({'|'.join(_RESOURCES)})\b", lambda found: _RESOURCES[found[2]].format(found[1]), resource)

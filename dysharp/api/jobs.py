@@ -19,7 +19,7 @@ from dysharp.errors import ConfigError
 from dysharp.measured.program_times import end_with_parent
 from dysharp.systems import get_system
 
-POOL_ROWS = 600_000
+POOL_ROWS = 300_000
 """Useful rows of all jobs together from which processes pay."""
 MOST_PROCESSES = 4
 OnDone = Callable[[str, int, int], None]

@@ -76,8 +76,8 @@ def _number(where: str, value: Value, kind: type) -> int | float:
 
 
 def shipped(system: System, model: Model, cluster: Cluster) -> dict[str, Value]:
-    """The options with which a system is usually run for such a model on an hw cluster; {} on other clusters."""
-    if system.ships is None or cluster.family != "hw":
+    """The options with which a system is usually run for such a model on an hw cluster; {} where no released kernel runs it."""
+    if system.ships is None or cluster.family != "hw" or system.ships.why_not(model, cluster):
         return {}
     return dict(system.ships.formats.get(model.gemm_dtype, {}))
 

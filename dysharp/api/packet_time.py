@@ -13,7 +13,7 @@ from dysharp.systems import System, get_system
 from dysharp.workload import Routing, traffic
 
 PACKET_US, PACKET_US_PER_GPU = 1.2, 0.07
-"""Wall time of one packet of payload on one link, fitted to ten runs of five systems on 4 to 72 GPUs (0.9 to 6.5 us; see `bench/README.md`)."""
+"""Wall time of one packet of payload on one link, fitted to ten runs of five systems on 4 to 72 GPUs: 0.9 to 6.5 us."""
 OFF_BY = 2
 """The ten runs took between half and twice the estimate."""
 
@@ -33,8 +33,8 @@ def packet_time(systems: Sequence[str], **request: Unpack[RequestArgs]) -> str:
     routing = make_workload(asked).routing
     share = 1.0 if asked.window is None else 1.75 * asked.window / asked.tokens  # leading tokens run with half and a quarter of them, too
     passes = 2 if asked.direction == "both" else 1
-    packets = sum(share * passes * _packets(system, options_of(system, given[name]), routing, asked.model.row_bytes) for name, system in chosen.items())
-    return estimate_line(packets, asked.cluster.n_gpus)
+    one_pass = sum(_packets(system, options_of(system, given[name]), routing, asked.model.row_bytes) for name, system in chosen.items())
+    return estimate_line(share * passes * one_pass, asked.cluster.n_gpus)
 
 
 def estimate_line(packets: float, gpus: int) -> str:

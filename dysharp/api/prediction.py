@@ -20,11 +20,14 @@ from dysharp.errors import ConfigError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.specs import Cluster, Model
-from dysharp.systems import get_system
+from dysharp.systems import System, all_systems, get_system
+from dysharp.systems.registry import FUSED_GEMMS
 
 WHOLE_ROWS = 300_000
 """(token, expert) rows up to which all tokens of a layer are simulated. `LEADING_ROWS`: rows of the leading tokens of a larger layer."""
 LEADING_ROWS = 75_000
+EVERYWHERE = ("allgather", "ring")
+"""Traffic of systems that send every token to every GPU."""
 STEP_SHARE, GROWTH = 0.1, 1.1
 """An operator with more than this share of the layer must take this many times as long when the leading tokens double."""
 SEARCH_ROWS = 20_000
@@ -37,6 +40,7 @@ class Predicted:
 
     row        the simulated Row; of the leading tokens where `before` is not None
     before     the Row of half the leading tokens; None: `row` has all tokens
+    growth     time of the GEMMs of all tokens over that of the leading tokens, where GEMMs run alone; None: they grow along the line
     tokens     tokens per GPU of the layer
     formats    formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs"
     typical    median relative error, as a fraction of `time_us`; None without measurements
@@ -50,6 +54,7 @@ class Predicted:
 
     row: Row
     before: Row | None
+    growth: float | None
     tokens: int
     formats: str
     typical: float | None
@@ -68,12 +73,12 @@ class Predicted:
     @property
     def time_us(self) -> float:
         """Layer time in a CUDA graph."""
-        return self._whole(lambda row: row.time_us)
+        return self._whole(lambda row: row.time_us - self._alone(row)) + self._gemms_us()
 
     @property
     def eager_us(self) -> float | None:
         """Layer time with the launches of the host; None where no eager layer of the system was measured."""
-        return self._whole(lambda row: row.eager_us) if self.has_eager else None
+        return self.time_us + self.around.host_us if self.has_eager else None
 
     @property
     def around(self) -> Surroundings:
@@ -84,18 +89,18 @@ class Predicted:
     def parts_us(self) -> dict[str, float]:
         """The critical path by operator, and the surroundings; the sum is `time_us`."""
         path = {name: self._whole(lambda row, name=name: row.path_us[name]) for name in self.row.path_us}  # type: ignore[misc]
-        gemms = path["gemm1"] + path["gemm2"]
+        gemms = path["gemm1"] + path["gemm2"] if self.growth is None else self._gemms_us()
         return {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"], "around": self.around.device_us}
 
     def one_kernel_us(self) -> dict[str, float] | None:
         """Where one kernel is the whole layer: its GEMMs, its copies, and waits; the sum is `time_us`. None for other systems.
 
-        GEMMs: busy time of the SMs of the busiest GPU. Copies: busy time of the busiest link. Waits: the least time
-        with neither.
+        GEMMs: busy time of the SMs of the busiest GPU, or of its memory where that is longer. Copies: busy time of the
+        busiest link. Waits: the least time with neither.
         """
         if not get_system(self.system).is_one_kernel(self.row.options):
             return None
-        gemms = self._whole(lambda row: row.utilization["sm_max"] * row.simulated_us)
+        gemms = self._whole(_gemm_busy_us)
         copies = self._whole(lambda row: max(row.utilization["up_max"], row.utilization["down_max"]) * row.simulated_us)
         return {"GEMMs": gemms, "copies": copies, "waits": max(0.0, self.time_us - gemms - copies)}
 
@@ -134,6 +139,13 @@ class Predicted:
             "warnings": list(self.warnings),
         }
 
+    def _alone(self, row: Row) -> float:
+        """Time of GEMMs that run alone; 0 where they grow along the line."""
+        return 0.0 if self.growth is None else gemms_us(row)
+
+    def _gemms_us(self) -> float:
+        return self._alone(self.row) * (self.growth or 0.0)
+
     def _whole(self, value: Callable[[Row], float]) -> float:
         """`value` for all tokens: each further token adds what the second half of the leading tokens added."""
         return value(self.row) if self.before is None else extended(self.before, self.row, self.tokens, value)
@@ -144,18 +156,34 @@ def eager_is_known(row: Row) -> bool:
     return row.form == "real" and bool(row.surroundings_us) and "sum" in judges_of(row.system)
 
 
+def _gemm_busy_us(row: Row) -> float:
+    """Time for which GEMMs keep the SMs of the busiest GPU busy, or its memory where that is longer."""
+    sms = row.utilization["sm_max"] * row.simulated_us
+    return max(sms, row.bound_us) if row.bound_resource.endswith(".memory") else sms
+
+
+def gemms_us(row: Row) -> float:
+    """Time of the GEMMs on the critical path."""
+    return row.path_us["gemm1"] + row.path_us["gemm2"]
+
+
 def extended(before: Row, row: Row, tokens: int, value: Callable[[Row], float]) -> float:
     """`value` of a layer with `tokens` tokens per GPU, by the line through two Rows with fewer tokens."""
     per_token = (value(row) - value(before)) / (row.tokens_per_gpu - before.tokens_per_gpu)
     return value(row) + (tokens - row.tokens_per_gpu) * per_token
 
 
-def leading_sizes(request: Request, most_rows: int) -> tuple[int, ...]:
-    """Numbers of leading tokens that stand for a layer: a quarter, half and all of them; () = all tokens fit `most_rows`."""
-    each = request.cluster.n_gpus * request.model.topk
-    if request.tokens * each <= max(most_rows, WHOLE_ROWS if most_rows == LEADING_ROWS else 0):
+def leading_sizes(system: System, request: Request, most_rows: int, whole_rows: int) -> tuple[int, ...]:
+    """Numbers of leading tokens per GPU that stand for a layer: a quarter, half and all of them.
+
+    All of them have at most `most_rows` rows, but are 32 tokens at least. (): the layer has at most `whole_rows` rows.
+    A system that sends every token to every GPU has a row for each GPU.
+    """
+    copies = request.cluster.n_gpus if system.traffic in EVERYWHERE else request.model.topk
+    each = request.cluster.n_gpus * copies
+    if request.tokens * each <= whole_rows or system.traffic == "none":
         return ()
-    n = 16
+    n = 32
     while 2 * n * each <= most_rows:
         n *= 2
     return (n // 4, n // 2, n) if n < request.tokens else ()
@@ -183,7 +211,7 @@ class AdviceRuns:
     def job(self, name: str, given: Mapping[str, Value], workload: Workload | None = None) -> Job:
         """A run of the system `name` with the options `given`: all tokens, or leading tokens of a large layer."""
         workload = workload or self.workload()
-        return Job(name, given, workload, leading_sizes(workload.request, LEADING_ROWS))
+        return Job(name, given, workload, leading_sizes(get_system(name), workload.request, LEADING_ROWS, WHOLE_ROWS))
 
     def rows(self, jobs: Sequence[Job]) -> list[tuple[Row, ...] | ConfigError]:
         """The Rows of each job."""
@@ -197,20 +225,37 @@ class AdviceRuns:
     def predict(self, jobs: Sequence[Job]) -> list[Predicted | ConfigError]:
         """The prediction of each job, or the error with which it is refused."""
         done: list[Predicted | ConfigError] = []
+        growth = self._growth(jobs)
         for job, rows in zip(jobs, self.rows(jobs), strict=True):
             if not isinstance(rows, ConfigError) and len(rows) > 1 and (operator := does_not_grow(*rows[-2:])):
                 tokens = " and ".join(str(row.tokens_per_gpu) for row in rows[-2:])
                 done.append(ConfigError(f"no estimate from few tokens: {operator} takes as long for {tokens} tokens; `dysharp run` has all"))
             else:
-                done.append(rows if isinstance(rows, ConfigError) else self._predicted(job, rows))
+                done.append(rows if isinstance(rows, ConfigError) else self._predicted(job, rows, growth.get(_gemm_key(job))))
         return done
 
-    def _predicted(self, job: Job, rows: tuple[Row, ...]) -> Predicted:
+    def _growth(self, jobs: Sequence[Job]) -> dict[GemmKey, float]:
+        """{GEMMs of a workload: their time for all tokens over that for the leading tokens}, from the bound without transfers.
+
+        Few tokens read the weights from memory, many are bound by tensor cores, so GEMMs do not grow along a line. One
+        kernel that is the whole layer overlaps GEMMs and copies, so it is left out.
+        """
+        bound = next(s for s in all_systems().values() if s.bound and s.gemm_variants)
+        given = {"gemms": next(word for word in bound.gemm_variants if word != FUSED_GEMMS)}
+        wanted = {_gemm_key(job): job for job in jobs if job.sizes and not get_system(job.system).is_one_kernel(job.given)}
+        sizes: list[tuple[int, ...]] = [(key[-1],) for key in wanted] + [() for _ in wanted]
+        twice = [*wanted.values(), *wanted.values()]
+        rows = self.rows([Job(bound.name, given, job.workload, size) for job, size in zip(twice, sizes, strict=True)])
+        few, all_tokens = rows[: len(wanted)], rows[len(wanted) :]
+        both = zip(wanted, few, all_tokens, strict=True)
+        return {key: gemms_us(b[0]) / gemms_us(a[0]) for key, a, b in both if not isinstance(a, ConfigError) and not isinstance(b, ConfigError)}
+
+    def _predicted(self, job: Job, rows: tuple[Row, ...], growth: float | None) -> Predicted:
         workload, row = job.workload, rows[-1]
         request, before = workload.request, rows[-2] if len(rows) > 1 else None
         shares = {name: us / row.time_us for name, us in row.path_us.items()} | {"surroundings": 1 - row.simulated_us / row.time_us}
         asked = PredictionScope(row.system, request.model, request.cluster, request.tokens, request.direction, row.options, workload.routing)
-        trust, unsettled = trust_of(asked, shares), _unsettled(rows, request.tokens)
+        trust, unsettled = trust_of(asked, shares), _unsettled(rows, request.tokens, growth)
         memory = () if self.memory_warning else memory_warning(request.model, request.cluster, workload.routing)
         few = dataclasses.replace(asked, tokens=row.tokens_per_gpu)
         own = [text for text in row.warnings if text not in warnings_of(few)]
@@ -218,6 +263,7 @@ class AdviceRuns:
         return Predicted(
             row=row,
             before=before,
+            growth=growth,
             tokens=request.tokens,
             formats=formats_of(row.system, row.options, request.model),
             typical=None if trust.typical is None else trust.typical + unsettled,
@@ -240,12 +286,25 @@ def does_not_grow(before: Row, row: Row) -> str:
     return ""
 
 
-def _unsettled(rows: tuple[Row, ...], tokens: int) -> float:
-    """How far the estimates from all leading tokens and from half of them are apart, as a fraction; 0 where all tokens were simulated."""
+GemmKey = tuple[str, int, int, int]
+"""What decides about the GEMMs of a workload: placement, GPUs, rate of memory, leading tokens."""
+
+
+def _gemm_key(job: Job) -> GemmKey:
+    request = job.workload.request
+    fused = get_system(job.system).is_one_kernel(job.given)
+    return (request.placement, request.cluster.n_gpus, request.cluster.hbm_bytes_per_us, -1 if fused or not job.sizes else job.sizes[-1])
+
+
+def _unsettled(rows: tuple[Row, ...], tokens: int, growth: float | None) -> float:
+    """How far the estimates from all leading tokens and from half of them are apart, as a fraction; 0 where all tokens were simulated.
+
+    GEMMs that run alone are not part of it.
+    """
     if len(rows) < 3:
         return 0.0
-    early, late = (extended(a, b, tokens, lambda row: row.time_us) for a, b in (rows[-3:-1], rows[-2:]))
-    return abs(early / late - 1)
+    early, late = (extended(a, b, tokens, lambda row: row.time_us - (0.0 if growth is None else gemms_us(row))) for a, b in (rows[-3:-1], rows[-2:]))
+    return abs(early - late) / (late + (growth or 0.0) * gemms_us(rows[-1]))
 
 
 def _numerics_warning(row: Row, model: Model) -> tuple[str, ...]:

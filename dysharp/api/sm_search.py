@@ -33,9 +33,9 @@ def search_sms(runs: AdviceRuns, systems: Mapping[str, System], options: Mapping
     Large layers are compared by their leading tokens. A system that is refused is left out, and one whose leading tokens do not tell.
     """
     asked = {name: sms_to_try(system, runs.request) for name, system in systems.items() if KNOB not in options[name]}
-    sizes = leading_sizes(runs.request, SEARCH_ROWS)[1:]
+    sizes = {name: leading_sizes(systems[name], runs.request, SEARCH_ROWS, SEARCH_ROWS)[1:] for name in asked}
     keys = [(name, n) for name, numbers in asked.items() for n in numbers]
-    rows = runs.rows([Job(name, {**options[name], KNOB: n}, runs.workload(), sizes) for name, n in keys])
+    rows = runs.rows([Job(name, {**options[name], KNOB: n}, runs.workload(), sizes[name]) for name, n in keys])
     times: dict[str, dict[int, float]] = {}
     unknown: set[str] = set()
     for (name, n), found in zip(keys, rows, strict=True):

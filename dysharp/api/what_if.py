@@ -31,15 +31,24 @@ class Trial(NamedTuple):
 class WhatIf:
     """A prediction after one change, compared with the best system at the same tokens per GPU.
 
-    `note`: what changes besides, in a few words. `speedup`: layer time of the best system over `predicted`. `difference_us`: `predicted` minus the best.
+    `note`: what changes besides, in a few words. `best_us`: layer time of the best system.
     """
 
     change: str
     assumes: str
     predicted: Predicted
-    speedup: float
-    difference_us: float
+    best_us: float
     note: str = ""
+
+    @property
+    def speedup(self) -> float:
+        """Layer time of the best system over `predicted`."""
+        return self.best_us / self.predicted.time_us
+
+    @property
+    def difference_us(self) -> float:
+        """`predicted` minus the layer time of the best system."""
+        return self.predicted.time_us - self.best_us
 
     @property
     def short(self) -> str:
@@ -49,8 +58,8 @@ class WhatIf:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         row = self.predicted.row
-        own = {"change": self.change, "assumes": self.assumes, "speedup": self.speedup, "difference_us": self.difference_us, "cluster": row.cluster, "gpus": row.gpus}
-        return own | self.predicted.to_dict()
+        own = {"change": self.change, "assumes": self.assumes, "speedup": self.speedup, "difference_us": self.difference_us}
+        return own | {"cluster": row.cluster, "gpus": row.gpus} | self.predicted.to_dict()
 
 
 def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
@@ -61,7 +70,7 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
             continue
         dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
         free = f"; its paper form does not charge: {dropped}" if dropped else ""
-        done.append(WhatIf(trial.name, trial.assumes + free, predicted, best.time_us / predicted.time_us, predicted.time_us - best.time_us, trial.note))
+        done.append(WhatIf(trial.name, trial.assumes + free, predicted, best.time_us, trial.note))
     return tuple(done)
 
 
@@ -78,8 +87,9 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
         trials.append(Trial("FP8 rows in Dispatch", assumes, runs.job(name, options | {"dispatch": "fp8"}), "numerics change"))
     for gpus in _sizes(cluster):
         experts, before = -(-model.n_experts // gpus), -(-model.n_experts // cluster.n_gpus)
-        assumes = f"same tokens per GPU, {experts} experts per GPU instead of {before}"
-        trials.append(Trial(f"EP{gpus}", assumes, runs.job(name, options, runs.workload(cluster.with_gpus(gpus))), f"{experts} experts per GPU instead of {before}"))
+        fewer = f"{experts} experts per GPU instead of {before}"
+        resized = runs.job(name, options, runs.workload(cluster.with_gpus(gpus)))
+        trials.append(Trial(f"EP{gpus}", f"same tokens per GPU, {fewer}", resized, fewer))
     declared = sorted((s.change.rank, s.name, s.change, s) for s in all_systems().values() if s.change is not None)
     return [
         *trials,

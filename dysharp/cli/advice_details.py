@@ -39,6 +39,8 @@ def _ranking(done: Advice) -> Block:
         "layer us: layer time in a CUDA graph; eager us: layer time with the launches of the host, where they are known",
         "90 % within: range from the measured errors of the parts; for a fused kernel, of whole layers",
     ]
+    if any(entry.has_eager for entry in done.ranking):
+        lines.append(done.host)
     if done.layers is not None:
         e = done.layers
         lines.append(
@@ -74,8 +76,9 @@ def _ranked(entry: Predicted) -> tuple[str, ...]:
 
 def _parts(done: Advice) -> Block:
     heads = ("system", *(PARTS.get(name, name) for name in done.best.parts_us()), "layer")
-    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in (*done.ranking, *done.unjudged))
-    fused = [(entry.system, parts) for entry in (*done.ranking, *done.unjudged) if (parts := entry.one_kernel_us())]
+    entries = (*done.ranking, *done.unjudged)
+    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in entries)
+    fused = [(entry.system, parts) for entry in entries if (parts := entry.one_kernel_us())]
     lines = (
         *(f"{name} is one kernel: {', '.join(f'{part} {us:.1f} us' for part, us in parts.items())}" for name, parts in fused),
         "the parts add up to the layer time; a wait for another GPU counts as the work of that GPU",
@@ -151,9 +154,10 @@ def _what_ifs(done: Advice) -> Block:
 
 
 def print_details(done: Advice) -> None:
-    """Tables on stdout."""
+    """The whole header and all tables, on stdout."""
     from dysharp.cli.output import console, plain_table, print_lines
 
+    print_lines(["", *done.header])
     for block in blocks_of(done):
         console().print(f"\n{block.title}", style="bold", markup=False)
         console().print(plain_table(block.heads, block.rows, left=block.left))

@@ -13,6 +13,7 @@ from dysharp.api.prediction import Predicted
 from dysharp.api.warnings import grouped
 from dysharp.api.what_if import WhatIf
 from dysharp.cli.output import WIDTH
+from dysharp.systems import get_system
 
 MOST_LINES = 40
 MORE = "More: --details (SM counts, critical paths, load, what each change assumes), --markdown, --json"
@@ -77,10 +78,8 @@ def _ranking(ranking: Sequence[Predicted]) -> list[str]:
 def _ranked(entry: Predicted) -> tuple[str, ...]:
     bar, fused = entry.bar(), entry.one_kernel_us()
     width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN
-    if fused is None:
-        parts = [f"{us:.0f}" for us in entry.parts_us().values()]
-    else:
-        parts = [UNKNOWN, f"{fused['GEMMs']:.0f}", UNKNOWN, UNKNOWN, UNKNOWN]
+    known = entry.parts_us() if fused is None else {"GEMMs": fused["GEMMs"]}
+    parts = [f"{known[name]:.0f}" if name in known else UNKNOWN for name in entry.parts_us()]
     return (entry.system, _rows_sent(entry), _sms(entry), f"{entry.time_us:.0f}", width, *parts)
 
 
@@ -114,8 +113,13 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
 
 def _what_ifs(done: Advice) -> list[str]:
     heads = (f"what if: change of {done.best.system}", "layer us", "difference us", "", "note")
-    rows = [(e.change, f"{e.predicted.time_us:.0f}", f"{e.difference_us:+.0f}", percent(e.difference_us / done.best.time_us), _note(e)) for e in done.what_if]
-    return [line.rstrip() for line in _left_last(heads, rows)]
+    return _left_last(heads, [_changed(entry) for entry in done.what_if])
+
+
+def _changed(entry: WhatIf) -> tuple[str, ...]:
+    change = percent(entry.difference_us / entry.best_us)
+    difference = "0" if abs(entry.difference_us) < 0.5 else f"{entry.difference_us:+.0f}"
+    return (entry.change, f"{entry.predicted.time_us:.0f}", difference, change, _note(entry))
 
 
 def _left_last(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -125,9 +129,12 @@ def _left_last(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 
 
 def _note(entry: WhatIf) -> str:
-    if entry.predicted.row.form == "paper":
-        return "no software cost is charged"
-    return entry.note
+    system = get_system(entry.predicted.system)
+    if entry.predicted.row.form == "real":
+        return entry.note
+    if system.bound:
+        return "a bound, not a system"
+    return "no software cost is charged" if system.today else "not on the market; no software cost"
 
 
 def _warning_lines(done: Advice, room: int) -> list[str]:

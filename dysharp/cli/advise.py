@@ -15,15 +15,19 @@ from dysharp.cli.flags import complete_models, complete_systems, json_flag, real
     "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank.  [default: all systems that run on such machines today]"
 )
 @real_workload_flags
-@click.option("--phase", metavar="decode|prefill|train", help="Sets the tokens (128, 4096, 4096), the passes and the systems, which need kernels for it.")
+@click.option(
+    "--phase", metavar="decode|prefill|train", help="Set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."
+)
 @click.option("--details", is_flag=True, help="Print all tables after the answer.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
 @json_flag
-def advise(model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, details: bool, markdown: bool, as_json: bool, **workload: Any) -> None:
-    """Rank EP systems for MODEL on a machine, with limits and what-ifs.
+def advise(
+    model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, details: bool, markdown: bool, as_json: bool, **workload: Any
+) -> None:
+    """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
-    MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. Times have error bars from measurements. A prediction
-    outside the measured range has a warning.
+    MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. The machine is one NVLink domain. Times have error
+    bars from measurements. A prediction outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
     from dysharp.api.options import parse_set

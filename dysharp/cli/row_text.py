@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dysharp.analysis import Row
+from dysharp.api.formats import resource_words
 from dysharp.api.prediction import eager_is_known
 from dysharp.cli.output import console, fact_table
 
@@ -61,12 +62,12 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         ("layer time", f"{row.time_us:.2f} us"),
         *_surroundings_facts(row),
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
-        ("lower bound, this system", f"{row.bound_us:.2f} us by {row.bound_resource}: {_times(row.bound_terms)}"),
+        ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),
         ("lower bound, any system", f"{row.workload_bound_us:.2f} us"),
         ("critical path", _times(row.attribution, _CAUSES)),
-        ("phases on the last GPU", ""),
+        ("phases, GPU that ends last", ""),
         *phases,
-        ("waits on the last GPU", _times(row.stalls, _STALLS)),
+        ("waits, GPU that ends last", _times(row.stalls, _STALLS)),
         ("payload up", sizes("up")),
         ("payload down", sizes("down")),
         ("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down"),

@@ -12,6 +12,7 @@ import pytest
 import dysharp
 from dysharp.api import Step
 from dysharp.api import memory as memory_module
+from dysharp.api.formats import resource_words
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_model
 
@@ -80,7 +81,7 @@ def test_row_has_exactly_the_fields() -> None:
 def test_comparison_has_its_fields() -> None:
     done = dysharp.compare(["deepep", "dysharp", "ideal"], **SMALL)
     found = done.to_dict()
-    assert list(found) == ["rows", "baseline", "speedup", "header", "sentence"]
+    assert list(found) == ["rows", "baseline", "baselines", "speedup", "header", "sentence"]
     assert [row["system"] for row in found["rows"]] == list(found["speedup"]) == ["deepep", "dysharp", "ideal"]
     assert found["baseline"] == "deepep"
     assert found["speedup"]["deepep"] == 1.0
@@ -111,7 +112,8 @@ def test_both_is_forward_and_then_backward_on_its_layout() -> None:
 PACKET: dict[str, Any] = {"gpus": 4, "fidelity": "packet", "routing": "uniform", "model": "S-8"}
 
 
-def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole() -> None:
+def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dysharp.api.window.REFUSED", 1e9)  # so few tokens are refused otherwise (test_window_refusal.py)
     row = dysharp.run("deepep", tokens=96, window=32, **PACKET)
     times = [dysharp.run("deepep", tokens=96, window=n, **PACKET).time_us for n in (16, 8)]
     half, quarter = times
@@ -138,7 +140,8 @@ def test_a_window_is_near_the_whole() -> None:
     assert whole.layer_us == whole.time_us
 
 
-def test_comparisons_of_windows_are_about_the_whole() -> None:
+def test_comparisons_of_windows_are_about_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dysharp.api.window.REFUSED", 1e9)
     done = dysharp.compare(["deepep", "dysharp"], tokens=64, window=16, **PACKET)
     assert done.speedup["dysharp"] == done.rows[0].window["time_us"] / done.rows[1].window["time_us"]
 
@@ -189,7 +192,7 @@ def test_sentence_is_about_the_best_system_one_could_build() -> None:
     real = min((row for row in done.rows if row.system != "ideal"), key=lambda row: row.time_us)
     assert done.sentence.startswith(f"Fastest is {real.system} ({real.time_us:.1f} us")
     assert done.sentence.count(". ") == 2
-    assert f"{real.bound_resource}, which alone needs {real.bound_us:.1f} us" in done.sentence
+    assert f"{resource_words(real.bound_resource)}, which alone needs {real.bound_us:.1f} us" in done.sentence
     assert "limited by" in done.sentence
 
 
@@ -272,7 +275,7 @@ def test_help_shows_every_argument_once(verb: str) -> None:
     shared = "model cluster gpus tokens layer routing placement direction seed fidelity options progress"
     assert set(shared.split()) <= set(named)
     assert ("window" in named) == (verb != "advise")
-    keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name != "systems"]
+    keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name not in ("systems", "phase")]
     assert all(function.__doc__.count(f"\n{name}: ") == 1 for name in keywords)
     assert named["cluster"].default == ("hw-dgx-h100" if verb == "advise" else "paper-gh200-nvl32")
 

@@ -15,10 +15,11 @@ SMALL = ("deepseek-v2-lite", "--tokens", "16", "--systems", "deepep", "--set", "
 
 
 def test_table_fits_and_names_what_it_rests_on(dysharp: Call) -> None:
-    done = dysharp("advise", *SMALL)
+    done = dysharp("advise", *SMALL, "--details")
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= 100
-    for part in ("Ranking", "What limits deepep", "Load", "Tokens per GPU pair, placement eplb", "What if", "DySHARP switches", "not measured"):
+    tables = ("Ranking", "What limits deepep", "Load", "Tokens per GPU pair, placement eplb", "What if: one change")
+    for part in (*tables, "DySHARP switches", "not measured"):
         assert part in done.out
     assert "software costs are charged" in done.out
     assert "paper forms charge no software cost" in done.out
@@ -27,7 +28,8 @@ def test_table_fits_and_names_what_it_rests_on(dysharp: Call) -> None:
 def test_json(dysharp: Call) -> None:
     done = dysharp("advise", *SMALL, "--json")
     found = json.loads(done.out)
-    assert list(found)[:3] == ["ranking", "limits", "what_if"]
+    assert list(found)[:5] == ["answer", "ranking", "unjudged", "limits", "what_if"]
+    assert found["answer"][0].startswith("Run deepep: ")
     assert found["ranking"][0]["options"]["n_sm"] == 8
     assert "cluster hw-dgx-h100" in done.err
 
@@ -43,7 +45,8 @@ def test_markdown_is_made_of_whole_tables(dysharp: Call) -> None:
 
 
 def test_warnings_are_printed(dysharp: Call) -> None:
-    assert "warning: deepep: deepep-dispatch: gpus 4 is outside" in dysharp("advise", *SMALL, "--gpus", "4").out.replace("\n", "")
+    out = " ".join(dysharp("advise", *SMALL, "--gpus", "4").out.split())
+    assert "warning: deepep-dispatch, deepep-combine: gpus 4 is outside the measured range" in out
 
 
 def test_a_warning_is_printed_once_and_prefixes_are_single(dysharp: Call) -> None:
@@ -52,11 +55,12 @@ def test_a_warning_is_printed_once_and_prefixes_are_single(dysharp: Call) -> Non
     assert out.count("GB per GPU") == 1
     assert out.count("rows_per_expert 1 is outside") == 1
     assert "warning: hybrid-ep: no measurement checks predictions of its layer" in out
+    assert "Not run:" not in out
     assert "Dispatch FP8, Combine BF16, 20 SMs" in out
 
 
 def test_a_large_machine_says_where_its_pairs_are(dysharp: Call) -> None:
-    out = " ".join(dysharp("advise", *SMALL, "--cluster", "hw-gb200-nvl72", "--gpus", "16").out.split())
+    out = " ".join(dysharp("advise", *SMALL, "--cluster", "hw-gb200-nvl72", "--gpus", "16", "--details").out.split())
     assert "GPU pairs of 16 GPUs are not printed (at most 8); --json has them for up to 72 GPUs" in out
 
 

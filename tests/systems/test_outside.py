@@ -85,7 +85,7 @@ def test_advice_ranks_it_and_tries_what_it_shows() -> None:
     change = Change("toy hardware", "a toy", rank=0)
     with registered("toy", plan_fused, fused=True), registered("toy-shows", plan_fused, PaperOptions, fused=True, change=change):
         done = ds.advise(LAYER["model"], cluster=LAYER["cluster"], tokens=LAYER["tokens"], routing="uniform", systems=["toy", "megatron-a2a"])
-        toy = next(entry for entry in done.ranking if entry.row.system == "toy")
+        toy = next(entry for entry in done.unjudged if entry.row.system == "toy")
         assert toy.around.device_us == 0.0
         assert toy.bar() is None
         assert "toy: no measurement checks predictions of its layer" in toy.row.warnings

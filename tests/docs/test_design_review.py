@@ -1,0 +1,65 @@
+"""`docs/design-review.md` shows what its commands print.
+
+`python tests/docs/test_design_review.py` runs the commands and writes their output into the page.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dysharp.cli.app import cli
+from dysharp.cli.output import WIDTH
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "design-review.md"
+BLOCK = re.compile(r"^```\n\$ dysharp (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+CHEAP = "--phase decode"
+
+
+def blocks() -> list[tuple[str, str]]:
+    """(arguments, printed text) of every command of the page."""
+    return BLOCK.findall(PAGE.read_text())
+
+
+def test_every_answer_fits_a_screen() -> None:
+    found = blocks()
+    assert len(found) >= 4
+    for command, text in found:
+        assert max(map(len, text.splitlines())) <= WIDTH, command
+        assert len(text.splitlines()) <= 40, command
+        assert text.startswith("Run "), command
+
+
+def test_every_command_is_known() -> None:
+    for command, _ in blocks():
+        name, *rest = shlex.split(command)
+        made = cli.commands[name].make_context(name, rest)
+        assert made.params["model"]
+
+
+@pytest.mark.slow
+def test_the_cheap_answer_is_current() -> None:
+    command, text = next(block for block in blocks() if CHEAP in block[0])
+    done = CliRunner().invoke(cli, shlex.split(command))
+    assert done.exit_code == 0
+    assert done.output == text
+
+
+def _write() -> None:
+    """Run the commands that contain one of the arguments, or all, and replace each output as soon as it is there."""
+    wanted = sys.argv[1:] or [""]
+    for command, _ in blocks():
+        if any(word in command for word in wanted):
+            done = subprocess.run([sys.executable, "-m", "dysharp", *shlex.split(command)], capture_output=True, text=True, check=True)
+            page = re.sub(rf"^```\n\$ dysharp {re.escape(command)}\n(?:.*\n)*?```$", lambda _: "@@", PAGE.read_text(), flags=re.MULTILINE)
+            PAGE.write_text(page.replace("@@", f"```\n$ dysharp {command}\n{done.stdout}```"))
+
+
+if __name__ == "__main__":
+    _write()
