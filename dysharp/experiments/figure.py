@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.choices import Scalar, choices_overridden
+from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 
 REDUCTIONS = ("geomean", "max", "min", "each")
@@ -335,8 +336,8 @@ def _typed(kind: type[T], table: dict[str, Any], where: str) -> T:
         if first["type"] == "missing":
             raise ConfigError(f"{where}.{key}: missing, expected {EXPECTED.get(key, 'a value')}") from None
         expected = EXPECTED.get(key) if kind is _Axes else None
-        found = repr(value)[:80]
-        raise ConfigError(f"{where}.{place}: found {found}, expected {expected or first['msg'].lower().removeprefix('input should be ')}") from None
+        words = expected or first["msg"].lower().removeprefix("input should be ")
+        raise ConfigError(f"{where}.{place}: found {show(value)}, expected {words}") from None
 
 
 EXPECTED = {
