@@ -57,8 +57,8 @@ class Comparison:
 
     def __str__(self) -> str:
         """Systems with their times and speed-ups, and the sentence."""
-        rows = [(row.system, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
-        return table(("system", "layer us", f"x {self.baseline}"), rows) + "\n" + sentences(self.sentence)
+        rows = [(row.system, row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
+        return table(("system", "form", "layer us", "speed-up"), rows, left=2) + "\n" + sentences(self.sentence)
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row.system for row in self.rows)}; print() shows the table, to_dict() all>"

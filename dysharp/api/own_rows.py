@@ -30,7 +30,7 @@ class Report(Validation):
     | `measured`, `predicted` | numbers in `unit`; None where there is none |
     | `error` | predicted over measured, minus 1, in percent |
     | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
-    | `note` | why the row has no prediction, or why its error counts in no mean; "" for other rows |
+    | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
     """
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ def own_rows(everything: Classified, predicted: NDArray[np.float64], order: Sequ
     done = []
     for entry, value in zip(everything.parsed, predicted.tolist(), strict=True):
         group = apart.group_of(entry, constants)
-        done.append(_predicted_row(entry, value, f"{group}: its error is in no mean" if group else ""))
+        done.append(_predicted_row(entry, value, group))
     at = {name: i for i, name in enumerate(order)}
     return sorted([*done, *map(_missing_row, everything.missing)], key=lambda row: at[row["id"]])
 

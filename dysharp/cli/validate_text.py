@@ -27,6 +27,11 @@ FAMILIES = {
     "hybrid-ep": "Hybrid-EP's kernels",
 }
 """What was measured, by family of measurements."""
+GROUPS = {
+    "launch-bound": "an eager call that takes little longer than the host needs to launch it",
+    "weak": "the file marks the row so",
+}
+"""Rows that are judged apart, by their note."""
 MOST_ROWS = 100
 MOST_REASONS = 3
 
@@ -57,6 +62,7 @@ def print_own_rows(done: Report, data: str) -> None:
             *([f"the first {MOST_ROWS} rows of a kind are printed; --json has all"] if more else []),
             "what: the kind of measurement; the list below says what it is",
             "error: predicted over measured, minus 1",
+            *(f"{group}: {text}; the error is in no mean" for group, text in GROUPS.items() if any(row["note"] == group for row in told)),
             "usual: nine of ten public measurements of this kind on this GPU are predicted within this error; - where there are none",
             *([f"your own constants: dysharp calibrate {data} -o mine.toml fits them, where the rows determine them"] if told else []),
             "",
@@ -83,15 +89,18 @@ def print_families(done: Report) -> None:
 
 def print_more(done: Report, *, own: bool) -> None:
     """Why rows have no prediction, in short, and where more is."""
+    from dysharp.measured.classify import NO_FAMILY
+
     missing: dict[str, int] = {}
     for row in done.unsupported:
-        missing[row["reason"]] = missing.get(row["reason"], 0) + row["n"]
+        reason = "of a kind that nothing predicts" if row["reason"] == NO_FAMILY else row["reason"]
+        missing[reason] = missing.get(reason, 0) + row["n"]
     frequent = sorted(missing, key=lambda reason: -missing[reason])
     lines = []
     if frequent and not own:
         shown = "; ".join(f"{missing[reason]}: {reason}" for reason in frequent[:MOST_REASONS])
-        more = f"; and {len(frequent) - MOST_REASONS} more reasons" if len(frequent) > MOST_REASONS else ""
-        lines.append(f"{sum(missing.values())} rows have no prediction. {shown}{more}")
+        rest = sum(missing[reason] for reason in frequent[MOST_REASONS:])
+        lines.append(f"{sum(missing.values())} rows have no prediction. {shown}{f'; {rest}: other reasons' if rest else ''}")
     lines.append("more: --groups (every group, the worst rows, all reasons), --bars (limits that each version of dysharp keeps)")
     if not own:
         lines.append("your own rows: --data FILE.csv")

@@ -351,7 +351,8 @@ def _typed(kind: type[T], table: dict[str, Any], where: str) -> T:
         if first["type"] == "missing":
             raise ConfigError(f"{where}.{key}: missing, expected {EXPECTED.get(key, 'a value')}") from None
         expected = EXPECTED.get(key) if kind is _Axes else None
-        raise ConfigError(f"{where}.{place}: found {show(value)}, expected {expected or first['msg'].lower().removeprefix('input should be ')}") from None
+        words = expected or first["msg"].lower().removeprefix("input should be ")
+        raise ConfigError(f"{where}.{place}: found {show(value)}, expected {words}") from None
 
 
 EXPECTED = {

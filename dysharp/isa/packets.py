@@ -57,7 +57,8 @@ class Packet:
     """Multimem or virtual address, in bytes."""
     stage: Stage = Stage.DISPATCH
     targets: tuple[int, ...] = ()
-    """Requests: experts in list order. Replicas: experts counted from the GPU's first expert, ascending."""
+    """Requests: experts in list order. Replicas: experts counted from the GPU's first expert, ascending.
+    Any sequence or one-dimensional array of integers is encoded; `decode` gives a tuple."""
     local_experts: int = 0
     """Replicas: experts of the object on the receiving GPU. The number decides the form of the replica.
     Both ends know the number, so it does not travel."""
@@ -92,7 +93,7 @@ def replica_form(local_experts: int, n_targets: int) -> ReplicaForm:
 
 def check_targets(name: str, targets: Sequence[int], experts: int) -> None:
     """Raise IsaError unless `targets` are distinct ids below `experts`, at least one. `name` begins the message."""
-    if not targets:
+    if len(targets) == 0:
         raise IsaError(f"{name} targets: found none, expected at least 1")
     if min(targets) < 0 or max(targets) >= experts:
         outside = next(t for t in targets if not 0 <= t < experts)

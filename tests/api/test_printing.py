@@ -28,7 +28,7 @@ def test_a_comparison() -> None:
     done = ds.compare(["deepep", "ideal"], **SMALL)
     lines = _lines(done)
     assert [line.split()[0] for line in lines[:3]] == ["system", "deepep", "ideal"]
-    assert lines[1].split()[1:] == [f"{done.rows[0].time_us:.2f}", "1.00"]
+    assert lines[1].split()[1:] == ["paper", f"{done.rows[0].time_us:.2f}", "1.00"]
     assert lines[3].startswith("Fastest is ")
 
 

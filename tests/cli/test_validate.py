@@ -38,7 +38,7 @@ mine.csv: 5 rows, 3 predicted
 id   what             measured  predicted  unit    error %  usual %  note
 d-1  deepep-dispatch       620      481.2  us        -22.4       13
 g-1  dense-gemm           1200       1331  TFLOPS    +10.9        -
-w-1  dense-gemm             12         10  us        -16.7       14  weak: its error is in no mean
+w-1  dense-gemm             12         10  us        -16.7       14  weak
 
 rows without a prediction
 id   why
@@ -47,6 +47,7 @@ a-4  no packaged GPU of this kind
 
 what: the kind of measurement; the list below says what it is
 error: predicted over measured, minus 1
+weak: the file marks the row so; the error is in no mean
 usual: nine of ten public measurements of this kind on this GPU are predicted within this error; -
   where there are none
 your own constants: dysharp calibrate mine.csv -o mine.toml fits them, where the rows determine them
@@ -75,7 +76,7 @@ def report() -> Report:
         ("d-1", "deepep-dispatch", 620.0, 481.2, "us", -22.4, 13.0, ""),
         ("g-1", "dense-gemm", 1200.0, 1331.0, "TFLOPS", 10.9, None, ""),
         ("s-1", "", 43.0, None, "bits", None, None, "nothing predicts the kind 'routing_stat' of the system 'x'"),
-        ("w-1", "dense-gemm", 12.0, 10.0, "us", -16.7, 14.0, "weak: its error is in no mean"),
+        ("w-1", "dense-gemm", 12.0, 10.0, "us", -16.7, 14.0, "weak"),
         ("a-4", "dense-gemm", 43.0, None, "us", None, None, "no packaged GPU of this kind"),
     ]
     family = {"family": "deepep-dispatch", "n_rows": 1, "n": 1, "median_ape": 22.4, "p90_ape": 22.4}

@@ -348,3 +348,10 @@ def test_decode_refuses_a_wrong_crc() -> None:
     wire[40] ^= 1
     with pytest.raises(IsaError, match=r"^dymultimem.st field crc: found 0x[0-9a-f]{2}, expected 0x[0-9a-f]{2}$"):
         decode(bytes(wire))
+
+
+def test_targets_may_be_an_array() -> None:
+    store = replace(DYST, source=np.int64(3), tag=np.int32(7), targets=(5, 9, 42))
+    assert encode(replace(store, targets=np.array([5, 9, 42]))) == encode(store)
+    with pytest.raises(IsaError, match=r"dymultimem.st targets: found none, expected at least 1"):
+        encode(replace(store, targets=np.array([], int)))
