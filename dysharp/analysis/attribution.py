@@ -7,7 +7,7 @@ way is charged to one cause, so the parts sum to the time exactly:
 |---|---|
 | COMPUTE: ready to start (all slots are taken), and start to end | `sm` |
 | DELAY of a late node (`program.skew`): ready to end | `start`, a cause that only such Programs have |
-| other DELAY: ready to end | `sm` if its operator is Dispatch or Combine (an SM copies rows), else `host` |
+| other DELAY: ready to end | `host` if its operator is "other", else `sm` (an SM copies rows, or computes padding) |
 | transfer: issue to start, in the hub | `link_up` while the up link sends, else `link_down` (hot receiver) |
 | push: start to end, serialisation on the up link | `link_up` |
 | pull: start to end | `latency` for two hops and the responder's memory, `link_up` for queues |
@@ -119,7 +119,7 @@ class _Walk:
             self.spend("link_down", at - done - known)
             at = done
         if kind in (Kind.COMPUTE, Kind.DELAY):
-            cause = "sm" if kind is Kind.COMPUTE or self.operator in ("dispatch", "combine") else "host"
+            cause = "host" if kind is Kind.DELAY and self.operator == "other" else "sm"
             cause = START if self.program.templates[self.program.ops.template[o]].name == START else cause
             if self.program.issuers.discipline[self.program.ops.issuer[o]] == Discipline.PROGRAM_ORDER:
                 return self._in_turn(o, at, cause)

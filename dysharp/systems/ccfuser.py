@@ -68,7 +68,7 @@ class _Blocks:
     options=Options,
     traffic="one_copy_per_expert",
     serves=served,
-    permutes=0,
+    permutes=1,
     fused=False,
     colour="#661100",
     drops="local scatter, counts and block lists of the host, barriers of all GPUs around both kernels, a request per 16 B of a get, copies of the "

@@ -55,7 +55,7 @@ def served(routing: Routing, options: Options) -> Routing:
     options=Options,
     traffic="one_copy_per_expert",
     serves=served,
-    permutes=0,
+    permutes=1,
     fused=False,
     colour="#999933",
     drops="shadowing of hot experts; sorting, the exchange of counts and its wait on the host, launches, NCCL's start and pace",

@@ -105,7 +105,7 @@ def padded(routing: Routing, options: Options) -> Rows:
     options=Options,
     traffic=padded,
     serves=served,
-    permutes=0,
+    permutes=1,
     fused=False,
     colour="#AA4499",
     drops="encode and decode, the exchange of the capacity, NCCL's start and pace",
