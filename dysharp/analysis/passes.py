@@ -11,12 +11,14 @@ from dysharp.analysis.row import Row
 SUMS = ("time_us", "exposed_comm_us", "bound_us", "workload_bound_us", "n_ops", "n_events", "compile_s")
 TABLES = ("wire_flits", "attribution", "path_us", "stalls", "bound_terms", "surroundings_us")
 Phases = dict[str, dict[str, float]]
+Waiting = dict[str, dict[str, list[float]]]
 
 
 def both_passes(forward: Row, backward: Row) -> Row:
     """The Row of two passes, one after the other: times, bytes, bounds, causes and counts add up.
 
     phases_us       from the first start to the last end in either pass; busy times add up, each of its pass's last GPU
+    waiting_us      spans and their parts add up, rank by rank
     utilization     mean weighted by the simulated times; `_max` is the mean of two maxima, perhaps of different GPUs
     bound_resource  both resources where they differ
     digest          digest of the two digests
@@ -36,6 +38,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
         direction="both",
         **sums,
         traffic_bytes=traffic,
+        waiting_us=_waiting(forward.waiting_us, backward.waiting_us),
         phases_us=_phases(forward.phases_us, backward.phases_us, forward.simulated_us),
         utilization=_weighted(forward, backward),
         bound_resource=resources[0] if resources[0] == resources[1] else f"{resources[0]} (forward) and {resources[1]} (backward)",
@@ -51,6 +54,15 @@ def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
     out = dict(one)
     for name, value in two.items():
         out[name] = out[name] + value if name in out else value
+    return out
+
+
+def _waiting(one: Waiting, two: Waiting) -> Waiting:
+    """Sums by operator, part and rank. An operator without ops in one pass counts as 0 there."""
+    out = {}
+    for name in dict.fromkeys((*one, *two)):
+        held = [table[name] for table in (one, two) if name in table]
+        out[name] = {part: [sum(us) for us in zip(*(parts[part] for parts in held), strict=True)] for part in held[0]}
     return out
 
 

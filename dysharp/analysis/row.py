@@ -13,6 +13,7 @@ from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_u
 from dysharp.analysis.count import group_transfers, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
+from dysharp.analysis.waiting import waiting_us
 from dysharp.program.skew import Skew
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
@@ -72,6 +73,7 @@ class Measured:
     attribution: dict[str, float]
     path_us: dict[str, float]
     stalls: dict[str, float]
+    waiting_us: dict[str, dict[str, list[float]]]
     n_ops: int
     n_events: int
     digest: str
@@ -135,6 +137,8 @@ class Row:
     `path_us`            critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the
                          gradients of a GEMM count as that GEMM
     `stalls`             waits on the last GPU {window_us, link_us, sm_us}
+    `waiting_us`         {operator: {span, moving, resource, own, peers}}, each a list by rank: the operator's span on the
+                         rank and its parts, which sum to the span (`analysis.waiting`)
     `n_ops`              ops of the Program
     `n_events`           events of the engine
     `wall_s`             wall seconds {routing, plan, engine, analysis, total} (`WallTimes`)
@@ -181,6 +185,7 @@ class Row:
     attribution: dict[str, float]
     path_us: dict[str, float]
     stalls: dict[str, float]
+    waiting_us: dict[str, dict[str, list[float]]]
     n_ops: int
     n_events: int
     wall_s: dict[str, float]
@@ -281,6 +286,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace) -> Measured:
             attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
             path_us={name: ps_to_us(ps) for name, ps in operators.items()},
             stalls=last.stalls_us(),
+            waiting_us=waiting_us(program, trace),
             n_ops=program.n_ops,
             n_events=trace.n_events,
             digest=digest.result(),

@@ -67,6 +67,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         ("critical path", _times(row.attribution, _CAUSES)),
         ("phases, GPU that ends last", ""),
         *phases,
+        *_waiting_facts(row),
         ("waits, GPU that ends last", _times(row.stalls, _STALLS)),
         ("payload up", sizes("up")),
         ("payload down", sizes("down")),
@@ -77,6 +78,19 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         *_block_facts(row.blocks),
         ("simulation", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
     ]
+
+
+def _waiting_facts(row: Row) -> list[tuple[str, str]]:
+    """Per operator: the mean over ranks of its span and parts, and the rank that waits longest for peers."""
+    facts = [("mean over ranks", "span = moving + wait for a resource + wait hidden by own work + idle, wait for peers")]
+    for name, parts in row.waiting_us.items():
+        mean = {part: sum(us) / len(us) for part, us in parts.items()}
+        text = f"{mean['span']:.1f} us = {' + '.join(f'{mean[part]:.1f}' for part in ('moving', 'resource', 'own', 'peers'))}"
+        longest = max(parts["peers"])
+        if longest >= 0.05:
+            text += f"; longest wait for peers {longest:.1f} us, rank {parts['peers'].index(longest)}"
+        facts.append((f"  {name}", text))
+    return facts if len(facts) > 1 else []
 
 
 def _surroundings_facts(row: Row) -> list[tuple[str, str]]:

@@ -133,7 +133,7 @@ def _spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     gpu, local = np.divmod(np.arange(layout.n_experts), per_gpu)
     turn = np.lexsort((gpu, local)).astype(np.int32)
     first = rng.permutation(layout.n_tokens).astype(np.int64) * layout.topk
-    return turn[(first[:, None] + np.arange(layout.topk)) % layout.n_experts]
+    return np.asarray(turn[(first[:, None] + np.arange(layout.topk)) % layout.n_experts])
 
 
 def _ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:

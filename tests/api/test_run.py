@@ -20,6 +20,7 @@ SMALL: dict[str, Any] = {"gpus": 4, "tokens": 24}
 
 # The fields of `run --json` and their types; a nested dict lists its own keys.
 OPERATORS = {"dispatch": int, "combine": int, "other": int}
+WAITING = dict.fromkeys(("span", "moving", "resource", "own", "peers"), list)
 PHASE = {"start": float, "end": float, "busy": float}
 SCHEMA: dict[str, Any] = {
     "system": str,
@@ -48,6 +49,7 @@ SCHEMA: dict[str, Any] = {
     "attribution": dict.fromkeys(("link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us"), float),
     "path_us": dict.fromkeys(("dispatch", "gemm1", "gemm2", "combine", "other"), float),
     "stalls": {"window_us": float, "link_us": float, "sm_us": float},
+    "waiting_us": dict.fromkeys(("dispatch", "gemm1", "gemm2", "combine", "other"), WAITING),
     "n_ops": int,
     "n_events": int,
     "wall_s": dict.fromkeys(("routing", "plan", "engine", "analysis", "total"), float),

@@ -76,6 +76,19 @@ def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
         make_skew(str(tmp_path / "s.csv"), None, 4, 0)
 
 
+@pytest.mark.parametrize("fidelity", ["burst", "packet"])
+def test_both_passes_begin_with_the_start_times(fidelity: str) -> None:
+    row = ds.run("deepep", gpus=4, tokens=8, start="rank=2:30", direction="both", fidelity=fidelity)
+    assert row.attribution["start_us"] == 60
+    for parts in row.waiting_us.values():
+        for rank in range(4):
+            assert sum(parts[part][rank] for part in ("moving", "resource", "own", "peers")) == pytest.approx(parts["span"][rank])
+    # Every rank but the late one idles for it in Dispatch: 30 us in each pass but for its own sends and receives.
+    idle = row.waiting_us["dispatch"]["peers"]
+    assert all(us > 50 for rank, us in enumerate(idle) if rank != 2)
+    assert idle[2] < 1
+
+
 def test_a_run_says_when_its_ranks_started() -> None:
     even = ds.run("deepep", gpus=4, tokens=16)
     late = ds.run("deepep", gpus=4, tokens=16, start="fixed:40", slow="rank=0:1.5")

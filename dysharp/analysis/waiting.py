@@ -1,0 +1,156 @@
+"""The span of each operator on each rank, split into moving and three kinds of waiting.
+
+The *span* of an operator on a rank begins when its first op is ready there, or when its first row sets out to that rank,
+but not before the rank starts. It ends when its last op is done and its last row has arrived. Every picosecond of the
+span has the first part that fits:
+
+| part | at this time |
+|---|---|
+| moving | a transfer or task of the operator runs on this rank, or one of its rows is on the way to this rank |
+| resource | an op of the operator is ready here and waits: for a link (in the switch too), a window, an SM slot, its turn |
+| own | another operator runs or is ready on this rank, so the wait is hidden behind it |
+| peers | nothing runs, is ready or arrives here: the rank is idle and waits for other ranks |
+
+The parts sum to the span. An op of an issuer in program order counts as ready when all ops before it are ready too.
+
+A push waits for a resource in the switch, too: from the end of its train on the up link until the fixed latencies of the
+rest of its way remain. What a Trace cannot tell apart counts as moving: queues on the way of a pull, and tasks of a gang
+that wait for a slot after the first task has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.analysis.count import remote_members
+from dysharp.analysis.intervals import union_ps
+from dysharp.analysis.phases import PHASES
+from dysharp.program.builder import PUSHES
+from dysharp.program.skew import START
+from dysharp.program.tables import Discipline, Kind, Program
+from dysharp.program.trace import Trace
+from dysharp.units import ps_to_us
+
+I64 = NDArray[np.int64]
+Spans = tuple[I64, I64]
+"""Starts and ends of intervals, `[n]` ps each."""
+PARTS = ("moving", "resource", "own", "peers")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Intervals of all ranks that do not touch, sorted by rank, operator and time: `[n]` each."""
+
+    ptr: I64
+    start: I64
+    end: I64
+
+    def at(self, rank: int, operator: int) -> Spans:
+        """The intervals of one operator on one rank."""
+        group_id = rank * len(PHASES) + operator
+        here = slice(int(self.ptr[group_id]), int(self.ptr[group_id + 1]))
+        return self.start[here], self.end[here]
+
+
+def waiting_us(program: Program, trace: Trace) -> dict[str, dict[str, list[float]]]:
+    """{operator: {span, moving, resource, own, peers}}, each `[n_nodes]` microseconds; operators without ops are left out."""
+    split = waiting_ps(program, trace)
+    return {name: {part: [ps_to_us(int(ps)) for ps in column] for part, column in parts.items()} for name, parts in split.items()}
+
+
+def waiting_ps(program: Program, trace: Trace) -> dict[str, dict[str, I64]]:
+    """{operator: {span, moving, resource, own, peers}}, each `[n_nodes]` int64 ps. The parts sum to the span."""
+    present, running = _tables(program, trace)
+    begin = _starts(program, trace)
+    out = {name: {part: np.zeros(program.n_nodes, np.int64) for part in ("span", *PARTS)} for name in PHASES}
+    for rank in range(program.n_nodes):
+        active = [present.at(rank, k) for k in range(len(PHASES))]
+        for k, name in enumerate(PHASES):
+            others = _joined([spans for j, spans in enumerate(active) if j != k])
+            _fill(out[name], rank, int(begin[rank]), running.at(rank, k), active[k], others)
+    return {name: parts for name, parts in out.items() if parts["span"].any()}
+
+
+def _fill(out: dict[str, I64], rank: int, begin: int, moving: Spans, both: Spans, others: Spans) -> None:
+    """The parts of one operator on one rank. `both`: moving and waiting for a resource."""
+    if not len(both[0]):
+        return
+    low, high = max(begin, int(both[0].min())), int(both[1].max())
+    if high <= low:  # only rows that arrived before the rank began
+        return
+    steps = (moving, both, _joined([both, others]))
+    covered = [0, *(union_ps(np.clip(start, low, high), np.clip(end, low, high)) for start, end in steps), high - low]
+    out["span"][rank] = high - low
+    for part, more in zip(PARTS, np.diff(covered), strict=True):
+        out[part][rank] = more
+
+
+def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
+    """The intervals in which operators wait for a resource or move, and in which they move."""
+    p, t = program, trace
+    hops = 2 * p.hardware.lat
+    operator = np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates])[p.ops.template]
+    counted = np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_)[p.ops.template] & (t.start >= 0)
+    pushed = np.array([x.kind in PUSHES for x in p.templates], np.bool_)[p.ops.template]
+    ops = np.flatnonzero(counted)
+    mine = p.ops.node[ops] * len(PHASES) + operator[ops]
+    ready = _ready_in_turn(p, t)
+    # A push leaves its up link at `end`. What its way takes beyond the fixed latencies is a queue in the switch.
+    last = np.where(pushed, np.maximum(t.end, t.done - hops - p.hardware.ack), t.end)
+    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    here = np.flatnonzero(pushed[owner] & remote_members(p) & (t.member >= 0))
+    sender, arrives = owner[here], t.member[here]
+    theirs = p.members.node[here] * len(PHASES) + operator[sender]
+    key = np.append(mine, theirs)
+    begin, leaves = np.append(t.start[ops], t.start[sender]), np.append(t.end[ops], t.end[sender])
+    lands, end = np.append(last[ops], np.maximum(t.end[sender], arrives - hops)), np.append(t.done[ops], arrives)
+    stays = lands > leaves  # a train with a queue in the switch moves twice
+    moves = np.append(key, key[stays]), np.append(begin, lands[stays]), np.append(np.where(stays, leaves, end), end[stays])
+    whole = key, np.append(ready[ops], t.start[sender]), end
+    return _table(p.n_nodes, t.time_ps, *whole), _table(p.n_nodes, t.time_ps, *moves)
+
+
+def _table(n_nodes: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
+    """The unions of the intervals of each group `key`. One merge over all groups: each lies above the times of the one before."""
+    step = time_ps + 2
+    above = key.astype(np.int64) * step
+    start, end = _merged(start + above, np.maximum(start, end) + above)
+    ptr = np.searchsorted(start, np.arange(n_nodes * len(PHASES) + 1) * step)
+    return Table(ptr, start % step, end % step)
+
+
+def _ready_in_turn(program: Program, trace: Trace) -> I64:
+    """`[n_ops]` ps: `ready`; in program order not before the ops in front of it."""
+    issuer = program.ops.issuer
+    ready = trace.ready.copy()
+    ordered = np.flatnonzero((issuer >= 0) & (program.issuers.discipline[issuer] == Discipline.PROGRAM_ORDER))
+    ordered = ordered[np.argsort(issuer[ordered], kind="stable")]
+    # One running maximum over all issuers: each issuer lies above the times of the one before.
+    above = issuer[ordered].astype(np.int64) * (trace.time_ps + 1)
+    ready[ordered] = np.maximum.accumulate(ready[ordered] + above) - above
+    return ready
+
+
+def _starts(program: Program, trace: Trace) -> I64:
+    """`[n_nodes]` start time of each rank."""
+    start = np.zeros(program.n_nodes, np.int64)
+    delays = np.flatnonzero(np.array([t.name == START for t in program.templates], np.bool_)[program.ops.template])
+    start[program.ops.node[delays]] = trace.done[delays]
+    return start
+
+
+def _merged(start: I64, end: I64) -> Spans:
+    """The union as intervals that do not touch, in order."""
+    if not len(start):
+        return start, end
+    order = np.argsort(start)  # the union does not depend on the order of equal starts
+    begin, reach = start[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.append(True, begin[1:] > reach[:-1]))
+    return begin[first], reach[np.append(first[1:], len(begin)) - 1]
+
+
+def _joined(parts: list[Spans]) -> Spans:
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
