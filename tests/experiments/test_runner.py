@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,10 +50,10 @@ def tiny_file(tmp_path: Path, text: str = TINY) -> Path:
     return path
 
 
-def started(path: Path, store: Store) -> "subprocess.Popen[bytes]":
+def started(path: Path, store: Store) -> "subprocess.Popen[str]":
     """A run of the figure with its first point finished."""
     command = [sys.executable, "-c", HEARS, "reproduce", str(path), "--store", str(store.folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     give_up = time.monotonic() + 120
     while not list(store.folder.glob("*.json")):
         assert time.monotonic() < give_up, "no point was finished"
@@ -81,8 +82,10 @@ def test_an_interrupted_run_exits_with_130_and_keeps_its_points(tmp_path: Path) 
     path, store = tiny_file(tmp_path, LONG), Store(tmp_path / "store")
     process = started(path, store)
     process.send_signal(signal.SIGINT)  # to the run alone: it has to end its processes itself
-    assert process.wait(300) == INTERRUPTED
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == INTERRUPTED
     assert list(store)
+    assert re.search(r"dysharp: interrupted; \d+ of 40 points are finished and kept in .*store; the same command goes on from there", err)
 
 
 def test_a_failing_point_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -128,9 +131,6 @@ def test_a_file_with_other_content_is_another_point(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first = store.path(replace(GOOD, model=str(one)))
     two.replace(one)
-    from dysharp.experiments import store as module
-
-    module._files_digest.cache_clear()
     assert store.path(replace(GOOD, model=str(one))) != first
 
 
