@@ -51,3 +51,9 @@ def test_the_list_of_routings(dysharp: Call) -> None:
         "    source: TensorRT-LLM, tools/layer_wise_benchmarks, BalanceMethod.ImbalancedRanks",
     ]
     assert "routings" in dysharp("list", "routngs").err
+
+
+def test_a_comparison_names_the_late_start(dysharp: Call) -> None:
+    done = dysharp("compare", "--systems", "deepep,comet", "--gpus", "4", "--tokens", "8", "--routing", "uniform", "--start", "fixed:500")
+    assert done.code == 0
+    assert "late start of a rank" in " ".join(done.out.split())
