@@ -22,6 +22,7 @@ FORMS = ("real", "paper", "all")
 _SATURATED = 0.8  # a resource busy for this share of the time is called the limit
 
 _CAUSES = {
+    "start_us": "late start of a rank",
     "link_up_us": "up links",
     "link_down_us": "down links",
     "sm_us": "expert GEMMs on the SMs",

@@ -82,13 +82,13 @@ def _facts(row: Row) -> list[tuple[str, str]]:
 
 def _waiting_facts(row: Row) -> list[tuple[str, str]]:
     """Per operator: the mean over ranks of its span and parts, and the rank that waits longest for peers."""
-    facts = [("mean over ranks", "span = moving + wait for a resource + wait hidden by own work + idle, wait for peers")]
+    facts = [("mean over ranks", "span = moving + wait for resource + hidden wait + wait for peers")]
     for name, parts in row.waiting_us.items():
         mean = {part: sum(us) / len(us) for part, us in parts.items()}
         text = f"{mean['span']:.1f} us = {' + '.join(f'{mean[part]:.1f}' for part in ('moving', 'resource', 'own', 'peers'))}"
         longest = max(parts["peers"])
         if longest >= 0.05:
-            text += f"; longest wait for peers {longest:.1f} us, rank {parts['peers'].index(longest)}"
+            text += f"; peers up to {longest:.1f} us (rank {parts['peers'].index(longest)})"
         facts.append((f"  {name}", text))
     return facts if len(facts) > 1 else []
 

@@ -58,7 +58,8 @@ def test_a_receiver_waits_for_a_late_sender() -> None:
         "span": arrives, "moving": own + arrives - 50_000, "resource": 0, "own": 0, "peers": 50_000 - own
     }  # fmt: skip
     # The late rank begins at its start; the row that came before does not count.
-    assert parts(found, "dispatch", 1) == {"span": int(trace.done[1]) - 50_000, "moving": int(trace.done[1]) - 50_000, "resource": 0, "own": 0, "peers": 0}
+    moved = int(trace.done[1]) - 50_000
+    assert parts(found, "dispatch", 1) == {"span": moved, "moving": moved, "resource": 0, "own": 0, "peers": 0}
 
 
 def test_an_op_behind_a_waiting_op_does_not_wait_for_a_resource() -> None:
