@@ -54,12 +54,14 @@ def _short(entry: Predicted) -> str:
 def _limit_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
     fused = best.one_kernel_us()
     shares = fused or {PARTS.get(name, name): us for name, us in best.parts_us().items()}
-    parts = ", ".join(f"{name} {us / best.time_us:.0%}".replace("%", " %") for name, us in sorted(shares.items(), key=lambda part: -part[1]))
+    known = sorted(((name, us / best.time_us) for name, us in shares.items() if us > 0), key=lambda part: -part[1])
+    parts = ", ".join(f"{name} {share:.0%}".replace("%", " %") for name, share in known)
     row = best.row
     busy = f"busiest: {resource_words(row.bound_resource)} ({row.bound_us / row.time_us:.0%})".replace("%", " %")
     free = next((entry.predicted.time_us for entry in changes if get_system(entry.predicted.system).bound), None)
     least = "" if free is None else f" Free communication would leave {free:.0f} us."
-    return f"Limit: {parts} of the layer; {busy}.{least}"
+    whose = "" if best.before is not None else f"; {busy}"  # the busiest resource of few tokens may be another one
+    return f"Limit: {parts} of the layer{whose}.{least}"
 
 
 def _help_line(best: Predicted, changes: Sequence[WhatIf]) -> str:

@@ -93,10 +93,10 @@ class Predicted:
         return {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"], "around": self.around.device_us}
 
     def one_kernel_us(self) -> dict[str, float] | None:
-        """Where one kernel is the whole layer: its GEMMs, its copies, and waits; the sum is `time_us`. None for other systems.
+        """Where one kernel is the whole layer: its GEMMs, its copies, and waits. None for other systems.
 
         GEMMs: busy time of the SMs of the busiest GPU, or of its memory where that is longer. Copies: busy time of the
-        busiest link. Waits: the least time with neither.
+        busiest link. Waits: the least time with neither, which is 0 where GEMMs and copies must overlap.
         """
         if not get_system(self.system).is_one_kernel(self.row.options):
             return None

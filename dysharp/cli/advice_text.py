@@ -70,7 +70,8 @@ def _ranking(ranking: Sequence[Predicted]) -> list[str]:
     lines = table(heads, [_ranked(entry) for entry in ranking], left=2)
     for entry in ranking:
         if fused := entry.one_kernel_us():
-            parts = f"GEMMs {fused['GEMMs']:.0f} us, copies {fused['copies']:.0f} us, neither for at least {fused['waits']:.0f} us"
+            waits = f"neither for at least {fused['waits']:.0f} us" if fused["waits"] > 0 else "partly at once"
+            parts = f"GEMMs {fused['GEMMs']:.0f} us, copies {fused['copies']:.0f} us, {waits}"
             lines += wrapped([f"{entry.system} is one kernel; on its busiest GPU and link: {parts}"])
     return lines
 
