@@ -18,6 +18,7 @@ from dysharp.workload import make_routing
 
 # Peak resident memory of planning, verifying, running and analysing, fitted to runs of paper forms and real forms with 8192 to 262144 tokens.
 BASE_BYTES = 170_000_000  # interpreter, libraries, compiled kernels
+PACKET_BYTES = 50_000_000  # packet level: its kernels and the packets in flight
 BYTES_PER_OP = 160
 BYTES_PER_MEMBER = 100
 BYTES_PER_EDGE = 95
@@ -44,11 +45,12 @@ def gemm_variants(system: System, r: Request, options: Any) -> Sequence[Any]:
 
 
 def _of_program(system: System, r: Request, options: Any, direction: str) -> int:
+    base = BASE_BYTES + (PACKET_BYTES if r.fidelity == "packet" else 0)
     full = _table_bytes(system, r, options, direction, min(r.tokens, SAMPLE))
     if r.tokens <= SAMPLE:
-        return BASE_BYTES + full
+        return base + full
     half = _table_bytes(system, r, options, direction, SAMPLE // 2)
-    return BASE_BYTES + full + (full - half) * (r.tokens - SAMPLE) // (SAMPLE - SAMPLE // 2)
+    return base + full + (full - half) * (r.tokens - SAMPLE) // (SAMPLE - SAMPLE // 2)
 
 
 def _table_bytes(system: System, r: Request, options: Any, direction: str, tokens: int) -> int:

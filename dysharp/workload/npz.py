@@ -96,11 +96,12 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
 
 def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, max_bytes: int) -> _Header:
     where = f"{path}: array {info.filename.removesuffix('.npy')[:60]!r}"
+    with archive.open(info) as stream:
+        header = _checked_header(stream, info.file_size, where, max_bytes)
     if info.file_size > max(_RATIO_FROM, _MAX_RATIO * info.compress_size):
         found = f"{info.file_size} bytes in {info.compress_size} compressed bytes"
         raise ConfigError(f"{where}: found {found}, expected at most {_MAX_RATIO} times as many")
-    with archive.open(info) as stream:
-        return _checked_header(stream, info.file_size, where, max_bytes)
+    return header
 
 
 def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_BYTES) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dysharp.api.memory import check_memory, estimate_bytes, shared_by, usable_b
 from dysharp.api.options import options_of
 from dysharp.api.request import Request, RequestArgs, make_request
 from dysharp.errors import ConfigError
+from dysharp.specs import load_model
 from dysharp.systems import get_system
 
 # Peak resident MB (1e6 bytes) of `dysharp run SYSTEM --model L-8 --routing uniform`, kernels in the cache (`peak_rss_mb` of --json).
@@ -77,3 +79,9 @@ def test_the_limit_of_a_container_of_version_1(tmp_path: Path) -> None:
     machine = usable_bytes(root, own)
     group(root, "memory/c", "memory.limit_in_bytes", str(1 << 27))
     assert usable_bytes(root, own) == 1 << 27 < machine
+
+
+def test_the_estimate_at_packet_level() -> None:
+    chosen, asked = get_system("deepep"), request("paper-nvl72", 16, 256)
+    asked = dataclasses.replace(asked, model=load_model("S-8"), fidelity="packet")
+    assert 0.7 * 258 < estimate_bytes(chosen, asked, options_of(chosen, {})) / 1e6 < 1.3 * 258
