@@ -49,10 +49,11 @@ def wrapped(texts: Iterable[str]) -> list[str]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Lines of a table whose first `left` columns are text."""
+    """Lines of a table whose first `left` columns are text. Gaps are narrow where the table is wider than `WIDTH` otherwise."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     cells = [[cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in (heads, *rows)]
-    return ["  ".join(row).rstrip() for row in cells]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
+    return [gap.join(row).rstrip() for row in cells]
 
 
 def _sms(entry: Predicted) -> str:
