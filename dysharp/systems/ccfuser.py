@@ -119,8 +119,8 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
         seconds += [other[:n], padded[1::2]]
         waits += [np.zeros(n, bool), np.full(len(padded) // 2, len(other) > n)]
         gpus.append(np.full(n + len(padded) // 2, gpu))
-    gpu, first, second = (np.concatenate(part).astype(np.int32) for part in (gpus, firsts, seconds))
-    return _Blocks(gpu, first, second, np.concatenate(waits))
+    holder, first, second = (np.concatenate(part).astype(np.int32) for part in (gpus, firsts, seconds))
+    return _Blocks(holder, first, second, np.concatenate(waits))
 
 
 def _slots(layer: LayerBuilder, options: Options) -> I32:
