@@ -66,7 +66,7 @@ def waits_by_kind(p: Program) -> Array | None:
     head[to_tile] = n_t + n_k + kind_of_tile[e.head[to_tile]]
     waits[head, tail] = True
     told = np.flatnonzero(r.row_notify >= 0)
-    waits[p.ops.template[r.row_notify[told]], n_t + n_k + kind_of_row[told]] = True
+    waits[p.ops.template[r.row_notify[told]], n_t + n_k + kind_of_row[told].astype(np.int64)] = True
     op_fill_ptr = p.members.fill_ptr[p.members.ptr]
     fills = np.array([t.kind in PUSHES for t in p.templates], bool)[p.ops.template]
     filling = np.repeat(np.where(fills, p.ops.template, n_t), np.diff(op_fill_ptr))

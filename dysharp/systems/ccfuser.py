@@ -119,7 +119,8 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
         seconds += [other[:n], padded[1::2]]
         waits += [np.zeros(n, bool), np.full(len(padded) // 2, len(other) > n)]
         gpus.append(np.full(n + len(padded) // 2, gpu))
-    return _Blocks(*(np.concatenate(part).astype(np.int32) for part in (gpus, firsts, seconds)), np.concatenate(waits))
+    holder, first, second = (np.concatenate(part).astype(np.int32) for part in (gpus, firsts, seconds))
+    return _Blocks(holder, first, second, np.concatenate(waits))
 
 
 def _slots(layer: LayerBuilder, options: Options) -> I32:
@@ -173,7 +174,7 @@ def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32
     asks = ids(b.ops(b.template(word), asker, issuer=issuer[asker], bytes=WORD_BYTES, to=To(one, owner, one, row + place), targets=1), n)
     layer.wait_each(asks, after)
     read = Template("get.read", Kind.DELAY, "dispatch", "delay", tasks=1, duration=b.duration([0, ns_to_ps(choice_int("machine.responder_ns"))]))
-    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", [b.pool(g, max(1, n), "get.read") for g in gpus])
+    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", [b.pool(g, max(1, n), "get.read") for g in range(layer.n_gpus)])
     reads = ids(b.ops(b.template(read), owner, issuer=memory[owner]), n)
     layer.wait_tiles(reads, (tile + place).astype(np.int32))
     return reads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from layers import TINY, cluster
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program
 from dysharp.program.payload import moved_bytes
+from dysharp.program.startable import starts_by_kind
+from dysharp.program.verify import verify
 from dysharp.systems import fastermoe, get_system
 from dysharp.workload import Routing, make_routing
 
@@ -71,3 +74,12 @@ def test_streams_run_in_order_and_steps_overlap() -> None:
     one_step = plan(group=8)
     late, _ = run_burst(one_step)
     assert late.issue[templates(one_step, "gemm1")[0]].min() >= late.done[templates(one_step, "dispatch.row")[-1]].max() - one_step.hardware.ack
+
+
+def test_many_experts_have_many_templates() -> None:
+    """32 experts per GPU in two steps: more than 255 templates, and the verifier takes the short way."""
+    model = replace(TINY, n_experts=128, topk=8)
+    program = FASTERMOE.plan(model, cluster(4), make_routing("uniform", model, 4, 24), "bwd", fastermoe.Options(group=2))
+    verify(program)
+    assert len(program.templates) > 255
+    assert starts_by_kind(program)

@@ -180,10 +180,16 @@ def _delete_compute(program: Program, op: int, rng: np.random.Generator) -> Prog
     return replace(program, templates=(*program.templates, nothing), ops=replace(program.ops, template=template, issuer=issuer))
 
 
+def _alike(program: Program, op: int) -> Any:
+    """`[ops]` bool: ops with the function of `op`. A system in chunks has several templates of one function."""
+    fn = np.array([t.fn for t in program.templates])
+    return (fn == fn[program.ops.template[op]])[program.ops.template]
+
+
 def _redirect_compute(program: Program, op: int, rng: np.random.Generator) -> Program:
     """The op computes another tile, so that tile is computed twice and its own tile never."""
     key = program.ops.key.copy()
-    others = np.flatnonzero((program.ops.template == program.ops.template[op]) & (program.ops.key != key[op]))
+    others = np.flatnonzero(_alike(program, op) & (program.ops.key != key[op]))
     key[op] = key[rng.choice(others)]
     return replace(program, ops=replace(program.ops, key=key))
 
@@ -191,7 +197,7 @@ def _redirect_compute(program: Program, op: int, rng: np.random.Generator) -> Pr
 def _redirect_token(program: Program, op: int, rng: np.random.Generator) -> Program:
     """The transfer sends another token of its GPU."""
     key = program.ops.key.copy()
-    same = (program.ops.template == program.ops.template[op]) & (program.ops.node == program.ops.node[op]) & (key != key[op])
+    same = _alike(program, op) & (program.ops.node == program.ops.node[op]) & (key != key[op])
     key[op] = key[rng.choice(np.flatnonzero(same))]
     return replace(program, ops=replace(program.ops, key=key))
 
