@@ -33,6 +33,10 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "compute": ("false leaves the GEMMs out: communication alone", EVERYWHERE),
     "dispatch_window": (WINDOW.format("Dispatch"), EVERYWHERE),
     "combine_window": (WINDOW.format("Combine"), EVERYWHERE),
+    "capacity": ("rows that a GPU may send to an expert, in percent of the mean; more are dropped; 0: as many as needed", EVERYWHERE),
+    "degree": ("chunks of the capacity that are pipelined; 1: no overlap", EVERYWHERE),
+    "group": ("GPUs of a group of peers", EVERYWHERE),
+    "blocks_per_sm": ("thread blocks that an SM holds; one computes while another one waits for its rows", EVERYWHERE),
 }
 VALUES: dict[str, str] = {  # of options that are the same in every system
     "form": ", ".join(FORMS),

@@ -30,7 +30,7 @@ MEASURED = [
 def request(cluster: str, gpus: int, tokens: int) -> Request:
     args: RequestArgs = {
         "model": "L-8", "cluster": cluster, "gpus": gpus, "tokens": tokens, "layer": None, "routing": "uniform", "placement": "auto",
-        "direction": "fwd", "seed": 0, "fidelity": "burst", "window": None, "options": None, "progress": None,
+        "direction": "fwd", "seed": 0, "fidelity": "burst", "window": None, "options": None, "progress": None, "start": None, "slow": None,
     }  # fmt: skip
     return make_request(args)
 
