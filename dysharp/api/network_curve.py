@@ -104,7 +104,7 @@ def network(
     message names the cycle of virtual channels that wait for each other.
     """
     chosen = network_setting(**setting)
-    for name, value, most in (("period", period, MAX_PERIOD), ("warm_up", warm_up, MAX_WARM_UP)):  # before the engine takes memory for them
+    for name, value, most in (("period", period, MAX_PERIOD), ("warm-up", warm_up, MAX_WARM_UP)):  # before the engine takes memory for them
         if not 1 <= value <= most:
             raise ConfigError(f"network: {name}: found {value}, expected 1 to {most}")
     protocol = Protocol(period, warm_up, warm_up + 4 if max_periods is None else max_periods)

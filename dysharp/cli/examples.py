@@ -30,6 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp routing import --format help",
         "dysharp routing import dump.npy --experts 64 -o mine.npz",
     ),
+    "routing lint": ("dysharp routing lint my_trace.npz --gpus 8",),
     "routing placement": ("dysharp routing placement eplb.npz --gpus 8 -o mine.json",),
     "run": (
         "dysharp run dysharp --model L-8 --set dysharp.combine_window=64",

@@ -141,7 +141,7 @@ def test_a_failed_plot_leaves_nothing(dysharp: Call, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "dysharp: interrupted"),
         (SimulationError("deadlock at 3 us"), 1, "dysharp: error: deadlock at 3 us\n"),
         (MemoryError(), 2, "dysharp: error: out of memory; take fewer tokens or GPUs\n"),
     ],

@@ -58,7 +58,8 @@ def test_interpreters_agree_and_late_ranks_wait(name: str, layer: str, direction
 
 @pytest.mark.parametrize("name", all_systems())
 def test_tensors_do_not_depend_on_the_start(name: str) -> None:
-    program, routing = late(name, "dropped", "fwd"), LAYERS["dropped"].routing
+    system, program = all_systems()[name], late(name, "dropped", "fwd")
+    routing = system.served(LAYERS["dropped"].routing, system.options())
     experts = IntegerExperts(routing.n_experts, 8, 4)
     rng = np.random.default_rng(0)
     tokens = rng.integers(-3, 4, (routing.n_tokens, experts.hidden)).astype(np.int32)
