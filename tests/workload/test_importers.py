@@ -300,5 +300,5 @@ def test_an_import_replays(tmp_path: Path, make_model: Callable[..., Model]) -> 
     assert (routing.layer, routing.synthetic) == (2, False)
     with pytest.raises(ConfigError, match=r"found the ending '\.npy', expected \.npz"):
         save_trace(trace, tmp_path / "out.npy")
-    with pytest.raises(ConfigError, match="cannot be written: found no writable folder"):
+    with pytest.raises(ConfigError, match="cannot be written: found no folder"):
         save_trace(trace, tmp_path / "none" / "out.npz")
