@@ -255,11 +255,12 @@ def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
     return "real" if is_real(str(options.get("form", "paper")), cluster) else "paper"
 
 
-def measure(inputs: RunInputs, program: Program, trace: Trace) -> Measured:
-    """Count, bound and attribute a finished run."""
-    # Hashing a large Trace takes as long as all other steps together, and releases the interpreter lock.
-    with ThreadPoolExecutor(1) as pool:
+def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool = True) -> Measured:
+    """Count, bound and attribute a finished run. `waiting`: fill `waiting_us`, too."""
+    # Hashing a large Trace and sorting its intervals take longer than all other steps, and release the interpreter lock.
+    with ThreadPoolExecutor(2) as pool:
         digest = pool.submit(trace.digest)
+        waits = pool.submit(waiting_us, program, trace) if waiting else None
         groups = group_transfers(program)
         wires = wire_table(program, groups)
         bound = program_bound(program, wires)
@@ -286,7 +287,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace) -> Measured:
             attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
             path_us={name: ps_to_us(ps) for name, ps in operators.items()},
             stalls=last.stalls_us(),
-            waiting_us=waiting_us(program, trace),
+            waiting_us={} if waits is None else waits.result(),
             n_ops=program.n_ops,
             n_events=trace.n_events,
             digest=digest.result(),

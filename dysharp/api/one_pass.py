@@ -75,7 +75,7 @@ def run_pass(
         free_links=system.traffic == "none",
         skew=request.skew,
     )
-    measured, around = measure(inputs, program, trace), _surroundings(inputs, program, trace)
+    measured, around = measure(inputs, program, trace, waiting=request.waiting), _surroundings(inputs, program, trace)
     asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s

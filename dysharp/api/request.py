@@ -90,6 +90,7 @@ class Request:
     fabric   fields of `FabricConfig` that differ from the cluster's, sorted by name
     options  options of systems, not yet checked: {"system.option": value}
     skew     start times and speeds of the ranks; None = all alike
+    waiting  whether Rows say where each rank waits (`Row.waiting_us`), about a tenth of the time of a run
     """
 
     model: Model
@@ -106,6 +107,7 @@ class Request:
     options: Mapping[str, Value]
     progress: Progress | None
     skew: Skew | None
+    waiting: bool = True
 
 
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:

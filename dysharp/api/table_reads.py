@@ -10,15 +10,17 @@ REPEATED = 1.05
 """Reads of memory per row from which a table is called too small."""
 LATER = 1.02
 """Share of the time without repeated reads from which they are worth a warning at burst level."""
+MOST_OPS = 100_000
+"""Ops of the largest Program that runs a second time at burst level. A larger one gets no warning there: its run would take twice as long."""
 
 
 def table_warning(system: str, program: Program, *, entries: int, rows: int, reads: int, time_ps: int, fidelity: str) -> tuple[str, ...]:
     """One line where rows left the table and were read again, else ().
 
     `entries`: of one hub. `rows`: rows that were asked for. `reads`: reads of memory. The same Program with a table for
-    all rows runs at burst level, so that the line says how much later the layer ends.
+    all rows runs at burst level, so that the line says how much later the layer ends (at burst level: up to `MOST_OPS` ops).
     """
-    if not program.tables or not rows or reads < REPEATED * rows:
+    if not program.tables or not rows or reads < REPEATED * rows or (fidelity == "burst" and program.n_ops > MOST_OPS):
         return ()
     from dysharp.engine.burst.run import run_burst
 
