@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from dysharp.cli.cluster_keys import cluster_keys
+from dysharp.text import WIDTH
 
 if TYPE_CHECKING:
     from dysharp.specs import Choice
@@ -178,7 +180,9 @@ def print_list(what: str, rows: list[dict[str, Any]]) -> None:
         return
     if what == "routings":
         for row in rows:
-            console().print(f"{row['form']}\n    {row['summary']}\n    source: {row['source']}", markup=False, soft_wrap=True)
+            texts = (row["summary"], f"source: {row['source']}")
+            told = "\n".join(textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ") for text in texts)
+            console().print(f"{row['form']}\n{told}", markup=False, soft_wrap=True)
         return
     headings = [_HEADINGS.get(key, key.replace("_", " ")) for key in _SHOWN[what]]
     table = plain_table(headings, [[_cell(row[key]) for key in _SHOWN[what]] for row in rows], left=len(headings))
