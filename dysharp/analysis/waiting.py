@@ -146,8 +146,8 @@ def _merged(start: I64, end: I64) -> Spans:
     """The union as intervals that do not touch, in order."""
     if not len(start):
         return start, end
-    order = np.argsort(start)  # the union does not depend on the order of equal starts
-    begin, reach = start[order], np.maximum.accumulate(end[order])
+    # Sorted apart: where the i-th start lies above the i-th end before it, all earlier intervals have ended.
+    begin, reach = np.sort(start), np.sort(end)
     first = np.flatnonzero(np.append(True, begin[1:] > reach[:-1]))
     return begin[first], reach[np.append(first[1:], len(begin)) - 1]
 
