@@ -235,7 +235,7 @@ def _clock(p: Program) -> Clock:
     )
     x = np.zeros(8, np.int64)
     x[col.RUN_WORK_HEAD] = -1
-    return Clock(np.full((col.N_RINGS, 2), -1, np.int32), tree(table + n), hardware, x)
+    return Clock(np.full((col.N_RINGS, 3), -1, np.int32), tree(table + n), hardware, x)
 
 
 def _templates(p: Program) -> Array:
