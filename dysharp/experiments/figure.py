@@ -18,7 +18,8 @@ from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 
-REDUCTIONS = ("geomean", "max", "min", "each")
+REDUCTIONS = ("geomean", "median", "max", "min", "growth", "each")
+"""How a check makes one number of its points; growth: the smallest step from a point to the next one of its model."""
 METRICS = (
     "speedup",
     "kept",
@@ -26,6 +27,9 @@ METRICS = (
     "traffic_cut",
     "traffic_GB",
     "time_us",
+    "up_use",
+    "down_use",
+    "link_use",
     "over_best",
     "redundant_share",
     "ideal_speedup",
@@ -137,8 +141,8 @@ class Point:
 class Check:
     """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
 
-    A check takes the points of `system` that match `models`, `routing`, `fidelity` and `options`; an option's value may
-    be a list of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric
+    A check takes the points of `system` that match `models`, `gpus`, `tokens`, `routing`, `fidelity` and `options`;
+    `options` names options and free choices, and a value may be a list of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric
     `kept`). `verdict.MEASURES` explains the metrics.
 
     | field | meaning |
@@ -157,6 +161,8 @@ class Check:
     over: str = ""
     reduce: str = "geomean"
     models: tuple[str, ...] = ()
+    gpus: int | None = None
+    tokens: int | None = None
     routing: str | None = None
     fidelity: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -323,7 +329,7 @@ class _Axes:
     """One table of points: the product of all axes.
 
     Every axis but `fidelity` is one value or a list. Keys of `options` and `grid` are OPTION or SYSTEM.OPTION; keys of
-    `grid` may also be cluster.KEY.
+    `grid` may also be cluster.KEY. `choices`: free choices with a list of values each.
     """
 
     systems: Annotated[tuple[str, ...], BeforeValidator(_listed)]
@@ -337,6 +343,7 @@ class _Axes:
     fidelity: str = "burst"
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     grid: dict[str, list[bool | int | float | str]] = field(default_factory=dict)
+    choices: dict[str, list[Scalar]] = field(default_factory=dict)
     defaults: bool = False
 
 
@@ -367,6 +374,7 @@ EXPECTED = {
     "fidelity": '"burst" or "packet"',
     "options": "a table of options with one value each; lists of values go into grid",
     "grid": "a table of options with a list of values each; single values go into options",
+    "choices": "a table of free choices with a list of values each",
     "defaults": "true or false",
 }
 """Keys of [points] -> what they may hold, in errors."""
@@ -388,9 +396,12 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     _known(table, set(_Axes.__slots__), where)
     axes = _typed(_Axes, table, where)
     _check_product(axes, where)
-    cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*([(name, v) for v in values] for name, values in axes.grid.items())))
+    cells, chosen = _cells(axes.grid), _cells(axes.choices)
     if axes.defaults:
         cells.append(())  # beside the grid: the point with default options
+    for cell in chosen:
+        with choices_overridden(dict(cell)):  # refuses unknown names and values out of range
+            pass
     for word in axes.direction:
         _word(word, DIRECTIONS, f"{where}.direction")
     _word(axes.fidelity, FIDELITIES, f"{where}.fidelity")
@@ -400,14 +411,19 @@ def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     sizes = itertools.product(axes.models, axes.cluster, axes.gpus, axes.tokens)
     points = (
         Point(
-            system, model, _variant_of(cluster, setting), routing, seed, gpus, tokens, _own(system, setting),
+            system, model, _variant_of(cluster, setting), routing, seed, gpus, tokens, _own(system, setting), tuple(sorted(choices)),
             direction=direction, fidelity=axes.fidelity,
         )
-        for (model, cluster, gpus, tokens), routing, seed, direction, system, setting in itertools.product(
-            sizes, axes.routing, axes.seeds, axes.direction, axes.systems, settings
+        for (model, cluster, gpus, tokens), routing, seed, direction, system, setting, choices in itertools.product(
+            sizes, axes.routing, axes.seeds, axes.direction, axes.systems, settings, chosen
         )
     )  # fmt: skip
     return tuple(dict.fromkeys(points))  # an option of one system makes no second point of another
+
+
+def _cells(axes: Mapping[str, list[Any]]) -> list[tuple[tuple[str, Any], ...]]:
+    """Every combination of one value per name."""
+    return list(itertools.product(*([(name, v) for v in values] for name, values in axes.items())))
 
 
 def _variant_of(cluster: str, setting: Mapping[str, Any]) -> str:
@@ -424,7 +440,7 @@ def _own(system: str, setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]
 def _check_product(axes: _Axes, where: str) -> None:
     """Raise ConfigError for too many points, before the first is made."""
     lists = (axes.systems, axes.models, axes.cluster, axes.gpus, axes.tokens, axes.routing, axes.seeds, axes.direction)
-    n = math.prod(map(len, lists)) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
+    n = math.prod(map(len, [*lists, *axes.choices.values()])) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
     if n > MAX_POINTS:
         raise ConfigError(f"{where}: found {n} points, expected at most {MAX_POINTS}: the product of all lists")
 
@@ -439,10 +455,13 @@ def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
         ("fidelity", () if check.fidelity is None else (check.fidelity,), dict.fromkeys(p.fidelity for p in points)),
         ("routing", () if check.routing is None else (check.routing,), dict.fromkeys(p.routing for p in points)),
         ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),
-        ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options)),
+        ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options + p.choices)),
     ):
         for word in words:
             _word(word, tuple(valid), f"{where}.{name}")
+    for name, number, sizes in (("gpus", check.gpus, {p.gpus for p in points}), ("tokens", check.tokens, {p.tokens for p in points})):
+        if number is not None and number not in sizes:
+            raise ConfigError(f"{where}.{name}: found {number}, expected one of the points: {', '.join(map(str, sorted(sizes - {None}, key=int)))}")
 
 
 def _check(table: dict[str, Any], where: str) -> Check:
