@@ -141,9 +141,9 @@ class Point:
 class Check:
     """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
 
-    A check takes the points of `system` that match `models`, `gpus`, `tokens`, `routing`, `fidelity` and `options`;
-    `options` names options and free choices, and a value may be a list of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric
-    `kept`). `verdict.MEASURES` explains the metrics.
+    A check takes the points of `system` that match `models`, `gpus`, `tokens`, `routing`, `fidelity` and `options`.
+    `options` names options and free choices; a value may be a list of alternatives. `over`: the system to compare with.
+    `against`: the routing to compare with (metric `kept`). `verdict.MEASURES` explains the metrics.
 
     | field | meaning |
     |---|---|
@@ -461,7 +461,9 @@ def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
             _word(word, tuple(valid), f"{where}.{name}")
     for name, number, sizes in (("gpus", check.gpus, {p.gpus for p in points}), ("tokens", check.tokens, {p.tokens for p in points})):
         if number is not None and number not in sizes:
-            raise ConfigError(f"{where}.{name}: found {number}, expected one of the points: {', '.join(map(str, sorted(sizes - {None}, key=int)))}")
+            raise ConfigError(
+                f"{where}.{name}: found {number}, expected one of the points: {', '.join(str(n) for n in sorted(n for n in sizes if n is not None))}"
+            )
 
 
 def _check(table: dict[str, Any], where: str) -> Check:
