@@ -459,11 +459,14 @@ def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
     ):
         for word in words:
             _word(word, tuple(valid), f"{where}.{name}")
-    for name, number, sizes in (("gpus", check.gpus, {p.gpus for p in points}), ("tokens", check.tokens, {p.tokens for p in points})):
-        if number is not None and number not in sizes:
-            raise ConfigError(
-                f"{where}.{name}: found {number}, expected one of the points: {', '.join(str(n) for n in sorted(n for n in sizes if n is not None))}"
-            )
+    _has_size(check.gpus, {p.gpus for p in points}, f"{where}.gpus")
+    _has_size(check.tokens, {p.tokens for p in points}, f"{where}.tokens")
+
+
+def _has_size(wanted: int | None, sizes: set[int | None], where: str) -> None:
+    if wanted is not None and wanted not in sizes:
+        listed = ", ".join(str(n) for n in sorted(n for n in sizes if n is not None))
+        raise ConfigError(f"{where}: found {wanted}, expected one of the points: {listed or 'none names it'}")
 
 
 def _check(table: dict[str, Any], where: str) -> Check:
