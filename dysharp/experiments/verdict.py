@@ -115,6 +115,17 @@ def _link_use(*sides: str) -> Callable[[Point, Check, Rows], float | None]:
     return lambda point, check, rows: sum(float(rows[point]["utilization"][side]) for side in sides) / len(sides)
 
 
+def _use_ratio(point: Point, check: Check, rows: Rows) -> float | None:
+    """Mean busy share of all links, divided by that of the system `over`."""
+    other = _partner(point, check, rows)
+    theirs = 0.0 if other is None else _used(other)
+    return _used(rows[point]) / theirs if theirs else None  # "ideal" uses no link
+
+
+def _used(row: dict[str, Any]) -> float:
+    return float(row["utilization"]["up"]) + float(row["utilization"]["down"])
+
+
 def _sized(measure: Callable[[Point, Rows], float | None]) -> Callable[[Point, Check, Rows], float | None]:
     return lambda point, check, rows: measure(point, rows)
 
@@ -132,15 +143,19 @@ MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
     "up_use": _link_use("up"),
     "down_use": _link_use("down"),
     "link_use": _link_use("up", "down"),
+    "use_ratio": _use_ratio,
     **{name: _sized(measure) for name, measure in sizing.MEASURES.items()},
     **{name: _field(name) for names in CALCULATED.values() for name in names},
 }
 UNITS = {
+    "speedup": "speed-up",
+    "ideal_speedup": "ideal speed-up",
     "traffic_GB": "payload (GB)",
     "time_us": "layer time (us)",
     "up_use": "busy share of the up links",
     "down_use": "busy share of the down links",
     "link_use": "busy share of all links",
+    "use_ratio": "busy share of all links, ratio",
     "over_packet": "time at burst level over time at packet level",
     "comm_share": "exposed communication over layer time",
     "payload_efficiency": "payload efficiency (%)",
@@ -221,8 +236,13 @@ def _matches(check: Check, point: Point) -> bool:
     )
 
 
+def unit(metric: str) -> str:
+    """What a metric measures, in words."""
+    return UNITS.get(metric, metric)
+
+
 def _label(check: Check) -> str:
-    words = f"{UNITS.get(check.metric, check.metric)} of {check.system}"
+    words = f"{unit(check.metric)} of {check.system}"
     return words + (f" over {check.over}" if check.over else "") + (f" against {check.against}" if check.against else "")
 
 

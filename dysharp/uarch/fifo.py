@@ -66,10 +66,7 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         became_head = True
     elif due[tail, due_column] < t or (
         due[tail, due_column] == t
-        and (
-            node[tail, node_column] < node[entry, node_column]
-            or (node[tail, node_column] == node[entry, node_column] and tail < entry)
-        )
+        and (node[tail, node_column] < node[entry, node_column] or (node[tail, node_column] == node[entry, node_column] and tail < entry))
     ):
         link[entry, column] = -1
         link[tail, column] = entry
@@ -79,10 +76,7 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         at = ends[row, 0]
         while due[at, due_column] < t or (
             due[at, due_column] == t
-            and (
-                node[at, node_column] < node[entry, node_column]
-                or (node[at, node_column] == node[entry, node_column] and at < entry)
-            )
+            and (node[at, node_column] < node[entry, node_column] or (node[at, node_column] == node[entry, node_column] and at < entry))
         ):
             before = at
             at = link[at, column]

@@ -90,9 +90,7 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
     gates = 2.0 if case.gated else 1.0
     width = SCALED_FP8 if case.fp8_rows else 2.0
     per_expert = case.rows / case.touched
-    mlp = moe.expert_mlp_us(
-        gpu, constants, per_expert, case.touched, case.hidden, case.inter, case.dtype, gates
-    )
+    mlp = moe.expert_mlp_us(gpu, constants, per_expert, case.touched, case.hidden, case.inter, case.dtype, gates)
     copied = case.tokens * (case.copies if case.system == "deepep" else case.topk)
     permute = moe.permute_us(gpu, constants, copied, case.rows, case.hidden, width)
     if not case.gated:

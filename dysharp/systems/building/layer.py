@@ -209,9 +209,7 @@ class LayerBuilder:
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
         at = self.b.framing(framing)
         table = self._al_table(framing)
-        return self.b.template(
-            Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
-        )
+        return self.b.template(Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table))
 
     def _al_table(self, framing: Framing) -> int:
         """The AL Table of the hubs with its TLB, which dynamic packets ask for the place of each row; -1 for other packets."""
@@ -230,9 +228,7 @@ class LayerBuilder:
             hub_rows=hub_rows, tokens=self.tokens,
         )  # fmt: skip
 
-    def windows(
-        self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False
-    ) -> tuple[int, int]:
+    def windows(self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False) -> tuple[int, int]:
         """(dispatch, combine) windows in tokens per source GPU; 0 means automatic (building/windows.py).
 
         `together`: Dispatch and Combine are under way at once. `every_gpu`: every token goes to every GPU.
@@ -241,9 +237,7 @@ class LayerBuilder:
         combine = combine or automatic[1]
         return dispatch or min(automatic[0], combine), combine
 
-    def dispatch_puts(
-        self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False
-    ) -> Transfers:
+    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False) -> Transfers:
         """Push every token once to each of its GPUs. One unit per pair, in token order.
 
         `turns`: see `turn`. `by_rows`: see `_trains`.
@@ -267,9 +261,7 @@ class LayerBuilder:
         several = np.broadcast_to(np.int32(-1), (n,))
         return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
 
-    def dispatch_rows(
-        self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None, *, by_rows: bool = False
-    ) -> Transfers:
+    def dispatch_rows(self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None, *, by_rows: bool = False) -> Transfers:
         """Push every useful row on its own.
 
         `order`: the useful rows in the order of sending (default: token order). `by_rows`: see `_trains`.
