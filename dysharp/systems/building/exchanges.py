@@ -6,7 +6,7 @@ A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from dysharp.program.constants import REQUESTS
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -82,6 +83,44 @@ class CommStream:
             layer.wait_each(end[batch.to[away]], batch.op[away])
         self.end = end
         return end
+
+    def started(self, group: Group) -> Group:
+        """The group behind the starts of its GEMM kernels, which cost nothing here."""
+        return group
+
+
+class NcclStream(CommStream):
+    """As CommStream, where each exchange is an all-to-all of NCCL: its start, its own rows, and stores at NCCL's pace.
+
+    An exchange starts when all GPUs have reached it. Rows have the model's own type. Needs an hw-* cluster.
+    """
+
+    def __init__(self, layer: LayerBuilder) -> None:
+        super().__init__(layer)
+        self.kernels = SoftwareSteps(layer)
+
+    def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
+        """As `CommStream.exchange`, after the start of the kernel on each GPU. An exchange back waits for GEMMs, `after`."""
+        operator = "dispatch" if after is None else "combine"
+        layer, costs, n_bytes = self.layer, self.kernels.costs, self.layer.model.row_bytes
+        node = np.concatenate([batch.node for batch in batches])
+        own = node[node == np.concatenate([batch.to for batch in batches])]
+        rows = zip(*(np.bincount(of, minlength=layer.n_gpus).tolist() for of in (node, own)), strict=True)
+        start = self.kernels.delay(f"{name}.nccl", [costs.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
+        for tail in (self.end, after):
+            if tail is not None:
+                layer.wait_all(start, tail)
+        pace, pools = costs.stores_ps(n_bytes), self.kernels.pools("stores")
+        for batch in batches:
+            heads = self.kernels.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools)
+            layer.wait_each(heads.op, start[heads.node])
+        return super().exchange(name, batches, start)
+
+    def started(self, group: Group) -> Group:
+        """The group behind the starts of its two GEMM kernels."""
+        start = self.kernels.delay("gemms.start", 2 * self.kernels.costs.kernel_ps)
+        self.layer.wait_each(start, group.arrived)
+        return replace(group, arrived=start)
 
 
 @dataclass(frozen=True, slots=True)
