@@ -22,17 +22,18 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 
-def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None) -> I64:
+def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None, *, by_token: bool = False) -> I64:
     """The useful rows `rows` (default: all) in the order in which an all-to-all sends them.
 
     `node`, `to`: `[useful rows]` sender and receiver of each row. Each GPU sends its first row for every peer, then its
-    second row for every peer. The rows for one peer are sorted by expert slot.
+    second row for every peer. The rows for one peer are sorted by expert slot, or `by_token`.
     """
     n = layer.n_gpus
     rows = np.arange(len(node)) if rows is None else rows
     node, to = node[rows], to[rows]
     stream = node.astype(np.int64) * n + to
-    by_stream = np.lexsort((layer.row_token[rows], layer.p.slot[rows], stream))
+    slot, token = layer.p.slot[rows], layer.row_token[rows]
+    by_stream = np.lexsort((slot, token, stream) if by_token else (token, slot, stream))
     length = np.bincount(stream, minlength=n * n)
     place = np.empty(len(stream), np.int64)
     place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
