@@ -52,7 +52,7 @@ class RunInputs:
 
     @property
     def form(self) -> str:
-        """"real" or "paper"."""
+        """ "real" or "paper"."""
         return form_of(self.cluster, self.options)
 
 
@@ -248,7 +248,7 @@ class Row:
 
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
-    """"real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.
+    """ "real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.
 
     No option: "paper".
     """

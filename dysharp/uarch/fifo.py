@@ -71,10 +71,7 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         became_head = True
     elif due[tail, due_column] < t or (
         due[tail, due_column] == t
-        and (
-            node[tail, node_column] < node[entry, node_column]
-            or (node[tail, node_column] == node[entry, node_column] and tail < entry)
-        )
+        and (node[tail, node_column] < node[entry, node_column] or (node[tail, node_column] == node[entry, node_column] and tail < entry))
     ):
         if due[tail, due_column] < t:
             ends[row, 2] = tail
@@ -89,10 +86,7 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
             at = link[before, column]
         while due[at, due_column] < t or (
             due[at, due_column] == t
-            and (
-                node[at, node_column] < node[entry, node_column]
-                or (node[at, node_column] == node[entry, node_column] and at < entry)
-            )
+            and (node[at, node_column] < node[entry, node_column] or (node[at, node_column] == node[entry, node_column] and at < entry))
         ):
             before = at
             at = link[at, column]

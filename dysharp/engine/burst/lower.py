@@ -172,9 +172,7 @@ def _pools(p: Program) -> Pools:
 def _links(p: Program) -> Links:
     n, w = p.n_nodes, p.wires
     wires = np.zeros((max(1, len(w.up)), 9), np.int64)
-    wires[: len(w.up), :8] = np.stack(
-        (w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1
-    )
+    wires[: len(w.up), :8] = np.stack((w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1)
     wired = p.ops.wire >= 0
     wires[p.ops.wire[wired], col.WIRE_PAYLOAD] = p.ops.bytes[wired]
     nodes = np.zeros((n, 17), np.int64)
