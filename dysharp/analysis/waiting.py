@@ -91,7 +91,8 @@ def _fill(out: dict[str, I64], rank: int, begin: int, moving: Spans, both: Spans
 def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     """The intervals in which operators wait for a resource or move, and in which they move."""
     p, t = program, trace
-    hops = 2 * p.hardware.lat
+    net = p.op_net()
+    hops, acks = 2 * p.hop_ps[net], p.ack_ps[net]
     operator = np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates])[p.ops.template]
     counted = np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_)[p.ops.template] & (t.start >= 0)
     pushed = np.array([x.kind in PUSHES for x in p.templates], np.bool_)[p.ops.template]
@@ -99,14 +100,14 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     mine = p.ops.node[ops] * len(PHASES) + operator[ops]
     ready = _ready_in_turn(p, t)
     # A push leaves its up link at `end`. What its way takes beyond the fixed latencies is a queue in the switch.
-    last = np.where(pushed, np.maximum(t.end, t.done - hops - p.hardware.ack), t.end)
+    last = np.where(pushed, np.maximum(t.end, t.done - hops - acks), t.end)
     owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
     here = np.flatnonzero(pushed[owner] & remote_members(p) & (t.member >= 0))
     sender, arrives = owner[here], t.member[here]
     theirs = p.members.node[here] * len(PHASES) + operator[sender]
     key = np.append(mine, theirs)
     begin, leaves = np.append(t.start[ops], t.start[sender]), np.append(t.end[ops], t.end[sender])
-    lands, end = np.append(last[ops], np.maximum(t.end[sender], arrives - hops)), np.append(t.done[ops], arrives)
+    lands, end = np.append(last[ops], np.maximum(t.end[sender], arrives - hops[sender])), np.append(t.done[ops], arrives)
     stays = lands > leaves  # a train with a queue in the switch moves twice
     moves = np.append(key, key[stays]), np.append(begin, lands[stays]), np.append(np.where(stays, leaves, end), end[stays])
     whole = key, np.append(ready[ops], t.start[sender]), end
