@@ -28,6 +28,7 @@ from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.two_hop import two_hop_layer
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
@@ -88,11 +89,16 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
         step=16,
     ),
+    several_domains=True,
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
+    layer = _layer(model, cluster, routing, direction, options)
+    if cluster.domains == 1:
+        return one_copy_per_gpu(layer)
+    two_hop_layer(layer)
+    return layer.build("two_hop")
 
 
 class _Channels(SoftwareSteps):
