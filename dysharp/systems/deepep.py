@@ -23,6 +23,7 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.deepep_internode import Internode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
@@ -68,6 +69,10 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
     layer = _layer(model, cluster, routing, direction, options)
+    if cluster.domains > 1:
+        internode = Internode(layer, options.n_sm)
+        internode.combine(one_after_another(layer, internode.dispatch()))
+        return layer.build("two_hop")
     channels = _Channels(layer, options.n_sm)
     channels.combine(one_after_another(layer, channels.dispatch()))
     return layer.build("one_copy_per_gpu")
