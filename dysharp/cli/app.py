@@ -57,9 +57,7 @@ def cli(ctx: click.Context) -> None:
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @workload_flags
-@click.option(
-    "--window", type=int, metavar="T", help="Packet fidelity: simulate the first T tokens of each GPU and estimate the whole layer."
-)
+@click.option("--window", type=int, metavar="T", help="Packet fidelity: simulate the first T tokens of each GPU and estimate the whole layer.")
 @json_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
     """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""

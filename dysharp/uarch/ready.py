@@ -113,9 +113,7 @@ def op_ready(o, cause, ops, issue, x):
             issuers[i, ISSUER_SEQ] += 1
         else:
             order = op[o, KEY] + 1
-        heap_push(
-            issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o
-        )
+        heap_push(issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o)
         issuers[i, ISSUER_SIZE] += 1
     mark(issue.dirty_issuers, x, i)
 
