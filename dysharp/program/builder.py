@@ -173,7 +173,7 @@ class ProgramBuilder:
         node: ArrayLike,
         n_rows: ArrayLike,
         row_bytes: int,
-        tile_rows: int,
+        tile_rows: ArrayLike,
         *,
         alloc: Alloc = Alloc.FIRST_TOUCH,
         key: ArrayLike | None = None,
@@ -181,6 +181,7 @@ class ProgramBuilder:
     ) -> tuple[int, int, int]:
         """A batch of regions. Returns the first ids (region, row, tile). Rows and tiles of a region are consecutive."""
         node, n_rows = np.atleast_1d(np.asarray(node)), np.atleast_1d(np.asarray(n_rows))
+        tile_rows = np.asarray(tile_rows)
         n = len(node)
         tiles = -(-n_rows // tile_rows)
         first = (self._n_regions, self._n_rows, self._n_tiles)

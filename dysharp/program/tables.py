@@ -196,11 +196,14 @@ class Template:
     | x, dy, y, dx | one per token, on its source GPU |
     | expert.NAME | one per useful (token, expert), in the slots of the regions "expert" |
     | partial | one per (token, GPU), or per (token, expert) with fn `row`, in the regions "partial" |
+    | relay | one per (token, remote domain), on the GPU that forwards it, in the regions "relay" |
+    | relay.partial | one per (token, GPU), on the GPU that adds those of its domain, in the regions "relay.partial" |
     | w1.grad, w2.grad | the sums of weight gradients |
 
     | fn | reads | writes |
     |---|---|---|
-    | copy | the token's row (x, dy) | all rows of the op's members (expert.x, expert.dy) |
+    | copy | the token's row (x, dy, relay) | all rows of the op's members (expert.x, expert.dy) |
+    | relay | the token's row (x, dy) | relay |
     | gemm1 | expert.x, the tile of the op's key | expert.a, activation included |
     | gemm2 | expert.a, the tile of the op's key | expert.y, gate weight included |
     | gemm2_dgrad | expert.dy | expert.dh, gradients of gate weight and activation included |
@@ -209,6 +212,7 @@ class Template:
     | gemm1_wgrad | expert.dh and the stored x | w1.grad |
     | sum | the token's rows, unweighted: expert.y, expert.dx (without GEMMs: expert.x, expert.dy) | y, dx or partial |
     | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot |
+    | relay_sum | the token's rows of relay.partial on the op's GPU | partial |
     | control, delay, join | no tensor | no tensor |
     """
 

@@ -18,13 +18,14 @@ from dysharp.compute import Tiling
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, HubTable, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
+from dysharp.program.constants import CLASSES, NIC, OTHER, REQUESTS, RESPONSES, hardware_of, nets_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
+from dysharp.workload.levels import LEVELS
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -85,7 +86,7 @@ class LayerBuilder:
         self.direction = direction
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
-        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES)
+        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES, nets=nets_of(cluster), domain_nodes=cluster.domain_gpus)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
@@ -651,8 +652,20 @@ class LayerBuilder:
         The Program declares its useful rows and the closed-form traffic of this Routing under `scheme`
         (`workload.traffic`). The traffic may depend on the system's `options`.
         """
+        if self.b.nets:
+            return self._build_levels(scheme)
         back = traffic(self.routing, scheme, self.back_bytes, options)
         out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes, options)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
         sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
+        return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
+
+    def _build_levels(self, scheme: Scheme) -> Program:
+        """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`."""
+        rows = LEVELS[str(scheme)](self.routing, self.cluster.domain_gpus)
+        sums: dict[str, dict[str, int]] = {}
+        for (out, into), (sent, received) in zip((("up", "down"), (f"{NIC} out", f"{NIC} in")), rows, strict=True):
+            sent_rows, received_rows = int(sent.sum()), int(received.sum())
+            sums[out] = {"dispatch": sent_rows * self.sent_bytes, "combine": received_rows * self.back_bytes}
+            sums[into] = {"dispatch": received_rows * self.sent_bytes, "combine": sent_rows * self.back_bytes}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
