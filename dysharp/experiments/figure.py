@@ -21,6 +21,8 @@ from dysharp.specs.reading import parse_toml, read_text
 REDUCTIONS = ("geomean", "max", "min", "each")
 METRICS = (
     "speedup",
+    "gemm1_speedup",
+    "over_software",
     "kept",
     "bound_share",
     "traffic_cut",
@@ -51,7 +53,7 @@ METRICS = (
     "knee",
     "hit_knee",
 )
-COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
+COMPARED = ("speedup", "gemm1_speedup", "kept", "traffic_cut")  # metrics that need `over`
 STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
 """The claim of a check.
 
@@ -137,8 +139,8 @@ class Point:
 class Check:
     """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
 
-    A check takes the points of `system` that match `models`, `routing`, `fidelity` and `options`; an option's value may
-    be a list of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric
+    A check takes the points of `system` that match `models`, `cluster`, `routing`, `fidelity` and `options`; an option's
+    value may be a list of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric
     `kept`). `verdict.MEASURES` explains the metrics.
 
     | field | meaning |
@@ -157,6 +159,7 @@ class Check:
     over: str = ""
     reduce: str = "geomean"
     models: tuple[str, ...] = ()
+    cluster: str | None = None
     routing: str | None = None
     fidelity: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -436,6 +439,7 @@ def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
         ("system", (check.system,), systems),
         ("over", (check.over,) if check.over else (), systems),
         ("models", check.models, dict.fromkeys(p.model for p in points)),
+        ("cluster", () if check.cluster is None else (check.cluster,), dict.fromkeys(p.cluster for p in points)),
         ("fidelity", () if check.fidelity is None else (check.fidelity,), dict.fromkeys(p.fidelity for p in points)),
         ("routing", () if check.routing is None else (check.routing,), dict.fromkeys(p.routing for p in points)),
         ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),
