@@ -110,11 +110,14 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     stays = lands > leaves  # a train with a queue in the switch moves twice
     moves = np.append(key, key[stays]), np.append(begin, lands[stays]), np.append(np.where(stays, leaves, end), end[stays])
     whole = key, np.append(ready[ops], t.start[sender]), end
-    return _table(p.n_nodes, t.time_ps, *whole), _table(p.n_nodes, t.time_ps, *moves)
+    return spans_by(p.n_nodes, t.time_ps, *whole), spans_by(p.n_nodes, t.time_ps, *moves)
 
 
-def _table(n_nodes: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
-    """The unions of the intervals of each group `key`. One merge over all groups: each lies above the times of the one before."""
+def spans_by(n_nodes: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
+    """The unions of the intervals of each group `key` = rank * len(PHASES) + operator.
+
+    One merge over all groups: each lies above the times of the one before.
+    """
     step = time_ps + 2
     above = key.astype(np.int64) * step
     start, end = _merged(start + above, np.maximum(start, end) + above)
