@@ -130,10 +130,21 @@ def _unions(n_groups: int, most: int) -> Unions:
 
 
 def _table(n_groups: int, time_ps: int, unions: Unions) -> Table:
-    """The unions of the intervals of each group. One merge over all groups: each lies above the times of the one before."""
-    n, step = int(unions.written[0]), time_ps + 2
-    above = unions.group[:n].astype(np.int64) * step
-    start, end = _merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
+    """The unions of the intervals of each group."""
+    n = int(unions.written[0])
+    return _tabled(n_groups, time_ps, unions.group[:n], unions.times[:n, 0], unions.times[:n, 1])
+
+
+def spans_by(n_nodes: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
+    """The unions of the intervals of each group `key` = rank * len(PHASES) + operator."""
+    return _tabled(n_nodes * len(PHASES), time_ps, key, start, np.maximum(start, end))
+
+
+def _tabled(n_groups: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
+    """One merge over all groups: each lies above the times of the one before."""
+    step = time_ps + 2
+    above = key.astype(np.int64) * step
+    start, end = _merged(start + above, end + above)
     ptr = np.searchsorted(start, np.arange(n_groups + 1) * step)
     return Table(ptr, start % step, end % step)
 
