@@ -7,6 +7,7 @@ is `parts` data packets and a source record. A producer's announcement may overt
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 from dysharp.protocol import aau, dam
 from dysharp.protocol.checker.check import Report
@@ -14,6 +15,8 @@ from dysharp.protocol.checker.config import expert_function
 from dysharp.protocol.checker.explore import explore
 from dysharp.protocol.frozen import Table
 
+K = TypeVar("K", bound="int | tuple[int, int]")
+V = TypeVar("V")
 Step = tuple[str, int, int]
 Place = tuple[int, int]  # (region, place)
 
@@ -32,6 +35,7 @@ class Row:
 class HubConfig:
     """One consumer with `experts` regions. `values`: by token.
 
+    `records`: source records are packets of their own; otherwise they come with the first part of their row.
     `fixed`: rows for which the naive scheme of the DAM waits, None = announced totals.
     """
 
@@ -44,7 +48,13 @@ class HubConfig:
     capacity: int = 4
     entries: int = 1
     banks: int = 1
+    records: bool = False
     fixed: int | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a place: one per part, one for the record."""
+        return self.parts + self.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +77,10 @@ def initial(config: HubConfig) -> Hub:
     """All packets in flight."""
     flying: set[Step] = set()
     for i in range(len(config.rows)):
-        flying |= {("data", i, part) for part in range(config.parts)} | {("record", i, 0)}
+        flying |= {("data", i, part) for part in range(config.parts)}
+        flying |= {("record", i, 0)} if config.records else set()
     flying |= {("announce", e, p) for e in range(config.experts) for p in range(config.producers)}
-    regions = tuple(aau.Region(0, config.parts + 1, config.capacity) for _ in range(config.experts))
+    regions = tuple(aau.Region(0, config.row_bytes, config.capacity) for _ in range(config.experts))
     counters = dam.empty(config.capacity, config.parts, config.tile_rows, config.producers, fixed=config.fixed)
     unit = aau.empty(regions, entries=config.entries, banks=config.banks)
     return Hub(frozenset(flying), unit, (counters,) * config.experts, Table(), Table(), Table(), Table(), Table())
@@ -108,12 +119,13 @@ def _placed(config: HubConfig, hub: Hub, outputs: tuple[aau.Output, ...]) -> Hub
             return replace(hub, trap=str(output))
         if not isinstance(output, aau.Placed):
             continue
-        kind, i, part = output.packet  # type: ignore[misc]
+        kind, i, part = cast(Step, output.packet)
         where = (output.key[0], output.place)
-        assert output.address == output.place * (config.parts + 1) + (config.parts if kind == "record" else part)
-        if kind == "record":
+        assert output.address == output.place * config.row_bytes + (config.parts if kind == "record" else part)
+        if kind == "record" or (part == 0 and not config.records):
             hub = replace(hub, records=hub.records.put(where, i))
             hub = _counted(config, hub, where[0], dam.Record(where[1]))
+        if kind == "record":
             continue
         held = hub.memory.get(where) or (0,) * config.parts
         value = (part + 1) * config.values[config.rows[i].token]
@@ -187,11 +199,19 @@ def canonical(hub: Hub) -> Hub:
     """The state without the order of entries that no step reads: RAT banks keep theirs, because eviction is FIFO."""
     unit = replace(hub.aau, memory=_sorted(hub.aau.memory), waiting=_sorted(hub.aau.waiting))
     dams = tuple(replace(d, announced=_sorted(d.announced)) for d in hub.dams)
-    tables = {name: _sorted(getattr(hub, name)) for name in ("memory", "records", "work", "made", "results")}
-    return replace(hub, aau=unit, dams=dams, **tables)
+    return replace(
+        hub,
+        aau=unit,
+        dams=dams,
+        memory=_sorted(hub.memory),
+        records=_sorted(hub.records),
+        work=_sorted(hub.work),
+        made=_sorted(hub.made),
+        results=_sorted(hub.results),
+    )
 
 
-def _sorted(table: Table) -> Table:  # type: ignore[type-arg]
+def _sorted(table: Table[K, V]) -> Table[K, V]:
     return Table(sorted(table.items()))
 
 
