@@ -432,12 +432,13 @@ class LayerBuilder:
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
-    def combine_puts(self, discipline: Discipline, *, turns: I32 | None = None) -> Returns:
+    def combine_puts(self, order: Discipline | I32) -> Returns:
         """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`.
 
-        `turns`: see `turn`.
+        `order`: the discipline of the issuers, or issuers of `turn`.
         """
-        issuer = self.per_gpu(discipline, "combine") if turns is None else turns
+        turns = order if isinstance(order, np.ndarray) else None
+        issuer = order if isinstance(order, np.ndarray) else self.per_gpu(order, "combine")
         columns = self.p.token, self.p.gpu, self.pair_source
         prio = self.turn(self.p.gpu, self.pair_source, turns)
         first_row, tile = self._partial_rows(columns)
