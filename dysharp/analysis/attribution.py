@@ -210,8 +210,7 @@ class _Walk:
         self.spend(out_word if up >= down else in_word, ps - idle)
 
     def _net(self, o: int) -> int:
-        net: int = self.program.templates[self.program.ops.template[o]].net
-        return net
+        return int(self.program.templates[self.program.ops.template[o]].net)
 
     def _served_here(self, o: int, at: int) -> bool:
         """Whether `at` is the time at which the op's member on its own node was served."""

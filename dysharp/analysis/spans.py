@@ -16,9 +16,15 @@ Array = NDArray[Any]
 class Columns(NamedTuple):
     """What the pass reads: times in ps.
 
+<<<<<<< HEAD
     `operator`, `counted`, `pushed`, `hops`, `ack`: [n_templates], the last two of its network. `template`, `node`: [n_ops].
     `member_ptr`: [n_ops + 1]. `member_node`, `member`: [n_members]. `ready`: [n_ops] of `ready_in_turn`. `start`, `end`, `done`:
     [n_ops] of the Trace.
+=======
+    `operator`, `counted`, `pushed`: [n_templates]. `hops`, `ack`: [n_templates], latencies of a push on its way, and of its acknowledgement.
+    `template`, `node`: [n_ops]. `member_ptr`: [n_ops + 1]. `member_node`, `member`: [n_members]. `ready`: [n_ops] of `ready_in_turn`.
+    `start`, `end`, `done`: [n_ops] of the Trace.
+>>>>>>> main
     """
 
     operator: Array
@@ -40,23 +46,23 @@ class Columns(NamedTuple):
 class Unions(NamedTuple):
     """Intervals of groups. `last`: [n_groups, 2, 2] int64, (start, end) of two intervals that grow, end -1 = none.
 
-    `group`: [n] int32. `times`: [n, 2] int64, start and end of intervals that no longer grow. `count`: [1] int64, how many of them.
+    `group`: [n] int32. `times`: [n, 2] int64, start and end of intervals that no longer grow. `written`: [1] int64, how many of them.
     """
 
     last: Array
     group: Array
     times: Array
-    count: Array
+    written: Array
 
 
 @block
 def union_keep(unions, g, start, end):
     """Write down an interval of group g."""
-    n = unions.count[0]
+    n = unions.written[0]
     unions.group[n] = g
     unions.times[n, 0] = start
     unions.times[n, 1] = end
-    unions.count[0] = n + 1
+    unions.written[0] = n + 1
 
 
 @kernel
@@ -111,7 +117,7 @@ def spans_read(columns, order, n_operators, present, moving):
     """The intervals in which an operator waits or moves on a node (`present`), and in which it moves (`moving`).
 
     Group: node * n_operators + operator. `order`: [n_ops] ids of ops. A push leaves its up link at `end`. What its way takes beyond the
-    fixed latencies `hops` is a queue in the switch.
+    fixed latencies is a queue in the switch.
     """
     operator, counted, pushed, hops, ack, template, node, ptr, member_node, member, ready, start, end, done = columns
     for at in range(len(order)):

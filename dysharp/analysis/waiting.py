@@ -98,7 +98,7 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     p, t, n_groups = program, trace, program.n_nodes * len(PHASES)
     ready, in_order = np.empty(p.n_ops, np.int64), p.issuers.discipline == Discipline.PROGRAM_ORDER
     ready_in_turn(p.ops.issuer, in_order, t.ready, np.full(len(in_order), -1, np.int64), ready)
-    nets = np.array([x.net for x in p.templates], np.int64)
+    nets = np.array([x.net for x in p.templates], np.int32)
     columns = Columns(
         operator=np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates], np.int64),
         counted=np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_),
@@ -130,10 +130,21 @@ def _unions(n_groups: int, most: int) -> Unions:
 
 
 def _table(n_groups: int, time_ps: int, unions: Unions) -> Table:
-    """The unions of the intervals of each group. One merge over all groups: each lies above the times of the one before."""
-    n, step = int(unions.count[0]), time_ps + 2
-    above = unions.group[:n].astype(np.int64) * step
-    start, end = _merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
+    """The unions of the intervals of each group."""
+    n = int(unions.written[0])
+    return _tabled(n_groups, time_ps, unions.group[:n], unions.times[:n, 0], unions.times[:n, 1])
+
+
+def spans_by(n_nodes: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
+    """The unions of the intervals of each group `key` = rank * len(PHASES) + operator."""
+    return _tabled(n_nodes * len(PHASES), time_ps, key, start, np.maximum(start, end))
+
+
+def _tabled(n_groups: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
+    """One merge over all groups: each lies above the times of the one before."""
+    step = time_ps + 2
+    above = key.astype(np.int64) * step
+    start, end = _merged(start + above, end + above)
     ptr = np.searchsorted(start, np.arange(n_groups + 1) * step)
     return Table(ptr, start % step, end % step)
 

@@ -15,6 +15,7 @@ from dysharp.cli.flags import complete_systems, complete_words, json_flag, workl
 from dysharp.cli.lint import lint
 from dysharp.cli.network import network
 from dysharp.cli.reproduce import reproduce, sweep
+from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
@@ -147,5 +148,6 @@ cli.add_command(reproduce)
 cli.add_command(routing)
 routing.add_command(lint)
 cli.add_command(sweep)
+cli.add_command(trace)
 cli.add_command(validate)
 add_examples(cli)

@@ -38,6 +38,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp run dysharp --gpus 8 --tokens 64 --fidelity packet",
     ),
     "sweep": ("dysharp sweep --example > my.toml", "dysharp sweep my.toml -j 2 --csv my.csv"),
+    "trace": (
+        "dysharp trace dysharp --gpus 8 --tokens 256 -o run.perfetto-trace",
+        "dysharp trace deepep --model L-8 --from 500 --to 520 -o part.perfetto-trace --plot part.svg",
+        "dysharp trace dysharp --model L-8 -o whole.perfetto-trace.gz",
+    ),
     "validate": ("dysharp validate", "dysharp validate --data mine.csv", "dysharp validate --data mine.csv --cluster mine.toml"),
 }
 """Command -> lines that can be typed. The help of `network` has examples of its own."""

@@ -60,7 +60,9 @@ class Fabric:
             )
             for port in range(n)
         ]
-        self.channels: dict[tuple[int, int], Channels] = defaultdict(lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs))
+        self.channels: dict[tuple[int, int], Channels] = defaultdict(
+            lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
+        )
         self.tables = [[TableOfHub(table) for _ in range(program.n_nodes)] for table in program.tables]
         self.behind: list[deque[int]] = [deque() for _ in range(program.n_nodes)]
         """Members that wait for a table of their hub, in order of arrival."""

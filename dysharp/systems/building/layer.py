@@ -21,7 +21,7 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, HubTable, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, NIC, NIC_NET, OTHER, REQUESTS, RESPONSES, hardware_of, nets_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
+from dysharp.systems.building.batch import Batch, Returns, Sends, Transfers, ids
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.units import ns_to_ps
@@ -111,6 +111,8 @@ class LayerBuilder:
         # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
+        self.dispatched: list[Sends] = []  # rows that are pushed out, padding included, batch by batch
+        self.returned: list[Returns] = []  # results that are pushed back, batch by batch
         self._add_regions()
 
     def _add_regions(self) -> None:
@@ -324,7 +326,12 @@ class LayerBuilder:
             aux_bytes=np.tile(aux, len(order)),
             offset=np.tile(offset, len(order)) if n > 1 else 0,
         )
+<<<<<<< HEAD
         return Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=_ones(len(order)))
+=======
+        self.dispatched.append(batch := Transfers(op=ids(first, len(sent)), node=source, to=gpu, unit=sent, unit_rows=_ones(len(order))))
+        return batch
+>>>>>>> main
 
     def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False) -> Transfers:
         """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`."""
@@ -397,7 +404,9 @@ class LayerBuilder:
         ops = ids(first, len(unit))
         several = np.broadcast_to(np.int32(-1), (len(unit),))
         rows_of_unit = np.add.reduceat(self.pair_rows, first_pair) if units else np.zeros(0, np.int64)
-        return Transfers(op=ops, node=source[unit], to=several if to is None else to[unit], unit=unit, unit_rows=rows_of_unit)
+        to = several if to is None else to[unit]
+        self.dispatched.append(batch := Transfers(op=ops, node=source[unit], to=to, unit=unit, unit_rows=rows_of_unit))
+        return batch
 
     def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
         """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has any.
@@ -528,7 +537,13 @@ class LayerBuilder:
             key=token[order],
             aux_bytes=self.combine_aux,
         )
+<<<<<<< HEAD
         return Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile)
+=======
+        op = ids(first, len(order))
+        self.returned.append(batch := Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
+        return batch
+>>>>>>> main
 
     @cached_property
     def push_order(self) -> I64:
