@@ -16,15 +16,9 @@ Array = NDArray[Any]
 class Columns(NamedTuple):
     """What the pass reads: times in ps.
 
-<<<<<<< HEAD
-    `operator`, `counted`, `pushed`, `hops`, `ack`: [n_templates], the last two of its network. `template`, `node`: [n_ops].
-    `member_ptr`: [n_ops + 1]. `member_node`, `member`: [n_members]. `ready`: [n_ops] of `ready_in_turn`. `start`, `end`, `done`:
-    [n_ops] of the Trace.
-=======
     `operator`, `counted`, `pushed`: [n_templates]. `hops`, `ack`: [n_templates], latencies of a push on its way, and of its acknowledgement.
     `template`, `node`: [n_ops]. `member_ptr`: [n_ops + 1]. `member_node`, `member`: [n_members]. `ready`: [n_ops] of `ready_in_turn`.
     `start`, `end`, `done`: [n_ops] of the Trace.
->>>>>>> main
     """
 
     operator: Array

@@ -326,12 +326,8 @@ class LayerBuilder:
             aux_bytes=np.tile(aux, len(order)),
             offset=np.tile(offset, len(order)) if n > 1 else 0,
         )
-<<<<<<< HEAD
-        return Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=_ones(len(order)))
-=======
-        self.dispatched.append(batch := Transfers(op=ids(first, len(sent)), node=source, to=gpu, unit=sent, unit_rows=_ones(len(order))))
+        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=_ones(len(order))))
         return batch
->>>>>>> main
 
     def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False) -> Transfers:
         """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`."""
@@ -537,13 +533,8 @@ class LayerBuilder:
             key=token[order],
             aux_bytes=self.combine_aux,
         )
-<<<<<<< HEAD
-        return Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile)
-=======
-        op = ids(first, len(order))
         self.returned.append(batch := Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
         return batch
->>>>>>> main
 
     @cached_property
     def push_order(self) -> I64:
