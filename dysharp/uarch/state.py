@@ -166,7 +166,9 @@ class Tables(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """Time: `rings`: [N_RINGS * nets, 3] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine; `x`: scalars of the run."""
+    """Time: `rings`: [N_RINGS * nets, 3] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars
+    of the run.
+    """
 
     rings: Array
     tree: Array

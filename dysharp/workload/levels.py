@@ -4,6 +4,7 @@
 |---|---|---|
 | two_hop | from the GPU that has the row to each GPU of its domain that needs it | once per remote domain, to the GPU with the source's index |
 | direct | a row per expert of the own domain | a row per expert of other domains, straight to its GPU |
+| nic_only | - | a row per expert of every other GPU |
 | by_rail | as direct, and once from the source to the GPU of its domain with the index of the receiver | as direct, between GPUs of one index |
 | dysharp | up once per domain, down as in two_hop | out once, in once per remote domain |
 """
@@ -68,6 +69,13 @@ def direct(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((near.sum(axis=1), near.sum(axis=0)), (far.sum(axis=1), far.sum(axis=0)))
 
 
+def nic_only(routing: Routing, domain_gpus: int) -> Levels:
+    """One row per expert of another GPU, by NIC, in the own domain too."""
+    (near_out, near_in), (far_out, far_in) = direct(routing, domain_gpus)
+    nothing = np.zeros(routing.n_gpus, np.int64)
+    return Levels((nothing, nothing), (near_out + far_out, near_in + far_in))
+
+
 def by_rail(routing: Routing, domain_gpus: int) -> Levels:
     """As `direct`, but rows leave a domain at the GPU with the index of their receiver (NCCL's PXN)."""
     near, far = _per_expert(routing, domain_gpus)
@@ -81,7 +89,13 @@ def by_rail(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((near.sum(axis=1), near.sum(axis=0)), (out, far.sum(axis=0)))
 
 
-LEVELS: dict[str, Callable[[Routing, int], Levels]] = {"two_hop": two_hop, "direct": direct, "by_rail": by_rail, "dysharp": dysharp}
+LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
+    "two_hop": two_hop,
+    "direct": direct,
+    "nic_only": nic_only,
+    "by_rail": by_rail,
+    "dysharp": dysharp,
+}
 
 
 def expected_domains(n_domains: int, n_experts: int, topk: int) -> float:
@@ -102,7 +116,7 @@ def _needs(routing: Routing, domain_gpus: int) -> tuple[NDArray[np.bool_], NDArr
     """[source, token, domain, GPU of the domain] whether the GPU needs the token; [source, token, domain] remote domains."""
     n = routing.n_gpus
     needs = needed_gpus(routing).reshape(n, routing.tokens_per_gpu, n // domain_gpus, domain_gpus)
-    far = needs.any(axis=3)
+    far: NDArray[np.bool_] = np.asarray(needs.any(axis=3))
     source = np.arange(n)
     far[source, :, source // domain_gpus] = False
     return needs, far

@@ -15,16 +15,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, Kind, Template, To
 from dysharp.program.constants import NIC_NET, REQUESTS
 from dysharp.systems.building.batch import Batch, ids
-from dysharp.systems.building.layer import STORE, LayerBuilder, spans
+from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-RDMA = Framing("rdma", payload_bytes=1 << 30, header=4, ack=0, source_ack=0)
-"""A message: its payload, and 64 B for the fetch-add on the tail behind it. The NIC's rate is a rate of payload, so frames cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
