@@ -69,6 +69,7 @@ class LayerBuilder:
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
         listed: bool = False,
+        placed_on_arrival: bool = False,
     ) -> None:
         """Begin a pass in `direction`, "fwd" or "bwd".
 
@@ -78,7 +79,8 @@ class LayerBuilder:
         `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
         (default: a GEMM library's, choice gemm.tile_rows). `listed`: a list that the GPUs make before Dispatch gives
         every row its place, so a forward row does not take its place on arrival; and one kernel computes all parts of an
-        expert slot (`Placement.parts`), so they share the reads of its weights.
+        expert slot (`Placement.parts`), so they share the reads of its weights. `placed_on_arrival`: hubs place new rows
+        without reading a table in memory; only pulls ask the table.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -89,7 +91,7 @@ class LayerBuilder:
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
-        self.listed_places = listed
+        self.listed_places, self.placed_on_arrival = listed, placed_on_arrival
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
@@ -210,7 +212,7 @@ class LayerBuilder:
 
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
         at = self.b.framing(framing)
-        table = self._al_table(framing)
+        table = -1 if self.placed_on_arrival else self._al_table(framing)
         return self.b.template(
             Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
         )
