@@ -74,6 +74,7 @@ class LayerBuilder:
         tiling: Tiling | None = None,
         listed: bool = False,
         nic_only: bool = False,
+        placed_on_arrival: bool = False,
     ) -> None:
         """Begin a pass in `direction`, "fwd" or "bwd".
 
@@ -84,7 +85,8 @@ class LayerBuilder:
         (default: a GEMM library's, choice gemm.tile_rows). `listed`: a list that the GPUs make before Dispatch gives
         every row its place, so a forward row does not take its place on arrival; and one kernel computes all parts of an
         expert slot (`Placement.parts`), so they share the reads of its weights. `nic_only`: PUTs of rows to other GPUs go by
-        NIC inside a domain, too.
+        NIC inside a domain, too. `placed_on_arrival`: hubs place new rows without reading a table in memory; only pulls ask
+        the table.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -95,7 +97,7 @@ class LayerBuilder:
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
-        self.listed_places, self.nic_only = listed, nic_only
+        self.listed_places, self.nic_only, self.placed_on_arrival = listed, nic_only, placed_on_arrival
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
@@ -219,7 +221,7 @@ class LayerBuilder:
 
     def _row_template(self, name: str, kind: Kind, framing: Framing) -> Template:
         at = self.b.framing(framing)
-        table = self._al_table(framing)
+        table = -1 if self.placed_on_arrival else self._al_table(framing)
         return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
 
     def is_far(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -241,7 +243,7 @@ class LayerBuilder:
                 continue
             own = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
             ones = np.ones(n, np.int32)
-            op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], ones, row[mine]), targets=1, **own), n)  # type: ignore[arg-type]
+            op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], ones, row[mine]), targets=1, **own), n)
         return op
 
     def _al_table(self, framing: Framing) -> int:
