@@ -14,6 +14,7 @@ from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, rows_per_slot, traffic
+from dysharp.workload.levels import dysharp
 
 _MAX_PS = 2.0**63  # of int64
 F64 = NDArray[np.float64]
@@ -144,6 +145,9 @@ def workload_bound_us(
     - GEMMs: floating-point operations of the busiest GPU at the peak rate of the GEMM type. A backward pass has twice
       the operations of a forward pass, for gradients of data and of weights.
 
+    - Several domains, in place of links: payload of the NICs of the hottest domain together. A token with a remote domain
+      leaves its domain once and enters each remote domain once; its sums come back the same way.
+
     `free_links`: GEMMs alone, for a system whose links cost nothing by declaration ("ideal"). `free_gemms`: links
     alone, for a pass without GEMMs.
     """
@@ -153,8 +157,21 @@ def workload_bound_us(
     gemm_us = 0.0 if free_gemms else flops / cluster.peak_flops_per_us(model.gemm_dtype)
     if free_links:
         return gemm_us
+    if cluster.domains > 1:
+        return max(gemm_us, _domain_bound_us(model, cluster, routing))
     least = traffic(routing, "multicast", model.row_bytes)
     up = least["dispatch"]["up_per_gpu"] + least["combine"]["up_per_gpu"]
     down = least["dispatch"]["down_per_gpu"] + least["combine"]["down_per_gpu"]
     link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / cluster.link_bytes_per_us
     return max(gemm_us, link_us)
+
+
+def _domain_bound_us(model: Model, cluster: Cluster, routing: Routing) -> float:
+    """Time in us in which the NICs of the hottest domain move what no system avoids."""
+    out = cluster.scale_out
+    assert out is not None
+    size, n = cluster.domain_gpus, cluster.domains
+    leave = dysharp(routing, size).nic
+    once, each = (rows.reshape(n, size).sum(axis=1) for rows in leave)
+    rates = np.array(out.rates(cluster.n_gpus) or (out.rate,) * cluster.n_gpus, np.int64).reshape(n, size).sum(axis=1)
+    return float(((once + each) * model.row_bytes / rates).max())
