@@ -28,10 +28,10 @@ def calculated_row(point: Point) -> dict[str, Any]:
 def units_row(point: Point) -> dict[str, Any]:
     """What the tables of MoE-Hub's units do with the sizes that are the options of a point (`hub_units.Units`)."""
     try:
-        return asdict(count(TypeAdapter(Units).validate_python(dict(point.options), strict=True)))
+        return asdict(count(TypeAdapter(Units).validate_python(dict(point.options))))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{point.label}: option {first['loc'][0]}: {first['msg']}") from None
+        raise ConfigError(f"{point.label}: option {first["loc"][0]}: {first["msg"]}") from None
 
 
 def format_row(point: Point) -> dict[str, Any]:
