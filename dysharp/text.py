@@ -22,8 +22,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
     """A name and a text per line; a long text continues under its beginning."""
     width = max((len(name) for name, _ in pairs), default=0) + 2
     return "\n".join(
-        textwrap.fill(text, WIDTH, initial_indent=name.ljust(width), subsequent_indent=" " * width, break_on_hyphens=False)
-        for name, text in pairs
+        textwrap.fill(text, WIDTH, initial_indent=name.ljust(width), subsequent_indent=" " * width, break_on_hyphens=False) for name, text in pairs
     )
 
 

@@ -33,10 +33,9 @@ at (Dispatch, a GEMM, Combine, else `other`). A wait for another GPU is so charg
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,7 @@ from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
 from dysharp.program.skew import START
-from dysharp.program.tables import Discipline, Kind, Point, Program
+from dysharp.program.tables import Discipline, Kind, Point, Program, Template
 from dysharp.program.trace import Trace
 from dysharp.units import PS_PER_US
 
@@ -78,6 +77,25 @@ def critical_path(program: Program, trace: Trace) -> tuple[dict[str, int], dict[
     return walk.parts, walk.operators
 
 
+class _Step(NamedTuple):
+    """What the walk does at an op of a template. `cause`: the cause of a COMPUTE or DELAY; "" = another kind."""
+
+    operator: str
+    cause: str
+    join: bool
+    pull: bool
+
+
+def _step(template: Template) -> _Step:
+    operator = template.operator if template.operator in PHASES else "other"
+    cause = ""
+    if template.name == START:
+        cause = START
+    elif template.kind in (Kind.COMPUTE, Kind.DELAY):
+        cause = "host" if template.kind is Kind.DELAY and operator == "other" else "sm"
+    return _Step(operator, cause, template.kind is Kind.JOIN, template.kind in PULLS)
+
+
 @dataclass
 class _Walk:
     """State of one walk. `parts` grows while the time `at` falls. Indices are built when the walk first needs them."""
@@ -90,10 +108,12 @@ class _Walk:
 
     def __post_init__(self) -> None:
         p = self.program
-        self.kind = [t.kind for t in p.templates]
+        self.steps = [_step(t) for t in p.templates]
+        self.in_order: list[bool] = (p.issuers.discipline == Discipline.PROGRAM_ORDER).tolist()
         if any(t.name == START for t in p.templates):
             self.parts[START] = 0
         self._issuer_ops: tuple[I32, I64] | None = None
+        self._turns: dict[int, tuple[I64, I64]] = {}
         self._releases: dict[int, tuple[I64, I64]] = {}
         self._servers: dict[int, tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
         self._remote: NDArray[np.bool_] | None = None
@@ -109,48 +129,45 @@ class _Walk:
 
         Returns where the walk continues: (op, time, through a semaphore). Op -1 = time zero.
         """
-        kind, t = self.kind[self.program.ops.template[o]], self.trace
-        operator = self.program.templates[self.program.ops.template[o]].operator
-        self.operator = operator if operator in PHASES else "other"
-        done = int(t.done[o])
+        t, step, issuer = self.trace, self.steps[self.program.ops.template.item(o)], self.program.ops.issuer.item(o)
+        self.operator, done = step.operator, t.done.item(o)
         if at > done:  # a notification in flight
             known = min(at - done, self.program.hardware.notify)
             self.spend("latency", known)
             self.spend("link_down", at - done - known)
             at = done
-        if kind in (Kind.COMPUTE, Kind.DELAY):
-            cause = "host" if kind is Kind.DELAY and self.operator == "other" else "sm"
-            cause = START if self.program.templates[self.program.ops.template[o]].name == START else cause
-            if self.program.issuers.discipline[self.program.ops.issuer[o]] == Discipline.PROGRAM_ORDER:
-                return self._in_turn(o, at, cause)
-            ready = int(t.ready[o])
-            self.spend(cause, at - ready)
-            return int(t.cause[o]), ready, False
-        if kind is Kind.JOIN:
-            return int(t.cause[o]), at, False
-        self._transfer(o, at, exposed, kind in PULLS)
+        if step.cause:
+            if self.in_order[issuer]:
+                return self._in_turn(o, issuer, at, step.cause)
+            ready = t.ready.item(o)
+            self.spend(step.cause, at - ready)
+            return t.cause.item(o), ready, False
+        if step.join:
+            return t.cause.item(o), at, False
+        self._transfer(o, at, exposed, step.pull)
         return self._before_issue(o)
 
-    def _in_turn(self, o: int, at: int, cause: str) -> tuple[int, int, bool]:
+    def _in_turn(self, o: int, issuer: int, at: int, cause: str) -> tuple[int, int, bool]:
         """Charge an op on SM slots that take ops by id.
 
         The walk continues at the op that freed the slot, at the op that released a semaphore, or at the op's own start.
         """
-        t, mine = self.trace, self._ops_of(int(self.program.ops.issuer[o]))
-        issue = int(t.issue[o])
+        t, (mine, issued) = self.trace, self._turns_of(issuer)
+        issue = t.issue.item(o)
         self.spend(cause, at - issue)
-        place = self._first_issued(mine, issue)
-        first = int(mine[place])
-        if issue > int(t.ready[first]):
+        place = int(issued.searchsorted(issue))
+        first = mine.item(place)
+        ready = t.ready.item(first)
+        if issue > ready:
             giver = self._gave_back(first, issue)
             if giver >= 0:
                 return giver, issue, True
-            slots = int(self.program.pools.slots[self.program.issuers.pool[self.program.ops.issuer[o]]])
+            slots = int(self.program.pools.slots[self.program.issuers.pool[issuer]])
             for before in mine[max(0, place - slots) : place][::-1].tolist():
-                if int(t.done[before]) == issue:
+                if t.done.item(before) == issue:
                     return before, issue, False
-            self.spend(cause, issue - int(t.ready[first]))
-        return int(t.cause[first]), int(t.ready[first]), False
+            self.spend(cause, issue - ready)
+        return t.cause.item(first), ready, False
 
     def _transfer(self, o: int, at: int, exposed: bool, pull: bool) -> None:
         """Charge the interval [issue, at] of a transfer."""
@@ -209,9 +226,9 @@ class _Walk:
         """Walk from the issue of transfer `o` to the op that it waited for."""
         t, ops = self.trace, self.program.ops
         issuer, at = int(ops.issuer[o]), int(t.issue[o])
-        if self.program.issuers.discipline[issuer] == Discipline.PROGRAM_ORDER:
-            mine = self._ops_of(issuer)
-            o = int(mine[self._first_issued(mine, at)])
+        if self.in_order[issuer]:
+            mine, issued = self._turns_of(issuer)
+            o = mine.item(int(issued.searchsorted(at)))
         ready = int(t.ready[o])
         if at > ready:
             giver = self._gave_back(o, at)
@@ -222,16 +239,17 @@ class _Walk:
 
     # ---- indices ---------------------------------------------------------------------------------------------
 
-    def _ops_of(self, issuer: int) -> I64:
-        """Ops of an issuer by id. In program order their issue times rise."""
-        if self._issuer_ops is None:
-            self._issuer_ops = group(self.program.ops.issuer + 1, len(self.program.issuers.node) + 1)
-        ptr, order = self._issuer_ops
-        return order[ptr[issuer + 1] : ptr[issuer + 2]]
+    def _turns_of(self, issuer: int) -> tuple[I64, I64]:
+        """Ops of an issuer by id, and their issue times, which rise in program order."""
 
-    def _first_issued(self, ops: I64, at: int) -> int:
-        """Place in `ops` of the first op that issued at `at` or later. Issue times rise along `ops`."""
-        return bisect_left(ops, at, key=self.trace.issue.__getitem__)
+        def build() -> tuple[I64, I64]:
+            if self._issuer_ops is None:
+                self._issuer_ops = group(self.program.ops.issuer + 1, len(self.program.issuers.node) + 1)
+            ptr, order = self._issuer_ops
+            mine = order[ptr[issuer + 1] : ptr[issuer + 2]]
+            return mine, self.trace.issue[mine]
+
+        return _cached(self._turns, issuer, build)
 
     def _gave_back(self, o: int, at: int) -> int:
         """The op that released, at time `at`, a semaphore that op `o` takes at its issue. -1 = no op."""

@@ -28,7 +28,7 @@ class Bound:
     terms: dict[str, float]
 
 
-def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
+def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | None = None) -> Bound:
     """The largest busy time of any resource of `program`, plus the head and tail latency that no order of ops avoids.
 
     | resource | busy time | head and tail latency |
@@ -44,6 +44,7 @@ def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
     only one hop: the last bytes of a direction may be acknowledgements, and no op waits for those beyond the constant
     `ack`.
 
+    `wires`, `busy`: `wire_table` and `pool_busy_ps` of the Program, if the caller has them.
     Keys of `terms`: payload, headers, requests, acks, notifications; or compute; or memory; and head_latency,
     tail_latency. Zero terms are left out.
     """
@@ -58,7 +59,7 @@ def program_bound(program: Program, wires: WireTable | None = None) -> Bound:
             terms = {name: float(ps[i]) for i, name in enumerate(TERMS)}
             terms |= {"head_latency": float(head), "tail_latency": float(m.lat)}
             candidates.append((f"gpu[{node}].{side}", terms))
-    busy = pool_busy_ps(program)
+    busy = pool_busy_ps(program) if busy is None else busy
     if busy.any():
         head, tail = _compute_ends(program)
         ends = {"head_latency": float(head), "tail_latency": float(tail)}

@@ -52,7 +52,7 @@ class RunInputs:
 
     @property
     def form(self) -> str:
-        """"real" or "paper"."""
+        """ "real" or "paper"."""
         return form_of(self.cluster, self.options)
 
 
@@ -248,7 +248,7 @@ class Row:
 
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
-    """"real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.
+    """ "real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.
 
     No option: "paper".
     """
@@ -263,7 +263,8 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
         waits = pool.submit(waiting_us, program, trace) if waiting else None
         groups = group_transfers(program)
         wires = wire_table(program, groups)
-        bound = program_bound(program, wires)
+        busy = pool_busy_ps(program)
+        bound = program_bound(program, wires, busy)
         last = LastGpu(program, trace)
         causes, operators = critical_path(program, trace)
         return Measured(
@@ -272,7 +273,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
             exposed_comm_us=ps_to_us(last.exposed_ps()),
             traffic_bytes=traffic_bytes(program, trace, groups),
             wire_flits=wires.flits(program.hardware.flit),
-            utilization=utilization(program, trace, pool_busy_ps(program)),
+            utilization=utilization(program, trace, busy),
             bound_us=bound.us,
             bound_resource=bound.resource,
             bound_terms=bound.terms,

@@ -21,18 +21,21 @@ that wait for a slot after the first task has one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.count import remote_members
-from dysharp.analysis.intervals import union_ps
+from dysharp.analysis.intervals import merged, union_ps
 from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PUSHES
 from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.units import ps_to_us
+
+if TYPE_CHECKING:
+    from dysharp.analysis.spans import Unions
 
 I64 = NDArray[np.int64]
 Spans = tuple[I64, I64]
@@ -90,51 +93,46 @@ def _fill(out: dict[str, I64], rank: int, begin: int, moving: Spans, both: Spans
 
 def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     """The intervals in which operators wait for a resource or move, and in which they move."""
-    p, t = program, trace
-    hops = 2 * p.hardware.lat
-    operator = np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates])[p.ops.template]
-    counted = np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_)[p.ops.template] & (t.start >= 0)
-    pushed = np.array([x.kind in PUSHES for x in p.templates], np.bool_)[p.ops.template]
-    ops = np.flatnonzero(counted)
-    mine = p.ops.node[ops] * len(PHASES) + operator[ops]
-    ready = _ready_in_turn(p, t)
-    # A push leaves its up link at `end`. What its way takes beyond the fixed latencies is a queue in the switch.
-    last = np.where(pushed, np.maximum(t.end, t.done - hops - p.hardware.ack), t.end)
-    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
-    here = np.flatnonzero(pushed[owner] & remote_members(p) & (t.member >= 0))
-    sender, arrives = owner[here], t.member[here]
-    theirs = p.members.node[here] * len(PHASES) + operator[sender]
-    key = np.append(mine, theirs)
-    begin, leaves = np.append(t.start[ops], t.start[sender]), np.append(t.end[ops], t.end[sender])
-    lands, end = np.append(last[ops], np.maximum(t.end[sender], arrives - hops)), np.append(t.done[ops], arrives)
-    stays = lands > leaves  # a train with a queue in the switch moves twice
-    moves = np.append(key, key[stays]), np.append(begin, lands[stays]), np.append(np.where(stays, leaves, end), end[stays])
-    whole = key, np.append(ready[ops], t.start[sender]), end
-    return spans_by(p.n_nodes, t.time_ps, *whole), spans_by(p.n_nodes, t.time_ps, *moves)
+    from dysharp.analysis.spans import Columns, ready_in_turn, spans_read  # numba loads here and nowhere earlier
+
+    p, t, n_groups = program, trace, program.n_nodes * len(PHASES)
+    ready, in_order = np.empty(p.n_ops, np.int64), p.issuers.discipline == Discipline.PROGRAM_ORDER
+    ready_in_turn(p.ops.issuer, in_order, t.ready, np.full(len(in_order), -1, np.int64), ready)
+    columns = Columns(
+        operator=np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates], np.int64),
+        counted=np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_),
+        pushed=np.array([x.kind in PUSHES for x in p.templates], np.bool_),
+        template=p.ops.template,
+        node=p.ops.node,
+        member_ptr=p.members.ptr,
+        member_node=p.members.node,
+        member=t.member,
+        ready=ready,
+        start=t.start,
+        end=t.end,
+        done=t.done,
+    )
+    present, moving = (_unions(n_groups, most) for most in (p.n_ops + len(t.member), 2 * (p.n_ops + len(t.member))))
+    spans_read(columns, np.argsort(t.start), len(PHASES), 2 * p.hardware.lat, p.hardware.ack, present, moving)
+    return _table(n_groups, t.time_ps, present), _table(n_groups, t.time_ps, moving)
 
 
-def spans_by(n_nodes: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
-    """The unions of the intervals of each group `key` = rank * len(PHASES) + operator.
+def _unions(n_groups: int, most: int) -> Unions:
+    """No intervals yet, and room for `most`. Room that is not written to takes no memory."""
+    from dysharp.analysis.spans import Unions
 
-    One merge over all groups: each lies above the times of the one before.
-    """
-    step = time_ps + 2
-    above = key.astype(np.int64) * step
-    start, end = _merged(start + above, np.maximum(start, end) + above)
-    ptr = np.searchsorted(start, np.arange(n_nodes * len(PHASES) + 1) * step)
+    last = np.zeros((n_groups, 2, 2), np.int64)
+    last[..., 1] = -1
+    return Unions(last, np.empty(most, np.int32), np.empty((most, 2), np.int64), np.zeros(1, np.int64))
+
+
+def _table(n_groups: int, time_ps: int, unions: Unions) -> Table:
+    """The unions of the intervals of each group. One merge over all groups: each lies above the times of the one before."""
+    n, step = int(unions.count[0]), time_ps + 2
+    above = unions.group[:n].astype(np.int64) * step
+    start, end = merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
+    ptr = np.searchsorted(start, np.arange(n_groups + 1) * step)
     return Table(ptr, start % step, end % step)
-
-
-def _ready_in_turn(program: Program, trace: Trace) -> I64:
-    """`[n_ops]` ps: `ready`; in program order not before the ops in front of it."""
-    issuer = program.ops.issuer
-    ready = trace.ready.copy()
-    ordered = np.flatnonzero((issuer >= 0) & (program.issuers.discipline[issuer] == Discipline.PROGRAM_ORDER))
-    ordered = ordered[np.argsort(issuer[ordered], kind="stable")]
-    # One running maximum over all issuers: each issuer lies above the times of the one before.
-    above = issuer[ordered].astype(np.int64) * (trace.time_ps + 1)
-    ready[ordered] = np.maximum.accumulate(ready[ordered] + above) - above
-    return ready
 
 
 def _starts(program: Program, trace: Trace) -> I64:
@@ -143,16 +141,6 @@ def _starts(program: Program, trace: Trace) -> I64:
     delays = np.flatnonzero(np.array([t.name == START for t in program.templates], np.bool_)[program.ops.template])
     start[program.ops.node[delays]] = trace.done[delays]
     return start
-
-
-def _merged(start: I64, end: I64) -> Spans:
-    """The union as intervals that do not touch, in order."""
-    if not len(start):
-        return start, end
-    # Sorted apart: where the i-th start lies above the i-th end before it, all earlier intervals have ended.
-    begin, reach = np.sort(start), np.sort(end)
-    first = np.flatnonzero(np.append(True, begin[1:] > reach[:-1]))
-    return begin[first], reach[np.append(first[1:], len(begin)) - 1]
 
 
 def _joined(parts: list[Spans]) -> Spans:

@@ -13,6 +13,8 @@ PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "aro
 """Parts of `Predicted.parts_us` that are printed under another name."""
 SMALL = 0.005
 """A change of the layer time below this share is printed as none."""
+
+
 def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf]) -> tuple[str, str, str]:
     """(what to run, what limits it, what would help)."""
     return _run_line(best, ties), _limit_line(best, changes), _help_line(best, changes)

@@ -30,9 +30,7 @@ class Calibration:
 
     def __str__(self) -> str:
         """Errors before and after, and the file."""
-        rows = [
-            (e.family, str(e.before.n), f"{e.before.median_ape:.1f}", f"{e.after.median_ape:.1f}") for e in self.fit.errors
-        ]
+        rows = [(e.family, str(e.before.n), f"{e.before.median_ape:.1f}", f"{e.after.median_ape:.1f}") for e in self.fit.errors]
         return table(("family", "rows", "median error %, before", "after"), rows) + f"\nwritten: {self.path} (cluster {self.name})"
 
     def __repr__(self) -> str:
@@ -53,7 +51,11 @@ class Calibration:
 
 
 def calibrate(
-    data: str | os.PathLike[str], out: str | os.PathLike[str], *, base: str = DEFAULT_BASE, name: str | None = None,
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    base: str = DEFAULT_BASE,
+    name: str | None = None,
     begun: Callable[[], None] | None = None,
 ) -> Calibration:
     """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.

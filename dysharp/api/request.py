@@ -48,10 +48,7 @@ _OPTIONS = (
     '{"system.option": value}; with one system also {"option": value}. `dysharp list options` shows names, defaults '
     'and ranges. At packet level also {"fabric.name": value}: fields of `engine.packet.fabric.FabricConfig`.'
 )
-_WINDOW = (
-    "packet level only: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. "
-    "None: all tokens."
-)
+_WINDOW = "packet level only: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. None: all tokens."
 
 
 class SharedArgs(TypedDict, total=False):
@@ -73,9 +70,7 @@ class SharedArgs(TypedDict, total=False):
 class RequestArgs(SharedArgs, total=False):
     """Keyword arguments of `run` and `compare`."""
 
-    model: Annotated[
-        ModelSource, Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`.")
-    ]
+    model: Annotated[ModelSource, Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`.")]
     window: Annotated[int | None, Argument(None, _WINDOW)]
     start: Annotated[str | None, Argument(None, f"{START_HELP} None: all ranks start together.")]
     slow: Annotated[str | None, Argument(None, f"{SLOW_HELP} None: all ranks are equally fast.")]

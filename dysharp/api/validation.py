@@ -79,10 +79,7 @@ def validate(
     beyond_bars = beyond.judge(everything, values, predicted=all_predicted[~inside])
     if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_bars):
         raise ConfigError(f"{_name(data)}: {_nothing(judged.missing)}")
-    held = {
-        by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at))
-        for at, by in enumerate(hold_out, start=1)
-    }
+    held = {by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
     summary = summarise(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None)
     done = validate_measurements(judged, used, predicted, tables)
@@ -166,9 +163,7 @@ def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     return loaded
 
 
-def _constants(
-    constants: Mapping[str, Fitted] | str | os.PathLike[str] | None, cluster: Cluster | None
-) -> Mapping[str, Fitted]:
+def _constants(constants: Mapping[str, Fitted] | str | os.PathLike[str] | None, cluster: Cluster | None) -> Mapping[str, Fitted]:
     """All constants: the caller's or the packaged ones, overridden by those of the cluster."""
     from dysharp.specs.fitted import constants_from_file, fitted
 

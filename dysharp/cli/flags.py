@@ -89,9 +89,7 @@ _WORKLOAD = (
         help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), "
         "counts (.csv), or a pattern such as hot-rank:share=0.2 (`dysharp list routings`).  [default: routing of the model]",
     ),
-    click.option(
-        "--placement", default="auto", show_default=True, metavar="P", shell_complete=complete_placements, help=PLACEMENT_HELP
-    ),
+    click.option("--placement", default="auto", show_default=True, metavar="P", shell_complete=complete_placements, help=PLACEMENT_HELP),
     click.option(
         "--direction",
         default="fwd",
@@ -109,9 +107,7 @@ _WORKLOAD = (
         shell_complete=complete_words("burst", "packet"),
         help="Level of the simulation.",
     ),
-    click.option(
-        "--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", shell_complete=complete_settings, help=SET_HELP
-    ),
+    click.option("--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", shell_complete=complete_settings, help=SET_HELP),
 )
 
 _SKEW = (

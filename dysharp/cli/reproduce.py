@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.cli.flags import complete_files, json_flag
+from dysharp.cli.report import check_report, command_line, report_flag, write_report
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from dysharp.experiments import Figure, Point, Result, Store
+
+    Done = tuple[Figure, Sequence[Result], dict[Point, dict[str, Any]]]
 
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "tolerance", "status")
@@ -76,12 +79,11 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @click.option("--tornado", is_flag=True, help="Also run each free choice at the ends of its range, and print its effect on the headline ratios.")
 @click.option("--model", "tornado_model", default="S-8", show_default=True, metavar="NAME|FILE", help="Model of the tornado.")
 @click.option("--models", metavar="A,B,...", help="Run only the points of these models.")
-@click.option(
-    "--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only."
-)
+@click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
 @jobs_flag
 @store_flag
 @click.option("--report", metavar="FILE.md", help="Also write the tables as Markdown.")
+@click.option("--pages", metavar="DIR", help="Also write one page per paper, with pictures and CSV files, into the folder DIR.")
 @click.option("--plot", metavar="FILE", help="Also draw the window map into FILE (.svg or .png); only with figure `windows`.")
 @click.option("--variants/--no-variants", default=True, help="Also run the figures' points at other values of free choices.  [default: on]")
 @click.option("--check", is_flag=True, help="For maintainers: exit code 1 when a claim of this version of the model does not hold.")
@@ -89,7 +91,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @click.pass_context
 def reproduce(
     ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, tornado_model: str, models: str | None, direction: str,
-    jobs: int, store: str | None, report: str | None, plot: str | None, variants: bool, check: bool, as_json: bool,
+    jobs: int, store: str | None, report: str | None, pages: str | None, plot: str | None, variants: bool, check: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
 
@@ -101,11 +103,49 @@ def reproduce(
     from dysharp.analysis import MODEL_VERSION
     from dysharp.cli.output import console, print_json
     from dysharp.experiments import judge, list_figures
-    from dysharp.files import check_destination, write_text
-    from dysharp.reports.plots import check_format
+    from dysharp.files import write_text
     from dysharp.reports.tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
+    _check_request(names, tornado=tornado, direction=direction, check=check, plot=plot, report=report)
+    where = _store(store)
+    out, sections, all_hold, all_ran = [], [], True, True
+    done: list[Done] = []
+    for figure, points in _chosen(names, every, models, direction, variants):
+        rows, failed = _run(points, where, jobs, figure.name)
+        results, holds = judge(figure, rows)
+        all_hold, all_ran = all_hold and holds, all_ran and not failed
+        out.append(_json(figure.name, results, holds and not failed))
+        sections.append(figure_markdown(figure, results))
+        done.append((figure, results, rows))
+        if not as_json:
+            print_figure(figure, results, console(PAGE_WIDTH))
+        if plot is not None and figure.name == "windows":
+            _plot_windows(rows, plot)
+    if tornado:
+        figure_json, page, fine = _tornado(tornado_model, where, jobs, quiet=as_json)
+        out.append(figure_json)
+        sections.append(page)
+        all_ran = all_ran and fine
+    asked = ["--all"] * every or list(figures)
+    asked += ["--no-variants"] * (not variants)
+    asked += ["--tornado"] * tornado + [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
+    if report is not None:
+        head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
+        write_text(report, head + "\n".join(sections))
+    if pages is not None:
+        _write_pages(done, Path(pages), f"dysharp reproduce {' '.join(asked)} --pages {pages}")
+    if as_json:
+        print_json(out)
+    ctx.exit(0 if all_ran and (all_hold or not check) else 1)
+
+
+def _check_request(names: Sequence[str], *, tornado: bool, direction: str, check: bool, plot: str | None, report: str | None) -> None:
+    """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
+    from dysharp.experiments import list_figures
+    from dysharp.files import check_destination
+    from dysharp.reports.plots import check_format
+
     if not names and not tornado:
         raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or figures among {', '.join(list_figures())}")
     if tornado and direction != "fwd":
@@ -118,32 +158,29 @@ def reproduce(
             raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
     if report is not None:
         check_destination(report)
-    where = _store(store)
-    out, pages, all_hold, all_ran = [], [], True, True
-    for figure, points in _chosen(names, every, models, direction, variants):
-        rows, failed = _run(points, where, jobs, figure.name)
-        results, holds = judge(figure, rows)
-        all_hold, all_ran = all_hold and holds, all_ran and not failed
-        out.append(_json(figure.name, results, holds and not failed))
-        pages.append(figure_markdown(figure, results))
-        if not as_json:
-            print_figure(figure, results, console(PAGE_WIDTH))
-        if plot is not None and figure.name == "windows":
-            _plot_windows(rows, plot)
-    if tornado:
-        figure_json, page, fine = _tornado(tornado_model, where, jobs, quiet=as_json)
-        out.append(figure_json)
-        pages.append(page)
-        all_ran = all_ran and fine
-    if report is not None:
-        asked = ["--all"] * every or list(figures)
-        asked += ["--no-variants"] * (not variants)
-        asked += ["--tornado"] * tornado + [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
-        head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
-        write_text(report, head + "\n".join(pages))
-    if as_json:
-        print_json(out)
-    ctx.exit(0 if all_ran and (all_hold or not check) else 1)
+
+
+def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
+    """Write a page for each paper that has figures among `done`."""
+    from dysharp.analysis import MODEL_VERSION
+    from dysharp.experiments.figure import BEYOND, PAPERS
+    from dysharp.experiments.series import series_of
+    from dysharp.files import write_text
+    from dysharp.reports.figure_plots import plot_series
+    from dysharp.reports.paper_page import Section, paper_page, results_csv
+    from dysharp.reports.plots import save_figure
+
+    for paper, title in PAPERS.items():
+        name, sections = paper or BEYOND, []
+        for figure, results, rows in (entry for entry in done if entry[0].paper == paper):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            write_text(str(folder / name / f"{figure.name}.csv"), results_csv(results))
+            series = series_of(figure, rows)
+            if series is not None:
+                save_figure(plot_series(series, figure.title), folder / name / f"{figure.name}.svg")
+            sections.append(Section(figure, results, series is not None))
+        if sections:
+            write_text(str(folder / f"{name}.md"), paper_page(title, name, sections, command, MODEL_VERSION))
 
 
 def _tornado(model: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[str, Any], str, bool]:
@@ -167,11 +204,13 @@ def _tornado(model: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[
 @store_flag
 @click.option("--csv", "csv_file", metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
 @click.option("--out", metavar="FILE.jsonl", help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
+@report_flag
 @json_flag
 @click.pass_context
 def sweep(
-    ctx: click.Context, file: str | None, example: bool, jobs: int, store: str | None, csv_file: str | None, out: str | None, as_json: bool
-) -> None:
+    ctx: click.Context, file: str | None, example: bool, jobs: int, store: str | None, csv_file: str | None, out: str | None,
+    report: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Simulate every combination of systems, models, clusters, options and more, as FILE.toml lists them.
 
     `dysharp sweep --example > my.toml` writes a file to begin with. Exit code 1 when a point failed. Finished points are kept: an
@@ -192,6 +231,7 @@ def sweep(
         raise click.UsageError("Missing argument 'FILE.toml'; `dysharp sweep --example` prints one")
     if not file.endswith(".toml"):
         raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table; `dysharp sweep --example` prints one")
+    check_report(report)
     if out is not None:
         check_destination(out)
     figure, where = load_figure(file), _store(store)
@@ -201,6 +241,10 @@ def sweep(
         write_text(out, "".join(json.dumps({"point": point_dict(p), "row": row}) + "\n" for p, row in rows.items()))
     if csv_file is not None:
         write_text(csv_file, sweep_csv(rows))
+    if report is not None and rows:
+        from dysharp.reports.report import report_of_rows
+
+        write_report(report_of_rows(list(rows.values()), command_line(ctx)), report)
     if as_json:
         print_json({"n_points": len(points), "n_done": len(rows), "n_failed": len(failed), "store": str(where.folder)})
     else:

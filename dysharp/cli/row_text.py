@@ -51,11 +51,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
     def sizes(side: str) -> str:
         return ", ".join(f"{name} {value / divisor:.3f} {unit}" for name, value in row.traffic_bytes[side].items())
 
-    phases = [
-        (f"  {name}", f"{p['start']:.1f} to {p['end']:.1f} us, busy {p['busy']:.1f} us")
-        for name, p in row.phases_us.items()
-        if p["end"] > 0
-    ]
+    phases = [(f"  {name}", f"{p['start']:.1f} to {p['end']:.1f} us, busy {p['busy']:.1f} us") for name, p in row.phases_us.items() if p["end"] > 0]
     return [
         ("system", f"{row.system} ({row.form} form)"),
         *_window_facts(row),

@@ -90,9 +90,7 @@ def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: 
     return np.maximum(np.asarray(gemm) + cast, host_us(gpu, constants, LINEAR_CALLS))
 
 
-def permute_us(
-    gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLike, hidden: ArrayLike, row_bytes: float = 1 + SCALE_BYTES
-) -> F64:
+def permute_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLike, hidden: ArrayLike, row_bytes: float = 1 + SCALE_BYTES) -> F64:
     """Scatter of `tokens` to `rows` rows in expert order (`row_bytes` per value), and the weighted BF16 gather back.
 
     The limit is the loads and stores of an SM per clock, or HBM.
@@ -113,9 +111,7 @@ def expert_mlp_us(
     return first + launch_us(gpu, constants) + activation + grouped_gemm_us(gpu, constants, m, g, h, i, dtype)
 
 
-def eager_mlp_us(
-    gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike
-) -> F64:
+def eager_mlp_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike) -> F64:
     """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather (`with_launches_us`).
 
     `tokens`: length of the receive buffer that the permutation reads.

@@ -9,16 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.experiments.drawing import Drawing, drawing_of
+from dysharp.experiments.keys import known, typed, word
 from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 
-REDUCTIONS = ("geomean", "max", "min", "each")
+REDUCTIONS = ("geomean", "median", "max", "min", "growth", "each")
+"""How a check makes one number of its points; growth: the smallest step from a point to the next one of its model."""
 METRICS = (
     "speedup",
     "kept",
@@ -26,6 +29,10 @@ METRICS = (
     "traffic_cut",
     "traffic_GB",
     "time_us",
+    "up_use",
+    "down_use",
+    "link_use",
+    "use_ratio",
     "over_best",
     "redundant_share",
     "ideal_speedup",
@@ -51,7 +58,7 @@ METRICS = (
     "knee",
     "hit_knee",
 )
-COMPARED = ("speedup", "kept", "traffic_cut")  # metrics that need `over`
+COMPARED = ("speedup", "kept", "traffic_cut", "use_ratio")  # metrics that need `over`
 STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
 """The claim of a check.
 
@@ -64,7 +71,14 @@ STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
 """
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")
-KEYS = {"title", "source", "text", "points", "check", "variants"}
+KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing")
+PAPERS = {
+    "dysharp": "DySHARP (arXiv 2605.05607)",
+    "moe-hub": "MoE-Hub",
+    "": "Figures that no paper has",
+}
+"""{value of a figure's key `paper`: title of its page}."""
+BEYOND = "beyond"  # file name of the page of figures without a paper
 MAX_POINTS = 100_000
 """Points of one table: their tuples take a few hundred bytes each, their runs seconds."""
 CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
@@ -74,7 +88,6 @@ CALCULATED = {  # pseudo-system -> metrics
     PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
 }
 USUAL_CLUSTER = "paper-gh200-nvl32"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +150,9 @@ class Point:
 class Check:
     """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
 
-    A check takes the points of `system` that match `models`, `routing`, `fidelity` and `options`; an option's value may
-    be a list of alternatives. `over`: the system to compare with. `against`: the routing to compare with (metric
-    `kept`). `verdict.MEASURES` explains the metrics.
+    A check takes the points of `system` that match `models`, `gpus`, `tokens`, `routing`, `fidelity` and `options`.
+    `options` names options and free choices; a value may be a list of alternatives. `over`: the system to compare with.
+    `against`: the routing to compare with (metric `kept`). `verdict.MEASURES` explains the metrics.
 
     | field | meaning |
     |---|---|
@@ -157,6 +170,8 @@ class Check:
     over: str = ""
     reduce: str = "geomean"
     models: tuple[str, ...] = ()
+    gpus: int | None = None
+    tokens: int | None = None
     routing: str | None = None
     fidelity: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -202,7 +217,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A named set of points and checks. `variants`: the same points at other values of choices, for comparison."""
+    """A named set of points and checks.
+
+    `variants`: the same points at other values of choices, for comparison. `paper`: the page that the figure belongs to
+    (`PAPERS`). `drawing`: its picture, None = none.
+    """
 
     name: str
     title: str
@@ -212,6 +231,8 @@ class Figure:
     text: str = ""
     models: tuple[str, ...] = field(default=())
     variants: tuple[Variant, ...] = ()
+    paper: str = ""
+    drawing: Drawing | None = None
 
 
 def list_figures() -> list[str]:
@@ -238,7 +259,7 @@ def in_direction(figure: Figure, direction: str) -> Figure:
 
     Papers claim numbers of forward passes only, so other passes have no claims and no variants.
     """
-    _word(direction, DIRECTIONS, "direction")
+    word(direction, DIRECTIONS, "direction")
     if direction == "fwd":
         return figure
     points = tuple(p if p.system in CALCULATED else replace(p, direction=direction) for p in figure.points)
@@ -252,21 +273,8 @@ def unclaimed(check: Check) -> Check:
     return replace(bare, expected=None, band=None, variants=False)
 
 
-def _known(table: Any, valid: set[str], where: str) -> None:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: found {type(table).__name__}, expected a table")
-    for key in table:
-        if key not in valid:
-            raise ConfigError(f"{where}.{key}: unknown key{nearest(key, valid)}")
-
-
-def _word(value: Any, valid: tuple[str, ...], where: str) -> None:
-    if value not in valid:
-        raise ConfigError(f"{where}: found {show(value)}{nearest(str(value), valid)}")
-
-
 def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
-    _known(table, KEYS, where)
+    known(table, KEYS, where)
     if "points" not in table:
         raise ConfigError(f"{where}: found no [points], expected systems and models to run (one table, or several: [[points]])")
     checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(_tables(table, "check", where)))
@@ -284,7 +292,10 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(_tables(table, "variants", where)))
     if bool(variants) != any(check.variants for check in checks):
         raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
-    return Figure(name, title or name, source, points, checks, text, models, variants)
+    paper = str(table.get("paper", ""))
+    word(paper, tuple(PAPERS), f"{where}: paper")
+    drawing = drawing_of(table["drawing"], METRICS, f"{where}: drawing") if "drawing" in table else None
+    return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing)
 
 
 def _tables(table: dict[str, Any], key: str, where: str) -> list[Any]:
@@ -305,11 +316,11 @@ class _Variant:
 
 
 def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Variant:
-    _known(table, set(_Variant.__slots__), where)
-    given = _typed(_Variant, table, where)
-    _word(given.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
+    known(table, set(_Variant.__slots__), where)
+    given = typed(_Variant, table, where)
+    word(given.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
     for name in given.systems:
-        _word(name, tuple(dict.fromkeys(p.system for p in points)), f"{where}.systems")
+        word(name, tuple(dict.fromkeys(p.system for p in points)), f"{where}.systems")
     with choices_overridden(given.choices):  # refuses unknown names and values out of range
         return Variant(tuple(sorted(given.choices.items())), given.systems, given.fidelity)
 
@@ -323,7 +334,7 @@ class _Axes:
     """One table of points: the product of all axes.
 
     Every axis but `fidelity` is one value or a list. Keys of `options` and `grid` are OPTION or SYSTEM.OPTION; keys of
-    `grid` may also be cluster.KEY.
+    `grid` may also be cluster.KEY. `choices`: free choices with a list of values each.
     """
 
     systems: Annotated[tuple[str, ...], BeforeValidator(_listed)]
@@ -337,22 +348,8 @@ class _Axes:
     fidelity: str = "burst"
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     grid: dict[str, list[bool | int | float | str]] = field(default_factory=dict)
+    choices: dict[str, list[Scalar]] = field(default_factory=dict)
     defaults: bool = False
-
-
-def _typed(kind: type[T], table: dict[str, Any], where: str) -> T:
-    """`table` as an instance of `kind`. Raises ConfigError with the path of the first value of a wrong type."""
-    try:
-        return TypeAdapter(kind).validate_python(table)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place, value = _place(table, first["loc"])
-        key = str(first["loc"][0]) if first["loc"] else ""
-        if first["type"] == "missing":
-            raise ConfigError(f"{where}.{key}: missing, expected {EXPECTED.get(key, 'a value')}") from None
-        expected = EXPECTED.get(key) if kind is _Axes else None
-        words = expected or first["msg"].lower().removeprefix("input should be ")
-        raise ConfigError(f"{where}.{place}: found {show(value)}, expected {words}") from None
 
 
 EXPECTED = {
@@ -367,47 +364,44 @@ EXPECTED = {
     "fidelity": '"burst" or "packet"',
     "options": "a table of options with one value each; lists of values go into grid",
     "grid": "a table of options with a list of values each; single values go into options",
+    "choices": "a table of free choices with a list of values each",
     "defaults": "true or false",
 }
 """Keys of [points] -> what they may hold, in errors."""
 
 
-def _place(table: Any, loc: tuple[int | str, ...]) -> tuple[str, Any]:
-    """The path and the value that a validator complains about: parts of its `loc` that are keys of the table."""
-    path, value = [], table
-    for part in loc:
-        inside = (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int) and part < len(value))
-        if not inside:
-            break
-        path.append(str(part))
-        value = value[part]
-    return ".".join(path) or "table", value
-
-
 def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
-    _known(table, set(_Axes.__slots__), where)
-    axes = _typed(_Axes, table, where)
+    known(table, set(_Axes.__slots__), where)
+    axes = typed(_Axes, table, where, EXPECTED)
     _check_product(axes, where)
-    cells: list[tuple[tuple[str, Any], ...]] = list(itertools.product(*([(name, v) for v in values] for name, values in axes.grid.items())))
+    cells, chosen = _cells(axes.grid), _cells(axes.choices)
     if axes.defaults:
         cells.append(())  # beside the grid: the point with default options
-    for word in axes.direction:
-        _word(word, DIRECTIONS, f"{where}.direction")
-    _word(axes.fidelity, FIDELITIES, f"{where}.fidelity")
+    for cell in chosen:
+        with choices_overridden(dict(cell)):  # refuses unknown names and values out of range
+            pass
+    for direction in axes.direction:
+        word(direction, DIRECTIONS, f"{where}.direction")
+    word(axes.fidelity, FIDELITIES, f"{where}.fidelity")
     settings = [{**axes.options, **dict(cell)} for cell in cells]
     for name in dict.fromkeys(name for setting in settings for name in setting):
-        _word(name.rpartition(".")[0], ("", "cluster", "fabric", *axes.systems), f"{where}: option {name!r}")
+        word(name.rpartition(".")[0], ("", "cluster", "fabric", *axes.systems), f"{where}: option {name!r}")
     sizes = itertools.product(axes.models, axes.cluster, axes.gpus, axes.tokens)
     points = (
         Point(
-            system, model, _variant_of(cluster, setting), routing, seed, gpus, tokens, _own(system, setting),
+            system, model, _variant_of(cluster, setting), routing, seed, gpus, tokens, _own(system, setting), tuple(sorted(choices)),
             direction=direction, fidelity=axes.fidelity,
         )
-        for (model, cluster, gpus, tokens), routing, seed, direction, system, setting in itertools.product(
-            sizes, axes.routing, axes.seeds, axes.direction, axes.systems, settings
+        for (model, cluster, gpus, tokens), routing, seed, direction, system, setting, choices in itertools.product(
+            sizes, axes.routing, axes.seeds, axes.direction, axes.systems, settings, chosen
         )
     )  # fmt: skip
     return tuple(dict.fromkeys(points))  # an option of one system makes no second point of another
+
+
+def _cells(axes: Mapping[str, list[Any]]) -> list[tuple[tuple[str, Any], ...]]:
+    """Every combination of one value per name."""
+    return list(itertools.product(*([(name, v) for v in values] for name, values in axes.items())))
 
 
 def _variant_of(cluster: str, setting: Mapping[str, Any]) -> str:
@@ -424,7 +418,7 @@ def _own(system: str, setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]
 def _check_product(axes: _Axes, where: str) -> None:
     """Raise ConfigError for too many points, before the first is made."""
     lists = (axes.systems, axes.models, axes.cluster, axes.gpus, axes.tokens, axes.routing, axes.seeds, axes.direction)
-    n = math.prod(map(len, lists)) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
+    n = math.prod(map(len, [*lists, *axes.choices.values()])) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
     if n > MAX_POINTS:
         raise ConfigError(f"{where}: found {n} points, expected at most {MAX_POINTS}: the product of all lists")
 
@@ -432,25 +426,33 @@ def _check_product(axes: _Axes, where: str) -> None:
 def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
     """Raise ConfigError for a check without points: such a check would always hold."""
     systems = dict.fromkeys(p.system for p in points)
-    for name, words, valid in (
+    for key, words, valid in (
         ("system", (check.system,), systems),
         ("over", (check.over,) if check.over else (), systems),
         ("models", check.models, dict.fromkeys(p.model for p in points)),
         ("fidelity", () if check.fidelity is None else (check.fidelity,), dict.fromkeys(p.fidelity for p in points)),
         ("routing", () if check.routing is None else (check.routing,), dict.fromkeys(p.routing for p in points)),
         ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),
-        ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options)),
+        ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options + p.choices)),
     ):
-        for word in words:
-            _word(word, tuple(valid), f"{where}.{name}")
+        for name in words:
+            word(name, tuple(valid), f"{where}.{key}")
+    _has_size(check.gpus, {p.gpus for p in points}, f"{where}.gpus")
+    _has_size(check.tokens, {p.tokens for p in points}, f"{where}.tokens")
+
+
+def _has_size(wanted: int | None, sizes: set[int | None], where: str) -> None:
+    if wanted is not None and wanted not in sizes:
+        listed = ", ".join(str(n) for n in sorted(n for n in sizes if n is not None))
+        raise ConfigError(f"{where}: found {wanted}, expected one of the points: {listed or 'none names it'}")
 
 
 def _check(table: dict[str, Any], where: str) -> Check:
-    _known(table, set(Check.__slots__), where)
-    check = _typed(Check, table, where)
-    _word(check.metric, METRICS, f"{where}.metric")
-    _word(check.reduce, REDUCTIONS, f"{where}.reduce")
-    _word(check.status, STATUSES, f"{where}.status")
+    known(table, set(Check.__slots__), where)
+    check = typed(Check, table, where)
+    word(check.metric, METRICS, f"{where}.metric")
+    word(check.reduce, REDUCTIONS, f"{where}.reduce")
+    word(check.status, STATUSES, f"{where}.status")
     if (check.metric == "kept") != (check.against is not None):
         raise ConfigError(f"{where}.against: found {check.against!r}, expected a routing if the metric is kept, else none")
     if check.status == "gap" and not (check.reason and check.ablation):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,7 +95,7 @@ def _over_best(point: Point, check: Check, rows: Rows) -> float | None:
 
     A check without `options` takes the point with default options.
     """
-    if point.options and not check.options:
+    if (point.options or point.choices) and not check.options:
         return None
     best = min(float(r["time_us"]) for p, r in rows.items() if p.system == point.system and p.workload == point.workload)
     return float(rows[point]["time_us"]) / best
@@ -106,6 +108,22 @@ def _field(name: str, per: float = 1.0) -> Callable[[Point, Check, Rows], float 
 def _traffic(point: Point, check: Check, rows: Rows) -> float | None:
     """Payload of Dispatch and Combine, up and down, all GPUs, in GB (1e9 bytes)."""
     return _total(rows[point]) / 1e9
+
+
+def _link_use(*sides: str) -> Callable[[Point, Check, Rows], float | None]:
+    """Mean share of the layer time that the links of all GPUs are busy, over `sides` ("up", "down")."""
+    return lambda point, check, rows: sum(float(rows[point]["utilization"][side]) for side in sides) / len(sides)
+
+
+def _use_ratio(point: Point, check: Check, rows: Rows) -> float | None:
+    """Mean busy share of all links, divided by that of the system `over`."""
+    other = _partner(point, check, rows)
+    theirs = 0.0 if other is None else _used(other)
+    return _used(rows[point]) / theirs if theirs else None  # "ideal" uses no link
+
+
+def _used(row: dict[str, Any]) -> float:
+    return float(row["utilization"]["up"]) + float(row["utilization"]["down"])
 
 
 def _sized(measure: Callable[[Point, Rows], float | None]) -> Callable[[Point, Check, Rows], float | None]:
@@ -122,12 +140,22 @@ MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
     "comm_share": _comm_share,
     "traffic_GB": _traffic,
     "time_us": _field("time_us"),
+    "up_use": _link_use("up"),
+    "down_use": _link_use("down"),
+    "link_use": _link_use("up", "down"),
+    "use_ratio": _use_ratio,
     **{name: _sized(measure) for name, measure in sizing.MEASURES.items()},
     **{name: _field(name) for names in CALCULATED.values() for name in names},
 }
 UNITS = {
+    "speedup": "speed-up",
+    "ideal_speedup": "ideal speed-up",
     "traffic_GB": "payload (GB)",
     "time_us": "layer time (us)",
+    "up_use": "busy share of the up links",
+    "down_use": "busy share of the down links",
+    "link_use": "busy share of all links",
+    "use_ratio": "busy share of all links, ratio",
     "over_packet": "time at burst level over time at packet level",
     "comm_share": "exposed communication over layer time",
     "payload_efficiency": "payload efficiency (%)",
@@ -143,7 +171,19 @@ def _reduce(values: list[float], how: str) -> float:
         if min(values) <= 0:
             raise ConfigError(f"geomean: found {min(values):g} among the values, expected only positive ones; use max, min or each")
         return math.exp(sum(map(math.log, values)) / len(values))
+    if how == "median":
+        return statistics.median(values)
     return max(values) if how == "max" else min(values)
+
+
+def _growth(values: dict[Point, float]) -> float:
+    """The smallest ratio of a value to the value before it, in the order of the figure, among points that share a model and a seed."""
+    rows: dict[tuple[str, int], list[float]] = {}
+    for point, value in values.items():
+        rows.setdefault((point.model, point.seed), []).append(value)
+    if max(map(len, rows.values())) < 2:
+        raise ConfigError("growth: found one point per model, expected at least two")
+    return min(later / earlier for row in rows.values() for earlier, later in itertools.pairwise(row))
 
 
 def _within(check: Check, value: float) -> tuple[bool, str]:
@@ -184,36 +224,47 @@ def outcome_of(check: Check, value: float) -> tuple[str, str]:
 
 
 def _matches(check: Check, point: Point) -> bool:
-    options = dict(point.options)
+    options = dict(point.options + point.choices)
     return (
         point.system == check.system
         and (not check.models or point.model in check.models)
+        and check.gpus in (None, point.gpus)
+        and check.tokens in (None, point.tokens)
         and (check.routing is None or point.routing == check.routing)
         and (check.fidelity is None or point.fidelity == check.fidelity)
         and all(options.get(name) in (value if isinstance(value, list) else [value]) for name, value in check.options.items())
     )
 
 
+def unit(metric: str) -> str:
+    """What a metric measures, in words."""
+    return UNITS.get(metric, metric)
+
+
 def _label(check: Check) -> str:
-    words = f"{UNITS.get(check.metric, check.metric)} of {check.system}"
+    words = f"{unit(check.metric)} of {check.system}"
     return words + (f" over {check.over}" if check.over else "") + (f" against {check.against}" if check.against else "")
 
 
 def _place(check: Check, point: Point, among: Iterable[Point], rows: Rows) -> str:
     """The name of a point among the points of its check.
 
-    The name has the model, the routing and GPUs if they differ among the points of the check, and the options that
-    differ among all points of the figure.
+    The name has the model, the routing, GPUs, tokens and seed if they differ among the points of the check, and the
+    options and free choices that differ among all points of the figure.
     """
     words = [f"{check.name}: {point.model}"]
     if len({p.routing for p in among}) > 1:
         words.append(point.routing or "own routing")
     if len({p.gpus for p in among}) > 1:
         words.append("all GPUs" if point.gpus is None else f"{point.gpus} GPUs")
+    if len({p.tokens for p in among}) > 1:
+        words.append("own tokens" if point.tokens is None else f"{point.tokens} tokens")
+    if len({p.seed for p in among}) > 1:
+        words.append(f"seed {point.seed}")
     values: dict[str, set[Any]] = {}
-    for name, value in (option for p in rows for option in p.options):
+    for name, value in (option for p in rows for option in p.options + p.choices):
         values.setdefault(name, set()).add(value)
-    return " ".join([*words, *(f"{name}={value}" for name, value in point.options if len(values[name]) > 1)])
+    return " ".join([*words, *(f"{name}={value}" for name, value in point.options + point.choices if len(values[name]) > 1)])
 
 
 def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
@@ -227,7 +278,8 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
     if check.reduce == "each":
         numbers = [(_place(check, p, measured, rows), label, value) for p, value in measured.items()]
     else:
-        numbers = [(check.name, f"{check.reduce} {label}", _reduce(list(measured.values()), check.reduce))]
+        whole = _growth(measured) if check.reduce == "growth" else _reduce(list(measured.values()), check.reduce)
+        numbers = [(check.name, f"{check.reduce} {label}", whole)]
     out = []
     for place, what, value in numbers:
         outcome, words = outcome_of(check, value)

@@ -118,9 +118,7 @@ class _Errors:
         self.relative = max(self.relative, worst / scale if scale else (np.inf if worst else 0.0))
 
 
-def run_emulation(
-    machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: tuple[str, ...]
-) -> Emulation:
+def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: tuple[str, ...]) -> Emulation:
     """Run one layer of `block` on `machine`. `kinds`: faults and hard cases to inject. See `dysharp.emulate`."""
     if block not in BLOCKS:
         raise ConfigError(f"block {block!r}: unknown{nearest(block, BLOCKS)}")

@@ -70,11 +70,7 @@ def split(classified: Classified, constants: Constants) -> tuple[Classified, Cla
     """(judged, apart). Those apart count as missing among the judged, and against coverage."""
     groups = [group_of(entry, constants) for entry in classified.parsed]
     pairs = list(zip(classified.parsed, groups, strict=True))
-    missing = tuple(
-        Missing(entry.measurement, entry.family, f"judged apart: {group}", entry.family.in_bars)
-        for entry, group in pairs
-        if group
-    )
+    missing = tuple(Missing(entry.measurement, entry.family, f"judged apart: {group}", entry.family.in_bars) for entry, group in pairs if group)
     judged = Classified(tuple(entry for entry, group in pairs if not group), classified.missing + missing)
     return judged, Classified(tuple(entry for entry, group in pairs if group), ())
 
@@ -114,10 +110,7 @@ def judge(apart: Classified, constants: Constants, jobs: int = 1, predicted: F64
     members: dict[tuple[int, str, str], list[int]] = {}
     for i, entry in enumerate(apart.parsed):
         members.setdefault((entry.family.order, entry.family.name, group_of(entry, constants)), []).append(i)
-    return [
-        {"family": name, "group": group} | _errors(predicted[index], measured[index])
-        for (_, name, group), index in sorted(members.items())
-    ]
+    return [{"family": name, "group": group} | _errors(predicted[index], measured[index]) for (_, name, group), index in sorted(members.items())]
 
 
 def _errors(predicted: F64, measured: F64) -> dict[str, Any]:

@@ -79,9 +79,7 @@ class Improvement:
     held_out: Errors | None
 
 
-def measurements_of(
-    measurements: Sequence[Measurement], gpu: str
-) -> tuple[list[Measurement], list[tuple[Measurement, str]]]:
+def measurements_of(measurements: Sequence[Measurement], gpu: str) -> tuple[list[Measurement], list[tuple[Measurement, str]]]:
     """(measurements of a cluster's GPU with its name as hardware, other measurements with the reason).
 
     A measurement that names no GPU is of this cluster.
@@ -145,11 +143,7 @@ def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mappin
 
 def _is_worse(families: Sequence[str], errors: Sequence[Improvement]) -> bool:
     """Whether a stage's fit predicts held-out shapes of all its families worse than the packaged constants do."""
-    ratios = [
-        e.held_out.median_ape / max(e.before.median_ape, RESIDUAL)
-        for e in errors
-        if e.family in families and e.held_out is not None
-    ]
+    ratios = [e.held_out.median_ape / max(e.before.median_ape, RESIDUAL) for e in errors if e.family in families and e.held_out is not None]
     return bool(ratios) and float(np.mean(ratios)) > 1
 
 
@@ -229,9 +223,7 @@ def _fit_measurements(
     return fit(free, values, predict, np.concatenate([measured, np.ones(len(names))]), weights=weights)
 
 
-def _determined(
-    parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str, float]
-) -> tuple[list[str], dict[str, str]]:
+def _determined(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str, float]) -> tuple[list[str], dict[str, str]]:
     """(constants that the measurements determine, reasons for the other constants).
 
     The least certain constant is dropped until all remaining constants are certain.
@@ -284,9 +276,7 @@ def _why(slopes: F64, kept: Sequence[int], worst: int, error: float, names: Sequ
     return known
 
 
-def _errors(
-    parsed: Sequence[Parsed], before: Mapping[str, float], after: Mapping[str, float], held: F64
-) -> tuple[Improvement, ...]:
+def _errors(parsed: Sequence[Parsed], before: Mapping[str, float], after: Mapping[str, float], held: F64) -> tuple[Improvement, ...]:
     measured, forms = measured_values(parsed), ClosedForms(parsed)
     old, new = forms.values(before), forms.values(after)
 

@@ -143,9 +143,7 @@ def uniform(model: Model, gpus: int, tokens: int) -> Routing:
     return make_routing("uniform", model, gpus, tokens)
 
 
-def kernel_times(
-    system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform
-) -> dict[str, float]:
+def kernel_times(system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform) -> dict[str, float]:
     """Times in us of the kernels "prepare", "dispatch" and "combine", from a run or from the line through two runs."""
     ends = (NEAR, FAR) if case.gpus <= MANY_GPUS else (NEAR // FEWER, FAR // FEWER)
     prepared, received, end = marks_us(system, case, constants, ("prepared", "received"), ends, routing_of)

@@ -143,9 +143,7 @@ def family(
 
     def register(case: Callable[[Measurement], C]) -> Callable[[Measurement], C]:
         by = predictor or ("rate form" if program_us is None else "program")
-        _REGISTRY[name] = Family(
-            name, belongs, case, closed_us, program_us, by, in_bars, level, order, systems, parts, dtypes_of, skewed
-        )
+        _REGISTRY[name] = Family(name, belongs, case, closed_us, program_us, by, in_bars, level, order, systems, parts, dtypes_of, skewed)
         return case
 
     return register

@@ -22,9 +22,7 @@ def measured_values(parsed: Sequence[Parsed]) -> F64:
     return np.array([entry.measurement.value for entry in parsed], np.float64)
 
 
-def predict(
-    classified: Classified, constants: Constants, jobs: int = 1, on_progress: OnProgress | None = None
-) -> tuple[Classified, F64]:
+def predict(classified: Classified, constants: Constants, jobs: int = 1, on_progress: OnProgress | None = None) -> tuple[Classified, F64]:
     """The measurements that are predicted and `[parsed]` their predictions, each in the unit of its measurement.
 
     A measurement that its Program refuses becomes missing, with the Program's reason.
@@ -33,15 +31,11 @@ def predict(
     everything = np.ones(len(parsed), bool)
     values, refused = _predict(parsed, [(everything, constants)], jobs, on_progress)
     kept = tuple(entry for i, entry in enumerate(parsed) if i not in refused)
-    missing = tuple(
-        Missing(parsed[i].measurement, parsed[i].family, why, parsed[i].family.in_bars) for i, why in refused.items()
-    )
+    missing = tuple(Missing(parsed[i].measurement, parsed[i].family, why, parsed[i].family.in_bars) for i, why in refused.items())
     return Classified(kept, classified.missing + missing), np.delete(values, list(refused))
 
 
-def predict_folds(
-    parsed: Sequence[Parsed], folds: Sequence[tuple[Bools, Constants]], jobs: int = 1, on_progress: OnProgress | None = None
-) -> F64:
+def predict_folds(parsed: Sequence[Parsed], folds: Sequence[tuple[Bools, Constants]], jobs: int = 1, on_progress: OnProgress | None = None) -> F64:
     """`[parsed]` predictions, each with the constants of the fold that its mask is in; NaN outside all folds.
 
     One pool of processes answers all folds. Raises `SimulationError` for a measurement that its Program refuses.

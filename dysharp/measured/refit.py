@@ -79,9 +79,7 @@ class Refit(NamedTuple):
         return {name: constant.value for name, constant in self.constants.items()}
 
 
-def refit_programs(
-    classified: Classified, constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None
-) -> Refit:
+def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None) -> Refit:
     """Constants that bring the Programs nearest to the measurements that are judged, fitted from neutral values.
 
     A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the

@@ -239,11 +239,7 @@ def _range_warnings(scope: PredictionScope, family: Family) -> list[str]:
 def _outside(scope: PredictionScope, entry: FamilyErrors) -> list[tuple[str, float, str]]:
     """(name, value, measured range) of each number outside its measured range."""
     pairs = [(name, value, entry.ranges.get(name, (value, value))) for name, value in scope.numbers.items()]
-    return [
-        (name, value, f"{low:g}" if low == high else f"{low:g} to {high:g}")
-        for name, value, (low, high) in pairs
-        if not low <= value <= high
-    ]
+    return [(name, value, f"{low:g}" if low == high else f"{low:g} to {high:g}") for name, value, (low, high) in pairs if not low <= value <= high]
 
 
 def _skew_warnings(scope: PredictionScope) -> list[str]:

@@ -220,8 +220,16 @@ class _Tables:
             index = np.array(members)
             apart = errors_of(closed[index], self.predicted[index])
             own = errors_of(closed[index], self.measured[index])
-            entries.append({"family": name, "n": len(members), "closed_over_program": apart.bias, "p90_apart": apart.p90_ape,
-                            "closed_median_ape": own.median_ape, "closed_p90_ape": own.p90_ape})
+            entries.append(
+                {
+                    "family": name,
+                    "n": len(members),
+                    "closed_over_program": apart.bias,
+                    "p90_apart": apart.p90_ape,
+                    "closed_median_ape": own.median_ape,
+                    "closed_p90_ape": own.p90_ape,
+                }
+            )
         return sorted(entries, key=lambda entry: self.order.index(str(entry["family"])))
 
     def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
@@ -242,9 +250,18 @@ class _Tables:
         entries = []
         for i in np.argsort(-np.abs(signed), kind="stable")[:N_WORST]:
             m = self.parsed[i].measurement
-            entries.append({"id": m.id, "family": self.parsed[i].family.name, "hardware": m.hardware, "config": dict(m.config),
-                            "measured": float(self.measured[i]), "predicted": float(self.predicted[i]), "unit": m.unit,
-                            "error": 100 * float(signed[i])})
+            entries.append(
+                {
+                    "id": m.id,
+                    "family": self.parsed[i].family.name,
+                    "hardware": m.hardware,
+                    "config": dict(m.config),
+                    "measured": float(self.measured[i]),
+                    "predicted": float(self.predicted[i]),
+                    "unit": m.unit,
+                    "error": 100 * float(signed[i]),
+                }
+            )
         return entries
 
 

@@ -55,11 +55,7 @@ class Dependencies:
         self._notify_waits: dict[int, int] = defaultdict(int)
         self._cancel_waits: dict[int, int] = defaultdict(int)
         self._touched: set[int] = set()
-        self._announced = {
-            op.id: Announced(0, op.threshold)
-            for op in world.tables.ops
-            if op.kind is Kind.JOIN and op.threshold >= 0
-        }
+        self._announced = {op.id: Announced(0, op.threshold) for op in world.tables.ops if op.kind is Kind.JOIN and op.threshold >= 0}
         self._read_edges()
         for row_op in world.tables.program.regions.row_notify.tolist():
             if row_op >= 0:

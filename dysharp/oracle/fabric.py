@@ -38,9 +38,7 @@ class Fabric:
             )
             for _ in range(n)
         ]
-        self.channels: dict[tuple[int, int], Channels] = defaultdict(
-            lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
-        )
+        self.channels: dict[tuple[int, int], Channels] = defaultdict(lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs))
         program = world.tables.program
         self.tables = [[TableOfHub(table) for _ in range(n)] for table in program.tables]
         self.behind: list[deque[int]] = [deque() for _ in range(n)]
@@ -227,7 +225,6 @@ class Fabric:
             self._enter_hub(node, op, item.member, now + hardware.lat)
         link.held[item.cls] -= item.n_bytes
         self._admit(node, item.cls)
-
 
     def _enter_hub(self, node: int, op: Op, member: int, arrival: int) -> None:
         """A copy or request reaches its hub at `arrival` and asks the table of its op, if it has one."""

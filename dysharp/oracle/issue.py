@@ -17,9 +17,7 @@ TIMED = (Kind.COMPUTE, Kind.DELAY)
 class Queue:
     """Ready ops of one issuer. `head` shows the next op, `pop` takes it, `drop` removes a cancelled op."""
 
-    def __init__(
-        self, discipline: Discipline, tables_ops: list[Op], program_order: list[int], first_node: list[int]
-    ) -> None:
+    def __init__(self, discipline: Discipline, tables_ops: list[Op], program_order: list[int], first_node: list[int]) -> None:
         self.discipline = discipline
         self._ops = tables_ops
         self._order = program_order
@@ -200,9 +198,7 @@ class Issuers:
 
     def _left_chain(self, op: Op) -> None:
         self._chain_left[op.chain] -= 1
-        over = self._chain_left[op.chain] == 0 or (
-            self._mode[op.chain] is Chaining.YIELD and op.id not in self.world.log.cancelled
-        )
+        over = self._chain_left[op.chain] == 0 or (self._mode[op.chain] is Chaining.YIELD and op.id not in self.world.log.cancelled)
         if over and op.chain in self._on_slot:
             self._on_slot.discard(op.chain)
             self.free[self.pool[op.issuer]] += 1

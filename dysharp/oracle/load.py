@@ -97,9 +97,7 @@ def _members(program: Program) -> list[Member]:
     node = m.node.tolist()
     extra = [0] * len(node) if m.ext_bytes is None else m.ext_bytes.tolist()
     owner = [o for o in range(program.n_ops) for _ in range(ptr[o], ptr[o + 1])]
-    return [
-        Member(owner[i], node[i], fill_row[fill_ptr[i] : fill_ptr[i + 1]], extra[i]) for i in range(len(node))
-    ]
+    return [Member(owner[i], node[i], fill_row[fill_ptr[i] : fill_ptr[i + 1]], extra[i]) for i in range(len(node))]
 
 
 def _op(program: Program, i: int, members: list[int]) -> Op:

@@ -31,12 +31,8 @@ class Stores:
         rows, tiles = t.row_ptr.tolist(), t.tile_ptr.tolist()
         self._places = [Place(n, rows[i], tiles[i]) for i, n in enumerate(t.node.tolist())]
         self.states = [
-            region.empty(
-                rows[i + 1] - rows[i], row_bytes, tile_rows, first_touch=Alloc(alloc) is Alloc.FIRST_TOUCH
-            )
-            for i, (row_bytes, tile_rows, alloc) in enumerate(
-                zip(t.row_bytes.tolist(), t.tile_rows.tolist(), t.alloc.tolist(), strict=True)
-            )
+            region.empty(rows[i + 1] - rows[i], row_bytes, tile_rows, first_touch=Alloc(alloc) is Alloc.FIRST_TOUCH)
+            for i, (row_bytes, tile_rows, alloc) in enumerate(zip(t.row_bytes.tolist(), t.tile_rows.tolist(), t.alloc.tolist(), strict=True))
         ]
         self._region_of_row = [i for i in range(len(self._places)) for _ in range(rows[i], rows[i + 1])]
         self._region_of_tile = [i for i in range(len(self._places)) for _ in range(tiles[i], tiles[i + 1])]

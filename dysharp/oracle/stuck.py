@@ -16,9 +16,7 @@ from dysharp.program.tables import Head, Kind, Tail
 SHOWN = 3
 
 
-def raise_deadlock(
-    world: World, dependencies: Dependencies, issuers: Issuers, fabric: Fabric, stores: Stores
-) -> NoReturn:
+def raise_deadlock(world: World, dependencies: Dependencies, issuers: Issuers, fabric: Fabric, stores: Stores) -> NoReturn:
     """Raise SimulationError that names the first stuck ops. Issued ops come first, because they hold up the rest."""
     log, ops = world.log, world.tables.ops
     stuck = [op for op in ops if log.done[op.id] < 0 and op.id not in log.cancelled]

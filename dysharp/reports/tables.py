@@ -27,7 +27,8 @@ class FigureLike(Protocol):
 COLUMNS = ("point", "metric", "paper", "ours", "tolerance", "status")
 
 
-def _cells(result: Any) -> tuple[str, ...]:
+def cells(result: Any) -> tuple[str, ...]:
+    """The texts of a line of a figure's table, by `COLUMNS`."""
     numbers = ["-" if v is None else f"{v:.3f}" for v in (result.paper, result.ours)]
     status = result.status if result.outcome in ("", "holds") else f"{result.status}: {result.outcome}"
     return result.point, result.metric, *numbers, result.tolerance, status
@@ -41,7 +42,7 @@ def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> No
     for name in COLUMNS:
         lines.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
     for result in results:
-        lines.add_row(*_cells(result))
+        lines.add_row(*cells(result))
     out.print(lines)
     for result in results:
         if result.reason:
@@ -65,7 +66,7 @@ def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
     lines = [f"## {escaped(figure.name)}: {escaped(figure.title)}", "", paragraph(figure.source), ""]
     if figure.text:
         lines += [paragraph(figure.text), ""]
-    lines.append(table(COLUMNS, map(_cells, results)))
+    lines.append(table(COLUMNS, map(cells, results)))
     lines += [f"\n{paragraph(r.point)}: {escaped(r.reason)}." for r in results if r.reason]
     lines += ["", f"{paragraph(verdict_text(results))}."]
     return "\n".join(lines) + "\n"

@@ -97,8 +97,7 @@ def page_of(done: Validation, figure: str = "") -> str:
         "This page compares predictions with public measurements. The predictions use the constants of `dysharp/specs/data/fitted.toml`. "
         "All groups of measurements are printed, also groups with large errors.",
         _table(LEGEND, ("column", "meaning")),
-        "A Program runs with up to 512 tokens per GPU (fused layers: 8192). The time of more tokens lies on the line through the two "
-        "largest runs.",
+        "A Program runs with up to 512 tokens per GPU (fused layers: 8192). The time of more tokens lies on the line through the two largest runs.",
         "## Families",
         _table(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias")),
         _sentence(done.overall),

@@ -18,9 +18,7 @@ from dysharp.specs.reading import DATA, parse_toml, read_text
 
 Scalar = int | float | str
 _Value = (
-    Annotated[int, Field(strict=True)]
-    | Annotated[float, Field(strict=True, allow_inf_nan=False)]
-    | Annotated[str, Field(strict=True, min_length=1)]
+    Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)] | Annotated[str, Field(strict=True, min_length=1)]
 )
 
 

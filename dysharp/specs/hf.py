@@ -39,12 +39,8 @@ ALIASES: dict[str, Alias] = {
         1,
         1 << 20,
     ),
-    "n_experts": Alias(
-        ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16
-    ),
-    "topk": Alias(
-        ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"), 1, 1 << 16
-    ),
+    "n_experts": Alias(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16),
+    "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"), 1, 1 << 16),
     "n_group": Alias(("n_group",), 1, 1 << 16, default=1),
     "topk_group": Alias(("topk_group",), 1, 1 << 16, default=1),
     "layers": Alias(("num_hidden_layers", "n_layer", "num_layers"), 1, MAX_LAYERS),
@@ -150,10 +146,7 @@ def _moe_layers(values: Mapping[str, int], moe_list: list[int] | None, dense: se
     if moe_list is not None:
         return sum(moe_list[: values["layers"]])
     return sum(
-        i >= values["dense_prefix"]
-        and (i + 1) % values["every_from_1"] == 0
-        and i % values["every_from_0"] == 0
-        and i not in dense
+        i >= values["dense_prefix"] and (i + 1) % values["every_from_1"] == 0 and i % values["every_from_0"] == 0 and i not in dense
         for i in range(values["layers"])
     )
 

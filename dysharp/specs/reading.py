@@ -65,9 +65,7 @@ def decode(data: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
-        raise ConfigError(
-            f"{where}: line {line} column {column}: found byte 0x{data[error.start]:02x}, expected UTF-8 text"
-        ) from None
+        raise ConfigError(f"{where}: line {line} column {column}: found byte 0x{data[error.start]:02x}, expected UTF-8 text") from None
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
@@ -94,9 +92,7 @@ def parse_json(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{where}: malformed JSON: {error.msg} (at line {error.lineno}, column {error.colno})"
-        ) from None
+        raise ConfigError(f"{where}: malformed JSON: {error.msg} (at line {error.lineno}, column {error.colno})") from None
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ConfigError(f"{where}: malformed JSON: {reason}") from None

@@ -15,7 +15,7 @@ from dysharp.systems.building.batch import ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
-from dysharp.systems.building.software_steps import WORD_BYTES
+from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps
 from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing, in_parts
@@ -32,11 +32,14 @@ class Options:
 
     | option | meaning |
     |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `blocks_per_sm` | thread blocks that an SM holds; one computes while another one waits for its get |
 
-    Expert re-assignment (locality) is the routing's placement.
+    Expert re-assignment (locality) is the routing's placement. The real form adds the starts of both kernels and NVSHMEM's
+    barriers of all GPUs around them.
     """
 
+    form: str = "auto"
     blocks_per_sm: int = choice_int("ccfuser.blocks_per_sm")
 
 
@@ -62,8 +65,14 @@ class _Blocks:
     gets_first: NDArray[np.bool_]
 
 
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form with kernel starts, and barriers of all GPUs around both kernels."""
+    return _plan(model, cluster, routing, direction, options, real=True)
+
+
 @system(
     "ccfuser",
+    real=plan_real,
     source="CCFuser (PPoPP'25); https://github.com/WongHuLin/CCFuser (mix_moe/csrc/cuda/mix_gemm.cu)",
     options=Options,
     traffic="one_copy_per_expert",
@@ -71,23 +80,35 @@ class _Blocks:
     permutes=1,
     fused=False,
     colour="#661100",
-    drops="local scatter, counts and block lists of the host, barriers of all GPUs around both kernels, a request per 16 B of a get, copies of the "
-    "most popular experts on all GPUs",
+    drops="barriers of all GPUs around both kernels, starts of kernels (form real has them); counts and block lists of the host, a request per 16 B "
+    "of a get, copies of the most popular experts on all GPUs",
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Two kernels. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
+    return _plan(model, cluster, routing, direction, options, real=False)
+
+
+def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
     layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS), listed=True)
+    kernels = SoftwareSteps(layer)
     sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
     first, second = stages(model, direction)
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
     start = _starts(layer, blocks)
+    if real:
+        opened = kernels.barrier("first", "first.opened", kernels.delay("first.start", kernels.costs.kernel_ps))
+        layer.wait_each(start, opened[blocks.gpu])
     _gets(layer, blocks, owner, start)
     ends = _first_kernel(layer, blocks, start, [add_stage(layer, first, sms, t[t >= 0], one_block=True) for t in (blocks.first, blocks.second)])
     layer.b.hold(_slots(layer, options)[blocks.gpu], start, ends)
     finished = layer.join("first kernel")
     layer.wait_each(finished[blocks.gpu], ends)
+    if real:
+        launched = kernels.delay("second.start", kernels.costs.kernel_ps)
+        layer.wait_each(launched, kernels.barrier("second", "second.opened", finished))
+        finished = launched
     # A block puts its remote tile before it computes its local one.
     order = np.stack((blocks.second, blocks.first), axis=1).ravel()
     order = order[order >= 0]
@@ -97,7 +118,10 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         if i == 0:
             results[order] = ops
     puts = stream_order(layer, layer.row_gpu, layer.row_source)  # puts that become ready together progress together
-    layer.wait_rows(layer.combine_rows(Discipline.READY_FIFO, puts).of_useful_row, results)
+    returned = layer.combine_rows(Discipline.READY_FIFO, puts)
+    layer.wait_rows(returned.of_useful_row, results)
+    if real:
+        kernels.barrier_after("end", "end.closed", finished, returned)
     return layer.build("one_copy_per_expert")
 
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.exchanges import CommStream, Group, in_groups, stream_order
+from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
+
+COUNT_BYTES = 8  # rows of an expert as int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,15 @@ class Options:
 
     | option | meaning |
     |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `group` | GPUs of a group of peers (FMOE_FASTER_GROUP_SIZE); at most all GPUs, and a divisor of their number |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
-    Shadowing (copies of hot experts on all GPUs) is off, as in the released code by default.
+    Shadowing (copies of hot experts on all GPUs) is off, as in the released code by default. The real form adds the
+    exchange of counts, NCCL's start and pace per (step, local expert), and the starts of the GEMM kernels.
     """
 
+    form: str = "auto"
     group: int = choice_int("fastermoe.group")
     compute: bool = True
 
@@ -49,8 +54,20 @@ def served(routing: Routing, options: Options) -> Routing:
     return in_parts(routing, (gpu // size - source // size) % steps, steps)
 
 
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form with the software costs of its all-to-alls and kernels."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    stream = NcclStream(layer)
+    if direction == "fwd":  # a backward pass knows the counts
+        costs = stream.kernels.costs
+        n_bytes = COUNT_BYTES * model.n_experts
+        stream.end = stream.kernels.delay("counts", costs.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + costs.kernel_ps)
+    return _in_steps(layer, stream, options)
+
+
 @system(
     "fastermoe",
+    real=plan_real,
     source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
     options=Options,
     traffic="one_copy_per_expert",
@@ -58,14 +75,19 @@ def served(routing: Routing, options: Options) -> Routing:
     permutes=1,
     fused=False,
     colour="#999933",
-    drops="shadowing of hot experts; sorting, the exchange of counts and its wait on the host, launches, NCCL's start and pace",
+    drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait, shadowing of hot experts",
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    stream, steps = CommStream(layer), n_steps(layer.n_gpus, options)
-    local = routing.placement.slots_per_gpu // steps
+    return _in_steps(layer, CommStream(layer), options)
+
+
+def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
+    """The layer with its exchanges on `stream`."""
+    steps = n_steps(layer.n_gpus, options)
+    local = layer.routing.placement.slots_per_gpu // steps
     parts = [(step, expert) for step in range(steps) for expert in range(local)]
     row_part, tile_part = (slot % steps * local + slot // steps % local for slot in (layer.p.slot, layer.tile_slot))
     there, back = ((layer.row_source, layer.row_gpu), (layer.row_gpu, layer.row_source))
@@ -75,7 +97,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         sends = layer.dispatch_rows(order=stream_order(layer, *there, mine))
         sent.append(stream.exchange(f"sent.{step}.{expert}", [sends]))
     arrived = [sent[(step + 1) * local - 1] for step, _ in parts]
-    groups = [Group(layer.tiles[tile_part == part], arrived[part]) for part in range(len(parts))]
+    groups = [stream.started(Group(layer.tiles[tile_part == part], arrived[part])) for part in range(len(parts))]
     finished = in_groups(layer, groups)
     batches = layer.combine_row_chunks(Discipline.PROGRAM_ORDER, [stream_order(layer, *back, mine) for mine in rows])
     for (step, expert), batch in zip(parts, batches, strict=True):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.exchanges import CommStream, Group, in_groups, padding_rows, stream_order
+from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -18,6 +18,7 @@ from dysharp.workload.traffic import Rows
 
 I64 = NDArray[np.int64]
 GONE = np.int32(-1)
+COUNT_BYTES = 8  # the largest count, as int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,17 @@ class Options:
 
     | option | meaning |
     |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `capacity` | capacity factor in percent: rows that a GPU may send to an expert, over the mean. 0 = as many as needed |
     | `degree` | chunks of the capacity (`a2a_ffn_overlap_degree`); 1 = no overlap |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
-    Choices beyond the capacity are dropped. Rows up to the capacity are padded: they are sent and computed.
+    Choices beyond the capacity are dropped. Rows up to the capacity are padded: they are sent and computed. The real
+    form adds NCCL's start and pace per all-to-all, the starts of the GEMM kernels of each chunk, and, with an automatic
+    capacity, the all-reduce that finds it.
     """
 
+    form: str = "auto"
     capacity: int = choice_int("tutel.capacity")
     degree: int = choice_int("tutel.degree")
     compute: bool = True
@@ -99,8 +104,19 @@ def padded(routing: Routing, options: Options) -> Rows:
     return (here.sum() - here) * capacity, here * (routing.n_gpus - 1) * capacity
 
 
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form with the software costs of its all-to-alls and kernels."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    stream = NcclStream(layer)
+    if not options.capacity and direction == "fwd":  # a backward pass knows the capacity
+        costs = stream.kernels.costs
+        stream.end = stream.kernels.delay("capacity", costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + costs.kernel_ps)
+    return _in_chunks(layer, stream, options)
+
+
 @system(
     "tutel",
+    real=plan_real,
     source="Tutel (MLSys'23); https://github.com/microsoft/Tutel",
     options=Options,
     traffic=padded,
@@ -108,20 +124,26 @@ def padded(routing: Routing, options: Options) -> Rows:
     permutes=1,
     fused=False,
     colour="#AA4499",
-    drops="encode and decode, the exchange of the capacity, NCCL's start and pace",
+    drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls there come before those back."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    stream, part = CommStream(layer), layer.p.slot % options.degree
-    missing = (capacity_rows(routing, options) // options.degree - _sent(routing)) * _used(routing)[:, None]
+    return _in_chunks(layer, CommStream(layer), options)
+
+
+def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
+    """The layer with its exchanges on `stream`."""
+    part = layer.p.slot % options.degree
+    missing = (capacity_rows(layer.routing, options) // options.degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
     groups = []
     for chunk in range(options.degree):
         rows = stream_order(layer, layer.row_source, layer.row_gpu, np.flatnonzero(part == chunk))
         sends = [layer.dispatch_rows(order=rows), _padding(layer, "dispatch", missing[:, :, chunk])]
         tiles = layer.tiles[layer.tile_slot % options.degree == chunk]
-        groups.append(Group(tiles, stream.exchange(f"sent.{chunk}", sends), _padding_tiles(layer, options, tiles)))
+        arrived = stream.exchange(f"sent.{chunk}", sends)
+        groups.append(stream.started(Group(tiles, arrived, _padding_tiles(layer, options, tiles))))
     finished = in_groups(layer, groups)
     orders = [stream_order(layer, layer.row_gpu, layer.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
     for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):

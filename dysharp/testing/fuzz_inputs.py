@@ -120,9 +120,7 @@ def damaged(draw: Draw, data: bytes) -> bytes:
 def toml(table: dict[str, Any], prefix: str = "") -> str:
     """TOML of a tree. Values that TOML lacks become what the JSON of them is, which may be malformed."""
     plain = [f"{json.dumps(key)} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    tables = [
-        f"[{prefix}{json.dumps(key)}]\n{toml(value, f'{prefix}{json.dumps(key)}.')}" for key, value in table.items() if isinstance(value, dict)
-    ]
+    tables = [f"[{prefix}{json.dumps(key)}]\n{toml(value, f'{prefix}{json.dumps(key)}.')}" for key, value in table.items() if isinstance(value, dict)]
     return "\n".join([*plain, *tables]) + "\n"
 
 

@@ -79,9 +79,7 @@ class Generator:
                         response_cls=self._int(0, n_classes - 1),
                         framing=int(self.rng.choice(framings)),
                         tasks=self._int(1, 6) if kind is Kind.COMPUTE else 1,
-                        duration=int(self.rng.choice(durations))
-                        if kind in (Kind.COMPUTE, Kind.DELAY)
-                        else -1,
+                        duration=int(self.rng.choice(durations)) if kind in (Kind.COMPUTE, Kind.DELAY) else -1,
                         table=tables[i] if kind in (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE) else -1,
                     )
                 )
@@ -107,9 +105,7 @@ class Generator:
         for node in range(self.n_nodes):
             pool, host = b.pool(node, self._int(1, 5)), b.pool(node, 1, "host")
             self.senders.append([b.issuer(node, self._discipline()) for _ in range(self._int(1, 3))])
-            self.computers.append(
-                [b.issuer(node, self._discipline(), pool=pool) for _ in range(self._int(1, 2))]
-            )
+            self.computers.append([b.issuer(node, self._discipline(), pool=pool) for _ in range(self._int(1, 2))])
             self.hosts.append(b.issuer(node, self._discipline(), pool=host))
             never_ordered = DISCIPLINES[self._int(1, 2)]
             self.releasers.append((b.issuer(node, never_ordered), b.issuer(node, never_ordered, pool=pool)))
@@ -119,10 +115,7 @@ class Generator:
 
     def _make_semaphores(self) -> None:
         """Per node: semaphores that their holders release, and one window that another op releases."""
-        self.semaphores = [
-            [(self.b.semaphore(n, c), c) for c in self.rng.choice((1, 1, 2, 4), 2).tolist()]
-            for n in range(self.n_nodes)
-        ]
+        self.semaphores = [[(self.b.semaphore(n, c), c) for c in self.rng.choice((1, 1, 2, 4), 2).tolist()] for n in range(self.n_nodes)]
         capacities = self.rng.choice((1, 2, 3), self.n_nodes).tolist()
         self.windows = [(self.b.semaphore(n, c, "tokens"), c) for n, c in enumerate(capacities)]
 
@@ -271,9 +264,7 @@ class Generator:
             self._hold_window(op, node)
         return op
 
-    def _compute_tiles(
-        self, region_node: list[int], tiles: list[range], prefix: list[bool]
-    ) -> dict[int, list[int]]:
+    def _compute_tiles(self, region_node: list[int], tiles: list[range], prefix: list[bool]) -> dict[int, list[int]]:
         """Add readers of every tile. Returns per tile the ops before its notification; no op = the tile itself."""
         notifiers: dict[int, list[int]] = {}
         for r, node in enumerate(region_node):
@@ -291,17 +282,13 @@ class Generator:
                 notifiers[tile] = ops
         return notifiers
 
-    def _return_tokens(
-        self, tokens: int, region_node: list[int], rows: list[dict[int, int]], notifiers: dict[int, list[int]]
-    ) -> None:
+    def _return_tokens(self, tokens: int, region_node: list[int], rows: list[dict[int, int]], notifiers: dict[int, list[int]]) -> None:
         """One op per token waits for the notifications of the token's rows: a pull of their sum, or another op."""
         told = [r for r in range(len(rows)) if chance(self.rng, 0.8)]
         for token in range(tokens):
             mine = [r for r in told if token in rows[r]]
             nodes = sorted({region_node[r] for r in mine})
-            op = self._returning_op(
-                nodes, [[rows[r][token] for r in mine if region_node[r] == n] for n in nodes]
-            )
+            op = self._returning_op(nodes, [[rows[r][token] for r in mine if region_node[r] == n] for n in nodes])
             self._edges_from_before(op, 0.1)
             for r in mine:
                 if chance(self.rng, 0.9):
@@ -313,9 +300,7 @@ class Generator:
                 self.b.edges(Tail.TILE_READY, tile, Head.TILE_NOTIFY, tile)
 
     def _returning_op(self, nodes: list[int], rows: list[list[int]]) -> int:
-        kind = Kind(
-            int(self.rng.choice((Kind.PULL_REDUCE, Kind.PULL_REDUCE, Kind.JOIN, Kind.PUT, Kind.COMPUTE)))
-        )
+        kind = Kind(int(self.rng.choice((Kind.PULL_REDUCE, Kind.PULL_REDUCE, Kind.JOIN, Kind.PUT, Kind.COMPUTE))))
         home = self._node()
         if kind is Kind.JOIN:
             return self._op(kind, home, -1)

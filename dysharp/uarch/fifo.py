@@ -55,7 +55,11 @@ def mixed_pop(ends, row, op, column, mem):
 
 @block
 def ring_push(ends, row, link, column, due, due_column, node, node_column, entry):
-    """Insert `entry`, whose due time stands in due[entry, due_column] and node in node[entry, node_column]. True if it became the head."""
+    """Insert `entry`, whose due time stands in due[entry, due_column] and node in node[entry, node_column]. True if it became the head.
+
+    ends [n, 3] int32: head, tail, and the last entry that is due before the tail (-1 = none). An entry that is due with the tail is placed
+    from there: many nodes push at one instant, and thousands of earlier entries may be in the ring.
+    """
     t = due[entry, due_column]
     tail = ends[row, 1]
     became_head = False
@@ -63,30 +67,32 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         link[entry, column] = -1
         ends[row, 0] = entry
         ends[row, 1] = entry
+        ends[row, 2] = -1
         became_head = True
     elif due[tail, due_column] < t or (
         due[tail, due_column] == t
-        and (
-            node[tail, node_column] < node[entry, node_column]
-            or (node[tail, node_column] == node[entry, node_column] and tail < entry)
-        )
+        and (node[tail, node_column] < node[entry, node_column] or (node[tail, node_column] == node[entry, node_column] and tail < entry))
     ):
+        if due[tail, due_column] < t:
+            ends[row, 2] = tail
         link[entry, column] = -1
         link[tail, column] = entry
         ends[row, 1] = entry
     else:
         before = -1
         at = ends[row, 0]
+        if due[tail, due_column] == t and ends[row, 2] >= 0:
+            before = ends[row, 2]
+            at = link[before, column]
         while due[at, due_column] < t or (
             due[at, due_column] == t
-            and (
-                node[at, node_column] < node[entry, node_column]
-                or (node[at, node_column] == node[entry, node_column] and at < entry)
-            )
+            and (node[at, node_column] < node[entry, node_column] or (node[at, node_column] == node[entry, node_column] and at < entry))
         ):
             before = at
             at = link[at, column]
         link[entry, column] = at
+        if t < due[tail, due_column] and before == ends[row, 2]:
+            ends[row, 2] = entry
         if before < 0:
             ends[row, 0] = entry
             became_head = True
@@ -96,9 +102,18 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
 
 
 @block
+def ring_pop(ends, row, link, column):
+    """Remove and return the head of a ring that is not empty."""
+    entry = fifo_pop(ends, row, link, column)
+    if entry == ends[row, 2]:
+        ends[row, 2] = -1
+    return entry
+
+
+@block
 def ring_take(leaf, ring, link, column, due, due_column, clock):
     """Remove and return the head of `ring`, whose entries are due at due[entry, due_column] and which owns `leaf`."""
-    entry = fifo_pop(clock.rings, ring, link, column)
+    entry = ring_pop(clock.rings, ring, link, column)
     head = clock.rings[ring, 0]
     tree_set(clock.tree, leaf, due[head, due_column] if head >= 0 else INF)
     return entry

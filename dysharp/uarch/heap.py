@@ -32,8 +32,7 @@ def heap_pop(keys, ids, base, size):
             break
         right = child + 1
         if right < last and (
-            keys[base + right] < keys[base + child]
-            or (keys[base + right] == keys[base + child] and ids[base + right] < ids[base + child])
+            keys[base + right] < keys[base + child] or (keys[base + right] == keys[base + child] and ids[base + right] < ids[base + child])
         ):
             child = right
         if key < keys[base + child] or (key == keys[base + child] and entry < ids[base + child]):

@@ -41,9 +41,7 @@ def source_digest() -> str:
 
 
 def _use_keyed_cache() -> None:
-    root = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dysharp"
-    )
+    root = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dysharp")
     numba.config.CACHE_DIR = os.path.join(root, source_digest())  # type: ignore[attr-defined]
 
 

@@ -111,9 +111,7 @@ def op_ready(o, cause, ops, issue, x):
             issuers[i, ISSUER_SEQ] += 1
         else:
             order = op[o, KEY] + 1
-        heap_push(
-            issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o
-        )
+        heap_push(issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o)
         issuers[i, ISSUER_SIZE] += 1
     mark(issue.dirty_issuers, x, i)
 
@@ -177,9 +175,7 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
 @block
 def tile_due(stores, clock):
     """The tile whose notifications are due, taken out of its ring."""
-    return ring_take(
-        clock.m[LEAF_RINGS] + RING_NOTIFY, RING_NOTIFY, stores.tiles, TILE_NEXT, stores.tile_times, TILE_NOTIFY, clock
-    )
+    return ring_take(clock.m[LEAF_RINGS] + RING_NOTIFY, RING_NOTIFY, stores.tiles, TILE_NEXT, stores.tile_times, TILE_NOTIFY, clock)
 
 
 @block

@@ -166,7 +166,7 @@ class Tables(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """Time: `rings`: [N_RINGS, 2] int32; `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars of the run."""
+    """Time: `rings`: [N_RINGS, 3] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars of the run."""
 
     rings: Array
     tree: Array

@@ -102,12 +102,8 @@ def _table(path: Path, model: str, rows: dict[tuple[int, int], int]) -> Counts:
     n_experts = 1 + max(expert for _, expert in rows)
     # Compare before taking memory: one row with a huge expert id must not lead to a huge table.
     if len(rows) != len(layers) * n_experts:
-        layer, expert = next(
-            (layer, expert) for layer in layers for expert in range(n_experts) if (layer, expert) not in rows
-        )
-        raise ConfigError(
-            f"{path}: {model[:60]}: layer {layer} has no row for expert {expert} of {n_experts}"
-        )
+        layer, expert = next((layer, expert) for layer in layers for expert in range(n_experts) if (layer, expert) not in rows)
+        raise ConfigError(f"{path}: {model[:60]}: layer {layer} has no row for expert {expert} of {n_experts}")
     count = np.array([rows[layer, expert] for layer in layers for expert in range(n_experts)], dtype=np.int64)
     count = count.reshape(len(layers), n_experts)
     if (count.sum(axis=1) == 0).any():

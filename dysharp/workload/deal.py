@@ -28,9 +28,7 @@ def deal(
         raise ConfigError(f"trace {trace.name}: layer {trace.layers[row]} has no complete token")
     notes = []
     if len(ids) < trace.n_tokens:
-        notes.append(
-            f"{trace.n_tokens - len(ids)} of {trace.n_tokens} tokens not recorded in this layer, left out"
-        )
+        notes.append(f"{trace.n_tokens - len(ids)} of {trace.n_tokens} tokens not recorded in this layer, left out")
     if window == "mixed":
         token = _mixed(len(ids), n_gpus * tokens_per_gpu, rng)
     elif window == "decode":
@@ -115,9 +113,7 @@ def _kept_lengths(trace: Recording, keep: NDArray[np.bool_], tokens_per_gpu: int
     return left[left > 0]
 
 
-def _in_order(
-    lengths: NDArray[np.int64], n_gpus: int, tokens_per_gpu: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _in_order(lengths: NDArray[np.int64], n_gpus: int, tokens_per_gpu: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Token indices [n_gpus * tokens_per_gpu].
 
     Sequences come in a random order. No sequence comes again before all have come. A GPU takes whole sequences until

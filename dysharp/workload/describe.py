@@ -176,10 +176,7 @@ def _of_counts(table: Counts, layer: int | None, n_gpus: Sequence[int]) -> list[
             table.count[row],
             None,
             None,
-            tuple(
-                GpuRow(p.n_gpus, copies_max_mean(table.count[row], p), None, None, None, p.note)
-                for p in placements
-            ),
+            tuple(GpuRow(p.n_gpus, copies_max_mean(table.count[row], p), None, None, None, p.note) for p in placements),
         )
         for row in rows
     ]
@@ -199,9 +196,7 @@ def _layer_row(
         chance = topk / load.size
         noise = ((1.0 - chance) / (n_tokens * chance)) ** 0.5
     unused = int((load == 0).sum())
-    return LayerRow(
-        source, layer, load.size, topk, n_tokens, max_over_mean(load), variation(load), noise, unused, gpus
-    )
+    return LayerRow(source, layer, load.size, topk, n_tokens, max_over_mean(load), variation(load), noise, unused, gpus)
 
 
 def _closed_form(n_experts: int, n_gpus: int, topk: int) -> float | None:

@@ -112,9 +112,7 @@ def routing_from(
     wrong = (expert < -1) | (expert >= n_experts)
     if wrong.any():
         token, column = np.argwhere(wrong)[0]
-        raise ConfigError(
-            f"routing: token {token}, column {column}: found expert {expert[token, column]}, expected 0 to {n_experts - 1} or -1"
-        )
+        raise ConfigError(f"routing: token {token}, column {column}: found expert {expert[token, column]}, expected 0 to {n_experts - 1} or -1")
     ordered = np.sort(expert, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     if twice.any():
@@ -136,10 +134,7 @@ def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> N
         raise ConfigError(f"routing: found {model.n_experts} experts, expected at most {_MAX_EXPERTS}")
     n_rows = n_gpus * tokens_per_gpu * model.topk
     if n_rows > _MAX_ROWS:
-        raise ConfigError(
-            f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} = {n_rows} rows, "
-            f"expected at most {_MAX_ROWS}"
-        )
+        raise ConfigError(f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} = {n_rows} rows, expected at most {_MAX_ROWS}")
     needed, available = n_rows * _BYTES_PER_ROW, _memory_bytes()
     if needed > available:
         raise ConfigError(
@@ -169,9 +164,7 @@ def _stream(seed: int, name: str, layer: int | None = None) -> np.random.Generat
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-def _from_weights(
-    parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None
-) -> _Choice:
+def _from_weights(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None) -> _Choice:
     notes: tuple[str, ...] = ()
     taken = layer
     if parsed.name == "counts":
@@ -183,9 +176,7 @@ def _from_weights(
     if parsed.group_limited:
         _check_groups(parsed, model, weight)
         description += f", group-limited {model.topk_group} of {model.n_group}"
-        expert = sampling.draw_group_limited(
-            rng, n_tokens, weight, model.topk, model.n_group, model.topk_group
-        )
+        expert = sampling.draw_group_limited(rng, n_tokens, weight, model.topk, model.n_group, model.topk_group)
     elif parsed.name == "uniform":
         expert = sampling.draw_uniform(rng, n_tokens, model.n_experts, model.topk)
     else:
@@ -195,17 +186,13 @@ def _from_weights(
     return _Choice(expert, description, True, notes, taken)
 
 
-def _from_pattern(
-    parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None
-) -> _Choice:
+def _from_pattern(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None) -> _Choice:
     rng = _stream(seed, f"routing.{parsed.name}", layer)
     expert, description, notes = draw_pattern(parsed.name, dict(parsed.settings), model, n_gpus, tokens_per_gpu, rng)
     return _Choice(expert, f"{description} (synthetic)", True, notes, layer)
 
 
-def _popularity(
-    parsed: RoutingSpec, model: Model, seed: int, layer: int | None
-) -> tuple[NDArray[np.float64], str]:
+def _popularity(parsed: RoutingSpec, model: Model, seed: int, layer: int | None) -> tuple[NDArray[np.float64], str]:
     """The weight of every expert under a distribution, [n_experts] float64, and the description of the distribution."""
     rng = _stream(seed, "routing.popularity", layer)
     n_experts, value = model.n_experts, parsed.value
@@ -235,9 +222,7 @@ def _popularity(
     return weight, description
 
 
-def _counted(
-    parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None
-) -> tuple[NDArray[np.float64], str, tuple[str, ...], int]:
+def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) -> tuple[NDArray[np.float64], str, tuple[str, ...], int]:
     table = load_counts(Path(parsed.source), parsed.model)
     row = table.row(layer, auto(table.n_experts, n_gpus))
     count = table.count[row]
@@ -245,9 +230,7 @@ def _counted(
     if table.n_experts != model.n_experts:
         raise ConfigError(f"{where}: counts of {table.n_experts} experts, the model has {model.n_experts}")
     if int((count > 0).sum()) < model.topk:
-        raise ConfigError(
-            f"{where}: {int((count > 0).sum())} experts have a count, expected at least {model.topk}"
-        )
+        raise ConfigError(f"{where}: {int((count > 0).sum())} experts have a count, expected at least {model.topk}")
     weight, capped = popularity.fit_weights(count, model.topk)
     note = f"counts above one choice per token at top-{model.topk} were cut"
     number = table.layers[row]
@@ -256,10 +239,7 @@ def _counted(
 
 def _check_groups(parsed: RoutingSpec, model: Model, weight: NDArray[np.float64]) -> None:
     if model.n_group <= 1:
-        raise ConfigError(
-            f"routing {parsed.name}: group-limited needs expert groups, "
-            f"model {model.name} has n_group = {model.n_group}"
-        )
+        raise ConfigError(f"routing {parsed.name}: group-limited needs expert groups, model {model.name} has n_group = {model.n_group}")
     possible = np.sort((weight.reshape(model.n_group, -1) > 0).sum(axis=1))[: model.topk_group].sum()
     if possible < model.topk:
         raise ConfigError(
@@ -268,9 +248,7 @@ def _check_groups(parsed: RoutingSpec, model: Model, weight: NDArray[np.float64]
         )
 
 
-def _from_trace(
-    parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None
-) -> _Choice:
+def _from_trace(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None) -> _Choice:
     trace = load_trace(parsed.source)
     _check_trace(trace, model)
     row = trace.row_of(layer) if layer is not None else median_layer(trace, auto(trace.n_experts, n_gpus))

@@ -69,11 +69,7 @@ def read_npz(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) ->
             total = sum(header.n_bytes for header in headers.values())
             if total > max_bytes:
                 raise ConfigError(f"{path}: arrays of {total} bytes, expected at most {max_bytes}")
-            return {
-                name: _load(archive, members[name], header)
-                for name, header in headers.items()
-                if name in wanted
-            }
+            return {name: _load(archive, members[name], header) for name, header in headers.items() if name in wanted}
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except DAMAGE as error:
@@ -88,9 +84,7 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
         if not info.filename.endswith(".npy"):
             raise ConfigError(f"{path}: member {info.filename[:60]!r}, expected only .npy members")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ConfigError(
-                f"{path}: member {info.filename[:60]!r}: unknown compression {info.compress_type}"
-            )
+            raise ConfigError(f"{path}: member {info.filename[:60]!r}: unknown compression {info.compress_type}")
     return {info.filename.removesuffix(".npy"): info for info in infos}
 
 
@@ -126,10 +120,7 @@ def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int
         raise ConfigError(f"{where}: {n_bytes} bytes, expected at most {max_bytes}")
     n_data = n_stored - stream.tell()
     if n_data != n_bytes:
-        raise ConfigError(
-            f"{where}: header says shape {shape} of {dtype} = {n_bytes} bytes, "
-            f"the file holds {n_data}"
-        )
+        raise ConfigError(f"{where}: header says shape {shape} of {dtype} = {n_bytes} bytes, the file holds {n_data}")
     return _Header(shape, fortran, dtype, n_bytes)
 
 

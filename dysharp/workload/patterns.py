@@ -76,9 +76,7 @@ class Pattern:
         return name + "".join(parts)
 
 
-def draw_pattern(
-    name: str, values: Values, model: Model, n_gpus: int, tokens: int, rng: np.random.Generator
-) -> tuple[I32, str, tuple[str, ...]]:
+def draw_pattern(name: str, values: Values, model: Model, n_gpus: int, tokens: int, rng: np.random.Generator) -> tuple[I32, str, tuple[str, ...]]:
     """The choices of a pattern, its description and notes for a header.
 
     Choices: `[n_gpus * tokens, topk]` int32, distinct within a token, -1 = the token is absent. Raises ConfigError for

@@ -21,10 +21,7 @@ _MAX_SLOTS = 1 << 20
 def contiguous(n_experts: int, n_gpus: int) -> Placement:
     """Expert `e` lies on GPU `e // (n_experts / n_gpus)`. Raises ConfigError unless `n_gpus` divides `n_experts`."""
     if n_experts % n_gpus:
-        raise ConfigError(
-            f"placement contiguous: {n_experts} experts do not divide by {n_gpus} GPUs; "
-            "use placement auto (adds replicas) or eplb"
-        )
+        raise ConfigError(f"placement contiguous: {n_experts} experts do not divide by {n_gpus} GPUs; use placement auto (adds replicas) or eplb")
     return Placement(n_gpus, n_experts // n_gpus, np.arange(n_experts, dtype=np.int32), "contiguous", "")
 
 
@@ -43,9 +40,7 @@ def auto(n_experts: int, n_gpus: int) -> Placement:
     return Placement(n_gpus, per_gpu, slot_expert, "auto", _note(slot_expert, n_experts, n_gpus))
 
 
-def eplb(
-    load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots: int | None = None
-) -> Placement:
+def eplb(load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots: int | None = None) -> Placement:
     """The global greedy of deepseek-ai/EPLB: it replicates the hottest experts and packs the heaviest replicas first.
 
     `load`: [n_experts] non-negative load. `n_slots`: expert slots of all GPUs, a multiple of `n_gpus` and at least
@@ -56,17 +51,12 @@ def eplb(
     if n_slots is None:
         n_slots = (-(-n_experts // n_gpus) + 1) * n_gpus
     if n_slots < n_experts or n_slots % n_gpus or n_slots > _MAX_SLOTS:
-        raise ConfigError(
-            f"placement eplb: found slots={n_slots}, expected a multiple of {n_gpus} GPUs "
-            f"from {n_experts} (experts) to {_MAX_SLOTS}"
-        )
+        raise ConfigError(f"placement eplb: found slots={n_slots}, expected a multiple of {n_gpus} GPUs from {n_experts} (experts) to {_MAX_SLOTS}")
     slot_expert = _pack(*_replicate(load, n_slots), n_gpus)
     return Placement(n_gpus, n_slots // n_gpus, slot_expert, "eplb", _note(slot_expert, n_experts, n_gpus))
 
 
-def _replicate(
-    load: NDArray[np.integer] | NDArray[np.floating], n_slots: int
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def _replicate(load: NDArray[np.integer] | NDArray[np.floating], n_slots: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Expert and load of every replica. Each further replica goes to the expert with the largest load per replica."""
     copies = np.ones(load.size, dtype=np.int64)
     heap = [(-float(value), expert) for expert, value in enumerate(load)]
@@ -105,20 +95,13 @@ def from_file(path: Path, n_experts: int, n_gpus: int) -> Placement:
     for gpu, experts in enumerate(held):
         for column, expert in enumerate(experts):
             if not 0 <= expert < n_experts:
-                raise ConfigError(
-                    f"{path}: GPU {gpu}, entry {column}: "
-                    f"found expert {_shown(expert)}, expected 0 to {n_experts - 1}"
-                )
+                raise ConfigError(f"{path}: GPU {gpu}, entry {column}: found expert {_shown(expert)}, expected 0 to {n_experts - 1}")
     missing = sorted(set(range(n_experts)).difference(*held))
     if missing:
-        raise ConfigError(
-            f"{path}: expert {missing[0]} is on no GPU ({len(missing)} of {n_experts} are missing)"
-        )
+        raise ConfigError(f"{path}: expert {missing[0]} is on no GPU ({len(missing)} of {n_experts} are missing)")
     per_gpu = max(len(experts) for experts in held)
     if per_gpu * n_gpus > _MAX_SLOTS:
-        raise ConfigError(
-            f"{path}: found {per_gpu} experts on one GPU, expected at most {_MAX_SLOTS // n_gpus}"
-        )
+        raise ConfigError(f"{path}: found {per_gpu} experts on one GPU, expected at most {_MAX_SLOTS // n_gpus}")
     slot_expert = np.full((n_gpus, per_gpu), -1, dtype=np.int32)
     for gpu, experts in enumerate(held):
         slot_expert[gpu, : len(experts)] = experts
@@ -137,14 +120,10 @@ def _lists_of(path: Path) -> list[list[int]]:
         raise ConfigError(f"{path}: expected gpus = [[expert ids of GPU 0], [of GPU 1], ...]")
     for gpu, experts in enumerate(document):
         if not isinstance(experts, list):
-            raise ConfigError(
-                f"{path}: GPU {gpu}: found {type(experts).__name__}, expected a list of expert ids"
-            )
+            raise ConfigError(f"{path}: GPU {gpu}: found {type(experts).__name__}, expected a list of expert ids")
         for column, expert in enumerate(experts):
             if type(expert) is not int:
-                raise ConfigError(
-                    f"{path}: GPU {gpu}, entry {column}: found {_shown(expert)}, expected an expert id"
-                )
+                raise ConfigError(f"{path}: GPU {gpu}, entry {column}: found {_shown(expert)}, expected an expert id")
     return document
 
 
@@ -160,9 +139,7 @@ def _parse(path: Path) -> Any:
     return document
 
 
-def place(
-    name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | NDArray[np.floating]
-) -> Placement:
+def place(name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | NDArray[np.floating]) -> Placement:
     """The placement of a name: contiguous, auto, eplb, eplb:slots=N, or a .json / .toml file.
 
     `load`: [n_experts] rows per expert, for eplb only. Raises ConfigError for an unknown name.
@@ -207,9 +184,7 @@ def replica_slots(expert: NDArray[np.int32], placement: Placement, n_experts: in
     return slot
 
 
-def replica_loads(
-    load: NDArray[np.integer] | NDArray[np.floating], placement: Placement
-) -> NDArray[np.float64]:
+def replica_loads(load: NDArray[np.integer] | NDArray[np.floating], placement: Placement) -> NDArray[np.float64]:
     """Load of every expert slot if replicas share their expert's load evenly: [n_slots] float64, 0 = empty slot."""
     held = placement.slot_expert
     copies = np.bincount(held[held >= 0], minlength=load.size)

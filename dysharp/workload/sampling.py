@@ -28,9 +28,7 @@ def draw_uniform(rng: np.random.Generator, n_tokens: int, n_experts: int, topk: 
     return _draw_columns(n_tokens, topk, draw)
 
 
-def draw_weighted(
-    rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int
-) -> NDArray[np.int32]:
+def draw_weighted(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int) -> NDArray[np.int32]:
     """k distinct experts per token, drawn one after the other with chance proportional to `weight`.
 
     `weight`: [n_experts] float64 in any unit. At least `topk` weights are above zero, and the largest is at most 1e30
@@ -91,9 +89,7 @@ def _redraws_much(weight: NDArray[np.float64], topk: int) -> bool:
     return bool((1.0 / left).sum() > weight.size / 4)
 
 
-def _race(
-    rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int
-) -> NDArray[np.int32]:
+def _race(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int) -> NDArray[np.int32]:
     """The first k arrivals of an exponential race among all experts: [n_tokens, topk] int32."""
     chosen = np.empty((n_tokens, topk), dtype=np.int32)
     for start, arrival in _arrivals(rng, n_tokens, weight):
@@ -101,9 +97,7 @@ def _race(
     return chosen
 
 
-def _arrivals(
-    rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64]
-) -> Iterator[tuple[int, NDArray[np.float32]]]:
+def _arrivals(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Blocks (first token, arrival times [block, n_experts]). Expert e arrives after Exp(1) / weight[e].
 
     Minus the logarithm of an arrival time is `ln weight + Gumbel noise`.

@@ -137,9 +137,7 @@ def _read(path: Path, name: str) -> Recording:
         meta, n_experts = {}, _one_number(path, arrays["num_experts"])
         expert, layers = arrays["topk"], arrays["layer_ids"]
     else:
-        raise ConfigError(
-            f'{path}: holds neither "expert" nor "topk", expected expert ids [layers, tokens, topk]'
-        )
+        raise ConfigError(f'{path}: holds neither "expert" nor "topk", expected expert ids [layers, tokens, topk]')
     if not 1 <= n_experts <= _MAX_EXPERTS:
         raise ConfigError(f"{path}: found {n_experts} experts, expected 1 to {_MAX_EXPERTS}")
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
@@ -194,9 +192,7 @@ def _layer_numbers(path: Path, value: NDArray[Any] | None, n_layers: int) -> tup
     return numbers
 
 
-def checked_ids(
-    path: Path | str, expert: NDArray[Any], layers: tuple[int, ...], n_experts: int
-) -> NDArray[np.signedinteger]:
+def checked_ids(path: Path | str, expert: NDArray[Any], layers: tuple[int, ...], n_experts: int) -> NDArray[np.signedinteger]:
     """The checked ids [layers, tokens, topk] in a small signed type.
 
     Raises ConfigError that names layer, row and column for an id out of range and for an id twice in a token.
@@ -226,8 +222,7 @@ def _check_distinct(where: str, ids: NDArray[np.signedinteger]) -> None:
             if twice.any():
                 token = _first(twice)[0]
                 raise ConfigError(
-                    f"{where}, row {token}, column {column}: "
-                    f"expert {ids[token, column]} is in column {other} too, expected distinct experts"
+                    f"{where}, row {token}, column {column}: expert {ids[token, column]} is in column {other} too, expected distinct experts"
                 )
 
 
@@ -239,8 +234,7 @@ def check_weights(path: Path | str, weight: NDArray[Any], shape: tuple[int, ...]
     if wrong.any():
         layer, token, column = _first(wrong)
         raise ConfigError(
-            f"{path}: layer {layers[layer]}, row {token}, column {column}: "
-            f"found weight {weight[layer, token, column]}, expected a finite number"
+            f"{path}: layer {layers[layer]}, row {token}, column {column}: found weight {weight[layer, token, column]}, expected a finite number"
         )
 
 

@@ -95,7 +95,7 @@ models = ["M-8"]
     assert figure.points[:-1] == alone.points
     assert (figure.points[-1].system, figure.points[-1].model) == ("ideal", "M-8")
     with pytest.raises(ConfigError, match=r'points\[1\].modls: unknown key; did you mean "models"'):
-        load_figure(figure_file(tmp_path, several.replace("models = [\"M-8\"]", "modls = []")))
+        load_figure(figure_file(tmp_path, several.replace('models = ["M-8"]', "modls = []")))
 
 
 def test_labels_name_what_differs(tmp_path: Path) -> None:
@@ -278,3 +278,62 @@ def test_every_gap_is_outside_the_published_bounds_and_every_claim_of_a_figure_c
         for check in figure.checks:
             if check.expected is not None:
                 assert outcome_of(check, check.expected)[0] == "holds", (name, check.name)
+
+
+def test_free_choices_are_an_axis(tmp_path: Path) -> None:
+    figure = load_figure(figure_file(tmp_path, TINY.replace("seeds = [0, 1, 2]", 'choices = { "gemm.tile_rows" = [64, 128] }')))
+    assert {p.choices for p in figure.points} == {(("gemm.tile_rows", 64),), (("gemm.tile_rows", 128),)}
+    assert len(figure.points) == 4
+
+
+def test_a_free_choice_out_of_range_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gemm.tile_rows.*found 7, expected 64 to 256"):
+        load_figure(figure_file(tmp_path, TINY.replace("seeds = [0, 1, 2]", 'choices = { "gemm.tile_rows" = [7] }')))
+
+
+def sized(*times: float) -> dict[Point, dict[str, float]]:
+    return {Point("dysharp", "S-8", "c", "uniform", gpus=4 * 2**i): {"time_us": t} for i, t in enumerate(times)}
+
+
+def test_growth_is_the_smallest_step_of_a_model() -> None:
+    rows = sized(2.0, 3.0, 3.3)
+    check = Check("c", "time_us", "dysharp", reduce="growth", at_least=1.0, status="reproduced")
+    (result,), holds = judge(Figure("f", "t", "s", tuple(rows), (check,)), rows)
+    assert result.ours == pytest.approx(1.1)
+    assert holds
+    falls = sized(2.0, 3.0, 2.9)
+    assert not judge(Figure("f", "t", "s", tuple(falls), (check,)), falls)[1]
+
+
+def test_growth_needs_two_points() -> None:
+    rows = sized(2.0)
+    with pytest.raises(ConfigError, match=r"growth: found one point per model, expected at least two"):
+        judge(Figure("f", "t", "s", tuple(rows), (Check("c", "time_us", "dysharp", reduce="growth"),)), rows)
+
+
+def test_a_check_takes_the_points_of_its_size() -> None:
+    rows = sized(2.0, 3.0, 7.0)
+    results, _ = judge(Figure("f", "t", "s", tuple(rows), (Check("c", "time_us", "dysharp", reduce="median", gpus=8),)), rows)
+    assert [r.ours for r in results] == [3.0]
+
+
+def test_a_size_without_points_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"check\[0\].gpus: found 5, expected one of the points: 4"):
+        load_figure(figure_file(tmp_path, TINY + "gpus = 5\n"))
+
+
+def test_link_use_is_the_mean_of_both_directions() -> None:
+    point = Point("dysharp", "S-8", "c", "uniform")
+    rows = {point: {"utilization": {"up": 0.9, "down": 0.5}}}
+    checks = tuple(Check(name, name, "dysharp", reduce="min") for name in ("up_use", "down_use", "link_use"))
+    results, _ = judge(Figure("f", "t", "s", (point,), checks), rows)
+    assert [r.ours for r in results] == pytest.approx([0.9, 0.5, 0.7])
+
+
+def test_use_ratio_compares_busy_links() -> None:
+    full, basic = (Point(system, "S-8", "c", "uniform") for system in ("dysharp", "dysharp-basic"))
+    rows = {full: {"utilization": {"up": 0.9, "down": 0.7}}, basic: {"utilization": {"up": 0.5, "down": 0.3}}}
+    check = Check("c", "use_ratio", "dysharp", "dysharp-basic", reduce="min", at_least=1.0, status="reproduced")
+    (result,), holds = judge(Figure("f", "t", "s", (full, basic), (check,)), rows)
+    assert result.ours == pytest.approx(2.0)
+    assert holds

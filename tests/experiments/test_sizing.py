@@ -128,7 +128,7 @@ def test_the_law_names_the_knee_within_a_step(name: str, sizes: tuple[int, ...])
         ({"fabric.al_entris": 4}, "packet", 'option fabric.al_entris: unknown; did you mean "al_entries"?'),
         ({"fabric.al_entries": -1}, "packet", r"option fabric.al_entries: found -1, expected at least 0 \(0 = infinite\)"),
         ({"fabric.al_entries": "many"}, "packet", "option fabric.al_entries: found 'many', expected a whole number"),
-        ({"fabric.al_entries": 4}, "burst", "option 'fabric.al_entries': found fidelity \"burst\", expected \"packet\""),
+        ({"fabric.al_entries": 4}, "burst", 'option \'fabric.al_entries\': found fidelity "burst", expected "packet"'),
     ],
 )
 def test_wrong_sizes(options: dict[str, Any], fidelity: str, text: str) -> None:

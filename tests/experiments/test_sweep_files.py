@@ -58,7 +58,7 @@ def test_options_of_one_system_leave_the_others_alone(tmp_path: Path) -> None:
     [
         ('"options" = { dispatch_window = [8, 16] }', "points.options.dispatch_window: found [8, 16], expected a table of options with one"),
         ("[points.grid]\ndispatch_window = 8", "points.grid.dispatch_window: found 8, expected a table of options with a list of values each"),
-        ('gpu = 4', 'points.gpu: unknown key; did you mean "gpus"?'),
+        ("gpu = 4", 'points.gpu: unknown key; did you mean "gpus"?'),
         ('[points.grid]\n"nvls.dispatch_window" = [8]', "points: option 'nvls.dispatch_window': found 'nvls'"),
         ('tokens = "many"', "points.tokens: found 'many', expected a whole number or a list of whole numbers"),
         ("seeds = [0.5]", "points.seeds.0: found 0.5, expected a whole number or a list of whole numbers"),

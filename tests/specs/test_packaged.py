@@ -21,6 +21,11 @@ PAPER = {
     "paper-gpt-oss-120b": (2880, 2880, 64, 4, 4096),
     "paper-qwen3-235b": (4096, 1536, 128, 8, 4096),
 }
+HUB = {  # of the MoE-Hub paper; name: hidden, expert_hidden, experts, topk, layers
+    "paper-mixtral-8x7b": (4096, 14336, 8, 2, 32),
+    "paper-qwen2-moe": (2048, 1408, 64, 4, 24),
+    "paper-phi-3.5-moe": (4096, 6400, 16, 2, 32),
+}
 STUDY = {"S-2": 2, "S-4": 4}  # S-8 with another topk
 # name: hidden, expert_hidden, experts, topk, layers, routing
 REAL = {
@@ -34,7 +39,7 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 
 
 def test_the_catalogue_is_complete() -> None:
-    assert set(specs.list_models()) == set(PAPER) | set(STUDY) | set(REAL)
+    assert set(specs.list_models()) == set(PAPER) | set(HUB) | set(STUDY) | set(REAL)
     assert specs.list_clusters() == [
         "hw-dgx-b200",
         "hw-dgx-h100",
@@ -67,6 +72,13 @@ def test_paper_models(name: str) -> None:
     assert (m.hidden, m.expert_hidden, m.n_experts, m.topk, m.tokens_per_gpu) == PAPER[name]
     assert (m.name, m.n_matrices, m.element_bytes, m.gemm_dtype, m.routing) == (name, 2, 2, "fp8", "uniform")
     assert m.row_bytes == 2 * m.hidden
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_models_of_the_moe_hub_paper(name: str) -> None:
+    m = load_model(name)
+    assert (m.hidden, m.expert_hidden, m.n_experts, m.topk, m.n_layers) == HUB[name]
+    assert (m.n_matrices, m.row_bytes, m.gemm_dtype, m.routing) == (2, 2 * m.hidden, "bf16", "uniform")
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -31,7 +31,7 @@ def test_a_fact_that_changes_layer_times_has_no_default(fact):
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"colour": "green"}, "system \"toy\": found colour 'green', expected \"#RRGGBB\""),
+        ({"colour": "green"}, 'system "toy": found colour \'green\', expected "#RRGGBB"'),
         ({"gemm_variants": ("library", "fused")}, "system \"toy\": found gemm_variants alone, expected gemm_variants and option 'gemms'"),
         ({"real": plan_real}, "system \"toy\": found real alone, expected real and option 'form'"),
         ({"options": NoDefault}, "system \"toy\": found option 'chunks' without a default, expected one"),

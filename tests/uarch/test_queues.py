@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dysharp.uarch.columns import NEXT
-from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_pop, mixed_push, ring_push
+from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_pop, mixed_push, ring_pop, ring_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.tree import tree_first, tree_set
@@ -109,18 +109,41 @@ def _ring_push(ends, link, due, node, entry):
     return ring_push(ends, 0, link, 0, due, 0, node, 0, entry)
 
 
+@kernel
+def _ring_pop(ends, link):
+    return ring_pop(ends, 0, link, 0)
+
+
+@pytest.mark.parametrize("pops", [0.0, 0.3])
+@pytest.mark.parametrize("instants", [1, 2, 6, 20])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_ring_sorts_entries_of_one_instant_by_node_and_id(seed: int) -> None:
+def test_ring_sorts_entries_of_one_instant_by_node_and_id(seed: int, instants: int, pops: float) -> None:
+    """Entries come in any order of time, node and id; some leave between."""
     draw = random.Random(seed)
-    n = 25
-    ends, link = np.full((1, 2), -1, np.int32), np.full((n, 1), -1, np.int32)
-    due = np.array([[draw.randrange(6)] for _ in range(n)], np.int64)
+    n = 40
+    ends, link = np.full((1, 3), -1, np.int32), np.full((n, 1), -1, np.int32)
+    due = np.array([[draw.randrange(instants)] for _ in range(n)], np.int64)
     node = np.array([[draw.randrange(3)] for _ in range(n)], np.int32)
     expected: list[tuple[int, int, int]] = []
     for entry in draw.sample(range(n), n):
         heapq.heappush(expected, (int(due[entry, 0]), int(node[entry, 0]), entry))
         assert _ring_push(ends, link, due, node, entry) == (expected[0][2] == entry)
+        while expected and draw.random() < pops:
+            assert _ring_pop(ends, link) == heapq.heappop(expected)[2]
     order = []
     while ends[0, 0] >= 0:
-        order.append(_fifo_pop(ends, 0, link))
+        order.append(_ring_pop(ends, link))
     assert order == [entry for _, _, entry in sorted(expected)]
+
+
+def test_ring_looks_only_at_the_instant_of_its_tail() -> None:
+    """1000 entries that are due earlier are not looked at: a loop in their links would never end."""
+    n = 1004
+    ends, link = np.full((1, 3), -1, np.int32), np.full((n, 1), -1, np.int32)
+    due, node = np.arange(n, dtype=np.int64)[:, None], np.arange(n, 0, -1, dtype=np.int32)[:, None]
+    due[1000:] = 1000
+    for entry in range(1001):
+        _ring_push(ends, link, due, node, entry)
+    link[500, 0] = 499
+    assert not any(_ring_push(ends, link, due, node, entry) for entry in (1001, 1002, 1003))
+    assert [int(link[entry, 0]) for entry in (999, 1003, 1002, 1001, 1000)] == [1003, 1002, 1001, 1000, -1]

@@ -172,9 +172,7 @@ def _pools(p: Program) -> Pools:
 def _links(p: Program) -> Links:
     n, w = p.n_nodes, p.wires
     wires = np.zeros((max(1, len(w.up)), 9), np.int64)
-    wires[: len(w.up), :8] = np.stack(
-        (w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1
-    )
+    wires[: len(w.up), :8] = np.stack((w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1)
     wired = p.ops.wire >= 0
     wires[p.ops.wire[wired], col.WIRE_PAYLOAD] = p.ops.bytes[wired]
     nodes = np.zeros((n, 17), np.int64)
@@ -235,7 +233,7 @@ def _clock(p: Program) -> Clock:
     )
     x = np.zeros(8, np.int64)
     x[col.RUN_WORK_HEAD] = -1
-    return Clock(np.full((col.N_RINGS, 2), -1, np.int32), tree(table + n), hardware, x)
+    return Clock(np.full((col.N_RINGS, 3), -1, np.int32), tree(table + n), hardware, x)
 
 
 def _templates(p: Program) -> Array:

@@ -13,7 +13,7 @@ Resource = tuple[str, int, int]  # ("up", link, 0), ("vc", link, vc), ("down", l
 
 
 def cycle_text(p: Program, fabric: Fabric) -> str:
-    """"; A waits for B waits for A" of the first cycle of resources found, or nothing: then no packet is stuck, only ops are."""
+    """ "; A waits for B waits for A" of the first cycle of resources found, or nothing: then no packet is stuck, only ops are."""
     graph = _graph(fabric)
     ring = first_cycle(sorted(graph), graph.get)
     return "; " + " waits for ".join(_name(p, r) for r in ring) if ring else ""

@@ -150,8 +150,17 @@ def check_program(p: Program, t: Tensors) -> None:
         raise ConfigError(f"packet path: found ops of kind {names}, expected COMPUTE, DELAY, JOIN, PUT, MULTICAST or PULL_REDUCE (use path row)")
     if np.isin(p.edges.tail_kind, (2, 4)).any() or (p.edges.head_kind == 1).any():
         raise ConfigError("packet path: found edges of members or rows, expected edges of ops and tiles only (use path row)")
+    _check_packet_size(p)
     _check_row_format(p, t)
     _check_riding(p, t)
+
+
+def _check_packet_size(p: Program) -> None:
+    """Packets carry 128 B; a row of more bytes is cut there."""
+    for template in p.templates:
+        size = p.framings[template.framing].payload_bytes
+        if template.operator in ("dispatch", "combine") and template.kind in (Kind.PUT, Kind.MULTICAST, Kind.PULL_REDUCE) and size != PACKET_BYTES:
+            raise ConfigError(f"packet path: found packets of {size} B in {template.name}, expected {PACKET_BYTES} B (use path row)")
 
 
 def _check_row_format(p: Program, t: Tensors) -> None:

@@ -208,8 +208,7 @@ class _PacketDriver:
         self.progress.fire(Tail.TILE_READY, tile)
 
     def _send(self, one: Instruction, attempt: int) -> None:
-        """Send an instruction: the own copy to the own hub, and the request to the switch unless all targets are local.
-        """
+        """Send an instruction: the own copy to the own hub, and the request to the switch unless all targets are local."""
         if one.local >= 0:
             self.network.local(one, attempt, lane=(one.tag, attempt))
         if one.far:

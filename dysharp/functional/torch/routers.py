@@ -182,9 +182,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _run(
-    model: torch.nn.Module, windows: list[Array], batch: int, recorders: list[_Recorder], progress: Callable[[int, int], None] | None
-) -> None:
+def _run(model: torch.nn.Module, windows: list[Array], batch: int, recorders: list[_Recorder], progress: Callable[[int, int], None] | None) -> None:
     import torch
 
     backbone: torch.nn.Module = getattr(model, "base_model", model)  # without the head, because no logits are used

@@ -40,7 +40,7 @@ WEIGHTING_CALLS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCase(Case):
-    """One layer, `tokens` per GPU. `system`: "deepep" or "megatron-a2a" (NCCL's all-to-all).
+    """One layer, `tokens` per GPU. `system`: "deepep", or "megatron-a2a" and "fastermoe" (NCCL's all-to-all).
 
     | field | meaning |
     |---|---|
@@ -90,9 +90,7 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
     gates = 2.0 if case.gated else 1.0
     width = SCALED_FP8 if case.fp8_rows else 2.0
     per_expert = case.rows / case.touched
-    mlp = moe.expert_mlp_us(
-        gpu, constants, per_expert, case.touched, case.hidden, case.inter, case.dtype, gates
-    )
+    mlp = moe.expert_mlp_us(gpu, constants, per_expert, case.touched, case.hidden, case.inter, case.dtype, gates)
     copied = case.tokens * (case.copies if case.system == "deepep" else case.topk)
     permute = moe.permute_us(gpu, constants, copied, case.rows, case.hidden, width)
     if not case.gated:
@@ -101,7 +99,7 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
         values = case.rows * (case.hidden + case.inter) + case.touched * (gates + 1) * case.hidden * case.inter
         casts = operators.hbm_us(gpu, constants, values * TRAINING_CAST_BYTES)
         mlp = mlp + 4 * operators.launch_us(gpu, constants) + casts
-    if case.system == "megatron-a2a":
+    if case.system != "deepep":
         n_bytes = case.tokens * case.topk * case.hidden * 2
         transfers = 2 * collectives.collective_us(gpu, constants, "alltoall", case.gpus, n_bytes)
         return moe.layer_us(gpu, constants, mlp + 2 * permute + transfers)
@@ -134,7 +132,8 @@ def program_us(case: LayerCase, constants: Constants) -> float:
     own: dict[str, Any] = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8_rows else "rows"}
     options = own if case.system == "deepep" else {}
     system, routing = get_system(case.system), make_routing("uniform", model, case.gpus, case.tokens)
-    program = system.plan(model, cluster, routing, "fwd", system.options(form="real", **options))
+    chosen = system.options(form="real", **options)
+    program = system.plan(model, cluster, system.served(routing, chosen), "fwd", chosen)
     trace, _ = run_burst(program)
     contention = sm_contention_us(program, trace, options.get("n_sm", 0), cluster.n_sms)
     weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
@@ -182,7 +181,7 @@ def case(m: Measurement) -> LayerCase:
         raise Unsupported(f"a layer of more than {MOST_ROWS} rows per GPU")
     return LayerCase(
         gpu=gpu,
-        system="megatron-a2a" if "NCCL" in m.system else "deepep",
+        system=_system(m),
         gpus=gpus,
         hidden=hidden,
         inter=inter,
@@ -207,10 +206,17 @@ def _completed(m: Measurement) -> Measurement:
 
     Source: osayamenja/FlashMoE, plots of baselines.
     """
-    if "Megatron" not in m.system:
+    if "Megatron" not in m.system and "FasterMoE" not in m.system:
         raise Unsupported("a system that is not simulated")
     keys = {"ep": m.config.get("gpus"), "ffn": m.config.get("inter"), "dtype": "bf16"}
     return replace(m, system=f"{m.system} (NCCL)", config={**m.config, **keys})
+
+
+def _system(m: Measurement) -> str:
+    """The simulated system of a measurement."""
+    if "FasterMoE" in m.system:
+        return "fastermoe"
+    return "megatron-a2a" if "NCCL" in m.system else "deepep"
 
 
 def _copies(m: Measurement, gpus: int, experts: int, topk: int) -> float:

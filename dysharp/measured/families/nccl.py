@@ -52,9 +52,7 @@ def message_bytes(m: Measurement) -> float:
 
 def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
     """The rate form of `compute.collectives`."""
-    return collectives.collective_us(
-        gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place
-    )
+    return collectives.collective_us(gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place)
 
 
 @family(

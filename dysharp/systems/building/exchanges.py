@@ -6,7 +6,7 @@ A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,24 @@ from dysharp.program.constants import REQUESTS
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 
-def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None) -> I64:
+def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None, *, by_token: bool = False) -> I64:
     """The useful rows `rows` (default: all) in the order in which an all-to-all sends them.
 
     `node`, `to`: `[useful rows]` sender and receiver of each row. Each GPU sends its first row for every peer, then its
-    second row for every peer. The rows for one peer are sorted by expert slot.
+    second row for every peer. The rows for one peer are sorted by expert slot, or `by_token`.
     """
     n = layer.n_gpus
     rows = np.arange(len(node)) if rows is None else rows
     node, to = node[rows], to[rows]
     stream = node.astype(np.int64) * n + to
-    by_stream = np.lexsort((layer.row_token[rows], layer.p.slot[rows], stream))
+    slot, token = layer.p.slot[rows], layer.row_token[rows]
+    by_stream = np.lexsort((slot, token, stream) if by_token else (token, slot, stream))
     length = np.bincount(stream, minlength=n * n)
     place = np.empty(len(stream), np.int64)
     place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
@@ -82,6 +84,44 @@ class CommStream:
             layer.wait_each(end[batch.to[away]], batch.op[away])
         self.end = end
         return end
+
+    def started(self, group: Group) -> Group:
+        """The group behind the starts of its GEMM kernels, which cost nothing here."""
+        return group
+
+
+class NcclStream(CommStream):
+    """As CommStream, where each exchange is an all-to-all of NCCL: its start, its own rows, and stores at NCCL's pace.
+
+    An exchange starts when all GPUs have reached it. Rows have the model's own type. Needs an hw-* cluster.
+    """
+
+    def __init__(self, layer: LayerBuilder) -> None:
+        super().__init__(layer)
+        self.kernels = SoftwareSteps(layer)
+
+    def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
+        """As `CommStream.exchange`, after the start of the kernel on each GPU. An exchange back waits for GEMMs, `after`."""
+        operator = "dispatch" if after is None else "combine"
+        layer, costs, n_bytes = self.layer, self.kernels.costs, self.layer.model.row_bytes
+        node = np.concatenate([batch.node for batch in batches])
+        own = node[node == np.concatenate([batch.to for batch in batches])]
+        rows = zip(*(np.bincount(of, minlength=layer.n_gpus).tolist() for of in (node, own)), strict=True)
+        start = self.kernels.delay(f"{name}.nccl", [costs.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
+        for tail in (self.end, after):
+            if tail is not None:
+                layer.wait_all(start, tail)
+        pace, pools = costs.stores_ps(n_bytes), self.kernels.pools("stores")
+        for batch in batches:
+            heads = self.kernels.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools)
+            layer.wait_each(heads.op, start[heads.node])
+        return super().exchange(name, batches, start)
+
+    def started(self, group: Group) -> Group:
+        """The group behind the starts of its two GEMM kernels."""
+        start = self.kernels.delay("gemms.start", 2 * self.kernels.costs.kernel_ps)
+        self.layer.wait_each(start, group.arrived)
+        return replace(group, arrived=start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,19 +268,24 @@ class LayerBuilder:
         return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
 
     def dispatch_rows(
-        self, discipline: Discipline = Discipline.PROGRAM_ORDER, order: I64 | None = None, *, by_rows: bool = False
+        self,
+        discipline: Discipline = Discipline.PROGRAM_ORDER,
+        order: I64 | None = None,
+        *,
+        by_rows: bool = False,
+        framing: Framing = STORE,
     ) -> Transfers:
         """Push every useful row on its own.
 
         `order`: the useful rows in the order of sending (default: token order). `by_rows`: see `_trains`.
         """
         order = np.arange(len(self.row_of)) if order is None else order
-        offset, n_bytes, aux = self._trains(STORE, by_rows)
+        offset, n_bytes, aux = self._trains(framing, by_rows)
         n = len(offset)
         sent = np.repeat(order, n)
         source, gpu, one = self.row_source[sent], self.row_gpu[sent], np.ones(len(sent), np.int32)
         first = self.b.ops(
-            self._dispatch_template("dispatch.row", Kind.PUT, STORE),
+            self._dispatch_template("dispatch.row", Kind.PUT, framing),
             source,
             issuer=self.per_gpu(discipline, "dispatch")[source],
             bytes=np.tile(n_bytes, len(order)),
@@ -432,14 +437,14 @@ class LayerBuilder:
         first_row, tile = self._partial_rows(columns)
         return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, first_row, tile, prio)
 
-    def combine_rows(self, discipline: Discipline, order: I64 | None = None) -> Returns:
+    def combine_rows(self, discipline: Discipline, order: I64 | None = None, *, framing: Framing = STORE) -> Returns:
         """Push every expert's row back to the source of the token, which sums the rows.
 
         `order`: the useful rows in the order of sending (default: `row_push_order`).
         """
-        return self.combine_row_chunks(discipline, [self.row_push_order if order is None else order])[0]
+        return self.combine_row_chunks(discipline, [self.row_push_order if order is None else order], framing=framing)[0]
 
-    def combine_row_chunks(self, discipline: Discipline, orders: Sequence[I64]) -> list[Returns]:
+    def combine_row_chunks(self, discipline: Discipline, orders: Sequence[I64], *, framing: Framing = STORE) -> list[Returns]:
         """As `combine_rows`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders`.
 
         `orders`: together all useful rows. `of_useful_row` is for a single chunk only.
@@ -447,7 +452,9 @@ class LayerBuilder:
         columns = self.row_token, self.row_gpu, self.row_source
         first_row, tile = self._partial_rows(columns)
         return [
-            self._push_back("combine.row", "row", self.per_gpu(discipline, "combine"), order, columns, _ones(len(order)), first_row, tile)
+            self._push_back(
+                "combine.row", "row", self.per_gpu(discipline, "combine"), order, columns, _ones(len(order)), first_row, tile, framing=framing
+            )
             for order in orders
         ]
 
@@ -472,13 +479,14 @@ class LayerBuilder:
         first_row: int,
         tile: I32,
         prio: I32 | int = 0,
+        framing: Framing = STORE,
     ) -> Returns:
         """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial".
 
         `issuer`: `[gpus]`. `first_row`, `tile`: of `_partial_rows`. `prio`: of each column entry, one for all of them
         otherwise.
         """
-        template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(STORE), src=self.result, dst="partial")
+        template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(framing), src=self.result, dst="partial")
         token, node, home = columns
         first = self.b.ops(
             self.b.template(template),

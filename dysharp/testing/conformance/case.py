@@ -34,8 +34,8 @@ class Pass:
 
     def __init__(self, system: System, layer: SmallLayer, direction: str, options: Mapping[str, Any] | None = None) -> None:
         self.system, self.direction = system, direction
-        self.given = dict(options or {})
-        self.options: Any = options_of(system, self.given)
+        self.options: Any = options_of(system, options or {})
+        self.given = {name: getattr(self.options, name) for name in options or {}}
         self.layer = replace(layer, routing=system.served(layer.routing, self.options))
 
     @property
@@ -96,8 +96,9 @@ class SystemCase:
     """A system with its options. Rules make their own tensors and layers."""
 
     def __init__(self, system: System, options: Mapping[str, Any] | None = None) -> None:
-        self.system, self.given = system, dict(options or {})
-        self.options: Any = options_of(system, self.given)
+        self.system = system
+        self.options: Any = options_of(system, options or {})
+        self.given = {name: getattr(self.options, name) for name in options or {}}
 
     @property
     def computes(self) -> bool:

@@ -142,9 +142,7 @@ def _n_tokens(where: str, load: NDArray[np.int64], topk: int) -> int:
     return n_tokens
 
 
-def _whole_counts(
-    where: str, load: NDArray[np.integer] | NDArray[np.floating], layer: int, topk: int, tokens: int | None
-) -> NDArray[np.int64]:
+def _whole_counts(where: str, load: NDArray[np.integer] | NDArray[np.floating], layer: int, topk: int, tokens: int | None) -> NDArray[np.int64]:
     if tokens is not None:
         return scaled(load.astype(np.float64), tokens * topk)
     if (load != np.floor(load)).any():

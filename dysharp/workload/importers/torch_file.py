@@ -31,9 +31,7 @@ _OPCODES = frozenset(
      "SETITEMS", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "BINPERSID", "REDUCE")
 )  # fmt: skip
 _STORAGES = ("Byte", "Char", "Short", "Int", "Long", "Half", "BFloat16", "Float", "Double", "Bool")
-_GLOBALS = frozenset(
-    ("torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size", *(f"torch {name}Storage" for name in _STORAGES))
-)
+_GLOBALS = frozenset(("torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size", *(f"torch {name}Storage" for name in _STORAGES)))
 # torch writes unsigned types wider than a byte as untyped storages with a dtype.
 _GLOBALS_V3 = frozenset(
     ("torch._utils _rebuild_tensor_v3", "torch.storage UntypedStorage", *(f"torch {name}" for name in ("uint16", "uint32", "uint64")))

@@ -1,0 +1,58 @@
+"""Tables of a figure's TOML file as typed values. Errors name the file, the key, what was found and what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.fields import show
+
+T = TypeVar("T")
+
+
+def known(table: Any, valid: Collection[str], where: str) -> None:
+    """Raise ConfigError for a value that is no table, and for an unknown key."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: found {type(table).__name__}, expected a table")
+    for key in table:
+        if key not in valid:
+            raise ConfigError(f"{where}.{key}: unknown key{nearest(key, valid)}")
+
+
+def word(value: Any, valid: tuple[str, ...], where: str) -> None:
+    """Raise ConfigError for a value that is none of `valid`."""
+    if value not in valid:
+        raise ConfigError(f"{where}: found {show(value)}{nearest(str(value), valid)}")
+
+
+def typed(kind: type[T], table: dict[str, Any], where: str, expected: Mapping[str, str] | None = None) -> T:
+    """`table` as an instance of `kind`. `expected`: {key: what it may hold}, for errors.
+
+    Raises ConfigError with the path of the first value of a wrong type.
+    """
+    words = expected or {}
+    try:
+        return TypeAdapter(kind).validate_python(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place, value = _place(table, first["loc"])
+        key = str(first["loc"][0]) if first["loc"] else ""
+        if first["type"] == "missing":
+            raise ConfigError(f"{where}.{key}: missing, expected {words.get(key, 'a value')}") from None
+        wanted = words.get(key) or first["msg"].lower().removeprefix("input should be ")
+        raise ConfigError(f"{where}.{place}: found {show(value)}, expected {wanted}") from None
+
+
+def _place(table: Any, loc: tuple[int | str, ...]) -> tuple[str, Any]:
+    """The path and the value that a validator complains about: parts of its `loc` that are keys of the table."""
+    path, value = [], table
+    for part in loc:
+        inside = (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int) and part < len(value))
+        if not inside:
+            break
+        path.append(str(part))
+        value = value[part]
+    return ".".join(path) or "table", value

@@ -1,0 +1,176 @@
+"""MoE-Hub: stores name an expert's region and a row, and the hub of the receiver gives the row its place on arrival."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.isa.framing import Framing
+from dysharp.program import Discipline, Program, Tail
+from dysharp.specs import Cluster, Model, choice_int, choice_str
+from dysharp.systems.building.exchanges import stream_order
+from dysharp.systems.building.experts import GemmOps, fused, gang, in_pairs, stages
+from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.registry import system
+from dysharp.units import ns_to_ps
+from dysharp.workload import Routing
+
+I32 = NDArray[np.int32]
+SOURCE = "MoE-Hub (arXiv 2605.05888)"
+DROPS = "routing kernel, scaling kernel at the source, room of regions"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of MoE-Hub and of its ablations.
+
+    | option | meaning |
+    |---|---|
+    | `store_bytes` | payload of a packet without packet manager (mh-base, mh-dep) |
+    | `poll_ns` | time until a thread block sees that its tile is ready, without readiness in hardware (mh-base, mh-pkt) |
+    | `grid` | order in which polling thread blocks take SMs: "expert" after expert, or experts in "turn" |
+    | `second_gemm` | what GEMM-2 of a tile waits for: its own "tile" of GEMM-1, or the whole "kernel"; "auto" = tile where readiness is in hardware |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+    """
+
+    store_bytes: int = choice_int("moe_hub.store_bytes")
+    poll_ns: int = choice_int("moe_hub.poll_ns")
+    grid: str = choice_str("moe_hub.grid")
+    second_gemm: str = choice_str("moe_hub.second_gemm")
+    compute: bool = True
+
+
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, managed: bool) -> tuple[LayerBuilder, I32]:
+    """Dispatch and Combine, one copy per (token, expert) each way. Returns (layer, `[useful rows]` ops of Combine).
+
+    `managed`: the packet manager merges stores to whole packets and serves the receivers in turn, the smallest row
+    first. Otherwise the rows leave token by token, in packets of `store_bytes`.
+    """
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    framing = STORE if managed else Framing("store", payload_bytes=options.store_bytes)
+    order = stream_order(layer, layer.row_source, layer.row_gpu, by_token=True) if managed else None
+    layer.dispatch_rows(order=order, by_rows=True, framing=framing)
+    return layer, layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
+
+
+def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) -> None:
+    """Tiles start when their rows are there; the ops `back` wait for the results.
+
+    `polled`: thread blocks of GEMM-1 take SMs in the order of the grid and poll there until their tile is ready.
+    Otherwise they stay outside of the SMs until the hub has counted all bytes that they read.
+    """
+    seen = _polls(layer, options.poll_ns) if polled else None
+    if not layer.compute:
+        layer.wait_rows(back, layer.tiles if seen is None else seen, Tail.TILE_READY if seen is None else Tail.OP_DONE)
+        return
+    whole_kernel = options.second_gemm == "kernel" or (options.second_gemm == "auto" and polled)
+    gemms = in_pairs(layer, back) if whole_kernel else fused(layer, back)
+    if seen is not None and gemms is not None:
+        started = _blocks(layer, gemms, options.grid)
+        for head in gemms.first:
+            layer.wait_each(head, seen)
+            layer.wait_each(head, started)
+
+
+def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
+    """`[tiles]` DELAYs from a ready tile until a poll has seen it."""
+    most = int(np.bincount(layer.tile_gpu, minlength=layer.n_gpus).max(initial=1))
+    pools = [layer.b.pool(g, most, "polls") for g in range(layer.n_gpus)]
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "polls", pools)
+    polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
+    layer.wait_tiles(polls.op, layer.tiles)
+    return polls.op
+
+
+def _blocks(layer: LayerBuilder, gemms: GemmOps, grid: str) -> I32:
+    """`[tiles]` ops that put the thread blocks of a tile on SMs, tile by tile, as soon as one SM has no block.
+
+    A tile keeps the SMs of all its blocks until the last block has ended.
+    """
+    b, tasks = layer.b, gang(stages(layer.model, layer.direction)[0][0])
+    pools = [b.pool(g, 1, "blocks") for g in range(layer.n_gpus)]
+    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
+    order = layer.tiles if grid == "expert" else _in_turn(layer)
+    gpu = layer.tile_gpu[order]
+    started = np.empty(len(order), np.int32)
+    started[order] = SoftwareSteps(layer).copies("other", [0, 1], gpu, issuer[gpu], name="block").op
+    room = np.array([b.semaphore(g, layer.cluster.n_sms + tasks - 1, "blocks", "blocks") for g in range(layer.n_gpus)], np.int32)
+    b.hold(room[layer.tile_gpu], started, gemms.first[0], amount=tasks)
+    return started
+
+
+def _in_turn(layer: LayerBuilder) -> I32:
+    """The tiles of each GPU: the first tile of every expert, then the second tiles."""
+    first = np.searchsorted(layer.tile_slot, layer.tile_slot)
+    return np.lexsort((layer.tile_slot, layer.tiles - first, layer.tile_gpu)).astype(np.int32)
+
+
+@system(
+    "moe-hub",
+    source=SOURCE,
+    options=Options,
+    traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    colour="#1B9E77",
+    drops=DROPS,
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
+    layer, back = _layer(model, cluster, routing, direction, options, managed=True)
+    _experts(layer, back, options, polled=False)
+    return layer.build("one_copy_per_expert")
+
+
+@system(
+    "mh-dep",
+    source=SOURCE + ", ablation",
+    options=Options,
+    traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    colour="#66A61E",
+    drops=DROPS,
+)
+def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
+    layer, back = _layer(model, cluster, routing, direction, options, managed=False)
+    _experts(layer, back, options, polled=False)
+    return layer.build("one_copy_per_expert")
+
+
+@system(
+    "mh-pkt",
+    source=SOURCE + ", ablation",
+    options=Options,
+    traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    colour="#7570B3",
+    drops=DROPS,
+)
+def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
+    layer, back = _layer(model, cluster, routing, direction, options, managed=True)
+    _experts(layer, back, options, polled=True)
+    return layer.build("one_copy_per_expert")
+
+
+@system(
+    "mh-base",
+    source=SOURCE + ", ablation",
+    options=Options,
+    traffic="one_copy_per_expert",
+    permutes=0,
+    fused=False,
+    colour="#E7298A",
+    drops=DROPS,
+)
+def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
+    layer, back = _layer(model, cluster, routing, direction, options, managed=False)
+    _experts(layer, back, options, polled=True)
+    return layer.build("one_copy_per_expert")
