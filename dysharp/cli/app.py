@@ -14,6 +14,7 @@ from dysharp.cli.examples import add_examples
 from dysharp.cli.flags import complete_systems, complete_words, json_flag, workload_flags
 from dysharp.cli.lint import lint
 from dysharp.cli.network import network
+from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
@@ -95,10 +96,21 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="System that speed-ups refer to.  [default: deepep, else the first system]"
 )
 @click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
+@report_flag
 @workload_flags
 @json_flag
+@click.pass_context
 def compare(
-    systems: str | None, baseline: str | None, forms: str | None, plot: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any
+    ctx: click.Context,
+    /,
+    systems: str | None,
+    baseline: str | None,
+    forms: str | None,
+    plot: str | None,
+    report: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    **workload: Any,
 ) -> None:
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
@@ -109,7 +121,8 @@ def compare(
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
 
-    if plot is not None:  # before minutes of work, not after
+    check_report(report)  # before minutes of work, not after
+    if plot is not None:
         from dysharp.reports.plots import check_format
 
         check_format(plot)
@@ -122,6 +135,10 @@ def compare(
         from dysharp.reports.plots import plot_compare, save_figure
 
         save_figure(plot_compare(done.rows), plot)
+    if report is not None:
+        from dysharp.reports.report import report_of_comparison
+
+        write_report(report_of_comparison(done, command_line(ctx)), report, workload)
     print_header(done.header)
     print_json(done.to_dict()) if as_json else print_comparison(done)
 
@@ -145,6 +162,7 @@ cli.add_command(calibrate)
 cli.add_command(capture)
 cli.add_command(emulate)
 cli.add_command(network)
+cli.add_command(report)
 cli.add_command(reproduce)
 cli.add_command(routing)
 routing.add_command(lint)

@@ -23,6 +23,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp emulate --inject help",
     ),
     "list": ("dysharp list systems", "dysharp list options", "dysharp list cluster-keys"),
+    "report": ("dysharp compare --json > runs.json", "dysharp report runs.json -o runs.html"),
     "reproduce": ("dysharp reproduce fig15 -j 2", "dysharp reproduce --all --report figures.md"),
     "routing": ("dysharp routing deepseek-v2-lite --gpus 8,32", "dysharp routing lognormal:0.65 --model deepseek-v3"),
     "routing describe": ("dysharp routing describe my_trace.npz --gpus 8,16",),

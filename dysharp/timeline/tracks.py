@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.analysis.intervals import merged
 from dysharp.analysis.phases import PHASES
-from dysharp.analysis.waiting import spans_by
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows
@@ -161,10 +161,13 @@ def _operators(draft: _Draft, run: Recording) -> None:
     operator = np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates])
     ops = np.flatnonzero((p.kinds() != Kind.JOIN) & (t.issue >= 0))
     key = p.ops.node[ops] * len(PHASES) + operator[p.ops.template[ops]]
-    table = spans_by(p.n_nodes, t.time_ps, key, t.issue[ops], t.done[ops])
+    order = np.argsort(key, kind="stable")
+    ptr = np.searchsorted(key[order], np.arange(p.n_nodes * len(PHASES) + 1))
     for gpu in range(p.n_nodes):
         for k, name in enumerate(PHASES):
-            start, end = table.at(gpu, k)
+            group = gpu * len(PHASES) + k
+            mine = ops[order[ptr[group] : ptr[group + 1]]]
+            start, end = merged(t.issue[mine], t.done[mine])
             if len(start):
                 n, text = len(start), draft.name(name)
                 none = np.zeros(n, np.int64)
