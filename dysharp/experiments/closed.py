@@ -31,7 +31,8 @@ def units_row(point: Point) -> dict[str, Any]:
         return asdict(count(TypeAdapter(Units).validate_python(dict(point.options))))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{point.label}: option {first['loc'][0]}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{point.label}: option {place}: {first['msg']}") from None
 
 
 def format_row(point: Point) -> dict[str, Any]:

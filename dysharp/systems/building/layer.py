@@ -73,8 +73,8 @@ class LayerBuilder:
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
         listed: bool = False,
-        nic_only: bool = False,
         placed_on_arrival: bool = False,
+        nic_only: bool = False,
     ) -> None:
         """Begin a pass in `direction`, "fwd" or "bwd".
 
@@ -84,9 +84,9 @@ class LayerBuilder:
         `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
         (default: a GEMM library's, choice gemm.tile_rows). `listed`: a list that the GPUs make before Dispatch gives
         every row its place, so a forward row does not take its place on arrival; and one kernel computes all parts of an
-        expert slot (`Placement.parts`), so they share the reads of its weights. `nic_only`: PUTs of rows to other GPUs go by
-        NIC inside a domain, too. `placed_on_arrival`: hubs place new rows without reading a table in memory; only pulls ask
-        the table.
+        expert slot (`Placement.parts`), so they share the reads of its weights. `placed_on_arrival`: hubs place new rows
+        without reading a table in memory; only pulls ask the table. `nic_only`: PUTs of rows to other GPUs go by NIC inside a
+        domain, too.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -97,7 +97,7 @@ class LayerBuilder:
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
-        self.listed_places, self.nic_only, self.placed_on_arrival = listed, nic_only, placed_on_arrival
+        self.listed_places, self.placed_on_arrival, self.nic_only = listed, placed_on_arrival, nic_only
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
