@@ -41,13 +41,14 @@ class Commands(click.Group):
 def cli(ctx: click.Context) -> None:
     """Compare expert-parallel (EP) communication systems on real models and real routing.
 
-    Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters).
+    Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
+    DeepEP's systems also on several domains that network cards join (clusters with a [scale_out] table).
 
-    Not modelled: several nodes (InfiniBand, Ethernet), attention, whole models, serving.
+    Not modelled: attention, whole models, serving.
 
     Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
 
-    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP; there, read ratios, not times.
+    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP and MoE-Hub; there, read ratios, not times.
 
     `dysharp advise MODEL` says which system to run on a machine; `dysharp compare` compares mechanisms.
 
