@@ -16,6 +16,7 @@ from dysharp.cli.lint import lint
 from dysharp.cli.network import network
 from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
+from dysharp.cli.study import query, study
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
@@ -162,10 +163,12 @@ cli.add_command(calibrate)
 cli.add_command(capture)
 cli.add_command(emulate)
 cli.add_command(network)
+cli.add_command(query)
 cli.add_command(report)
 cli.add_command(reproduce)
 cli.add_command(routing)
 routing.add_command(lint)
+cli.add_command(study)
 cli.add_command(sweep)
 cli.add_command(trace)
 cli.add_command(validate)

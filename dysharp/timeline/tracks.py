@@ -13,7 +13,7 @@ from dysharp.analysis.phases import PHASES
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows
-from dysharp.timeline.groups import DOWN_GROUP, POOL_GROUP, UP_GROUP
+from dysharp.timeline.groups import POOL_GROUP, link_groups
 from dysharp.timeline.links import ACKS, KINDS, RESPONSE, RESULT, UP, Trains, link_trains
 from dysharp.timeline.record import Recording
 from dysharp.workload import Routing
@@ -236,8 +236,10 @@ def _links(draft: _Draft, p: Program, trains: Trains, side: int) -> int:
     of_template = np.array([PHASES.index(t.operator if t.operator in PHASES else "other") for t in p.templates] or [0])
     kind = np.where(trains.kind == ACKS, ACKS, of_template[p.ops.template[trains.op]] * len(KINDS) + trains.kind) if p.n_ops else trains.kind
     n_kinds = len(PHASES) * len(KINDS)
-    found, inverse = np.unique(trains.node * n_kinds + kind, return_inverse=True)
-    tracks = [draft.track(code // n_kinds, (UP_GROUP, DOWN_GROUP)[side], _train_kind(code % n_kinds)) for code in found.tolist()]
+    found, inverse = np.unique(trains.port * n_kinds + kind, return_inverse=True)
+    groups = [names[side] for names in link_groups(p)]
+    places = ((*divmod(code // n_kinds, p.n_nodes), code % n_kinds) for code in found.tolist())
+    tracks = [draft.track(node, groups[net], _train_kind(code)) for net, node, code in places]
     token = np.where(trains.op >= 0, p.ops.key[trains.op], -1)
     return draft.add(np.array(tracks, np.int64)[inverse], trains.start, trains.end, _train_names(draft, p, trains, side), token, trains.n_bytes)
 
