@@ -112,9 +112,10 @@ def _at(draw: Draw, name: str, u: float) -> Number:
     low, high = draw.range[name]
     whole = isinstance(low, int) and isinstance(high, int)
     if name in draw.log:
-        value = float(low) * (float(high) / float(low)) ** u
-        return round(value) if whole else value
-    return min(high, int(low + (high - low + 1) * u)) if whole else low + (high - low) * u
+        scaled = float(float(low) * (float(high) / float(low)) ** u)
+        return round(scaled) if whole else scaled
+    value = min(high, int(low + (high - low + 1) * u)) if whole else low + (high - low) * u
+    return int(value) if whole else float(value)
 
 
 def run_study(study: Study, folder: StudyFolder, jobs: int = 1, progress: Progress | None = None) -> Outcome:
