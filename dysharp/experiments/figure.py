@@ -51,6 +51,9 @@ METRICS = (
     "over_infinite",
     "over_packet",
     "comm_share",
+    "map_reads_per_row",
+    "packet_payload",
+    "open_rows",
     "arrival_rate",
     "lifetime_us",
     "law",
@@ -85,9 +88,11 @@ MAX_POINTS = 100_000
 """Points of one table: their tuples take a few hundred bytes each, their runs seconds."""
 CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
 PACKET_FORMAT = "packet-format"  # pseudo-system: flits of packets (isa/efficiency.py), not simulated
+HUB_UNITS = "hub-units"  # pseudo-system: state machines of MoE-Hub's units (hub_units.py), not simulated in time
 CALCULATED = {  # pseudo-system -> metrics
     CLOSED_FORM: ("redundant_share", "ideal_speedup"),
     PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
+    HUB_UNITS: ("map_reads_per_row", "packet_payload", "open_rows"),
 }
 USUAL_CLUSTER = "paper-gh200-nvl32"
 
@@ -285,7 +290,7 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     sets = {f"{where}: points[{i}]": axes for i, axes in enumerate(several)} if isinstance(several, list) else {f"{where}: points": several}
     points: tuple[Point, ...] = ()
     for place, axes in sets.items():
-        points += _points(axes, place)
+        points += product_points(axes, place)
         if len(points) > MAX_POINTS:
             raise ConfigError(f"{where}: found more than {MAX_POINTS} points, expected at most {MAX_POINTS}")
     for i, check in enumerate(checks):
@@ -373,7 +378,7 @@ EXPECTED = {
 """Keys of [points] -> what they may hold, in errors."""
 
 
-def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
+def product_points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     known(table, set(_Axes.__slots__), where)
     axes = typed(_Axes, table, where, EXPECTED)
     _check_product(axes, where)

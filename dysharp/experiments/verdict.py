@@ -180,6 +180,9 @@ UNITS = {
     "encoded_over_closed": "encoded packets over closed form",
     "of_ideal": "payload efficiency over ideal",
     "over_explicit": "payload efficiency over explicit",
+    "map_reads_per_row": "reads of evicted places per row",
+    "packet_payload": "mean payload of a packet (B)",
+    "open_rows": "most rows begun and not complete at a hub",
     **sizing.UNITS,
 }
 

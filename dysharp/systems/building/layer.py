@@ -73,6 +73,7 @@ class LayerBuilder:
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
         listed: bool = False,
+        placed_on_arrival: bool = False,
         nic_only: bool = False,
     ) -> None:
         """Begin a pass in `direction`, "fwd" or "bwd".
@@ -83,8 +84,9 @@ class LayerBuilder:
         `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
         (default: a GEMM library's, choice gemm.tile_rows). `listed`: a list that the GPUs make before Dispatch gives
         every row its place, so a forward row does not take its place on arrival; and one kernel computes all parts of an
-        expert slot (`Placement.parts`), so they share the reads of its weights. `nic_only`: PUTs of rows to other GPUs go by
-        NIC inside a domain, too.
+        expert slot (`Placement.parts`), so they share the reads of its weights. `placed_on_arrival`: hubs place new rows
+        without reading a table in memory; only pulls ask the table. `nic_only`: PUTs of rows to other GPUs go by NIC inside a
+        domain, too.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -95,7 +97,7 @@ class LayerBuilder:
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
-        self.listed_places, self.nic_only = listed, nic_only
+        self.listed_places, self.placed_on_arrival, self.nic_only = listed, placed_on_arrival, nic_only
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
@@ -219,7 +221,7 @@ class LayerBuilder:
 
     def _row_template(self, name: str, kind: Kind, framing: Framing) -> Template:
         at = self.b.framing(framing)
-        table = self._al_table(framing)
+        table = -1 if self.placed_on_arrival else self._al_table(framing)
         return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
 
     def is_far(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -460,12 +462,13 @@ class LayerBuilder:
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
-    def combine_puts(self, discipline: Discipline, *, turns: I32 | None = None) -> Returns:
+    def combine_puts(self, order: Discipline | I32) -> Returns:
         """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`.
 
-        `turns`: see `turn`.
+        `order`: the discipline of the issuers, or issuers of `turn`.
         """
-        issuer = self.per_gpu(discipline, "combine") if turns is None else turns
+        turns = order if isinstance(order, np.ndarray) else None
+        issuer = order if isinstance(order, np.ndarray) else self.per_gpu(order, "combine")
         columns = self.p.token, self.p.gpu, self.pair_source
         prio = self.turn(self.p.gpu, self.pair_source, turns)
         first_row, tile = self._partial_rows(columns)
