@@ -137,7 +137,8 @@ def test_ceilings_of_multicast_and_sums_between_domains(n, nic, nvlink):
         return int(rows[0].sum() + rows[1].sum())  # Dispatch out, and Combine out, which mirrors Dispatch in
 
     assert both(before.nic) / both(after.nic) == pytest.approx(nic, abs=0 if n == 2 else 0.01)
-    assert both(before.nvlink) / both(after.nvlink) == pytest.approx(nvlink, rel=0.03)
+    # A domain whose only GPU for a token is the one that forwards needs no NVLink, which the published form does not count.
+    assert nvlink - 0.01 <= both(before.nvlink) / both(after.nvlink) <= 1.05 * nvlink
 
 
 @pytest.mark.parametrize(("n", "expected"), [(4, 3.62), (8, 3.98)])
