@@ -29,6 +29,9 @@ _CAUSES = {
     "latency_us": "latencies of hops, memory and acknowledgements",
     "window_us": "round trips of full windows",
     "host_us": "launches, barriers and other software",
+    "nic_out_us": "NICs, out",
+    "nic_in_us": "NICs, in",
+    "nic_latency_us": "latencies between domains",
     "surroundings_us": "permutation, activation, casts and gaps between kernels",
 }
 _SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"

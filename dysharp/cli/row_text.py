@@ -19,6 +19,9 @@ _CAUSES = {
     "host_us": "software",
     "surroundings_us": "surroundings",
     "start_us": "late start",
+    "nic_out_us": "NICs out",
+    "nic_in_us": "NICs in",
+    "nic_latency_us": "latencies between domains",
 }
 _STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
 
