@@ -8,7 +8,8 @@ import json
 import pytest
 from rich.console import Console
 
-from dysharp.cli.output import console, fact_table, plain_table, print_header, print_json, print_lines
+from dysharp.cli.output import console, print_header, print_json, print_lines
+from dysharp.table import fact_table, plain_table
 
 HOSTILE = "[/red] :smile: \x1b]0;pwn\x07"
 SHOWN = "[/red] :smile: \\x1b]0;pwn\\x07"
