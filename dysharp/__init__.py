@@ -1,11 +1,12 @@
 """Compare expert-parallel communication systems, with and without in-switch computing, on real models and real routing.
 
-Modelled: one MoE layer on the GPUs of one NVLink domain. Not modelled: several nodes, attention, whole models.
+Modelled: one MoE layer on the GPUs of one NVLink domain; DeepEP also on several. Not modelled: attention, whole models.
 
 | name | does |
 |---|---|
 | `run`, `compare`, `advise` | simulate one system; several on one workload; all that run on a machine today, ranked |
 | `emulate`, `wrap`, `Machine` | send real tensors through a modelled machine: a drawn layer; a Hugging Face block; NumPy arrays |
+| `trace` | when a run did what: every train and every GEMM, as a file for Perfetto |
 | `network`, `compare_network` | latency of a switch against load, flit by flit; the same beside recorded curves |
 | `load_model`, `load_cluster`, `make_routing` | inputs: a packaged name, a file, a distribution |
 | `capture`, `save_trace` | record the routing of a model; write it to a file |
@@ -21,7 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dysharp.api import advise, capture, compare, compare_network, emulate, network, run, wrap
+    from dysharp.api import advise, capture, compare, compare_network, emulate, network, run, trace, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model
     from dysharp.workload import make_routing, save_trace
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Machine", "__version__", "advise", "capture", "compare", "compare_network", "emulate", "load_cluster", "load_model", "make_routing", "network",
-    "run", "save_trace", "wrap",
+    "run", "save_trace", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -40,6 +41,7 @@ _HOME = {
     "compare_network": ("dysharp.api", "compare_network"),
     "emulate": ("dysharp.api", "emulate"),
     "network": ("dysharp.api", "network"),
+    "trace": ("dysharp.api", "trace"),
     "wrap": ("dysharp.api", "wrap"),
     "Machine": ("dysharp.api", "machine_with_engine"),
     "load_model": ("dysharp.specs", "load_model"),

@@ -14,6 +14,9 @@ way is charged to one cause, so the parts sum to the time exactly:
 | transfer: end to edge point | `latency` for hops, acknowledgement and local memory, else `link_down` |
 | edge point to the successor's ready | `latency` up to one notification, else `link_down` |
 
+A transfer in another network NAME than NVLink is charged to `NAME_out`, `NAME_in` and `NAME_latency` in place of `link_up`,
+`link_down` and `latency`. Only Programs with such a network have these causes.
+
 A wait *between ready and issue* decides where the walk continues:
 
 - Program order: an op issues with or after its predecessor. The walk continues at the first op that issued at that
@@ -52,6 +55,7 @@ from dysharp.units import PS_PER_US
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Index = TypeVar("Index")
+Key = TypeVar("Key")
 UP, DOWN = 0, 1
 CAUSES = ("link_up", "link_down", "sm", "latency", "window", "host")
 
@@ -112,10 +116,14 @@ class _Walk:
         self.in_order: list[bool] = (p.issuers.discipline == Discipline.PROGRAM_ORDER).tolist()
         if any(t.name == START for t in p.templates):
             self.parts[START] = 0
+        self.words = [("link_up", "link_down", "latency")]
+        for net in p.nets:
+            self.words.append((f"{net.name}_out", f"{net.name}_in", f"{net.name}_latency"))
+            self.parts |= dict.fromkeys(self.words[-1], 0)
         self._issuer_ops: tuple[I32, I64] | None = None
         self._turns: dict[int, tuple[I64, I64]] = {}
         self._releases: dict[int, tuple[I64, I64]] = {}
-        self._servers: dict[int, tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
+        self._servers: dict[tuple[int, int], tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
         self._remote: NDArray[np.bool_] | None = None
         self._sem_rows: tuple[I32, I64] | None = None
         self._op_holds: tuple[I32, I64] | None = None
@@ -171,31 +179,38 @@ class _Walk:
 
     def _transfer(self, o: int, at: int, exposed: bool, pull: bool) -> None:
         """Charge the interval [issue, at] of a transfer."""
-        m, t = self.program.hardware, self.trace
+        t, net = self.trace, self._net(o)
+        m, (up, down, _) = self.program.hardware, self.words[net]
+        hop, ack = int(self.program.hop_ps[net]), int(self.program.ack_ps[net])
         issue, start, end, done = (int(c[o]) for c in (t.issue, t.start, t.end, t.done))
         if end <= issue or self._served_here(o, at):  # served by the memory of its own node, without a link
             self._constant(o, issue, at, at - issue, exposed)
             return
         # `at` may lie before the end of the train: an op may wait for the issue or for one responder of a pull.
         sent, went = max(at, end), max(start, issue)
-        hops = min(sent - end, 2 * m.lat + (m.ack if not pull and at == done else 0))
-        self.spend("link_down", sent - end - hops)
+        hops = min(sent - end, 2 * hop + (ack if not pull and at == done else 0))
+        self.spend(down, sent - end - hops)
         on_way = max(0, min(at, end) - went)
-        answer = min(on_way, 2 * m.lat + m.responder) if pull else 0
-        self.spend("link_up", on_way - answer)
+        answer = min(on_way, 2 * hop + m.responder) if pull else 0
+        self.spend(up, on_way - answer)
         self._constant(o, issue, at, hops + answer, exposed)
         self._hub_wait(o, issue, min(went, at))
 
     def _constant(self, o: int, issue: int, at: int, ps: int, exposed: bool) -> None:
         """Charge the fixed latencies `ps` of the round trip [issue, at]. `exposed`: the next op waited for its end."""
+        net = self._net(o)
+        out_word, in_word, latency = self.words[net]
         if not exposed:
-            self.spend("latency", ps)
+            self.spend(latency, ps)
             return
         node = int(self.program.ops.node[o])
-        up, down = (self._busy_ps(self._links(node, side), issue, at) for side in (UP, DOWN))
+        up, down = (self._busy_ps(node, net, side, issue, at) for side in (UP, DOWN))
         idle = min(ps, max(0, at - issue - max(up, down)))
         self.spend("window", idle)
-        self.spend("link_up" if up >= down else "link_down", ps - idle)
+        self.spend(out_word if up >= down else in_word, ps - idle)
+
+    def _net(self, o: int) -> int:
+        return int(self.program.templates[self.program.ops.template[o]].net)
 
     def _served_here(self, o: int, at: int) -> bool:
         """Whether `at` is the time at which the op's member on its own node was served."""
@@ -206,21 +221,21 @@ class _Walk:
 
     def _hub_wait(self, o: int, issue: int, start: int) -> None:
         """Charge [issue, start): the link sent other trains, or its buffers in the switch were full."""
-        m, wait = self.program.hardware, start - issue
+        net, wait = self._net(o), start - issue
         if wait <= 0:
             return
         busy = wait
-        if m.vc_bytes:
-            busy = min(wait, self._busy_ps(self._links(int(self.program.ops.node[o]), UP), issue, start))
-        self.spend("link_up", busy)
-        self.spend("link_down", wait - busy)
+        if self.program.hardware.vc_bytes and not net:
+            busy = min(wait, self._busy_ps(int(self.program.ops.node[o]), net, UP, issue, start))
+        self.spend(self.words[net][UP], busy)
+        self.spend(self.words[net][DOWN], wait - busy)
 
-    def _busy_ps(self, link: tuple[I64, I64], begin: int, end: int) -> int:
+    def _busy_ps(self, node: int, net: int, side: int, begin: int, end: int) -> int:
         """Time (ps) that a link needs for the trains of [begin, end) and for the train in service at `begin`."""
-        times, total = link
+        times, total = self._links(node, net, side)
         first, last = np.searchsorted(times, (begin, end))
         sent = int(total[last] - total[max(first - 1, 0)])
-        return -(-sent * PS_PER_US // self.program.hardware.rate)
+        return -(-sent * PS_PER_US // int(self.program.port_rate[net * self.program.n_nodes + node]))
 
     def _before_issue(self, o: int) -> tuple[int, int, bool]:
         """Walk from the issue of transfer `o` to the op that it waited for."""
@@ -284,23 +299,26 @@ class _Walk:
 
         return _cached(self._releases, sem, build)
 
-    def _links(self, node: int, side: int) -> tuple[I64, I64]:
-        """Of a node's up or down server: rising times `[n]` of trains and debt, and wire bytes before each, `[n + 1]`.
+    def _links(self, node: int, net: int, side: int) -> tuple[I64, I64]:
+        """Of the up or down server of a node in network `net`: rising times `[n]` of trains and debt, and wire bytes before each, `[n + 1]`.
 
         Up: times at which a train or a response is granted or a copy is acknowledged. Down: times at which a copy is
         delivered, a request is answered, or a result or the last acknowledgement arrives.
         """
-        return _cached(self._servers, node, lambda: self._links_of(node))[side]
+        return _cached(self._servers, (node, net), lambda: self._links_of(node, net))[side]
 
-    def _links_of(self, node: int) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
+    def _links_of(self, node: int, net: int) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
         p, t, w = self.program, self.trace, self.program.wires
         if self._remote is None:
             self._remote = remote_members(p)
         own = np.flatnonzero((p.ops.node == node) & (p.ops.wire >= 0))
         own = own[t.end[own] > t.issue[own]]  # the node itself serves the other pulls, without a link
         here = np.flatnonzero((p.members.node == node) & self._remote)
-        mine = p.ops.wire[own]
-        others = p.ops.wire[np.searchsorted(p.members.ptr, here, side="right") - 1]
+        senders = np.searchsorted(p.members.ptr, here, side="right") - 1
+        if p.nets:
+            nets = p.op_net()
+            own, here, senders = own[nets[own] == net], here[nets[senders] == net], senders[nets[senders] == net]
+        mine, others = p.ops.wire[own], p.ops.wire[senders]
         # Columns without a meaning are zero: a push has no response or result, a pull no acknowledgement.
         up = _server([t.start[own], t.member[here]], [w.up[mine], w.response[others] + w.ack_up[others]])
         down = _server([t.done[own], t.member[here]], [w.result[mine] + w.ack_down[mine], w.down[others]])
@@ -315,7 +333,7 @@ def _server(times: list[I64], sizes: list[I64]) -> tuple[I64, I64]:
     return when[order], total
 
 
-def _cached(table: dict[int, Index], key: int, build: Callable[[], Index]) -> Index:
+def _cached(table: dict[Key, Index], key: Key, build: Callable[[], Index]) -> Index:
     if key not in table:
         table[key] = build()
     return table[key]

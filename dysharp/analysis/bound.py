@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
 from dysharp.errors import SimulationError
+from dysharp.program.payload import sides_of
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, rows_per_slot, traffic
+from dysharp.workload.levels import dysharp
 
 _MAX_PS = 2.0**63  # of int64
 F64 = NDArray[np.float64]
@@ -33,7 +35,7 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
 
     | resource | busy time | head and tail latency |
     |---|---|---|
-    | link direction | all wire bytes | one hop before a down link, one hop after any link |
+    | link direction (of each network) | all wire bytes | one hop before a down link, one hop after any link |
     | SM pool | duration of all tasks, over the slots | a delivery before GEMMs that all wait, or after GEMMs |
     | shared memory | bytes of all tasks | as for an SM pool |
 
@@ -49,16 +51,19 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
     tail_latency. Zero terms are left out.
     """
     table = wire_table(program) if wires is None else wires
-    m = program.hardware
     candidates = []
-    for side, by_node, head in (("up", table.up, 0), ("down", table.down, m.lat)):
-        total = by_node.sum(axis=1)
-        node = int(total.argmax())
-        if total[node]:
-            ps = by_node[node] * PS_PER_US / m.rate
-            terms = {name: float(ps[i]) for i, name in enumerate(TERMS)}
-            terms |= {"head_latency": float(head), "tail_latency": float(m.lat)}
-            candidates.append((f"gpu[{node}].{side}", terms))
+    hops, rates = program.hop_ps, program.port_rate
+    for net, sides in enumerate(sides_of(program)):
+        mine = slice(net * program.n_nodes, (net + 1) * program.n_nodes)
+        hop = float(hops[net])
+        for side, by_node, head in zip(sides, (table.up[mine], table.down[mine]), (0.0, hop), strict=True):
+            took = by_node.sum(axis=1) * PS_PER_US / rates[mine]
+            node = int(took.argmax())
+            if took[node]:
+                ps = by_node[node] * PS_PER_US / rates[mine][node]
+                terms = {name: float(ps[i]) for i, name in enumerate(TERMS)}
+                terms |= {"head_latency": head, "tail_latency": hop}
+                candidates.append((f"gpu[{node}].{side}", terms))
     busy = pool_busy_ps(program) if busy is None else busy
     if busy.any():
         head, tail = _compute_ends(program)
@@ -110,7 +115,7 @@ def _template_columns(program: Program) -> tuple[I64, I64, NDArray[np.bool_]]:
 def _compute_ends(program: Program) -> tuple[int, int]:
     """Unavoidable picoseconds before the first GEMM and after the last GEMM of any pool."""
     m, edges = program.hardware, program.edges
-    delivery = min(m.local, 2 * m.lat)
+    delivery = min(m.local, 2 * int(program.hop_ps.min()))
     kinds = np.array([t.kind for t in program.templates], np.int8)[program.ops.template]
     computes = np.isin(kinds, (Kind.COMPUTE, Kind.DELAY, Kind.JOIN))
     waits, leads = np.zeros((2, program.n_ops), np.bool_)
@@ -140,6 +145,9 @@ def workload_bound_us(
     - GEMMs: floating-point operations of the busiest GPU at the peak rate of the GEMM type. A backward pass has twice
       the operations of a forward pass, for gradients of data and of weights.
 
+    - Several domains, in place of links: payload of the NICs of the hottest domain together. A token with a remote domain
+      leaves its domain once and enters each remote domain once; its sums come back the same way.
+
     `free_links`: GEMMs alone, for a system whose links cost nothing by declaration ("ideal"). `free_gemms`: links
     alone, for a pass without GEMMs.
     """
@@ -149,8 +157,21 @@ def workload_bound_us(
     gemm_us = 0.0 if free_gemms else flops / cluster.peak_flops_per_us(model.gemm_dtype)
     if free_links:
         return gemm_us
+    if cluster.domains > 1:
+        return max(gemm_us, _domain_bound_us(model, cluster, routing))
     least = traffic(routing, "multicast", model.row_bytes)
     up = least["dispatch"]["up_per_gpu"] + least["combine"]["up_per_gpu"]
     down = least["dispatch"]["down_per_gpu"] + least["combine"]["down_per_gpu"]
     link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / cluster.link_bytes_per_us
     return max(gemm_us, link_us)
+
+
+def _domain_bound_us(model: Model, cluster: Cluster, routing: Routing) -> float:
+    """Time in us in which the NICs of the hottest domain move what no system avoids."""
+    out = cluster.scale_out
+    assert out is not None
+    size, n = cluster.domain_gpus, cluster.domains
+    leave = dysharp(routing, size).nic
+    once, each = (rows.reshape(n, size).sum(axis=1) for rows in leave)
+    rates = np.array(out.rates(cluster.n_gpus) or (out.rate,) * cluster.n_gpus, np.int64).reshape(n, size).sum(axis=1)
+    return float(((once + each) * model.row_bytes / rates).max())

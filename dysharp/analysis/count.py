@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.program.builder import PULLS
+from dysharp.program.payload import sides_of
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
 
@@ -94,6 +95,8 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None)
 def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) -> dict[str, dict[str, int]]:
     """Payload bytes that crossed links: `{"up": {"dispatch", "combine", "other"}, "down": {...}}`, summed over nodes.
 
+    "up" and "down" are NVLink. Another network NAME has the sides "NAME out" and "NAME in".
+
     Only members that happened in `trace` count. A push counts once up, and once down per copy. A pull counts once up
     per response, and once down. Members on the source's own node use no link. Bytes of gate weights or of their
     gradients behind a row (`Wires.aux`) and bytes of control templates count as "other". `groups`: the groups of all
@@ -105,23 +108,26 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
 
 
 def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
-    out = {side: dict.fromkeys(OPERATORS, 0) for side in ("up", "down")}
+    sides = sides_of(program)
+    out = {side: dict.fromkeys(OPERATORS, 0) for pair in sides for side in pair}
     for g in range(len(groups.template)):
-        name = program.templates[groups.template[g]].operator
+        template = program.templates[groups.template[g]]
+        out_side, in_side = sides[template.net]
+        name = template.operator
         name = name if name in OPERATORS else "other"
         once, each = int(groups.sent[:, g].sum()), int(groups.copies[:, g].sum())
         up, down = (each, once) if groups.is_pull[g] else (once, each)
         aux = int(program.wires.aux[groups.wire[g]])
-        out["up"][name] += up * int(groups.payload[g])
-        out["down"][name] += down * int(groups.payload[g])
-        out["up"]["other"] += up * aux
-        out["down"]["other"] += down * aux
+        out[out_side][name] += up * int(groups.payload[g])
+        out[in_side][name] += down * int(groups.payload[g])
+        out[out_side]["other"] += up * aux
+        out[in_side]["other"] += down * aux
     return out
 
 
 @dataclass(frozen=True, slots=True)
 class WireTable:
-    """Wire bytes of a complete run, `[n_nodes, len(TERMS)]` int64 per direction, columns in the order of `TERMS`.
+    """Wire bytes of a complete run, `[n_ports, len(TERMS)]` int64 per direction, columns in the order of `TERMS`.
 
     Payload includes gate weights behind rows. Headers include extension flits and the padding of the last flit. The sum
     over terms equals `Trace.up_busy` and `Trace.down_busy`.
@@ -129,10 +135,12 @@ class WireTable:
 
     up: I64
     down: I64
+    n_nodes: int
 
     def flits(self, flit_bytes: int) -> dict[str, int]:
-        """All flits on the wires: `{"up", "down"}`, summed over nodes."""
-        return {"up": int(self.up.sum()) // flit_bytes, "down": int(self.down.sum()) // flit_bytes}
+        """All flits on NVLink: `{"up", "down"}`, summed over nodes."""
+        n = self.n_nodes
+        return {"up": int(self.up[:n].sum()) // flit_bytes, "down": int(self.down[:n].sum()) // flit_bytes}
 
 
 def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
@@ -140,10 +148,14 @@ def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
     g = group_transfers(program) if groups is None else groups
     w, pull = program.wires, g.is_pull
     body = g.payload + w.aux[g.wire]
-    up, down = np.zeros((2, program.n_nodes, len(TERMS)), np.int64)
+    n = program.n_nodes
+    up, down = np.zeros((2, program.n_ports, len(TERMS)), np.int64)
+    group_net = np.array([program.templates[t].net for t in g.template], np.int64)
+    of_net = [np.flatnonzero(group_net == net) for net in range(program.n_nets)]
 
     def add(table: I64, term: str, counts: I64, size: I64) -> None:
-        table[:, TERMS.index(term)] += counts @ size
+        for net, mine in enumerate(of_net):
+            table[net * n : (net + 1) * n, TERMS.index(term)] += counts[:, mine] @ size[mine]
 
     add(up, "payload", g.sent, np.where(pull, 0, body))
     add(up, "headers", g.sent, np.where(pull, 0, w.up[g.wire] - body))
@@ -160,7 +172,7 @@ def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
     add(down, "headers", g.sent, np.where(pull, w.result[g.wire] - body, 0))
     add(down, "acks", g.sent, np.where(pull, 0, w.ack_down[g.wire]))
     _add_notifications(program, up, down)
-    return WireTable(up, down)
+    return WireTable(up, down, n)
 
 
 def _add_notifications(program: Program, up: I64, down: I64) -> None:
@@ -172,4 +184,4 @@ def _add_notifications(program: Program, up: I64, down: I64) -> None:
     owner = np.where(regions.row_notify >= 0, program.ops.node[regions.row_notify], here)
     remote = owner != here
     for table, node in ((up, here), (down, owner)):
-        table[:, column] += np.bincount(node[remote], minlength=program.n_nodes) * program.hardware.notify_bytes
+        table[: program.n_nodes, column] += np.bincount(node[remote], minlength=program.n_nodes) * program.hardware.notify_bytes

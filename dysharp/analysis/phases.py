@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import union_ps
 from dysharp.program.builder import WIRED
+from dysharp.program.payload import sides_of
 from dysharp.program.tables import Discipline, Kind, Point, Program
 from dysharp.program.trace import Trace
 from dysharp.units import PS_PER_US, ps_to_us
@@ -94,12 +95,16 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
     `pool_busy`: `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools without GEMMs (hosts, load/store
     units) do not count.
     """
-    out = dict.fromkeys(("up", "down", "sm", "up_max", "down_max", "sm_max"), 0.0)
+    names = [name for sides in sides_of(program) for name in sides]
+    out = dict.fromkeys((*names[:2], "sm", *(f"{name}_max" for name in names[:2]), "sm_max"), 0.0)
+    out |= dict.fromkeys(further for name in names[2:] for further in (name, f"{name}_max"))  # type: ignore[arg-type]
     if trace.time_ps == 0:
         return out
-    capacity = trace.time_ps * program.hardware.rate / PS_PER_US
-    for side, busy in (("up", trace.up_busy), ("down", trace.down_busy)):
-        out[side], out[f"{side}_max"] = float(busy.mean() / capacity), float(busy.max() / capacity)
+    capacity = (trace.time_ps * program.port_rate / PS_PER_US).reshape(-1, program.n_nodes)
+    for net, sides in enumerate(sides_of(program)):
+        for side, busy in zip(sides, (trace.up_busy, trace.down_busy), strict=True):
+            share = busy.reshape(capacity.shape)[net] / capacity[net]
+            out[side], out[f"{side}_max"] = float(share.mean()), float(share.max())
     computes = np.array([t.kind == Kind.COMPUTE for t in program.templates], np.bool_)
     issuers = np.unique(program.ops.issuer[computes[program.ops.template]])
     pools = np.unique(program.issuers.pool[issuers])

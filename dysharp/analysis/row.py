@@ -23,7 +23,7 @@ from dysharp.text import facts
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
-MODEL_VERSION = "5"
+MODEL_VERSION = "6"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 SURROUNDINGS = "surroundings_us"
@@ -125,15 +125,16 @@ class Row:
     `time_us`            time of the layer, as in a CUDA graph: the Program and its surroundings on the GPU
     `phases_us`          {operator: {start, end, busy}} on the last GPU; phases overlap
     `exposed_comm_us`    time of the last GPU with a transfer in flight and no GEMM running
-    `traffic_bytes`      payload of all GPUs, {up, down: {dispatch, combine, other}}
+    `traffic_bytes`      payload of all GPUs, {up, down: {dispatch, combine, other}}; over several domains also nic out, nic in
     `wire_flits`         flits of all GPUs {up, down}: payload, headers, acknowledgements
-    `utilization`        {up, down, sm}: mean over GPUs; {up_max, down_max, sm_max}: maximum over GPUs
+    `utilization`        {up, down, sm}: mean over GPUs; {up_max, down_max, sm_max}: maximum over GPUs; also of nic out, nic in
     `bound_us`           lower bound for this Program: the busiest resource (`analysis.bound`)
     `bound_resource`     name of that resource
     `bound_terms`        summands of `bound_us`
     `workload_bound_us`  lower bound for every system on this workload
     `attribution`        critical path by cause {link_up_us, link_down_us, sm_us, latency_us, window_us, host_us}, and
-                         surroundings_us on hw clusters, start_us with late ranks; sums to `time_us`
+                         surroundings_us on hw clusters, start_us with late ranks, nic_out_us, nic_in_us and
+                         nic_latency_us over several domains; sums to `time_us`
     `path_us`            critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the
                          gradients of a GEMM count as that GEMM
     `stalls`             waits on the last GPU {window_us, link_us, sm_us}

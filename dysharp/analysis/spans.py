@@ -16,13 +16,16 @@ Array = NDArray[Any]
 class Columns(NamedTuple):
     """What the pass reads: times in ps.
 
-    `operator`, `counted`, `pushed`: [n_templates]. `template`, `node`: [n_ops]. `member_ptr`: [n_ops + 1]. `member_node`, `member`:
-    [n_members]. `ready`: [n_ops] of `ready_in_turn`. `start`, `end`, `done`: [n_ops] of the Trace.
+    `operator`, `counted`, `pushed`: [n_templates]. `hops`, `ack`: [n_templates], latencies of a push on its way, and of its acknowledgement.
+    `template`, `node`: [n_ops]. `member_ptr`: [n_ops + 1]. `member_node`, `member`: [n_members]. `ready`: [n_ops] of `ready_in_turn`.
+    `start`, `end`, `done`: [n_ops] of the Trace.
     """
 
     operator: Array
     counted: Array
     pushed: Array
+    hops: Array
+    ack: Array
     template: Array
     node: Array
     member_ptr: Array
@@ -37,23 +40,23 @@ class Columns(NamedTuple):
 class Unions(NamedTuple):
     """Intervals of groups. `last`: [n_groups, 2, 2] int64, (start, end) of two intervals that grow, end -1 = none.
 
-    `group`: [n] int32. `times`: [n, 2] int64, start and end of intervals that no longer grow. `count`: [1] int64, how many of them.
+    `group`: [n] int32. `times`: [n, 2] int64, start and end of intervals that no longer grow. `written`: [1] int64, how many of them.
     """
 
     last: Array
     group: Array
     times: Array
-    count: Array
+    written: Array
 
 
 @block
 def union_keep(unions, g, start, end):
     """Write down an interval of group g."""
-    n = unions.count[0]
+    n = unions.written[0]
     unions.group[n] = g
     unions.times[n, 0] = start
     unions.times[n, 1] = end
-    unions.count[0] = n + 1
+    unions.written[0] = n + 1
 
 
 @kernel
@@ -104,13 +107,13 @@ def ready_in_turn(issuer, in_order, ready, latest, out):
 
 
 @kernel
-def spans_read(columns, order, n_operators, hops, ack, present, moving):
+def spans_read(columns, order, n_operators, present, moving):
     """The intervals in which an operator waits or moves on a node (`present`), and in which it moves (`moving`).
 
     Group: node * n_operators + operator. `order`: [n_ops] ids of ops. A push leaves its up link at `end`. What its way takes beyond the
-    fixed latencies `hops` is a queue in the switch.
+    fixed latencies is a queue in the switch.
     """
-    operator, counted, pushed, template, node, ptr, member_node, member, ready, start, end, done = columns
+    operator, counted, pushed, hops, ack, template, node, ptr, member_node, member, ready, start, end, done = columns
     for at in range(len(order)):
         o = order[at]
         t = template[o]
@@ -118,12 +121,12 @@ def spans_read(columns, order, n_operators, hops, ack, present, moving):
         if counted[t] and start[o] >= 0:
             g = node[o] * n_operators + operator[t]
             union_add(present, g, 0, ready[o], done[o])
-            moving_add(moving, g, start[o], leaves, max(leaves, done[o] - hops - ack) if pushed[t] else leaves, done[o])
+            moving_add(moving, g, start[o], leaves, max(leaves, done[o] - hops[t] - ack[t]) if pushed[t] else leaves, done[o])
         if pushed[t]:
             for k in range(ptr[o], ptr[o + 1]):
                 if member_node[k] != node[o] and member[k] >= 0:
                     g = member_node[k] * n_operators + operator[t]
                     union_add(present, g, 1, start[o], member[k])
-                    moving_add(moving, g, start[o], leaves, max(leaves, member[k] - hops), member[k])
+                    moving_add(moving, g, start[o], leaves, max(leaves, member[k] - hops[t]), member[k])
     union_close(present)
     union_close(moving)

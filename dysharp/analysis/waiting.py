@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.intervals import union_ps
+from dysharp.analysis.intervals import merged, union_ps
 from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PUSHES
 from dysharp.program.skew import START
@@ -98,10 +98,13 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     p, t, n_groups = program, trace, program.n_nodes * len(PHASES)
     ready, in_order = np.empty(p.n_ops, np.int64), p.issuers.discipline == Discipline.PROGRAM_ORDER
     ready_in_turn(p.ops.issuer, in_order, t.ready, np.full(len(in_order), -1, np.int64), ready)
+    nets = np.array([x.net for x in p.templates], np.int32)
     columns = Columns(
         operator=np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates], np.int64),
         counted=np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_),
         pushed=np.array([x.kind in PUSHES for x in p.templates], np.bool_),
+        hops=2 * p.hop_ps[nets],
+        ack=p.ack_ps[nets],
         template=p.ops.template,
         node=p.ops.node,
         member_ptr=p.members.ptr,
@@ -113,7 +116,7 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
         done=t.done,
     )
     present, moving = (_unions(n_groups, most) for most in (p.n_ops + len(t.member), 2 * (p.n_ops + len(t.member))))
-    spans_read(columns, np.argsort(t.start), len(PHASES), 2 * p.hardware.lat, p.hardware.ack, present, moving)
+    spans_read(columns, np.argsort(t.start), len(PHASES), present, moving)
     return _table(n_groups, t.time_ps, present), _table(n_groups, t.time_ps, moving)
 
 
@@ -128,9 +131,9 @@ def _unions(n_groups: int, most: int) -> Unions:
 
 def _table(n_groups: int, time_ps: int, unions: Unions) -> Table:
     """The unions of the intervals of each group. One merge over all groups: each lies above the times of the one before."""
-    n, step = int(unions.count[0]), time_ps + 2
+    n, step = int(unions.written[0]), time_ps + 2
     above = unions.group[:n].astype(np.int64) * step
-    start, end = _merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
+    start, end = merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
     ptr = np.searchsorted(start, np.arange(n_groups + 1) * step)
     return Table(ptr, start % step, end % step)
 
@@ -141,16 +144,6 @@ def _starts(program: Program, trace: Trace) -> I64:
     delays = np.flatnonzero(np.array([t.name == START for t in program.templates], np.bool_)[program.ops.template])
     start[program.ops.node[delays]] = trace.done[delays]
     return start
-
-
-def _merged(start: I64, end: I64) -> Spans:
-    """The union as intervals that do not touch, in order."""
-    if not len(start):
-        return start, end
-    # Sorted apart: where the i-th start lies above the i-th end before it, all earlier intervals have ended.
-    begin, reach = np.sort(start), np.sort(end)
-    first = np.flatnonzero(np.append(True, begin[1:] > reach[:-1]))
-    return begin[first], reach[np.append(first[1:], len(begin)) - 1]
 
 
 def _joined(parts: list[Spans]) -> Spans:

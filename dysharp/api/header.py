@@ -11,6 +11,7 @@ from dysharp.api.request import DIRECTIONS, Request
 from dysharp.api.skew import skew_line
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
+from dysharp.specs import Cluster
 
 
 def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> tuple[str, ...]:
@@ -18,6 +19,16 @@ def settings_of(system: str, form: str, options: Mapping[str, Any], request: Req
     if request.cluster.family != "hw":
         return ()
     return (f"{system}: {form} form, {formats_of(system, options, request.model)}",)
+
+
+def _domains(cluster: Cluster) -> tuple[str, ...]:
+    """One line with the NVLink domains and NICs of a cluster of several domains, otherwise ()."""
+    out = cluster.scale_out
+    if out is None or cluster.domains == 1:
+        return ()
+    slow = f"; slow NICs: {', '.join(f'GPU {gpu} at {100 * part:.0f} %' for gpu, part in out.slow_nics)}" if out.slow_nics else ""
+    nics = f"{out.nics_per_gpu} NIC{'s' if out.nics_per_gpu > 1 else ''} per GPU, {out.rate / 1000:g} GB/s of payload each way"
+    return (f"{cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs; {nics}, {out.latency_us:g} us one way{slow}",)
 
 
 def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
@@ -33,6 +44,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
         f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
         f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
+        *_domains(cluster),
         *(note if note.startswith("warning: ") else f"note: {note}" for note in routing.notes),
     ]
     if routing.placement.note:

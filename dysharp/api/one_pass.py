@@ -29,32 +29,31 @@ if TYPE_CHECKING:
 
 OnStage = Callable[..., None]
 """`on_stage(stage, done, total)`; `done` of `total` ops, 0 = unknown."""
+Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timing", dict[str, Any]]]
+"""(Trace, wall times, statistics of its blocks) of a Program; called with a Program and `progress(done, total)`."""
 
 
 def run_pass(
-    system: System, options: Any, workload: Workload, direction: str, on_stage: OnStage, row_slot: NDArray[np.int32] | None = None
+    system: System,
+    options: Any,
+    workload: Workload,
+    direction: str,
+    on_stage: OnStage,
+    row_slot: NDArray[np.int32] | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Row, NDArray[np.int32]]:
-    """The Row of one pass and the region slot of each row.
+    """The Row of one pass and the region slot of each row. `engine`: None = that of the fidelity asked for.
 
     A backward pass runs on the layout `row_slot` of its forward pass; None: the layout that an evenly running forward pass leaves.
     """
     begin = time.perf_counter()
     request = workload.request
     on_stage("plan")
-    from dysharp.program.relayout import relayout
-    from dysharp.program.skew import skewed
-    from dysharp.program.verify import verify
-
-    program = system.plan(request.model, request.cluster, workload.routing, direction, options)
-    if row_slot is not None:
-        program = relayout(program, row_slot)
-    if request.skew is not None:
-        program = skewed(program, request.skew)
-    verify(program)
+    program = _planned(system, options, workload, direction, row_slot)
     plan_s = time.perf_counter() - begin
     on_stage("engine", 0, program.n_ops)
     importing = time.perf_counter()
-    engine = _engine(request)  # numba loads here and nowhere earlier
+    engine = engine or _engine(request)  # numba loads here and nowhere earlier
     from dysharp.uarch.compiling import on_compile
 
     import_s = time.perf_counter() - importing
@@ -97,6 +96,22 @@ def run_pass(
     return row, trace.row_slot
 
 
+def _planned(system: System, options: Any, workload: Workload, direction: str, row_slot: NDArray[np.int32] | None) -> Program:
+    """The verified Program of one pass."""
+    from dysharp.program.relayout import relayout
+    from dysharp.program.skew import skewed
+    from dysharp.program.verify import verify
+
+    request = workload.request
+    program = system.plan(request.model, request.cluster, workload.routing, direction, options)
+    if row_slot is not None:
+        program = relayout(program, row_slot)
+    if request.skew is not None:
+        program = skewed(program, request.skew)
+    verify(program)
+    return program
+
+
 def _dropped_warning(system: System, kept: int, dropped: int) -> tuple[str, ...]:
     """A warning where the Program computes fewer rows than the `kept` choices of the Routing."""
     if not dropped:
@@ -127,7 +142,7 @@ def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surround
     return dataclasses.replace(parts, contention_us=sm_contention_us(program, trace, int(options.get("n_sm", 0)), cluster.n_sms))
 
 
-def _engine(request: Request) -> Callable[[Program, Callable[[int, int], None]], tuple[Trace, Timing, dict[str, Any]]]:
+def _engine(request: Request) -> Engine:
     """The engine of the fidelity asked for: (Trace, wall times, statistics of its blocks) of a Program."""
     if request.fidelity == "packet":
         from dysharp.engine.packet.fabric import fabric_of, with_table

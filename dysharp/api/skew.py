@@ -9,15 +9,18 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.program.skew import Skew
 from dysharp.specs.reading import read_text
 
 START_HELP = "Start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US[,R:US...] or a CSV file (rank,start_us)."
-SLOW_HELP = "Slow ranks: rank=R:FACTOR[,R:FACTOR...] or a CSV file (rank,factor); the GEMMs of rank R take FACTOR times as long."
+SLOW_HELP = "Slow ranks: rank=R:FACTOR[,...], normal:CV (spread of clocks) or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."
 _MAX_US = 1e6
 _FACTORS = (0.1, 100.0)
+_LISTED = 4  # ranks that a header names
+_MOST_SPREAD, _SLOWEST_CLOCK = 0.3, 0.1
 
 
 def make_skew(start: str | None, slow: str | None, n_gpus: int, seed: int) -> Skew | None:
@@ -28,11 +31,12 @@ def make_skew(start: str | None, slow: str | None, n_gpus: int, seed: int) -> Sk
         normal distribution (stream "start" of `seed`) and shifted so that the first rank starts at 0. `rank=R:US,...`:
         the others start at 0. A CSV file with the columns `rank,start_us`: ranks without a row start at 0.
     slow
-        `rank=R:FACTOR,...`, or a CSV file with the columns `rank,factor`.
+        `rank=R:FACTOR,...`, or a CSV file with the columns `rank,factor`. `normal:CV`: clocks are drawn from a normal
+        distribution of mean 1 and deviation CV (stream "clock" of `seed`); the fastest rank has factor 1.
 
     Raises ConfigError that names the text, or the file and row.
     """
-    start_us, factor = _start(start, n_gpus, seed), _slow(slow, n_gpus)
+    start_us, factor = _start(start, n_gpus, seed), _slow(slow, n_gpus, seed)
     if not any(start_us) and all(f == 1.0 for f in factor):
         return None
     return Skew(tuple(round(us * 1_000_000) for us in start_us), tuple(factor))
@@ -47,8 +51,9 @@ def skew_line(skew: Skew) -> str:
         parts.append(f"{len(late)} of {len(skew.start_ps)} ranks start late, by {max(late) / 1e6:g} us at most, {mean / 1e6:.3g} us on average")
     slow = [(rank, factor) for rank, factor in enumerate(skew.slow) if factor != 1.0]
     if slow:
-        shown = ", ".join(f"rank {rank} x{factor:g}" for rank, factor in slow[:4]) + (", ..." if len(slow) > 4 else "")
-        parts.append(f"GEMM times: {shown}")
+        shown = ", ".join(f"rank {rank} x{factor:.4g}" for rank, factor in slow)
+        most = max(factor for _, factor in slow)
+        parts.append(f"GEMM times: {shown if len(slow) <= _LISTED else f'{len(slow)} ranks slower, x{most:.4g} at most'}")
     return "; ".join(parts)
 
 
@@ -61,19 +66,28 @@ def _start(text: str | None, n_gpus: int, seed: int) -> list[float]:
         start[-1] = _number(value, "start fixed", 0.0, _MAX_US)
     elif name == "normal":
         sigma = _number(value, "start normal", 0.0, _MAX_US)
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(b"start"),)))
-        drawn = sigma * rng.standard_normal(n_gpus)
+        drawn = sigma * _drawn("start", n_gpus, seed)
         start = (drawn - drawn.min()).tolist()
     else:
         _by_rank(text, "start", "start_us", (0.0, _MAX_US), start)
     return start
 
 
-def _slow(text: str | None, n_gpus: int) -> list[float]:
+def _slow(text: str | None, n_gpus: int, seed: int) -> list[float]:
     factor = [1.0] * n_gpus
-    if text is not None:
+    name, _, value = (text or "").partition(":")
+    if name == "normal":
+        clock = np.maximum(_SLOWEST_CLOCK, 1.0 + _number(value, "slow normal", 0.0, _MOST_SPREAD) * _drawn("clock", n_gpus, seed))
+        factor = (clock.max() / clock).tolist()
+    elif text is not None:
         _by_rank(text, "slow", "factor", _FACTORS, factor)
     return factor
+
+
+def _drawn(stream: str, n_gpus: int, seed: int) -> NDArray[np.float64]:
+    """`[n_gpus]` of a standard normal distribution, from the named stream of `seed`."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(stream.encode()),)))
+    return rng.standard_normal(n_gpus)
 
 
 def _by_rank(text: str, what: str, column: str, limits: tuple[float, float], out: list[float]) -> None:
@@ -83,7 +97,7 @@ def _by_rank(text: str, what: str, column: str, limits: tuple[float, float], out
     elif text.startswith("rank="):
         cells = [(f"{what} {part[:40]!r}", *part.partition(":")[::2]) for part in text.removeprefix("rank=").split(",")]
     else:
-        known = ("rank=R:VALUE", "FILE.csv", *(("fixed:US", "normal:SIGMA_US") if what == "start" else ()))
+        known = ("rank=R:VALUE", "FILE.csv", *(("fixed:US", "normal:SIGMA_US") if what == "start" else ("normal:CV",)))
         raise ConfigError(f"{what}: found {text[:60]!r}{nearest(text, known)}")
     seen: set[int] = set()
     for where, rank_text, value in cells:

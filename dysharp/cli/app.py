@@ -14,7 +14,10 @@ from dysharp.cli.examples import add_examples
 from dysharp.cli.flags import complete_systems, complete_words, json_flag, workload_flags
 from dysharp.cli.lint import lint
 from dysharp.cli.network import network
+from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
+from dysharp.cli.study import query, study
+from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
@@ -38,13 +41,14 @@ class Commands(click.Group):
 def cli(ctx: click.Context) -> None:
     """Compare expert-parallel (EP) communication systems on real models and real routing.
 
-    Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters).
+    Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
+    DeepEP's systems also on several domains that network cards join (clusters with a [scale_out] table).
 
-    Not modelled: several nodes (InfiniBand, Ethernet), attention, whole models, serving.
+    Not modelled: attention, whole models, serving.
 
     Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
 
-    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP; there, read ratios, not times.
+    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP and MoE-Hub; there, read ratios, not times.
 
     `dysharp advise MODEL` says which system to run on a machine; `dysharp compare` compares mechanisms.
 
@@ -96,14 +100,19 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     "--tuned", is_flag=True, help="First search the knobs of every system, such as SMs or chunks: as many settings for each, on few tokens."
 )
 @click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
+@report_flag
 @workload_flags
 @json_flag
+@click.pass_context
 def compare(
+    ctx: click.Context,
+    /,
     systems: str | None,
     baseline: str | None,
     forms: str | None,
     tuned: bool,
     plot: str | None,
+    report: str | None,
     settings: tuple[str, ...],
     as_json: bool,
     **workload: Any,
@@ -117,7 +126,8 @@ def compare(
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
 
-    if plot is not None:  # before minutes of work, not after
+    check_report(report)  # before minutes of work, not after
+    if plot is not None:
         from dysharp.reports.plots import check_format
 
         check_format(plot)
@@ -130,6 +140,10 @@ def compare(
         from dysharp.reports.plots import plot_compare, save_figure
 
         save_figure(plot_compare(done.rows), plot)
+    if report is not None:
+        from dysharp.reports.report import report_of_comparison
+
+        write_report(report_of_comparison(done, command_line(ctx)), report, workload)
     print_header(done.header)
     print_json(done.to_dict()) if as_json else print_comparison(done)
 
@@ -153,9 +167,13 @@ cli.add_command(calibrate)
 cli.add_command(capture)
 cli.add_command(emulate)
 cli.add_command(network)
+cli.add_command(query)
+cli.add_command(report)
 cli.add_command(reproduce)
 cli.add_command(routing)
 routing.add_command(lint)
+cli.add_command(study)
 cli.add_command(sweep)
+cli.add_command(trace)
 cli.add_command(validate)
 add_examples(cli)

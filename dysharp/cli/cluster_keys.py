@@ -31,6 +31,13 @@ KEYS = {
     "gpu": "packaged GPU with datasheet and constants; needed for family hw",
     "max_gpus": "most GPUs that can be used; 0: n_gpus",
     "constants": "table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it",
+    "scale_out": "table [scale_out]: the network between NVLink domains; without it the cluster is one domain",
+    "scale_out.domain_gpus": "GPUs of one NVLink domain",
+    "scale_out.nic_GBps": "payload that one NIC moves in one direction, GB/s",
+    "scale_out.latency_us": "one way of a small put between GPUs of two domains, us",
+    "scale_out.nics_per_gpu": "NICs of one GPU",
+    "scale_out.message_us": "time that a NIC needs for a message besides its bytes, us; 0: GPUs post messages themselves",
+    "scale_out.slow_nics": "[GPU, part] pairs: the NICs of this GPU reach this part of their rate",
 }
 """Key -> meaning."""
 UNBOUNDED = 1e9  # a limit that only keeps nonsense out
@@ -45,14 +52,18 @@ def cluster_keys() -> list[dict[str, Any]]:
     schema = TypeAdapter(ClusterFile).json_schema()
     gives = "cluster that gives all keys that the file leaves out"
     base = {"name": "base", "type": "text", "range": "a packaged cluster", "default": "", "meaning": gives}
-    return [base, *(_entry(name, key, name in schema["required"]) for name, key in schema["properties"].items())]
+    nested = schema["$defs"]["ScaleOut"]
+    inside = [_entry(f"scale_out.{name}", key, name in nested["required"]) for name, key in nested["properties"].items()]
+    return [base, *(_entry(name, key, name in schema["required"]) for name, key in schema["properties"].items()), *inside]
 
 
 def _entry(name: str, key: dict[str, Any], required: bool) -> dict[str, Any]:
-    kind = {"string": "text", "integer": "whole number", "number": "number", "array": "table"}[key["type"]]
+    types = {"string": "text", "integer": "whole number", "number": "number", "array": "table", "object": "table"}
+    key = {"type": "object"} if "type" not in key else key  # a table that may be left out
+    kind = types[key["type"]]
     low, above, high = key.get("minimum"), key.get("exclusiveMinimum"), key.get("maximum")
     span = "paper, hw" if name == "family" else ""
     if high is not None:
         span = f"above {above:g}" if above is not None else f"{low:g} or more" if high >= UNBOUNDED else f"{low:g} to {high}"
-    default = None if required else {"array": "", "string": ""}.get(key["type"], key.get("default"))
+    default = None if required else {"array": "", "string": "", "object": ""}.get(key["type"], key.get("default"))
     return {"name": name, "type": kind, "range": span, "default": default, "meaning": KEYS[name]}

@@ -116,7 +116,11 @@ _SKEW = (
         metavar="S",
         help="Start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US,... or a CSV file (rank,start_us).",
     ),
-    click.option("--slow", metavar="S", help="Slow ranks: rank=R:FACTOR,... or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."),
+    click.option(
+        "--slow",
+        metavar="S",
+        help="Slow ranks: rank=R:FACTOR,..., normal:CV (spread of clocks) or a CSV file (rank,factor). Their GEMMs take FACTOR times as long.",
+    ),
 )
 
 _MACHINE = 2  # the flags before this index name the model and the cluster

@@ -68,13 +68,20 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         ("waits, GPU that ends last", _times(row.stalls, _STALLS)),
         ("payload up", sizes("up")),
         ("payload down", sizes("down")),
+        *((f"payload {side}", sizes(side)) for side in _other_sides(row)),
         ("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down"),
         ("up links, mean / max", f"{percent(row, 'up')} % busy"),
         ("down links, mean / max", f"{percent(row, 'down')} % busy"),
+        *((f"{side} links, mean / max", f"{percent(row, side)} % busy") for side in _other_sides(row)),
         ("SMs, mean / max", f"{percent(row, 'sm')} % busy"),
         *_block_facts(row.blocks),
         ("simulation", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
     ]
+
+
+def _other_sides(row: Row) -> list[str]:
+    """Link directions of other networks than NVLink: "nic out", "nic in" over several domains."""
+    return [side for side in row.traffic_bytes if side not in ("up", "down")]
 
 
 def _waiting_facts(row: Row) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Rows of pseudo-systems, which are calculated and not simulated.
 
-`closed-form`: formulas of uniform routing. `packet-format`: flits of packets.
+`closed-form`: formulas of uniform routing. `packet-format`: flits of packets. `hub-units`: state machines of MoE-Hub.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from dysharp.errors import ConfigError
-from dysharp.experiments.figure import CLOSED_FORM, PACKET_FORMAT, Point
+from dysharp.experiments.figure import CLOSED_FORM, HUB_UNITS, PACKET_FORMAT, Point
+from dysharp.experiments.hub_units import Units, count
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.specs import load_cluster, load_model
 from dysharp.workload import uniform_traffic
@@ -17,7 +20,19 @@ from dysharp.workload import uniform_traffic
 
 def calculated_row(point: Point) -> dict[str, Any]:
     """The calculated row of a pseudo-system's point."""
+    if point.system == HUB_UNITS:
+        return units_row(point)
     return format_row(point) if point.system == PACKET_FORMAT else closed_row(point)
+
+
+def units_row(point: Point) -> dict[str, Any]:
+    """What the tables of MoE-Hub's units do with the sizes that are the options of a point (`hub_units.Units`)."""
+    try:
+        return asdict(count(TypeAdapter(Units).validate_python(dict(point.options))))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{point.label}: option {place}: {first['msg']}") from None
 
 
 def format_row(point: Point) -> dict[str, Any]:

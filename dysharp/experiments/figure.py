@@ -24,6 +24,8 @@ REDUCTIONS = ("geomean", "median", "max", "min", "growth", "each")
 """How a check makes one number of its points; growth: the smallest step from a point to the next one of its model."""
 METRICS = (
     "speedup",
+    "gemm1_speedup",
+    "over_software",
     "kept",
     "bound_share",
     "traffic_cut",
@@ -49,6 +51,9 @@ METRICS = (
     "over_infinite",
     "over_packet",
     "comm_share",
+    "map_reads_per_row",
+    "packet_payload",
+    "open_rows",
     "arrival_rate",
     "lifetime_us",
     "law",
@@ -58,7 +63,7 @@ METRICS = (
     "knee",
     "hit_knee",
 )
-COMPARED = ("speedup", "kept", "traffic_cut", "use_ratio")  # metrics that need `over`
+COMPARED = ("speedup", "gemm1_speedup", "kept", "traffic_cut", "use_ratio")  # metrics that need `over`
 STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
 """The claim of a check.
 
@@ -74,7 +79,7 @@ FIDELITIES = ("burst", "packet")
 KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing")
 PAPERS = {
     "dysharp": "DySHARP (arXiv 2605.05607)",
-    "moe-hub": "MoE-Hub",
+    "moe-hub": "MoE-Hub (arXiv 2605.05888)",
     "": "Figures that no paper has",
 }
 """{value of a figure's key `paper`: title of its page}."""
@@ -83,9 +88,11 @@ MAX_POINTS = 100_000
 """Points of one table: their tuples take a few hundred bytes each, their runs seconds."""
 CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
 PACKET_FORMAT = "packet-format"  # pseudo-system: flits of packets (isa/efficiency.py), not simulated
+HUB_UNITS = "hub-units"  # pseudo-system: state machines of MoE-Hub's units (hub_units.py), not simulated in time
 CALCULATED = {  # pseudo-system -> metrics
     CLOSED_FORM: ("redundant_share", "ideal_speedup"),
     PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
+    HUB_UNITS: ("map_reads_per_row", "packet_payload", "open_rows"),
 }
 USUAL_CLUSTER = "paper-gh200-nvl32"
 
@@ -150,9 +157,9 @@ class Point:
 class Check:
     """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
 
-    A check takes the points of `system` that match `models`, `gpus`, `tokens`, `routing`, `fidelity` and `options`.
-    `options` names options and free choices; a value may be a list of alternatives. `over`: the system to compare with.
-    `against`: the routing to compare with (metric `kept`). `verdict.MEASURES` explains the metrics.
+    A check takes the points of `system` that match `models`, `cluster`, `gpus`, `tokens`, `routing`, `fidelity` and
+    `options`. `options` names options and free choices; a value may be a list of alternatives. `over`: the system to
+    compare with. `against`: the routing to compare with (metric `kept`). `verdict.MEASURES` explains the metrics.
 
     | field | meaning |
     |---|---|
@@ -170,6 +177,7 @@ class Check:
     over: str = ""
     reduce: str = "geomean"
     models: tuple[str, ...] = ()
+    cluster: str | None = None
     gpus: int | None = None
     tokens: int | None = None
     routing: str | None = None
@@ -282,7 +290,7 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     sets = {f"{where}: points[{i}]": axes for i, axes in enumerate(several)} if isinstance(several, list) else {f"{where}: points": several}
     points: tuple[Point, ...] = ()
     for place, axes in sets.items():
-        points += _points(axes, place)
+        points += product_points(axes, place)
         if len(points) > MAX_POINTS:
             raise ConfigError(f"{where}: found more than {MAX_POINTS} points, expected at most {MAX_POINTS}")
     for i, check in enumerate(checks):
@@ -370,7 +378,7 @@ EXPECTED = {
 """Keys of [points] -> what they may hold, in errors."""
 
 
-def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
+def product_points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     known(table, set(_Axes.__slots__), where)
     axes = typed(_Axes, table, where, EXPECTED)
     _check_product(axes, where)
@@ -430,6 +438,7 @@ def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
         ("system", (check.system,), systems),
         ("over", (check.over,) if check.over else (), systems),
         ("models", check.models, dict.fromkeys(p.model for p in points)),
+        ("cluster", () if check.cluster is None else (check.cluster,), dict.fromkeys(p.cluster for p in points)),
         ("fidelity", () if check.fidelity is None else (check.fidelity,), dict.fromkeys(p.fidelity for p in points)),
         ("routing", () if check.routing is None else (check.routing,), dict.fromkeys(p.routing for p in points)),
         ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),

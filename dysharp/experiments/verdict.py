@@ -13,6 +13,7 @@ from dysharp.errors import ConfigError
 from dysharp.experiments import sizing
 from dysharp.experiments.figure import CALCULATED, Check, Figure, Point, Variant, unclaimed
 from dysharp.experiments.variants import variant_point
+from dysharp.systems import all_systems
 
 Rows = dict[Point, dict[str, Any]]
 
@@ -55,6 +56,19 @@ def _partner(point: Point, check: Check, rows: Rows) -> dict[str, Any] | None:
 def _speedup(point: Point, check: Check, rows: Rows) -> float | None:
     other = _partner(point, check, rows)
     return None if other is None else float(other["time_us"]) / float(rows[point]["time_us"])
+
+
+def _gemm1_speedup(point: Point, check: Check, rows: Rows) -> float | None:
+    """End of GEMM-1 of `over` divided by the end of GEMM-1 of the system, each on the GPU that finishes last."""
+    other = _partner(point, check, rows)
+    return None if other is None else float(other["phases_us"]["gemm1"]["end"]) / float(rows[point]["phases_us"]["gemm1"]["end"])
+
+
+def _over_software(point: Point, check: Check, rows: Rows) -> float | None:
+    """Time of the fastest system of today on the same workload divided by the time of the system."""
+    systems = all_systems()
+    today = [float(row["time_us"]) for p, row in rows.items() if p.workload == point.workload and systems[p.system].today]
+    return min(today) / float(rows[point]["time_us"]) if today else None
 
 
 def _kept(point: Point, check: Check, rows: Rows) -> float | None:
@@ -132,6 +146,8 @@ def _sized(measure: Callable[[Point, Rows], float | None]) -> Callable[[Point, C
 
 MEASURES: dict[str, Callable[[Point, Check, Rows], float | None]] = {
     "speedup": _speedup,
+    "gemm1_speedup": _gemm1_speedup,
+    "over_software": _over_software,
     "traffic_cut": _traffic_cut,
     "bound_share": _bound_share,
     "over_best": _over_best,
@@ -156,12 +172,17 @@ UNITS = {
     "down_use": "busy share of the down links",
     "link_use": "busy share of all links",
     "use_ratio": "busy share of all links, ratio",
+    "gemm1_speedup": "speedup to the end of GEMM-1",
+    "over_software": "speedup over the fastest system of today",
     "over_packet": "time at burst level over time at packet level",
     "comm_share": "exposed communication over layer time",
     "payload_efficiency": "payload efficiency (%)",
     "encoded_over_closed": "encoded packets over closed form",
     "of_ideal": "payload efficiency over ideal",
     "over_explicit": "payload efficiency over explicit",
+    "map_reads_per_row": "reads of evicted places per row",
+    "packet_payload": "mean payload of a packet (B)",
+    "open_rows": "most rows begun and not complete at a hub",
     **sizing.UNITS,
 }
 
@@ -230,6 +251,7 @@ def _matches(check: Check, point: Point) -> bool:
         and (not check.models or point.model in check.models)
         and check.gpus in (None, point.gpus)
         and check.tokens in (None, point.tokens)
+        and (check.cluster is None or point.cluster == check.cluster)
         and (check.routing is None or point.routing == check.routing)
         and (check.fidelity is None or point.fidelity == check.fidelity)
         and all(options.get(name) in (value if isinstance(value, list) else [value]) for name, value in check.options.items())
@@ -249,16 +271,19 @@ def _label(check: Check) -> str:
 def _place(check: Check, point: Point, among: Iterable[Point], rows: Rows) -> str:
     """The name of a point among the points of its check.
 
-    The name has the model, the routing, GPUs, tokens and seed if they differ among the points of the check, and the
-    options and free choices that differ among all points of the figure.
+    The name has the model, the cluster, routing, GPUs and seed if they differ among the points of the check, the tokens
+    if they differ among its points of one model, and the options and free choices that differ among all points of the
+    figure.
     """
     words = [f"{check.name}: {point.model}"]
+    if len({p.cluster for p in among}) > 1:
+        words.append(point.cluster)
+    if len({p.tokens for p in among if p.model == point.model}) > 1:
+        words.append("own tokens" if point.tokens is None else f"{point.tokens} tokens")
     if len({p.routing for p in among}) > 1:
         words.append(point.routing or "own routing")
     if len({p.gpus for p in among}) > 1:
         words.append("all GPUs" if point.gpus is None else f"{point.gpus} GPUs")
-    if len({p.tokens for p in among}) > 1:
-        words.append("own tokens" if point.tokens is None else f"{point.tokens} tokens")
     if len({p.seed for p in among}) > 1:
         words.append(f"seed {point.seed}")
     values: dict[str, set[Any]] = {}

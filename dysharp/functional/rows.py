@@ -84,6 +84,7 @@ class _RowMachine:
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
         self._answers: dict[int, list[tuple[int, Array, Expression]]] = {}
         self._partial: dict[int, tuple[Array, Expression]] = {}
+        self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
         self._prepare_output()
         self.progress = Progress(program, self)
 
@@ -178,7 +179,11 @@ class _RowMachine:
         for row in rows:
             self.layout.bind(row)
         if template.fn == "copy":
-            self._copy(op, rows, template.dst.partition(".")[2])
+            self._copy(op, rows, template.dst.partition(".")[2], relayed=template.src == "relay")
+        elif template.fn == "relay":
+            self._relays.update(((self.member_node[member], self.key[op]), self.t.tokens[self.key[op]].copy()) for _ in rows)
+        elif template.fn == "relay_sum":
+            self._push_relayed(op, rows)
         elif template.fn == "sum":
             self._push_sum(op, rows)
         elif template.fn == "row":
@@ -188,19 +193,24 @@ class _RowMachine:
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
         self._one_less(op)
 
-    def _copy(self, op: int, rows: list[int], name: str) -> None:
-        """Write the op's part of a token row into the rows that the op fills; the last part brings the gate weights."""
+    def _copy(self, op: int, rows: list[int], name: str, *, relayed: bool) -> None:
+        """Write the op's part of a token row into the rows that the op fills; the last part brings the gate weights.
+
+        `relayed`: the op reads the row that another transfer has left on its GPU.
+        """
         buffer, layout, t = self.memory.rows(name), self.layout, self.t
         offset = 0 if self.offset is None else self.offset[op]
         is_last = self.offset is None or op + 1 == self.p.n_ops or self.offset[op + 1] == 0
         for row in rows:
             token = self.key[op] if self.key[op] >= 0 else layout.key[row]
-            if self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
+            if relayed and (self.node[op], token) not in self._relays:
+                raise EmulationMismatch(f"op {op}: found token {token} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
+            if not relayed and self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
                 raise EmulationMismatch(f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}")
             place = layout.place[row]
             row_bytes, hidden = self.row_bytes[row], t.experts.hidden
             part = slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
-            buffer[place, part] = t.tokens[token, part]
+            buffer[place, part] = (self._relays[self.node[op], token] if relayed else t.tokens[token])[part]
             if is_last and not self.backward:
                 self.memory.weight[place] = t.weight[token, layout.column[row]]
 
@@ -254,6 +264,27 @@ class _RowMachine:
             self._partial[row] = self._hub_sum(self.node[op], mine)
         if self.gate_grad is not None:
             self._return_gate_grads(self.key[op], mine)
+
+    def _push_relayed(self, op: int, rows: list[int]) -> None:
+        """Push the sum of the partial rows of a token that other GPUs have left on this GPU, rounded to the stored dtype."""
+        here, token = self.node[op], self.key[op]
+        mine = self._relayed_rows.get((here, token), [])
+        if not mine or any(row not in self._partial for row in mine):
+            raise EmulationMismatch(f"op {op}: found a sum of token {token} on GPU {here} before its parts arrived, expected a wait for them")
+        n = self.t.number
+        value = n.store(add_in_order([self._partial[row][0] for row in mine], self.t.experts.hidden, n))
+        for row in rows:
+            self._partial[row] = value, ("relay", tuple(self._partial[part][1] for part in mine))
+
+    @cached_property
+    def _relayed_rows(self) -> dict[tuple[int, int], list[int]]:
+        """Partial rows of every (relay, token), in the order of rows."""
+        layout, out = self.layout, defaultdict(list)
+        for region, name in enumerate(self.p.regions.name):
+            if name == "relay.partial":
+                for row in range(*layout.row_ptr[region : region + 2]):
+                    out[layout.node[region], layout.key[row]].append(row)
+        return out
 
     def _push_rows(self, op: int, rows: list[int]) -> None:
         """Push each expert row of a token into its own partial row at the source."""

@@ -8,6 +8,7 @@ Numbers):
 | `("hub", gpu, (slot, ...))` | rows of local experts | yes |
 | `("switch", parts)` | sums of hubs | yes |
 | `("partial", parts)` | sum of a switch, sent before it was complete | no |
+| `("relay", parts)` | sum of a domain's GPUs at the GPU that forwards it | yes |
 | `("source", parts)` | final value | yes |
 """
 

@@ -5,6 +5,7 @@
 | address half of the `dymultimem` requests: 48 + 1 + 15 bits | DySHARP (arXiv 2605.05607), packet format |
 | sixteen virtual channels per input port | DySHARP, methodology |
 | replicas without extension flit | docs/design/0004, Packets; choice `dysharp.replica_form` |
+| address half of row stores: 16 + 32 + 16 bits | MoE-Hub (arXiv 2605.05888) names the operands; widths are assumed, docs/design/0013 |
 | commands, codes, control half | assumed: those of NVLink are not public |
 """
 
@@ -46,6 +47,9 @@ class Command(IntEnum):
     EXPLICIT_LD = 17
     EXPLICIT_ACK = 18
     EXPLICIT_RESULT = 19
+    ST_ROWSP = 20
+    ST_ROWSP_NOP = 21
+    ANNOUNCE = 22
 
 
 class VirtualChannel(IntEnum):
@@ -114,6 +118,18 @@ class Half(Enum):
     PLAIN = (Field("address", 48, "address"), Field("spare", 16, "zero"))
     GROUP = (Field("address", 48, "multimem address"), Field("group", 16, "static multicast group"))
     EXPLICIT = (Field("address", 48, "first address"), Field("further", 16, "further addresses, one flit each"))
+    ROWSP = (
+        Field("gpu", 6, "MallocID: GPU of the region"),
+        Field("region", 10, "MallocID: region on that GPU"),
+        Field("row", 32, "RowID, unique over all GPUs; smaller ones go first"),
+        Field("offset", 16, "RowOffset in bytes"),
+    )
+    ANNOUNCEMENT = (
+        Field("gpu", 6, "MallocID: GPU of the region"),
+        Field("region", 10, "MallocID: region on that GPU"),
+        Field("spare", 16, "zero"),
+        Field("rows", 32, "rows that the source has sent to the region"),
+    )
 
 
 class Data(Enum):
@@ -178,6 +194,9 @@ RULES: Final[dict[Command, Rule]] = {
     Command.EXPLICIT_LD: _rule("explicit ld", Half.EXPLICIT, Data.WANTED),
     Command.EXPLICIT_ACK: _rule("explicit acknowledgement", Half.EXPLICIT, Data.NOTHING, answer=True),
     Command.EXPLICIT_RESULT: _rule("explicit result", Half.EXPLICIT, Data.PAYLOAD, answer=True),
+    Command.ST_ROWSP: _rule("st.rowsp", Half.ROWSP, Data.PAYLOAD),
+    Command.ST_ROWSP_NOP: _rule("st.rowsp.nop", Half.ROWSP, Data.PAYLOAD),
+    Command.ANNOUNCE: _rule("announcement", Half.ANNOUNCEMENT, Data.NOTHING),
 }
 
 

@@ -69,6 +69,13 @@ class Packet:
     group: int = 0
     token: int = 0
     expert: int = 0
+    gpu: int = 0
+    """Row stores and announcements: the GPU of the region."""
+    region: int = 0
+    row: int = 0
+    offset: int = 0
+    """Row stores: first byte of the row that the packet carries."""
+    rows: int = 0
     wanted_bytes: int = 0
     """Loads: requested bytes, 1 .. 256."""
     payload: bytes = b""
@@ -377,6 +384,8 @@ _HALVES: Final = {
     Half.PLAIN: _plain_half("address"),
     Half.GROUP: _plain_half("address", "group"),
     Half.EXPLICIT: _HalfCodec(("address", "further"), _write_explicit, lambda field: field["further"], _read_explicit),
+    Half.ROWSP: _plain_half("gpu", "region", "row", "offset"),
+    Half.ANNOUNCEMENT: _plain_half("gpu", "region", "rows"),
 }
 
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dysharp.oracle.agenda import Event
 from dysharp.oracle.hub_table import TableOfHub
 from dysharp.oracle.load import PULLS, Op
-from dysharp.oracle.servers import Channels, DownLink, Incoming, Outgoing, Server, UpLink, round_robin
+from dysharp.oracle.servers import PS_PER_US, Channels, DownLink, Incoming, Outgoing, Server, UpLink, round_robin
 from dysharp.oracle.world import World
 from dysharp.program.tables import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Constants of one network: hop, acknowledgement, bytes of a virtual channel and of an output buffer (0 = infinite)."""
+
+    lat: int
+    ack: int
+    channel: int
+    output: int
 
 
 class Fabric:
@@ -24,28 +35,40 @@ class Fabric:
         self.world = world
         self.expose: Callable[[Op], None]
         self.responded: Callable[[int], None]
-        n, classes = world.tables.program.n_nodes, len(world.tables.program.classes)
-        rate, n_vcs = world.hardware.rate, world.tables.program.channels[0]
-        self.n_nodes = n
-        self.up = [UpLink(Server(rate), [deque() for _ in range(classes)]) for _ in range(n)]
+        program = world.tables.program
+        n, classes, n_vcs = program.n_ports, len(program.classes), program.channels[0]
+        self.n_ports = n
+        nvlink = Rule(world.hardware.lat, world.hardware.ack, program.channels[1], world.hardware.output_bytes)
+        self.rules = [nvlink] + [Rule(net.lat, net.ack, 0, 0) for net in program.nets]
+        rates = [world.hardware.rate] * program.n_nodes
+        messages = [0] * program.n_nodes
+        for net in program.nets:
+            of_nodes = [net.rate_of(node) for node in range(program.n_nodes)]
+            rates += of_nodes
+            messages += [net.message_ps * rate // PS_PER_US for rate in of_nodes]
+        self.up = [
+            UpLink(Server(rates[port], message_bytes=messages[port]), [deque() for _ in range(classes)])
+            for port in range(n)
+        ]
         self.down = [
             DownLink(
-                Server(rate),
+                Server(rates[port]),
                 [[deque() for _ in range(n + 1)] for _ in range(classes)],
                 last_source=[-1] * classes,
                 held=[0] * classes,
                 crossed=[deque() for _ in range(classes)],
             )
-            for _ in range(n)
+            for port in range(n)
         ]
-        self.channels: dict[tuple[int, int], Channels] = defaultdict(lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs))
-        program = world.tables.program
-        self.tables = [[TableOfHub(table) for _ in range(n)] for table in program.tables]
-        self.behind: list[deque[int]] = [deque() for _ in range(n)]
+        self.channels: dict[tuple[int, int], Channels] = defaultdict(
+            lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
+        )
+        self.tables = [[TableOfHub(table) for _ in range(program.n_nodes)] for table in program.tables]
+        self.behind: list[deque[int]] = [deque() for _ in range(program.n_nodes)]
         """Members that wait for a table of their hub, in order of arrival."""
-        self.waiting = [0] * n
+        self.waiting = [0] * program.n_nodes
         """When the last of them goes on."""
-        self._turns = [0] * n
+        self._turns = [0] * program.n_nodes
         self.tail: dict[int, int] = {}
         self.answer_tail: dict[int, int] = {}  # end of a result's last part; copies of requests do not wait for it
         self.copies_left: dict[int, int] = {}
@@ -55,13 +78,13 @@ class Fabric:
 
     def send(self, op: Op) -> None:
         """Put the train of `op` in the FIFO of its class at its node."""
-        self.up[op.node].fifos[op.cls].append(Outgoing(op.id))
+        self.up[op.port].fifos[op.cls].append(Outgoing(op.id))
 
     def respond(self, member: int) -> None:
         """Put the response of `member` in the FIFO of the response class at the member's node."""
         op = self.world.op_of(member)
-        node = self.world.tables.members[member].node
-        self.up[node].fifos[op.response_cls].append(Outgoing(op.id, member))
+        port = self.world.tables.members[member].port
+        self.up[port].fifos[op.response_cls].append(Outgoing(op.id, member))
 
     def grant_up(self, node: int) -> None:
         """Send the next train of a free up server."""
@@ -84,11 +107,11 @@ class Fabric:
 
     def _may_go(self, item: Outgoing) -> bool:
         """Whether a train may leave. A response has its place in the reduction unit. Other trains reserve space."""
-        capacity = self.world.tables.program.channels[1]
+        op = self.world.tables.ops[item.op]
+        capacity = self.rules[op.net].channel
         if item.member >= 0 or capacity == 0:
             return True
-        op = self.world.tables.ops[item.op]
-        channels = self.channels[op.node, op.cls]
+        channels = self.channels[op.port, op.cls]
         v = channels.pick(op.up, capacity)
         if v < 0:
             self.world.counts["channels full"] += 1
@@ -107,7 +130,7 @@ class Fabric:
         tails = self.tail if item.member < 0 else self.answer_tail
         tails[op.id] = max(tails.get(op.id, 0), end + stripe)
         if item.member >= 0 or op.kind not in PULLS:
-            world.moves(node, op.payload)
+            world.moves(node % world.tables.program.n_nodes, op.payload)
         if item.member >= 0:
             world.log.member[item.member] = world.now
             world.log.end[op.id] = max(world.log.end[op.id], end + stripe)
@@ -116,7 +139,7 @@ class Fabric:
         world.log.start[op.id] = world.now
         if op.kind not in PULLS:
             world.log.end[op.id] = end + stripe
-        world.agenda.add(world.now + world.hardware.lat, Event.ARRIVE, op.node, op.id)
+        world.agenda.add(world.now + self.rules[op.net].lat, Event.ARRIVE, op.port, op.id)
 
     # ---- switch -------------------------------------------------------------------------------------------
 
@@ -125,7 +148,7 @@ class Fabric:
         if op.id not in self._channel_of:
             self.expose(op)
             return
-        trains = self.channels[op.node, op.cls].trains[self._channel_of[op.id]]
+        trains = self.channels[op.port, op.cls].trains[self._channel_of[op.id]]
         trains.append(op.id)
         if len(trains) == 1:
             self.expose(op)
@@ -136,28 +159,28 @@ class Fabric:
         """The train of `op` leaves its buffer. The next train is exposed. The source gets the credit one hop later."""
         if op.id not in self._channel_of:
             return
-        trains = self.channels[op.node, op.cls].trains[self._channel_of[op.id]]
+        trains = self.channels[op.port, op.cls].trains[self._channel_of[op.id]]
         trains.popleft()
         if trains:
             self.expose(self.world.tables.ops[trains[0]])
-        self.world.agenda.add(self.world.now + self.world.hardware.lat, Event.CREDIT, op.node, op.id)
+        self.world.agenda.add(self.world.now + self.rules[op.net].lat, Event.CREDIT, op.port, op.id)
 
     def credit(self, op: Op) -> None:
         """Buffer space of the train of `op` is back at its source."""
-        self.channels[op.node, op.cls].occupied[self._channel_of.pop(op.id)] -= op.up
+        self.channels[op.port, op.cls].occupied[self._channel_of.pop(op.id)] -= op.up
 
     def copy_out(self, op: Op, members: list[int]) -> None:
         """The copies of the exposed train of `op` cross to their outputs, or wait there for room."""
         self.copies_left[op.id] = len(members)
         for m in members:
             member = self.world.tables.members[m]
-            self._ask(member.node, op.cls, op.node, Incoming(op.id, m, op.down + member.extra, op.cls))
+            self._ask(member.port, op.cls, op.port, Incoming(op.id, m, op.down + member.extra, op.cls))
         if members and self.copies_left[op.id] == 0:
             self.leave(op)
 
     def result_out(self, op: Op, node: int, cls: int, n_bytes: int) -> None:
         """A result of the reduction unit crosses to the output of `node`, or waits there for room."""
-        self._ask(node, cls, self.n_nodes, Incoming(op.id, -1, n_bytes, cls))
+        self._ask(node, cls, self.n_ports, Incoming(op.id, -1, n_bytes, cls))
 
     def _ask(self, node: int, cls: int, source: int, item: Incoming) -> None:
         link = self.down[node]
@@ -169,7 +192,7 @@ class Fabric:
 
     def _has_room(self, link: DownLink, item: Incoming) -> bool:
         """Whether the output buffer of the item's class takes the item. An empty buffer takes any."""
-        limit, held = self.world.hardware.output_bytes, link.held[item.cls]
+        limit, held = self.rules[self.world.tables.ops[item.op].net].output, link.held[item.cls]
         return limit == 0 or held == 0 or held + item.n_bytes <= limit
 
     def _cross(self, link: DownLink, item: Incoming) -> None:
@@ -182,7 +205,7 @@ class Fabric:
         """What waits for room in the output buffer of (node, class) crosses, sources round robin, as far as it fits."""
         link = self.down[node]
         while any(link.fifos[cls]):
-            source = next(s for s in round_robin(self.n_nodes + 1, link.last_source[cls]) if link.fifos[cls][s])
+            source = next(s for s in round_robin(self.n_ports + 1, link.last_source[cls]) if link.fifos[cls][s])
             if not self._has_room(link, link.fifos[cls][source][0]):
                 return
             link.last_source[cls] = source
@@ -209,20 +232,20 @@ class Fabric:
         link.sending = item
         sent = link.server.serve(self.world.now, item.n_bytes)
         tails = self.tail if item.member >= 0 else self.answer_tail
-        end = link.server.end_not_before(tails[item.op] + self.world.hardware.lat)
+        end = link.server.end_not_before(tails[item.op] + self.rules[self.world.tables.ops[item.op].net].lat)
         self.world.counts["cut-through wait"] += end > sent
         self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
 
     def down_end(self, node: int) -> None:
         """A copy or result has left the switch and its output buffer. Its data is visible one hop later."""
-        link, hardware, now = self.down[node], self.world.hardware, self.world.now
+        link, now = self.down[node], self.world.now
         item, link.sending, link.server.idle = link.sending, None, True
         assert item is not None
         op = self.world.tables.ops[item.op]
         if item.member < 0:
-            self.world.agenda.add(now + hardware.lat, Event.RESULT_DELIVERED, op.node, op.id)
+            self.world.agenda.add(now + self.rules[op.net].lat, Event.RESULT_DELIVERED, op.port, op.id)
         else:
-            self._enter_hub(node, op, item.member, now + hardware.lat)
+            self._enter_hub(node, op, item.member, now + self.rules[op.net].lat)
         link.held[item.cls] -= item.n_bytes
         self._admit(node, item.cls)
 

@@ -15,10 +15,14 @@ PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One destination of an op. `rows`: region rows (global ids). `extra`: wire bytes of its copy beyond `Op.down`."""
+    """One destination of an op. `rows`: region rows (global ids). `extra`: wire bytes of its copy beyond `Op.down`.
+
+    `port`: the port of `node` in the network of the op.
+    """
 
     op: int
     node: int
+    port: int
     rows: list[int]
     extra: int
 
@@ -27,7 +31,7 @@ class Member:
 class Op:
     """One op with the constants of its template. Times in ps, sizes in bytes, -1 = none.
 
-    `has_next_train`: the next op carries more of the same row.
+    `has_next_train`: the next op carries more of the same row. `port`: the port of `node` in the network `net`.
     """
 
     id: int
@@ -58,6 +62,8 @@ class Op:
     members: list[int]
     has_next_train: bool
     table: int
+    net: int
+    port: int
 
     def __str__(self) -> str:
         return f"op {self.id} ({self.kind.name} {self.name!r} on node {self.node})"
@@ -97,7 +103,11 @@ def _members(program: Program) -> list[Member]:
     node = m.node.tolist()
     extra = [0] * len(node) if m.ext_bytes is None else m.ext_bytes.tolist()
     owner = [o for o in range(program.n_ops) for _ in range(ptr[o], ptr[o + 1])]
-    return [Member(owner[i], node[i], fill_row[fill_ptr[i] : fill_ptr[i + 1]], extra[i]) for i in range(len(node))]
+    nets = [program.templates[t].net for t in program.ops.template.tolist()]
+    return [
+        Member(owner[i], node[i], nets[owner[i]] * program.n_nodes + node[i], fill_row[fill_ptr[i] : fill_ptr[i + 1]], extra[i])
+        for i in range(len(node))
+    ]
 
 
 def _op(program: Program, i: int, members: list[int]) -> Op:
@@ -141,6 +151,8 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         members=members,
         has_next_train=optional("offset", i + 1) > 0,
         table=template.table,
+        net=template.net,
+        port=template.net * program.n_nodes + int(ops.node[i]),
     )
 
 

@@ -89,10 +89,10 @@ class Run:
     def _grant(self) -> None:
         for issuer in range(len(self.issuers.queues)):
             self.issuers.grant(issuer)
-        for node in range(self.fabric.n_nodes):
-            self.fabric.grant_up(node)
-        for node in range(self.fabric.n_nodes):
-            self.fabric.grant_down(node)
+        for port in range(self.fabric.n_ports):
+            self.fabric.grant_up(port)
+        for port in range(self.fabric.n_ports):
+            self.fabric.grant_down(port)
 
     def trace(self) -> Trace:
         """The record of the run."""

@@ -18,7 +18,8 @@ def round_robin(n: int, last: int) -> Iterator[int]:
 class Server:
     """One link direction of one node. Times in ps, sizes in bytes. It rounds once per busy period.
 
-    `debt`: bytes of small packets that delay the next train. `total`: all bytes sent, debts included.
+    `debt`: bytes of small packets that delay the next train. `total`: all bytes sent, debts included. `message_bytes`: bytes
+    that pass in the fixed time of one train.
     """
 
     rate: int
@@ -28,6 +29,7 @@ class Server:
     busy_bytes: int = 0
     debt: int = 0
     total: int = 0
+    message_bytes: int = 0
 
     def owe(self, n_bytes: int) -> None:
         """Add bytes of small packets. They have no event. They delay the next train."""
@@ -41,7 +43,7 @@ class Server:
             self.busy_start, self.busy_bytes = now, 0
             # The debt was sent during the idle time.
             self.debt = max(0, self.debt - gap * self.rate // PS_PER_US)
-        self.busy_bytes += self.debt + n_bytes
+        self.busy_bytes += self.debt + n_bytes + self.message_bytes
         self.debt = 0
         self.total += n_bytes
         self.idle = False

@@ -41,7 +41,7 @@ class Transfers:
         """`op` starts. Hub and memory serve its local members, links and switch its remote members."""
         world, local, remote = self.world, self.world.tables.local(op), self.world.tables.remote(op)
         for m in local:
-            world.agenda.add(world.now + world.hardware.local, Event.LOCAL, op.node, m)
+            world.agenda.add(world.now + world.hardware.local, Event.LOCAL, op.port, m)
         one_answer = not is_push(op) and bool(remote)
         self.parts_left[op.id] = len(local) + (1 if one_answer else len(remote))
         self.responses_left[op.id] = len(remote)
@@ -56,10 +56,10 @@ class Transfers:
 
     def deliver(self, member: int) -> None:
         """A copy is visible at its member, which acknowledges it."""
-        op, node = self.world.op_of(member), self.world.tables.members[member].node
-        self.world.moves(node, op.payload)
+        op, to = self.world.op_of(member), self.world.tables.members[member]
+        self.world.moves(to.node, op.payload)
         self._arrived(op, member)
-        self.fabric.up[node].server.owe(op.ack_up)
+        self.fabric.up[to.port].server.owe(op.ack_up)
         self._delivered(op)
 
     def known(self, member: int) -> None:
@@ -94,8 +94,8 @@ class Transfers:
         self._acknowledge(op)
 
     def _acknowledge(self, op: Op) -> None:
-        self.fabric.down[op.node].server.owe(op.ack_down)
-        self.world.agenda.add(self.world.now + self.world.hardware.ack, Event.ACK, op.node, op.id)
+        self.fabric.down[op.port].server.owe(op.ack_down)
+        self.world.agenda.add(self.world.now + self.fabric.rules[op.net].ack, Event.ACK, op.port, op.id)
 
     # ---- pulls --------------------------------------------------------------------------------------------
 
@@ -118,12 +118,12 @@ class Transfers:
         self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
         self.responses_left[op.id] -= 1
         if self.responses_left[op.id] == 0:
-            self.world.agenda.add(self.world.now + self.world.hardware.lat, Event.RESULT, op.node, op.id)
+            self.world.agenda.add(self.world.now + self.fabric.rules[op.net].lat, Event.RESULT, op.port, op.id)
 
     def result(self, op: Op) -> None:
         """All contributions of a pull are in the switch, or the answer to a merged load is."""
         if op.kind is not Kind.MERGED_LOAD:
-            self.fabric.result_out(op, op.node, op.response_cls, op.result)
+            self.fabric.result_out(op, op.port, op.response_cls, op.result)
             return
         session = self._sessions[op.session]
         session.answered, session.tail = True, self.fabric.answer_tail[op.id]

@@ -24,6 +24,7 @@ from dysharp.program.tables import (
     Issuers,
     Kind,
     Members,
+    Net,
     Ops,
     Point,
     Pools,
@@ -95,15 +96,17 @@ def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 class ProgramBuilder:
     """Collects tables. `build` concatenates and freezes them. Ids follow the order of the calls."""
 
-    def __init__(self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",)) -> None:
-        self.hardware, self.n_nodes, self.classes = hardware, n_nodes, classes
+    def __init__(
+        self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",), *, nets: tuple[Net, ...] = (), domain_nodes: int = 0
+    ) -> None:
+        self.hardware, self.n_nodes, self.classes, self.nets, self.domain_nodes = hardware, n_nodes, classes, nets, domain_nodes
         self.row_trains = 1
         self._tables: list[HubTable] = []
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
         self._durations: list[NDArray[np.int64]] = []
         self._task_bytes: list[NDArray[np.int64]] = []
-        self._wires: dict[tuple[int, bool, int, int, int], int] = {}
+        self._wires: dict[tuple[int, bool, int, int, int, int], int] = {}
         self._ops: list[dict[str, I32]] = []
         self._members: list[dict[str, Any]] = []
         self._n_ops = self._n_rows = self._n_tiles = self._n_regions = 0
@@ -170,7 +173,7 @@ class ProgramBuilder:
         node: ArrayLike,
         n_rows: ArrayLike,
         row_bytes: int,
-        tile_rows: int,
+        tile_rows: ArrayLike,
         *,
         alloc: Alloc = Alloc.FIRST_TOUCH,
         key: ArrayLike | None = None,
@@ -178,6 +181,7 @@ class ProgramBuilder:
     ) -> tuple[int, int, int]:
         """A batch of regions. Returns the first ids (region, row, tile). Rows and tiles of a region are consecutive."""
         node, n_rows = np.atleast_1d(np.asarray(node)), np.atleast_1d(np.asarray(n_rows))
+        tile_rows = np.asarray(tile_rows)
         n = len(node)
         tiles = -(-n_rows // tile_rows)
         first = (self._n_regions, self._n_rows, self._n_tiles)
@@ -290,11 +294,11 @@ class ProgramBuilder:
 
     def _wire_rows(self, template: int, payload: I32, targets: I32, aux: I32) -> I32:
         t = self._templates[template]
-        sizes = payload.astype(np.int64) << 40 | targets.astype(np.int64) << 20 | aux
+        sizes = payload.astype(np.int64) << 32 | targets.astype(np.int64) << 16 | aux
         distinct, inverse = (sizes[:1], np.zeros(len(sizes), np.int64)) if (sizes == sizes[:1]).all() else np.unique(sizes, return_inverse=True)
         rows = []
         for size in distinct.tolist():
-            key = (t.framing, t.kind in PULLS, size >> 40, size >> 20 & 0xFFFFF, size & 0xFFFFF)
+            key = (t.framing, t.kind in PULLS, t.net, size >> 32, size >> 16 & 0xFFFF, size & 0xFFFF)
             rows.append(self._wires.setdefault(key, len(self._wires)))
         return np.array(rows, np.int32)[inverse]
 
@@ -384,16 +388,18 @@ class ProgramBuilder:
             sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1)) if self._sessions else None,
             tables=tuple(self._tables),
             row_trains=self.row_trains,
+            nets=self.nets,
+            domain_nodes=self.domain_nodes,
         )
         return program
 
     def _build_wires(self) -> Wires:
         m = self.hardware
         out = np.zeros((len(self._wires), 9), np.int64)
-        for (framing, is_pull, payload, targets, aux), row in self._wires.items():
+        for (framing, is_pull, net, payload, targets, aux), row in self._wires.items():
             f = self._framings[framing]
             t = pull_train(f, payload, targets, aux, m.flit) if is_pull else push_train(f, payload, targets, aux, m.flit)
-            stripes = (stripe_ps(w, t.packets, m.n_links, m.rate) for w in (t.up, t.response))
+            stripes = (0 if net else stripe_ps(w, t.packets, m.n_links, m.rate) for w in (t.up, t.response))
             out[row] = (t.up, t.down, t.response, t.result, t.ack_up, t.ack_down, *stripes, aux)
         return Wires(*out.T.copy())
 

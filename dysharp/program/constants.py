@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dysharp.program.tables import Hardware
+from dysharp.program.tables import Hardware, Net
 from dysharp.specs import Cluster, choice_int
-from dysharp.units import ns_to_ps
+from dysharp.units import PS_PER_US, ns_to_ps
 
 CLASSES = ("requests", "responses", "other")
 """Traffic classes of systems.
@@ -35,6 +35,24 @@ def hardware_of(cluster: Cluster) -> Hardware:
         train_bytes=choice_int("machine.train_bytes"),
         memory_rate=cluster.shared_memory_rate,
     )
+
+
+NIC = "nic"
+"""Name of the network between NVLink domains."""
+NIC_NET = 1
+"""Its number (`Template.net`)."""
+
+
+def nets_of(cluster: Cluster) -> tuple[Net, ...]:
+    """The networks of `cluster` besides NVLink: its NICs, or () where one domain is in use.
+
+    The one-way time of a small put is two hops. A put is done when it is delivered: no kernel waits for its completion.
+    """
+    out = cluster.scale_out
+    if out is None or cluster.domains == 1:
+        return ()
+    way = round(out.latency_us * PS_PER_US)
+    return (Net(NIC, out.rate, way // 2, 0, round(out.message_us * PS_PER_US), rates=out.rates(cluster.n_gpus)),)
 
 
 def sessions_of_table(cluster: Cluster) -> int:

@@ -115,7 +115,8 @@ def moved_bytes(program: Program) -> dict[str, dict[str, int]]:
     | push | once if any member is remote | once per remote member |
     | pull | one response per remote member | one result if any member is remote |
 
-    Payload that a session merges in the switch travels once behind the switch.
+    Payload that a session merges in the switch travels once behind the switch. A transfer in another network NAME than
+    NVLink counts as "NAME out" and "NAME in".
     """
     return _moved(Columns(program))
 
@@ -125,13 +126,18 @@ def _moved(c: Columns) -> dict[str, dict[str, int]]:
     once = np.where(c.n_remote > 0, program.ops.bytes, 0)
     each = np.where(c.leads, program.ops.bytes, 0) * c.n_remote.astype(np.int64)
     near, far = c.sum_by_template(once), c.sum_by_template(each)
-    out: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+    sides = sides_of(program)
+    out: dict[str, dict[str, int]] = {side: {} for pair in sides for side in pair}
     for i, t in enumerate(program.templates):
         if t.kind in WIRED:
-            up, down = (far, near) if t.kind in PULLS else (near, far)
-            out["up"][t.operator] = out["up"].get(t.operator, 0) + int(up[i])
-            out["down"][t.operator] = out["down"].get(t.operator, 0) + int(down[i])
+            for side, moved in zip(sides[t.net], (far, near) if t.kind in PULLS else (near, far), strict=True):
+                out[side][t.operator] = out[side].get(t.operator, 0) + int(moved[i])
     return out
+
+
+def sides_of(program: Program) -> list[tuple[str, str]]:
+    """The names of both link directions of every network, NVLink first."""
+    return [("up", "down"), *((f"{net.name} out", f"{net.name} in") for net in program.nets)]
 
 
 def check_traffic(c: Columns) -> None:

@@ -150,6 +150,27 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
+class Net:
+    """A network besides NVLink, to which every node has one link out and one link in (docs/design/0012-several-domains.md).
+
+    Times in picoseconds, sizes in bytes, rates in bytes per microsecond. Its buffers are infinite: what waits, waits at the
+    link in.
+    """
+
+    name: str
+    rate: int  # of one node and direction
+    lat: int  # one hop: half of the way from node to node
+    ack: int  # from the last delivery until the source knows of it
+    message_ps: int = 0  # time of one train on the link out besides its bytes
+    train_bytes: int = 1 << 30  # most payload of one train
+    rates: tuple[int, ...] = ()  # by node, where not every node has `rate`
+
+    def rate_of(self, node: int) -> int:
+        """The rate of the links of `node`."""
+        return self.rates[node] if self.rates else self.rate
+
+
+@dataclass(frozen=True, slots=True)
 class HubTable:
     """A table of every hub that maps rows to their place, read through a cache (docs/design/0010-tables-and-trains.md).
 
@@ -175,11 +196,14 @@ class Template:
     | x, dy, y, dx | one per token, on its source GPU |
     | expert.NAME | one per useful (token, expert), in the slots of the regions "expert" |
     | partial | one per (token, GPU), or per (token, expert) with fn `row`, in the regions "partial" |
+    | relay | one per (token, remote domain), on the GPU that forwards it, in the regions "relay" |
+    | relay.partial | one per (token, GPU), on the GPU that adds those of its domain, in the regions "relay.partial" |
     | w1.grad, w2.grad | the sums of weight gradients |
 
     | fn | reads | writes |
     |---|---|---|
-    | copy | the token's row (x, dy) | all rows of the op's members (expert.x, expert.dy) |
+    | copy | the token's row (x, dy, relay) | all rows of the op's members (expert.x, expert.dy) |
+    | relay | the token's row (x, dy) | relay |
     | gemm1 | expert.x, the tile of the op's key | expert.a, activation included |
     | gemm2 | expert.a, the tile of the op's key | expert.y, gate weight included |
     | gemm2_dgrad | expert.dy | expert.dh, gradients of gate weight and activation included |
@@ -188,6 +212,7 @@ class Template:
     | gemm1_wgrad | expert.dh and the stored x | w1.grad |
     | sum | the token's rows, unweighted: expert.y, expert.dx (without GEMMs: expert.x, expert.dy) | y, dx or partial |
     | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot |
+    | relay_sum | the token's rows of relay.partial on the op's GPU | partial |
     | control, delay, join | no tensor | no tensor |
     """
 
@@ -203,6 +228,7 @@ class Template:
     src: str = ""
     dst: str = ""
     table: int = -1  # index into Program.tables: the table that copies (of a pull: requests) ask at the hub, -1 = none
+    net: int = 0  # the network of a transfer: 0 = NVLink, i = Program.nets[i - 1]
     layer: int = 0  # reserved: training steps and several layers in one Program need it
     microbatch: int = 0  # reserved: training steps need it
 
@@ -358,7 +384,10 @@ class Declared:
 
     useful_rows: int
     traffic: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Payload bytes by direction and operator, {"up": {"dispatch": ..}, "down": {..}}, from the closed form."""
+    """Payload bytes by direction and operator, {"up": {"dispatch": ..}, "down": {..}}, from the closed form.
+
+    "up" and "down" are NVLink. The links of another network NAME are "NAME out" and "NAME in".
+    """
     expert_slots: int = 0
     """Expert slots of all GPUs. Each has one region "expert". 0 = no MoE layer."""
 
@@ -393,6 +422,10 @@ class Program:
     At burst level each virtual channel becomes this many, each with its part of the buffer, so that a source exposes as
     many rows to the outputs as with whole rows.
     """
+    nets: tuple[Net, ...] = ()
+    """Networks besides NVLink. Their numbers (`Template.net`) begin with 1."""
+    domain_nodes: int = 0
+    """Nodes of one NVLink domain; node i is in domain i // domain_nodes. 0 = all nodes are one domain."""
 
     @property
     def channels(self) -> tuple[int, int]:
@@ -418,6 +451,36 @@ class Program:
     @property
     def n_regions(self) -> int:
         return len(self.regions.node)
+
+    @property
+    def n_nets(self) -> int:
+        """Networks, NVLink included."""
+        return 1 + len(self.nets)
+
+    @property
+    def n_ports(self) -> int:
+        """Ports of all nodes: the port of node i in network k is k * n_nodes + i."""
+        return self.n_nets * self.n_nodes
+
+    @property
+    def hop_ps(self) -> I64:
+        """`[n_nets]` one hop of every network, ps."""
+        return np.array([self.hardware.lat, *(net.lat for net in self.nets)], np.int64)
+
+    @property
+    def ack_ps(self) -> I64:
+        """`[n_nets]` from the last delivery until the source knows of it, ps."""
+        return np.array([self.hardware.ack, *(net.ack for net in self.nets)], np.int64)
+
+    @property
+    def port_rate(self) -> I64:
+        """`[n_ports]` bytes per microsecond of the links of every port and direction."""
+        nodes = range(self.n_nodes)
+        return np.array([self.hardware.rate for _ in nodes] + [net.rate_of(node) for net in self.nets for node in nodes], np.int64)
+
+    def op_net(self) -> I32:
+        """`[n_ops]` network of every op."""
+        return np.array([t.net for t in self.templates], np.int32)[self.ops.template]
 
     def kinds(self) -> I32:
         """`[n_ops]` Kind of every op."""

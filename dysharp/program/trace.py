@@ -28,8 +28,8 @@ class Trace:
     member: I64  # [n_members] copy visible (push), response granted (pull)
     row_slot: I32  # [n_rows] slot in the row's region
     tile_ready: I64  # [n_tiles]
-    up_busy: I64  # [n_nodes] wire bytes that the up server sent, debt included
-    down_busy: I64  # [n_nodes] wire bytes that the down server sent, debt included
+    up_busy: I64  # [n_ports] wire bytes that the up server sent, debt included
+    down_busy: I64  # [n_ports] wire bytes that the down server sent, debt included
     n_events: int  # events that the interpreter applied
 
     @property

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
+from dysharp.program.domains import check_domains, check_nets, train_bytes_of
 from dysharp.program.meaning import check_computes, check_experts, check_reads
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
@@ -38,6 +39,7 @@ def verify(program: Program) -> None:
     - Regions "expert" are as many as the declared expert slots, in order of the slots. Rows that arrival binds have
       rising keys.
     - Regions "expert" have as many rows as declared useful rows. The Combine reads all of them once, or none.
+    - NVLink joins nodes of one domain only. Other networks join any nodes.
     - Payload bytes per operator and direction are as declared. Operator "other" and Programs without declared traffic
       are exempt.
     - Every COMPUTE with a function is a GEMM of a tile of a region "expert".
@@ -46,6 +48,7 @@ def verify(program: Program) -> None:
     """
     _check_shapes(program)
     _check_hardware(program)
+    check_nets(program)
     _check_templates(program)
     _check_who(program)
     _check_ops(program)
@@ -53,6 +56,7 @@ def verify(program: Program) -> None:
     table = Columns(program)
     _check_issuers(table)
     _check_members(table)
+    check_domains(table)
     _check_sessions(table)
     _check_edges(table)
     _check_holds(program)
@@ -182,7 +186,9 @@ def _check_ops(p: Program) -> None:
     check_range(o.issuer, -1, len(p.issuers.node), "op {i}: issuer")
     check_range(o.prio, 0, MAX_PRIO, "op {i}: prio")
     check_range(o.key, -1, 1 << 31, "op {i}: key")
-    check_range(o.bytes, 0, p.hardware.train_bytes + 1, "op {i}: bytes of one train")
+    check_range(o.bytes, 0, 1 << 31, "op {i}: bytes of one train")
+    most = train_bytes_of(p)[p.ops.template]
+    fail_where(o.bytes > most, lambda i: f"op {i}: bytes of one train: found {o.bytes[i]}, expected 0 .. {most[i]}")
     check_range(o.wire, -1, len(p.wires.up), "op {i}: wire")
     if o.chain is not None:
         check_range(o.chain, -1, 0 if p.chains is None else len(p.chains.pool), "op {i}: chain")

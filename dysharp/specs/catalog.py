@@ -17,6 +17,7 @@ from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
+from dysharp.specs.scale_out import scale_out_of
 from dysharp.specs.variant import split_variant, variant_table
 
 NameOrPath = str | os.PathLike[str]
@@ -96,6 +97,8 @@ def _cluster(table: dict[str, Any], where: str) -> Cluster:
     table = _with_base(table, "clusters", where)
     if "constants" in table:
         table["constants"] = overrides_of(table["constants"], where)
+    if isinstance(table.get("scale_out"), dict):
+        table["scale_out"] = scale_out_of(table["scale_out"], where)
     raise_if(problems(ClusterFile, table), where)
     return _in_file(lambda: ClusterFile(**table).to_cluster(), where)
 

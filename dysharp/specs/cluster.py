@@ -1,4 +1,4 @@
-"""`Cluster`: GPUs, links, switches and the sizes of the in-network tables of one NVLink domain."""
+"""`Cluster`: GPUs, links, switches and the sizes of in-network tables of one NVLink domain, or of several equal ones."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ from dysharp.specs.fields import (
 )
 from dysharp.specs.fitted import conflicts_of, fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
+from dysharp.specs.scale_out import ScaleOut
 
 MAX_GPUS = 1024
-SCOPE = "dysharp models one NVLink domain, not several nodes over InfiniBand or Ethernet; hw-gb200-nvl72 has 72 GPUs"
-"""What no cluster has, in errors."""
+SCOPE = "this cluster is one NVLink domain; a cluster with a [scale_out] table joins several, such as hw-dgx-h100-x4"
+"""Where more GPUs are, in errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One NVLink domain. Times are in picoseconds, rates per microsecond. Raises `ConfigError` for an invalid value."""
+    """NVLink domains: one, or several with `scale_out`.
+
+    Times are in picoseconds, rates per microsecond. Raises `ConfigError` for an invalid value.
+    """
 
     name: Name
     family: Family
@@ -72,11 +76,23 @@ class Cluster:
     constants: Constants = ()
     """Fitted constants of this machine, sorted by name. They replace the packaged constants (`specs.fitted`).
     `dysharp calibrate` writes them."""
+    scale_out: ScaleOut | None = None
+    """The network between NVLink domains. None: the cluster is one domain."""
 
     def __post_init__(self) -> None:
         where = f"cluster {show(self.name)}"
         check_fields(self, where)
         raise_if(_conflicts(self), where)
+
+    @property
+    def domain_gpus(self) -> int:
+        """GPUs of one NVLink domain."""
+        return self.n_gpus if self.scale_out is None else min(self.n_gpus, self.scale_out.domain_gpus)
+
+    @property
+    def domains(self) -> int:
+        """NVLink domains in use."""
+        return self.n_gpus // self.domain_gpus
 
     @property
     def software_costs(self) -> bool:
@@ -132,7 +148,7 @@ class Cluster:
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
             beyond = f": {SCOPE}" if isinstance(n, int) and n > limit else ""
             raise ConfigError(f'cluster "{self.name}": found {show(n)} GPUs, expected 1 to {limit}{beyond}')
-        return replace(self, n_gpus=n, max_gpus=limit)
+        return replace(self, n_gpus=n, max_gpus=limit)  # a conflict with the domains is an error of the Cluster
 
 
 def _conflicts(c: Cluster) -> list[str]:
@@ -148,6 +164,8 @@ def _conflicts(c: Cluster) -> list[str]:
     if (c.family == "hw" or c.gpu) and c.gpu not in list_gpus():
         faults.append(f"gpu: found {show(c.gpu)}, expected one of {', '.join(list_gpus())} (an hw cluster takes that GPU's constants)")
     faults += conflicts_of(c.constants) if c.constants else []
+    if c.scale_out is not None and c.n_gpus > c.scale_out.domain_gpus and c.n_gpus % c.scale_out.domain_gpus:
+        faults.append(f"n_gpus: found {c.n_gpus}, expected at most {c.scale_out.domain_gpus}, or a multiple of it (GPUs of one NVLink domain)")
     if c.flit_bytes & (c.flit_bytes - 1):
         faults.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
     return faults

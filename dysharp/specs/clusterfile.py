@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dysharp import units
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, LinkRate, Name, Rate, Small, Text
+from dysharp.specs.scale_out import ScaleOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class ClusterFile:
     gpu: Text = ""
     max_gpus: EntriesOrInfinite = 0
     constants: Constants = ()
+    scale_out: ScaleOut | None = None
 
     def to_cluster(self) -> Cluster:
         """The `Cluster` with these values in engine units. Raises `ConfigError` when values conflict."""
@@ -69,4 +71,5 @@ class ClusterFile:
             gpu=self.gpu,
             max_gpus=self.max_gpus,
             constants=self.constants,
+            scale_out=self.scale_out,
         )

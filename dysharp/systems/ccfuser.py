@@ -11,10 +11,11 @@ from dysharp.compute import Tiling
 from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template, To
 from dysharp.program.constants import OTHER
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.batch import ids
+from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
+from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps
 from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
@@ -34,6 +35,7 @@ class Options:
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `blocks_per_sm` | thread blocks that an SM holds; one computes while another one waits for its get |
+    | `mediation` | rows are sorted, and the host counts them and waits, before Dispatch (building/mediation.py) |
 
     Expert re-assignment (locality) is the routing's placement. The real form adds the starts of both kernels and NVSHMEM's
     barriers of all GPUs around them.
@@ -41,6 +43,7 @@ class Options:
 
     form: str = "auto"
     blocks_per_sm: int = choice_int("ccfuser.blocks_per_sm")
+    mediation: bool = False
 
 
 def served(routing: Routing, options: Options) -> Routing:
@@ -122,6 +125,8 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     layer.wait_rows(returned.of_useful_row, results)
     if real:
         kernels.barrier_after("end", "end.closed", finished, returned)
+    if options.mediation:
+        mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
     return layer.build("one_copy_per_expert")
 
 

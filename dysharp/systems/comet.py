@@ -8,13 +8,16 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import in_pairs
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.mediation import mediate
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The paper form has no options."""
+    """`mediation`: the host counts rows and waits for the counts before Dispatch (building/mediation.py)."""
+
+    mediation: bool = False
 
 
 @system(
@@ -34,4 +37,6 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
     in_pairs(layer, combine.of_useful_row)
+    if options.mediation:
+        mediate(layer, counts=True, permutes=False)
     return layer.build("one_copy_per_gpu")

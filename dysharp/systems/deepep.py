@@ -23,11 +23,13 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.deepep_internode import Internode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.two_hop import two_hop_layer
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
@@ -67,6 +69,10 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
     layer = _layer(model, cluster, routing, direction, options)
+    if cluster.domains > 1:
+        internode = Internode(layer, options.n_sm)
+        internode.combine(one_after_another(layer, internode.dispatch()))
+        return layer.build("two_hop")
     channels = _Channels(layer, options.n_sm)
     channels.combine(one_after_another(layer, channels.dispatch()))
     return layer.build("one_copy_per_gpu")
@@ -88,11 +94,16 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
         step=16,
     ),
+    several_domains=True,
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
+    layer = _layer(model, cluster, routing, direction, options)
+    if cluster.domains == 1:
+        return one_copy_per_gpu(layer)
+    two_hop_layer(layer)
+    return layer.build("two_hop")
 
 
 class _Channels(SoftwareSteps):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
@@ -20,6 +21,7 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+PEERS = ("nvlink", "nic")
 HEADER_BYTES = 16  # header of a message: the index of the token at its source
 
 
@@ -31,6 +33,7 @@ class Options:
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `dispatch` | format of rows: "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128) |
+    | `peers` | "nvlink": messages inside a domain are stores by NVLink; "nic": they go by NIC, too (releases before June 2025) |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
     The real form adds SMs that cast and send tokens, the pace of SM stores, fences, count words and polls.
@@ -38,12 +41,26 @@ class Options:
 
     form: str = "auto"
     dispatch: str = "rows"
+    peers: str = "nvlink"
     compute: bool = True
 
 
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+    if options.peers not in PEERS:
+        raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
+    if options.peers == "nic" and cluster.domains == 1:
+        raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{cluster.name}", expected a cluster with several in use')
+    return LayerBuilder(
+        model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, nic_only=options.peers == "nic"
+    )
+
+
+def _scheme(layer: LayerBuilder) -> str:
+    """Name of the closed form of the traffic."""
+    if layer.cluster.domains == 1:
+        return "one_copy_per_expert"
+    return "nic_only" if layer.nic_only else "direct"
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -51,7 +68,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _LowLatency(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("one_copy_per_expert")
+    return layer.build(_scheme(layer))
 
 
 @system(
@@ -72,11 +89,13 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         phases=("decode",),
         phases_source="DeepEP README: low-latency kernels are for inference decoding",
     ),
+    several_domains=True,
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
-    return one_copy_per_expert(_layer(model, cluster, routing, direction, options))
+    layer = _layer(model, cluster, routing, direction, options)
+    return one_copy_per_expert(layer, scheme=_scheme(layer))
 
 
 class _LowLatency(SoftwareSteps):
@@ -120,8 +139,10 @@ class _LowLatency(SoftwareSteps):
         fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))
         if after is not None:
             layer.wait_each(fence, after)
-        layer.wait_each(fence[puts.node], puts.op)
+        far = layer.is_far(puts.node, puts.to)
+        layer.wait_each(fence[puts.node[~far]], puts.op[~far])
         words = round(costs.sync_ps * placement.n_slots * costs.value("ll.expert_part"))
         poll = self.delay(ends, max(0, costs.sync_ps - self.flight_ps) + words)
         self.flags(f"{name}.counts", placement.slots_per_gpu, fence, poll)
+        layer.wait_each(poll[puts.to[far]], puts.op[far])  # the count follows its rows on one queue pair, without a fence
         return poll

@@ -10,6 +10,7 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.mediation import mediate
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 
@@ -24,6 +25,7 @@ class Options:
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `group` | GPUs of a group of peers (FMOE_FASTER_GROUP_SIZE); at most all GPUs, and a divisor of their number |
+    | `mediation` | rows are sorted, and the host waits for counts, before Dispatch; results are put back after Combine |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
     Shadowing (copies of hot experts on all GPUs) is off, as in the released code by default. The real form adds the
@@ -32,6 +34,7 @@ class Options:
 
     form: str = "auto"
     group: int = choice_int("fastermoe.group")
+    mediation: bool = False
     compute: bool = True
 
 
@@ -102,4 +105,6 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
     batches = layer.combine_row_chunks(Discipline.PROGRAM_ORDER, [stream_order(layer, *back, mine) for mine in rows])
     for (step, expert), batch in zip(parts, batches, strict=True):
         stream.exchange(f"returned.{step}.{expert}", [batch], finished[(step + 1) * local - 1])
+    if options.mediation:
+        mediate(layer, counts=True, permutes=True)
     return layer.build("one_copy_per_expert")

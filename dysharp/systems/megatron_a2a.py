@@ -16,6 +16,7 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
@@ -33,6 +34,8 @@ class Options:
     | option | meaning |
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `mediation` | paper form only: rows are sorted, and the host waits for counts, before Dispatch; they are sorted |
+    | | again at the receiver, and results are put back after Combine |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
     The real form adds permutations, the exchange of counts, and NCCL's start and pace. NCCL's pace is a rate: its rings
@@ -40,6 +43,7 @@ class Options:
     """
 
     form: str = "auto"
+    mediation: bool = False
     compute: bool = True
 
 
@@ -67,7 +71,14 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    return one_copy_per_expert(layer, *_stream_orders(layer))
+    if not options.mediation:
+        return one_copy_per_expert(layer, *_stream_orders(layer))
+    there, back = _stream_orders(layer)
+    layer.dispatch_rows(order=there)
+    finished = one_after_another(layer, sorted_at_receiver(layer))
+    layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
+    mediate(layer, counts=True, permutes=True)
+    return layer.build("one_copy_per_expert")
 
 
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:

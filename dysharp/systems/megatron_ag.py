@@ -68,7 +68,7 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = _collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
     finished = one_after_another(layer, _surplus_arrived(layer, gathered))
-    combine = layer.combine_puts(Discipline.SMALLEST_KEY, turns=back)
+    combine = layer.combine_puts(back)
     for rows in (combine, _collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
     return layer.build("ring")

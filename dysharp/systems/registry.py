@@ -132,6 +132,8 @@ class System:
     serves: Serves | None = None
     """A function (routing, options) -> the Routing that the system serves: without the choices that a capacity drops,
     with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
+    several_domains: bool = False
+    """Whether the system runs on several NVLink domains. Others are refused there."""
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
@@ -150,6 +152,10 @@ class System:
         The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for
         wrong options, ProgramError where the function returns something else.
         """
+        if cluster.domains > 1 and not self.several_domains:
+            others = ", ".join(name for name, one in all_systems().items() if one.several_domains)
+            found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"
+            raise ConfigError(f'{self.name} on cluster "{cluster.name}": {found}, expected one (systems for several: {others})')
         chosen = self.real if self.real is not None and is_real(options.form, cluster) else self.paper
         program: object = chosen(model, cluster, self.served(routing, options), direction, options)
         if not isinstance(program, Program):
@@ -195,6 +201,7 @@ def system(
     change: Change | None = None,
     ships: Ships | None = None,
     serves: Serves | None = None,
+    several_domains: bool = False,
     peels: str = "",
 ) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
@@ -238,6 +245,7 @@ def system(
             change=change,
             ships=ships,
             serves=serves,
+            several_domains=several_domains,
             peels=peels,
         )
         return plan

@@ -12,6 +12,7 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, stream_order
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.mediation import mediate
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.traffic import Rows
@@ -30,6 +31,7 @@ class Options:
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `capacity` | capacity factor in percent: rows that a GPU may send to an expert, over the mean. 0 = as many as needed |
     | `degree` | chunks of the capacity (`a2a_ffn_overlap_degree`); 1 = no overlap |
+    | `mediation` | rows are sorted before Dispatch and after Combine; with capacity 0 the host also waits for counts |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
     Choices beyond the capacity are dropped. Rows up to the capacity are padded: they are sent and computed. The real
@@ -40,6 +42,7 @@ class Options:
     form: str = "auto"
     capacity: int = choice_int("tutel.capacity")
     degree: int = choice_int("tutel.degree")
+    mediation: bool = False
     compute: bool = True
 
 
@@ -148,6 +151,8 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
     orders = [stream_order(layer, layer.row_gpu, layer.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
     for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):
         stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
+    if options.mediation:
+        mediate(layer, counts=options.capacity == 0, permutes=True)
     return layer.build(padded, options)
 
 

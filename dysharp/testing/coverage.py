@@ -47,6 +47,9 @@ def _count_tables(program: Program, counts: Counter[str]) -> None:
     counts["hold given back by another op"] += int((~own).sum())
     counts["issuers that share a pool"] += len(issuers.pool) - len(np.unique(issuers.pool))
     counts["single node"] += program.n_nodes == 1
+    counts["several networks"] += len(program.nets) > 0
+    counts["slow node in a network"] += any(len(set(net.rates)) > 1 for net in program.nets)
+    counts["cost of messages"] += any(net.message_ps > 0 for net in program.nets)
     counts["several trains of a row"] += int(program.ops.offset is not None and (program.ops.offset > 0).sum())
     counts["infinite buffers"] += program.hardware.vc_bytes == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.isa.framing import Framing
-from dysharp.program.tables import Hardware
+from dysharp.program.tables import Hardware, Net
 
 # Bytes per microsecond: 1 B = 1 ps and 2 ps (ties), 450 GB/s, and rates that do not divide.
 RATES = (1_000_000, 500_000, 450_000, 333_333, 777_777)
@@ -56,3 +56,15 @@ def random_hardware(rng: np.random.Generator, payload_bytes: int) -> Hardware:
         notify_bytes=int(rng.choice((0, 16, 32))),
         memory_rate=int(rng.spawn(1)[0].choice((0, 0, rate // 3, rate, 5 * rate))),
     )
+
+
+def random_nets(rng: np.random.Generator, hardware: Hardware, n_nodes: int) -> tuple[Net, ...]:
+    """Up to two networks besides NVLink, with rates, hops and costs of messages that often meet those of NVLink."""
+    return tuple(_net(rng, f"net{i}", hardware, n_nodes) for i in range(int(rng.choice((0, 0, 1, 1, 2)))))
+
+
+def _net(rng: np.random.Generator, name: str, m: Hardware, n_nodes: int) -> Net:
+    rate = int(rng.choice((m.rate, *RATES)))
+    slow = tuple(int(r) for r in rng.choice((rate, rate // 3), n_nodes)) if chance(rng, 0.4) else ()
+    lat = int(rng.choice((m.lat, 3 * m.lat, 997)))
+    return Net(name, rate, lat, int(rng.choice((lat, 2 * lat, m.ack))), int(rng.choice((0, 0, m.lat, 1500))), rates=slow)

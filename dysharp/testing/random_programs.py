@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.errors import ConfigError
-from dysharp.program.builder import ProgramBuilder, To
+from dysharp.program.builder import WIRED, ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Head, HubTable, Kind, Program, Tail, Template
 from dysharp.testing.coverage import coverage
-from dysharp.testing.random_hardware import chance, random_framings, random_hardware
+from dysharp.testing.random_hardware import chance, random_framings, random_hardware, random_nets
 
 __all__ = ["coverage", "random_program"]
 
@@ -67,8 +67,11 @@ class Generator:
         memory = self.rng.spawn(1)[0]  # a separate stream, so that the other draws of a seed do not depend on it
         durations = [self.b.duration([0, *times], int(memory.choice((0, self.row_bytes, 5 * self.row_bytes)))) for _ in range(2)]
         tables = [self._table(self.rng.spawn(1)[0]) for _ in range(2)]
+        nets = self.rng.spawn(1)[0]
+        self.b.nets = random_nets(nets, self.b.hardware, self.n_nodes)
         self.templates: dict[Kind, list[int]] = {}
         for kind in list(Kind)[: Kind.PULL_REDUCE + 1]:
+            net = nets.integers(0, len(self.b.nets) + 1, 2) if kind in WIRED else (0, 0)
             self.templates[kind] = [
                 self.b.template(
                     Template(
@@ -79,8 +82,11 @@ class Generator:
                         response_cls=self._int(0, n_classes - 1),
                         framing=int(self.rng.choice(framings)),
                         tasks=self._int(1, 6) if kind is Kind.COMPUTE else 1,
-                        duration=int(self.rng.choice(durations)) if kind in (Kind.COMPUTE, Kind.DELAY) else -1,
-                        table=tables[i] if kind in (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE) else -1,
+                        duration=int(self.rng.choice(durations))
+                        if kind in (Kind.COMPUTE, Kind.DELAY)
+                        else -1,
+                        table=tables[i] if kind in (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE) and not net[i] else -1,
+                        net=int(net[i]),
                     )
                 )
                 for i in range(2)
@@ -140,7 +146,7 @@ class Generator:
         ext = self.rng.choice((0, 0, 16, 32), len(nodes)) if chance(self.rng, 0.3) else None
         return To(len(nodes), nodes, [len(r) for r in rows], [row for r in rows for row in r], ext)
 
-    def _hold_own(self, op: int, node: int) -> None:
+    def _hold_own(self, op: int, node: int, kept: bool = True) -> None:
         """Hold up to two semaphores from issue to done, sometimes one semaphore in two holds."""
         for sem, capacity in self.semaphores[node]:
             if not chance(self.rng, self.hold_chance):
@@ -148,7 +154,8 @@ class Generator:
             amount = self._int(1, capacity)
             twice = amount > 1 and chance(self.rng, 0.5)
             for part in (1, amount - 1) if twice else (amount,):
-                self.b.hold(sem, op, amount=part)
+                if kept:
+                    self.b.hold(sem, op, amount=part)
 
     def _hold_window(self, op: int, node: int) -> None:
         """Hold the node's window from this op's issue to the end of an op that waits for this op only."""
@@ -180,7 +187,9 @@ class Generator:
         issuers = self.computers[node]
         op = self._op(Kind.COMPUTE, node, issuers[self._int(0, len(issuers) - 1)])
         if chance(self.rng, 0.2):
-            self._hold_own(op, node)
+            # A gang that has some of its slots may lose its turn to an op that wants its semaphore. Such Programs are few
+            # and old seeds end, so only Programs of several networks, which are younger, have no such holds.
+            self._hold_own(op, node, kept=not self.b.nets)
         return op
 
     # ---- a round: tokens go out, tiles compute, results come back ----------------------------------------

@@ -42,12 +42,15 @@ TILE_LEFT, TILE_NOTIFY_DEPS, TILE_NEXT, TILE_CAUSE, TILE_NODE, TILE_ROWS, TILE_S
 # tile, times, int64 [n_tiles, 2]
 TILE_READY, TILE_NOTIFY = range(2)
 
-# node, int64 [n_nodes, 17]: one server each way, and until when the bandwidth of its memory is promised
+# node, int64 [n_ports, 24]: one server each way, until when the bandwidth of its memory is promised, and constants of its links;
+# the port of node i on net p is p * n_nodes + i, and memory is promised at the ports of net 0
 UP, DOWN = 0, 8  # offsets of the two servers
 SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, SERVER_MASK, SERVER_WIRE, SERVER_EXTRA = range(8)
 # SERVER_MASK: classes with something queued; SERVER_WIRE: wire bytes so far; SERVER_EXTRA: up = blocked since (-1 = not), down = copy being sent
 
 PROMISED = 16
+PORT_RATE, PORT_LAT, PORT_ACK, PORT_MESSAGE, PORT_VC_BYTES, PORT_OUTPUT, PORT_NET = range(17, 24)
+# PORT_MESSAGE: bytes that pass on the up link in the fixed time of one message
 
 # issuer, int64 [n_issuers, 7]
 ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZE, ISSUER_SEQ = range(7)
@@ -56,18 +59,18 @@ ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZ
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins
 
-# machine parameters, int64 [18]; LEAF_*: the first leaf of each source of events in the tree
+# machine parameters, int64 [14]; LEAF_*: the first leaf of each source of events in the tree
 (
-    HARDWARE_RATE, HARDWARE_LAT, HARDWARE_ACK, HARDWARE_NOTIFY, HARDWARE_RESPONDER, HARDWARE_LOCAL, HARDWARE_VCS, HARDWARE_VC_BYTES,
-    HARDWARE_NOTIFY_BYTES, HARDWARE_CLASSES, HARDWARE_MEMORY, HARDWARE_OUTPUT, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT,
-    LEAF_TABLE,
-) = range(18)  # fmt: skip
+    HARDWARE_NOTIFY, HARDWARE_RESPONDER, HARDWARE_LOCAL, HARDWARE_NOTIFY_BYTES, HARDWARE_CLASSES, HARDWARE_MEMORY, HARDWARE_NODES,
+    HARDWARE_NETS, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT, LEAF_TABLE,
+) = range(14)  # fmt: skip
 
 # run state, int64 [8]
 RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOCKED_PS, RUN_TOUCHED = range(8)
 # RUN_TOUCHED: sink of what is only read ahead
 
-# rings of pending events with a constant delay; ring k > 0 has the leaf LEAF_RINGS + k, RING_ARRIVE has LEAF_ARRIVE
+# kinds of rings of pending events with a constant delay: kind k of net p is ring k * nets + p and has the leaf LEAF_RINGS + ring,
+# RING_ARRIVE has LEAF_ARRIVE + p; LOCAL, NOTIFY and RESPOND_LATE have one delay, so all are in the ring of net 0
 RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY, RING_RESPOND_LATE = range(9)
 N_RINGS = 9  # RING_RESPOND_LATE: responders whose request waited for a table
 

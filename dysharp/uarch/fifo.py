@@ -1,7 +1,7 @@
 """Intrusive FIFOs and rings: an entry is an id, its link lives in the entry's own row, so nothing has a capacity.
 
 A ring holds entries with a due time, pushed in time order because their delay is constant; entries of one instant are kept in
-(node, id) order, the semantic key of docs/design/0001.
+(port, id) order, the semantic key of docs/design/0001.
 """
 
 from dysharp.uarch.columns import DONE, INF, LEAF_RINGS, MEMBER_NEXT, MEMBER_NODE, MEMBER_TIME, NEXT2, NODE

@@ -10,6 +10,7 @@ from dysharp.uarch.columns import (
     HARDWARE_CLASSES,
     HARDWARE_LOCAL,
     HARDWARE_MEMORY,
+    HARDWARE_NETS,
     HAS_HOLDS,
     INF,
     IS_PULL,
@@ -78,7 +79,7 @@ def train_issue(o, ops, members, links, clock):
     for k in range(first, last):
         if mem[k, MEMBER_NODE] == node:
             n_local += 1
-            member_schedule(RING_LOCAL, k, now + m[HARDWARE_LOCAL], members, clock)
+            member_schedule(RING_LOCAL * m[HARDWARE_NETS], k, now + m[HARDWARE_LOCAL], members, clock)
     n_remote = last - first - n_local
     op[o, COPIES] = n_remote
     op[o, ANSWERS] = n_remote

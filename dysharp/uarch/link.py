@@ -1,15 +1,16 @@
 """The server of one link direction: when does a train that starts now end."""
 
-from dysharp.uarch.columns import SERVER_BUSY_BYTES, SERVER_BUSY_START, SERVER_DEBT, SERVER_FREE, SERVER_WIRE
+from dysharp.uarch.columns import PORT_RATE, SERVER_BUSY_BYTES, SERVER_BUSY_START, SERVER_DEBT, SERVER_FREE, SERVER_WIRE
 from dysharp.uarch.kernel import block
 
 
 @block
-def server_grant(nodes, i, side, now, wire, rate):
+def server_grant(nodes, i, side, now, wire, message):
     """End time of a train of `wire` bytes granted at `now`; acknowledgement debt goes first, less what idle time has drained.
 
-    Rounds once per busy period: end = busy_start + ceil(busy_bytes / rate).
+    `message`: bytes that would pass in the fixed time of a message. Rounds once per busy period: end = busy_start + ceil(busy_bytes / rate).
     """
+    rate = nodes[i, PORT_RATE]
     gap = now - nodes[i, side + SERVER_FREE]
     debt = nodes[i, side + SERVER_DEBT]
     if gap > 0:
@@ -19,7 +20,7 @@ def server_grant(nodes, i, side, now, wire, rate):
             drained = gap * rate // 1_000_000 if gap < 1_000_000_000_000 else debt
             debt = debt - drained if drained < debt else 0
     nodes[i, side + SERVER_DEBT] = 0
-    nodes[i, side + SERVER_BUSY_BYTES] += debt + wire
+    nodes[i, side + SERVER_BUSY_BYTES] += debt + wire + message
     nodes[i, side + SERVER_WIRE] += wire
     end = nodes[i, side + SERVER_BUSY_START] + (nodes[i, side + SERVER_BUSY_BYTES] * 1_000_000 + rate - 1) // rate
     nodes[i, side + SERVER_FREE] = end

@@ -7,6 +7,8 @@ from dysharp.uarch.columns import (
     DOWN,
     END,
     FLAGS,
+    HARDWARE_NETS,
+    HARDWARE_NODES,
     HARDWARE_NOTIFY,
     HARDWARE_NOTIFY_BYTES,
     HAS_EDGES,
@@ -159,7 +161,7 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
         o = rows[row, ROW_NOTIFY]
         if o < 0:
             continue
-        owner = op[o, NODE]
+        owner = op[o, NODE] % m[HARDWARE_NODES]
         if owner == here:
             op_release(o, cause, ops, issue, x)
         else:
@@ -168,14 +170,16 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
             server_debt(nodes, owner, DOWN, m[HARDWARE_NOTIFY_BYTES])
     if n_remote > 0:
         tile_times[t, TILE_NOTIFY] = x[RUN_NOW] + m[HARDWARE_NOTIFY]
-        if ring_push(clock.rings, RING_NOTIFY, tiles, TILE_NEXT, tile_times, TILE_NOTIFY, tiles, TILE_NODE, t):
-            tree_set(clock.tree, m[LEAF_RINGS] + RING_NOTIFY, tile_times[t, TILE_NOTIFY])
+        ring = RING_NOTIFY * m[HARDWARE_NETS]
+        if ring_push(clock.rings, ring, tiles, TILE_NEXT, tile_times, TILE_NOTIFY, tiles, TILE_NODE, t):
+            tree_set(clock.tree, m[LEAF_RINGS] + ring, tile_times[t, TILE_NOTIFY])
 
 
 @block
 def tile_due(stores, clock):
     """The tile whose notifications are due, taken out of its ring."""
-    return ring_take(clock.m[LEAF_RINGS] + RING_NOTIFY, RING_NOTIFY, stores.tiles, TILE_NEXT, stores.tile_times, TILE_NOTIFY, clock)
+    ring = RING_NOTIFY * clock.m[HARDWARE_NETS]
+    return ring_take(clock.m[LEAF_RINGS] + ring, ring, stores.tiles, TILE_NEXT, stores.tile_times, TILE_NOTIFY, clock)
 
 
 @block
@@ -186,7 +190,7 @@ def notified(ops, members, stores, issue, clock):
     tile_touch(t, op, members.mem, stores, clock.x)
     for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
         row = slot_row[s]
-        if row >= 0 and rows[row, ROW_NOTIFY] >= 0 and op[rows[row, ROW_NOTIFY], NODE] != tiles[t, TILE_NODE]:
+        if row >= 0 and rows[row, ROW_NOTIFY] >= 0 and op[rows[row, ROW_NOTIFY], NODE] % clock.m[HARDWARE_NODES] != tiles[t, TILE_NODE]:
             op_release(rows[row, ROW_NOTIFY], tiles[t, TILE_CAUSE], ops, issue, clock.x)
 
 

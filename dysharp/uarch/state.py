@@ -116,9 +116,9 @@ class Pools(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Links and hubs of n nodes with c classes of traffic. FIFOs are [n_fifos, 2] int32 (head, tail), -1 = empty.
+    """Links and hubs of n ports (a node has one on each net) with c classes of traffic. FIFOs are [n_fifos, 2] int32 (head, tail), -1 = empty.
 
-    `wires`: [n_wires, 9] int64. `nodes`: [n, 17] int64, the two servers of each link and the memory.
+    `wires`: [n_wires, 9] int64. `nodes`: [n, 24] int64, the two servers of each port, the constants of its links, the memory.
     `hub`: [n * c, 2], trains and responses that wait for the up link. `dirty_up`: bit set of the nodes whose up link
     wants a grant attempt.
     """
@@ -130,7 +130,7 @@ class Links(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """The switch of the burst level: n nodes, c classes, v virtual channels. FIFOs as in `Links`.
+    """The switch of the burst level: n ports, c classes, v virtual channels. FIFOs as in `Links`.
 
     `occupied`: [n * c, v] int64 bytes. `channels`: [n * c * v, 2], trains in the input buffer.
     `credits`: [n * c, 2], buffer space on its way back. `out_queues`: [n * c * (n + 1), 2], what waits for room, by output, class and source
@@ -166,7 +166,9 @@ class Tables(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """Time: `rings`: [N_RINGS, 3] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars of the run."""
+    """Time: `rings`: [N_RINGS * nets, 3] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars
+    of the run.
+    """
 
     rings: Array
     tree: Array

@@ -7,9 +7,6 @@ from dysharp.uarch.columns import (
     DOWN,
     FLAGS,
     HARDWARE_CLASSES,
-    HARDWARE_LAT,
-    HARDWARE_OUTPUT,
-    HARDWARE_VC_BYTES,
     LEAF_CREDIT,
     MEMBER,
     MEMBER_EXT,
@@ -20,6 +17,9 @@ from dysharp.uarch.columns import (
     NEXT,
     NEXT2,
     NODE,
+    PORT_LAT,
+    PORT_OUTPUT,
+    PORT_VC_BYTES,
     RUN_NOW,
     SCRATCH,
     SERVER_EXTRA,
@@ -63,9 +63,9 @@ def vc_choose(row, occupied, wire, vc_bytes):
 
 
 @block
-def has_room(at, n_bytes, held, m):
-    """Whether the output buffer of (node, class) `at` takes `n_bytes` more. An empty buffer takes any copy."""
-    return m[HARDWARE_OUTPUT] == 0 or held[at] == 0 or held[at] + n_bytes <= m[HARDWARE_OUTPUT]
+def has_room(at, n_bytes, held, limit):
+    """Whether the output buffer of (port, class) `at` takes `n_bytes` more. An empty buffer takes any copy; `limit` 0: it is infinite."""
+    return limit == 0 or held[at] == 0 or held[at] + n_bytes <= limit
 
 
 @block
@@ -93,7 +93,7 @@ def train_expose(o, ops, mem, links, switch, clock):
             continue
         at = j * m[HARDWARE_CLASSES] + c
         n_bytes = down + mem[k, MEMBER_EXT]
-        if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, m):
+        if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, PORT_OUTPUT]):
             cross(-2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
             op[o, COPIES] -= 1
         else:
@@ -108,7 +108,7 @@ def train_leave(row, ops, nodes, channels, credits, clock):
     op, ot, m = ops.op, ops.ot, clock.m
     o = fifo_pop(channels, row, op, NEXT)
     i = op[o, NODE]
-    ot[o, SCRATCH] = clock.x[RUN_NOW] + m[HARDWARE_LAT]
+    ot[o, SCRATCH] = clock.x[RUN_NOW] + nodes[i, PORT_LAT]
     fifo_push(credits, i * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], CLS], op, NEXT, o)
     leaf = m[LEAF_CREDIT] + i
     if nodes[i, UP + SERVER_EXTRA] >= 0 and clock.tree[(len(clock.tree) >> 1) + leaf] > ot[o, SCRATCH]:
@@ -136,7 +136,7 @@ def output_admit(j, c, ops, mem, links, switch, clock):
         o = k if s == n_nodes else mem[k, MEMBER_OP]
         w = op[o, WIRE]
         n_bytes = links.wires[w, WIRE_RESULT] if s == n_nodes else links.wires[w, WIRE_DOWN] + mem[k, MEMBER_EXT]
-        if not has_room(at, n_bytes, switch.held, m):
+        if not has_room(at, n_bytes, switch.held, links.nodes[j, PORT_OUTPUT]):
             break
         switch.out_cursor[at] = s
         if s == n_nodes:
@@ -148,7 +148,7 @@ def output_admit(j, c, ops, mem, links, switch, clock):
         cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
         if s < n_nodes:
             op[o, COPIES] -= 1
-            if op[o, COPIES] == 0 and m[HARDWARE_VC_BYTES] > 0:
+            if op[o, COPIES] == 0 and links.nodes[j, PORT_VC_BYTES] > 0:
                 row = (op[o, NODE] * m[HARDWARE_CLASSES] + c) * switch.occupied.shape[1] + op[o, VC]
                 train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
                 channel_advance(row, ops, mem, links, switch, clock)

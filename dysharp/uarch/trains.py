@@ -12,10 +12,8 @@ from dysharp.uarch.columns import (
     END,
     FLAGS,
     HARDWARE_CLASSES,
-    HARDWARE_LAT,
-    HARDWARE_RATE,
+    HARDWARE_NETS,
     HARDWARE_RESPONDER,
-    HARDWARE_VC_BYTES,
     HAS_NEXT_TRAIN,
     INF,
     IS_PULL,
@@ -33,6 +31,11 @@ from dysharp.uarch.columns import (
     NEXT,
     NEXT2,
     NODE,
+    PORT_LAT,
+    PORT_MESSAGE,
+    PORT_NET,
+    PORT_OUTPUT,
+    PORT_VC_BYTES,
     RESPONSE_CLS,
     RING_ARRIVE,
     RING_DELIVER,
@@ -78,18 +81,18 @@ IDLE = -(1 << 40)  # SERVER_EXTRA of a down server that sends nothing
 
 @block
 def up_end(i, leaf, links, clock):
-    """UP_END, CREDIT: the up server of node i may have something to send."""
+    """UP_END, CREDIT: the up server of port i may have something to send."""
     tree_set(clock.tree, leaf, INF)
     mark(links.dirty_up, clock.x, i)
 
 
 @block
-def arrive(ops, members, links, switch, clock):
+def arrive(net, ops, members, links, switch, clock):
     """ARRIVE: a train reaches its input buffer of the switch; behind no other train, its copies ask for their outputs."""
     op, ot, templates = ops
     channels, m = switch.channels, clock.m
-    o = ring_take(m[LEAF_ARRIVE], RING_ARRIVE, op, NEXT, ot, SCRATCH, clock)
-    if m[HARDWARE_VC_BYTES] == 0:
+    o = ring_take(m[LEAF_ARRIVE] + net, RING_ARRIVE * m[HARDWARE_NETS] + net, op, NEXT, ot, SCRATCH, clock)
+    if links.nodes[op[o, NODE], PORT_VC_BYTES] == 0:
         train_expose(o, ops, members.mem, links, switch, clock)
     else:
         row = (op[o, NODE] * m[HARDWARE_CLASSES] + templates[op[o, TEMPLATE], CLS]) * switch.occupied.shape[1] + op[o, VC]
@@ -101,10 +104,11 @@ def arrive(ops, members, links, switch, clock):
 
 @block
 def down_end(j, now, ops, members, stores, links, switch, tables, clock):
-    """DOWN_END: node j's down server has sent a copy or a result, whose room in the output buffer is free again."""
+    """DOWN_END: port j's down server has sent a copy or a result, whose room in the output buffer is free again."""
     op, templates = ops.op, ops.templates
     mem, nodes, wires = members.mem, links.nodes, links.wires
     m, x = clock.m, clock.x
+    net, arrival = nodes[j, PORT_NET], now + nodes[j, PORT_LAT]
     tree_set(clock.tree, m[LEAF_DOWN] + j, INF)
     mark(switch.dirty_down, x, j)
     entry = nodes[j, DOWN + SERVER_EXTRA]
@@ -113,22 +117,21 @@ def down_end(j, now, ops, members, stores, links, switch, tables, clock):
         o = -2 - entry
         c = templates[op[o, TEMPLATE], RESPONSE_CLS]
         n_bytes = wires[op[o, WIRE], WIRE_RESULT]
-        op_schedule(RING_RESULT_DELIVERED, o, now + m[HARDWARE_LAT], ops, clock)
+        op_schedule(RING_RESULT_DELIVERED * m[HARDWARE_NETS] + net, o, arrival, ops, clock)
     else:
         o = mem[entry, MEMBER_OP]
         c = templates[op[o, TEMPLATE], CLS]
         n_bytes = wires[op[o, WIRE], WIRE_DOWN] + mem[entry, MEMBER_EXT]
         table = templates[op[o, TEMPLATE], TABLE]
-        arrival = now + m[HARDWARE_LAT]
         known = arrival if table < 0 else rows_ask(entry, table, j, arrival, members, tables)
         if known > arrival:
             member_wait(entry, j, known, m[LEAF_TABLE], members, tables, clock)
         elif templates[op[o, TEMPLATE], IS_PULL]:
-            member_schedule(RING_RESPOND, entry, now + m[HARDWARE_LAT] + m[HARDWARE_RESPONDER], members, clock)
+            member_schedule(RING_RESPOND * m[HARDWARE_NETS] + net, entry, arrival + m[HARDWARE_RESPONDER], members, clock)
         else:
             if mem[entry, MEMBER_FILL] < mem[entry + 1, MEMBER_FILL]:  # read ahead: DELIVER will fill this row
                 x[RUN_TOUCHED] = stores.rows[members.fill_row[mem[entry, MEMBER_FILL]], ROW_LEFT]
-            member_schedule(RING_DELIVER, entry, now + m[HARDWARE_LAT], members, clock)
+            member_schedule(RING_DELIVER * m[HARDWARE_NETS] + net, entry, arrival, members, clock)
     switch.held[j * m[HARDWARE_CLASSES] + c] -= n_bytes
     output_admit(j, c, ops, mem, links, switch, clock)
 
@@ -141,7 +144,7 @@ def result_out(o, now, ops, mem, links, switch, clock):
     j = op[o, NODE]
     at = j * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
     n_bytes = links.wires[op[o, WIRE], WIRE_RESULT]
-    if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, m):
+    if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, PORT_OUTPUT]):
         cross(o, j, at, n_bytes, op, mem, links.nodes, switch, clock)
     else:
         fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
@@ -168,6 +171,7 @@ def class_choose(i, now, ops, links, switch, clock):
     A response needs no buffer space: its place is in the reduction unit.
     """
     hub, credits, m = links.hub, switch.credits, clock.m
+    room = links.nodes[i, PORT_VC_BYTES]
     waiting = links.nodes[i, UP + SERVER_MASK]
     c = links.nodes[i, UP + SERVER_CURSOR]
     chosen = -1
@@ -178,11 +182,11 @@ def class_choose(i, now, ops, links, switch, clock):
         waiting &= ~(1 << c)
         at = i * m[HARDWARE_CLASSES] + c
         entry = hub[at, 0]
-        if entry < 0 or m[HARDWARE_VC_BYTES] == 0:
+        if entry < 0 or room == 0:
             chosen = c
             break
         credits_apply(at, credits, ops.ot, ops.op, links.wires, switch.occupied, now)
-        v = vc_choose(at, switch.occupied, links.wires[ops.op[entry, WIRE], WIRE_UP], m[HARDWARE_VC_BYTES])
+        v = vc_choose(at, switch.occupied, links.wires[ops.op[entry, WIRE], WIRE_UP], room)
         if v >= 0:
             chosen = c
             break
@@ -243,18 +247,20 @@ def train_send(o, i, c, v, now, ops, links, switch, clock):
     m = clock.m
     w = op[o, WIRE]
     n_bytes = links.wires[w, WIRE_UP]
-    end = server_grant(links.nodes, i, UP, now, n_bytes, m[HARDWARE_RATE])
+    nodes = links.nodes
+    net = nodes[i, PORT_NET]
+    end = server_grant(nodes, i, UP, now, n_bytes, nodes[i, PORT_MESSAGE])
     ot[o, START] = now
     ot[o, TAIL] = end + links.wires[w, WIRE_STRIPE_UP]
     ot[o, END] = ot[o, TAIL]
-    ot[o, SCRATCH] = now + m[HARDWARE_LAT]
+    ot[o, SCRATCH] = now + nodes[i, PORT_LAT]
     op[o, VC] = v
     if not templates[op[o, TEMPLATE], IS_PULL]:
-        memory_take(links.nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
-    if m[HARDWARE_VC_BYTES] > 0:
+        memory_take(nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
+    if nodes[i, PORT_VC_BYTES] > 0:
         switch.occupied[i * m[HARDWARE_CLASSES] + c, v] += n_bytes
-    if ring_push(clock.rings, RING_ARRIVE, op, NEXT, ot, SCRATCH, op, NODE, o):
-        tree_set(clock.tree, m[LEAF_ARRIVE], ot[o, SCRATCH])
+    if ring_push(clock.rings, RING_ARRIVE * m[HARDWARE_NETS] + net, op, NEXT, ot, SCRATCH, op, NODE, o):
+        tree_set(clock.tree, m[LEAF_ARRIVE] + net, ot[o, SCRATCH])
     return end
 
 
@@ -265,15 +271,16 @@ def response_send(k, i, now, ops, members, links, clock):
     m, x = clock.m, clock.x
     o = members.mem[k, MEMBER_OP]
     w = op[o, WIRE]
-    end = server_grant(links.nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], m[HARDWARE_RATE])
+    nodes = links.nodes
+    end = server_grant(nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], nodes[i, PORT_MESSAGE])
     members.mem_time[k, MEMBER_TIME] = now
-    memory_take(links.nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
+    memory_take(nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
     end_tail = end + links.wires[w, WIRE_STRIPE_RESPONSE]
     ot[o, END] = max(ot[o, END], end_tail)
     op[o, ANSWERS] -= 1
     x[RUN_EVENTS] += 1
     if op[o, ANSWERS] == 0:
-        op_schedule(RING_RESULT, o, now + m[HARDWARE_LAT], ops, clock)
+        op_schedule(RING_RESULT * m[HARDWARE_NETS] + nodes[i, PORT_NET], o, now + nodes[i, PORT_LAT], ops, clock)
     return end
 
 
@@ -292,15 +299,15 @@ def grant_down(j, now, ops, mem, links, switch, clock):
         nodes[j, DOWN + SERVER_CURSOR] = c
         if entry >= 0:
             n_bytes = links.wires[op[entry, WIRE], WIRE_RESULT]
-            bound = ot[entry, END] + m[HARDWARE_LAT]
+            bound = ot[entry, END] + nodes[j, PORT_LAT]
             nodes[j, DOWN + SERVER_EXTRA] = -2 - entry
         else:
             k = -2 - entry
             o = mem[k, MEMBER_OP]
             n_bytes = links.wires[op[o, WIRE], WIRE_DOWN] + mem[k, MEMBER_EXT]
-            bound = ot[o, TAIL] + m[HARDWARE_LAT]
+            bound = ot[o, TAIL] + nodes[j, PORT_LAT]
             nodes[j, DOWN + SERVER_EXTRA] = k
             nodes[j, DOWN + SERVER_CURSOR] = turn_after(c, o, op)
-        end = server_grant(nodes, j, DOWN, now, n_bytes, m[HARDWARE_RATE])
+        end = server_grant(nodes, j, DOWN, now, n_bytes, 0)
         end = server_hold(nodes, j, DOWN, end, bound)
         tree_set(clock.tree, m[LEAF_DOWN] + j, end)

@@ -9,7 +9,7 @@ from dysharp.uarch.columns import (
     DONE,
     DOWN,
     FLAGS,
-    HARDWARE_ACK,
+    HARDWARE_NETS,
     HARDWARE_RESPONDER,
     INF,
     IS_PULL,
@@ -19,11 +19,11 @@ from dysharp.uarch.columns import (
     MEMBER_OP,
     MEMBER_TIME,
     NODE,
+    PORT_ACK,
+    PORT_NET,
     RING_ACK,
     RING_LOCAL,
     RING_RESPOND_LATE,
-    RING_RESULT,
-    RING_RESULT_DELIVERED,
     RUN_DONE,
     RUN_EVENTS,
     TEMPLATE,
@@ -42,6 +42,13 @@ from dysharp.uarch.tree import tree_set
 
 
 @block
+def ack_schedule(o, now, ops, nodes, clock):
+    """The last acknowledgement of push o comes back to its source."""
+    port = ops.op[o, NODE]
+    op_schedule(RING_ACK * clock.m[HARDWARE_NETS] + nodes[port, PORT_NET], o, now + nodes[port, PORT_ACK], ops, clock)
+
+
+@block
 def deliver(k, now, ops, members, links, clock):
     """DELIVER: the copy of member k is visible, and the member acknowledges it."""
     op, mem, nodes = ops.op, members.mem, links.nodes
@@ -53,10 +60,10 @@ def deliver(k, now, ops, members, links, clock):
     if op[o, LEFT] == 0:
         server_debt(nodes, op[o, NODE], DOWN, links.wires[w, WIRE_ACK_DOWN])
         if op[o, FLAGS] & ANY_FLAG == 0:
-            ops.ot[o, DONE] = now + clock.m[HARDWARE_ACK]
+            ops.ot[o, DONE] = now + nodes[op[o, NODE], PORT_ACK]
             clock.x[RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
         else:
-            op_schedule(RING_ACK, o, now + clock.m[HARDWARE_ACK], ops, clock)
+            ack_schedule(o, now, ops, nodes, clock)
 
 
 @block
@@ -68,7 +75,7 @@ def places_known(j, leaf, now, ops, members, links, tables, clock):
     tree_set(clock.tree, leaf, members.mem_time[head, MEMBER_TIME] if head >= 0 else INF)
     clock.x[RUN_EVENTS] += 1
     if ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], IS_PULL]:
-        member_schedule(RING_RESPOND_LATE, k, now + clock.m[HARDWARE_RESPONDER], members, clock)
+        member_schedule(RING_RESPOND_LATE * clock.m[HARDWARE_NETS], k, now + clock.m[HARDWARE_RESPONDER], members, clock)
         return -1
     members.mem_time[k, MEMBER_TIME] = now
     deliver(k, now, ops, members, links, clock)
@@ -83,17 +90,17 @@ def respond(ring, now, ops, members, links, clock):
 
 
 @block
-def result(now, ops, mem, links, switch, clock):
+def result(ring, now, ops, mem, links, switch, clock):
     """RESULT: all contributions of a pull have met in the reduction unit, which asks for the down link."""
-    o = op_due(RING_RESULT, ops, clock)
+    o = op_due(ring, ops, clock)
     result_out(o, now, ops, mem, links, switch, clock)
 
 
 @block
-def result_delivered(now, ops, links, clock):
+def result_delivered(ring, now, ops, links, clock):
     """RESULT_DELIVERED: the result of a pull is visible at its source. Returns the op if that was its last part, else -1."""
     op = ops.op
-    o = op_due(RING_RESULT_DELIVERED, ops, clock)
+    o = op_due(ring, ops, clock)
     memory_take(links.nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
     op[o, LEFT] -= 1
     return o if op[o, LEFT] == 0 else -1
@@ -103,7 +110,7 @@ def result_delivered(now, ops, links, clock):
 def local(now, ops, members, links, clock):
     """LOCAL: a member on the op's own node was served. Returns (its member if it is a store, the op if that was its last part), -1 = not."""
     op, mem, nodes = ops.op, members.mem, links.nodes
-    k = member_due(RING_LOCAL, members, clock)
+    k = member_due(RING_LOCAL * clock.m[HARDWARE_NETS], members, clock)
     o = mem[k, MEMBER_OP]
     is_pull = ops.templates[op[o, TEMPLATE], IS_PULL]
     op[o, LEFT] -= 1
@@ -115,11 +122,11 @@ def local(now, ops, members, links, clock):
             done = o
         else:
             server_debt(nodes, op[o, NODE], DOWN, links.wires[op[o, WIRE], WIRE_ACK_DOWN])
-            op_schedule(RING_ACK, o, now + clock.m[HARDWARE_ACK], ops, clock)
+            ack_schedule(o, now, ops, nodes, clock)
     return filled, done
 
 
 @block
-def acknowledged(ops, clock):
+def acknowledged(ring, ops, clock):
     """ACK: the last acknowledgement of a push is back at its source. Returns the op."""
-    return op_due(RING_ACK, ops, clock)
+    return op_due(ring, ops, clock)

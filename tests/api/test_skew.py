@@ -32,6 +32,19 @@ def test_normal_draws_follow_the_seed_and_begin_at_zero() -> None:
     assert np.std(one.start_ps) == pytest.approx(10e6, rel=0.05)
 
 
+def test_clocks_spread_around_their_mean_and_the_fastest_rank_has_factor_one() -> None:
+    one, same, other = (make_skew(None, "normal:0.05", 4000, seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+    assert one is not None
+    assert min(one.slow) == 1.0
+    clock = 1 / np.array(one.slow)
+    assert np.std(clock) / np.mean(clock) == pytest.approx(0.05, rel=0.05)
+    assert skew_line(one).startswith("GEMM times: 3999 ranks slower, x1.")
+    with pytest.raises(ConfigError, match=r"slow normal: found '0.5', expected a number from 0 to 0.3"):
+        make_skew(None, "normal:0.5", 4, 0)
+
+
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text("rank,start_us\n2,7\n0,1.5\n")
     (tmp_path / "f.csv").write_text("rank,factor\n1,1.25\n")

@@ -174,9 +174,11 @@ def test_help_of_values_needs_nothing_else(dysharp: Call) -> None:
 def test_scope_is_said(dysharp: Call) -> None:
     text = " ".join(dysharp("--help").out.split())
     assert "on the GPUs of one NVLink domain" in text
-    assert "Not modelled: several nodes (InfiniBand, Ethernet)" in text
+    assert "several domains that network cards join (clusters with a [scale_out] table)" in text
+    assert "Not modelled: attention, whole models, serving" in text
     assert "public measurements (`dysharp validate`)" in text
-    assert "dysharp models one NVLink domain, not several nodes" in dysharp("run", "deepep", "--cluster", "hw-dgx-h100", "--gpus", "16").err
+    refused = dysharp("run", "deepep", "--cluster", "hw-dgx-h100", "--gpus", "16")
+    assert "this cluster is one NVLink domain; a cluster with a [scale_out] table" in refused.err
 
 
 def test_routing_describes_a_trace(dysharp: Call) -> None:

@@ -15,6 +15,11 @@ from dysharp.isa.packets import Packet, ReplicaForm, check_targets, decode, enco
 
 ADDRESS = 0x123456789ABC
 DATA = bytes(range(16))
+NUMBERS = {
+    Half.NOTICE: {"token": 32, "expert": 16},
+    Half.ROWSP: {"gpu": 6, "region": 10, "row": 32, "offset": 16},
+    Half.ANNOUNCEMENT: {"gpu": 6, "region": 10, "rows": 32},
+}
 DYST = Packet(Command.DYST, 2, 3, 77, 1, Dtype.BFLOAT16, ADDRESS, Stage.COMBINE, targets=(7,), payload=DATA)
 DYLD = Packet(Command.DYLD, 2, 3, 77, 1, Dtype.BFLOAT16, ADDRESS, Stage.COMBINE, targets=(7,), wanted_bytes=128)
 REPLICA = Packet(Command.DYST_REPLICA, 2, 3, 77, 1, Dtype.BFLOAT16, ADDRESS, Stage.COMBINE, targets=(1, 4), local_experts=8, payload=DATA)
@@ -41,13 +46,12 @@ def _half(draw: st.DrawFn, half: Half) -> dict[str, object]:
         return {"address": address >> 1, "stage": stage, "targets": draw(_ascending(local)), "local_experts": local}
     if half is Half.ANSWER:
         return {"address": address, "stage": stage, "count": draw(st.integers(1, 32767))}
-    if half is Half.NOTICE:
-        return {"token": draw(st.integers(0, 2**32 - 1)), "expert": draw(st.integers(0, 65535))}
+    if half in NUMBERS:
+        return {name: draw(st.integers(0, 2**bits - 1)) for name, bits in NUMBERS[half].items()}
     if half is Half.EXPLICIT:
         others = st.integers(0, 2**48 - 1).filter(lambda a: a != address)
         return {"address": address, "further": tuple(draw(st.lists(others, max_size=40, unique=True)))}
-    group = {"group": draw(st.integers(0, 65535))} if half is Half.GROUP else {}
-    return {"address": address, **group}
+    return {"address": address} | ({"group": draw(st.integers(0, 65535))} if half is Half.GROUP else {})
 
 
 @st.composite
@@ -294,8 +298,8 @@ LISTED = replace(REPLICA, local_experts=40, targets=(1, 4))
     [
         (b"", None, "packet: found 0 bytes, expected a positive multiple of 16"),
         (bytes(17), None, "packet: found 17 bytes, expected a positive multiple of 16"),
-        (bytes(16), None, "packet field command: found 0, expected 1 .. 19"),
-        (_forge(DYST, head=(1 ^ 31) << 59), None, "packet field command: found 31, expected 1 .. 19"),
+        (bytes(16), None, "packet field command: found 0, expected 1 .. 22"),
+        (_forge(DYST, head=(1 ^ 31) << 59), None, "packet field command: found 31, expected 1 .. 22"),
         (encode(DYST)[:-16], None, "dymultimem.st: found 2 flits, expected 3"),
         (encode(DYST) + bytes(16), None, "dymultimem.st: found 4 flits, expected 3"),
         (encode(ACK) + bytes(16), None, "acknowledgement: found 2 flits, expected 1"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import types
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
+from mutant import Mutant, plant
 
 from dysharp.protocol import al_table, collect, lsu, readiness, reduction, tracker
 from dysharp.protocol.checker import CONFIGS, actors, check
@@ -22,19 +21,6 @@ MACHINES = {
     "three GPUs, no timeouts": replace(CONFIGS["three-gpus"], timeouts=False),
     "two local": CONFIGS["no-timeouts"],
 }
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`old` becomes `new` in the source of `function` of `module`; `reason` begins what the check says on `machine`."""
-
-    name: str
-    module: types.ModuleType
-    function: str
-    old: str
-    new: str
-    machine: str
-    reason: str
 
 
 MUTANTS = [
@@ -113,15 +99,6 @@ MUTANTS = [
     Mutant("acknowledged before all copies", actors, "_write", "if left:", "if left > 1:", "two local", "Assertion"),
     Mutant("duplicates not acknowledged", actors, "_write", "sent.append(", "outputs and sent.append(", "dispatch again", "deadlock"),
 ]
-
-
-def plant(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
-    """Replace the function in its module. An `old` that is gone or vague is an error of the table above."""
-    source = inspect.getsource(getattr(mutant.module, mutant.function))
-    assert source.count(mutant.old) == 1, f"{mutant.name}: found {source.count(mutant.old)} times, expected once"
-    space = mutant.module.__dict__ | {"replace": replace}
-    exec(compile("from __future__ import annotations\n" + source.replace(mutant.old, mutant.new), mutant.name, "exec"), space)
-    patch.setattr(mutant.module, mutant.function, space[mutant.function])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name.replace(" ", "-"))

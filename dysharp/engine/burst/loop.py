@@ -6,6 +6,7 @@ It can be stopped after `budget` events and called again. docs/follow-an-op.md f
 from dysharp.uarch.bits import bit_take, bit_take_after
 from dysharp.uarch.columns import (
     DEPS,
+    HARDWARE_NETS,
     INF,
     ISSUER_POOL,
     LEAF_ARRIVE,
@@ -19,7 +20,6 @@ from dysharp.uarch.columns import (
     RING_LOCAL,
     RING_NOTIFY,
     RING_RESPOND,
-    RING_RESPOND_LATE,
     RING_RESULT,
     RING_RESULT_DELIVERED,
     RUN_DIRTY,
@@ -69,7 +69,8 @@ def run_loop(budget, state):
     tree, m, x = clock.tree, clock.m, clock.x
     leaf_up, leaf_arrive, leaf_down, leaf_rings = m[LEAF_UP], m[LEAF_ARRIVE], m[LEAF_DOWN], m[LEAF_RINGS]
     leaf_credit, leaf_table = m[LEAF_CREDIT], m[LEAF_TABLE]
-    after_down = leaf_rings + 1
+    nets = m[HARDWARE_NETS]
+    after_down = leaf_rings + nets
     stop = x[RUN_EVENTS] + budget
     now = x[RUN_NOW]
     while x[RUN_EVENTS] < stop:
@@ -85,27 +86,27 @@ def run_loop(budget, state):
                 done = compute_end(leaf, now, ops, slots, issue, clock)
             elif leaf < leaf_arrive:
                 up_end(leaf - leaf_up, leaf, links, clock)
-            elif leaf == leaf_arrive:
-                arrive(ops, members, links, switch, clock)
+            elif leaf < leaf_down:
+                arrive(leaf - leaf_arrive, ops, members, links, switch, clock)
             elif leaf < after_down:
                 down_end(leaf - leaf_down, now, ops, members, stores, links, switch, tables, clock)
-            elif leaf == leaf_rings + RING_DELIVER:
-                filled = member_due(RING_DELIVER, members, clock)
+            elif leaf < leaf_rings + (RING_DELIVER + 1) * nets:
+                filled = member_due(leaf - leaf_rings, members, clock)
                 deliver(filled, now, ops, members, links, clock)
-            elif leaf == leaf_rings + RING_RESPOND:
-                respond(RING_RESPOND, now, ops, members, links, clock)
-            elif leaf == leaf_rings + RING_RESULT:
-                result(now, ops, members.mem, links, switch, clock)
-            elif leaf == leaf_rings + RING_RESULT_DELIVERED:
-                done = result_delivered(now, ops, links, clock)
-            elif leaf == leaf_rings + RING_LOCAL:
+            elif leaf < leaf_rings + (RING_RESPOND + 1) * nets:
+                respond(leaf - leaf_rings, now, ops, members, links, clock)
+            elif leaf < leaf_rings + (RING_RESULT + 1) * nets:
+                result(leaf - leaf_rings, now, ops, members.mem, links, switch, clock)
+            elif leaf < leaf_rings + (RING_RESULT_DELIVERED + 1) * nets:
+                done = result_delivered(leaf - leaf_rings, now, ops, links, clock)
+            elif leaf < leaf_rings + (RING_LOCAL + 1) * nets:
                 filled, done = local(now, ops, members, links, clock)
-            elif leaf == leaf_rings + RING_ACK:
-                done = acknowledged(ops, clock)
-            elif leaf == leaf_rings + RING_NOTIFY:
+            elif leaf < leaf_rings + (RING_ACK + 1) * nets:
+                done = acknowledged(leaf - leaf_rings, ops, clock)
+            elif leaf < leaf_rings + (RING_NOTIFY + 1) * nets:
                 notified(ops, members, stores, issue, clock)
-            elif leaf == leaf_rings + RING_RESPOND_LATE:
-                respond(RING_RESPOND_LATE, now, ops, members, links, clock)
+            elif leaf < leaf_credit:  # RESPOND_LATE
+                respond(leaf - leaf_rings, now, ops, members, links, clock)
             elif leaf < leaf_table:
                 up_end(leaf - leaf_credit, leaf, links, clock)
             else:

@@ -57,12 +57,12 @@ def _ops(p: Program, kinds: Array, flags: Array) -> Array:
     op[n] = -1
     tasks = np.array([t.tasks for t in p.templates] or [0], np.int32)
     is_pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
-    waits = dependencies(p)
+    waits, port = dependencies(p), p.ops.node + p.op_net() * np.int32(p.n_nodes)
     for a in range(0, n, CHUNK):  # record by record in cache, instead of one pass over all memory per column
         part, to = slice(a, min(a + CHUNK, n)), op[a : min(a + CHUNK, n)]
         to[...] = -1
         pooled = is_pooled[part]
-        to[:, col.TEMPLATE], to[:, col.NODE], to[:, col.ISSUER] = p.ops.template[part], p.ops.node[part], p.ops.issuer[part]
+        to[:, col.TEMPLATE], to[:, col.NODE], to[:, col.ISSUER] = p.ops.template[part], port[part], p.ops.issuer[part]
         to[:, col.WIRE] = np.where(pooled, p.ops.rows[part], p.ops.wire[part])
         to[:, col.PRIO], to[:, col.KEY], to[:, col.MEMBER] = p.ops.prio[part], p.ops.key[part], p.members.ptr[part]
         to[:, col.FLAGS] = np.diff(p.members.ptr[a : to.shape[0] + a + 1]) << col.MEMBERS_SHIFT | flags[part]
@@ -77,10 +77,11 @@ def _members(p: Program) -> Array:
     mem[n] = -1
     mem[n, col.MEMBER_FILL] = p.members.fill_ptr[n]
     owner = np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr))
+    port = p.members.node + p.op_net()[owner] * np.int32(p.n_nodes) if p.nets else p.members.node
     for a in range(0, n, CHUNK):
         part, to = slice(a, min(a + CHUNK, n)), mem[a : min(a + CHUNK, n)]
         to[...] = -1
-        to[:, col.MEMBER_NODE], to[:, col.MEMBER_OP], to[:, col.MEMBER_FILL] = p.members.node[part], owner[part], p.members.fill_ptr[part]
+        to[:, col.MEMBER_NODE], to[:, col.MEMBER_OP], to[:, col.MEMBER_FILL] = port[part], owner[part], p.members.fill_ptr[part]
         to[:, col.MEMBER_EXT] = 0 if ext is None else ext[part]
     return mem
 
@@ -170,19 +171,30 @@ def _pools(p: Program) -> Pools:
 
 
 def _links(p: Program) -> Links:
-    n, w = p.n_nodes, p.wires
+    n, w = p.n_ports, p.wires
     wires = np.zeros((max(1, len(w.up)), 9), np.int64)
     wires[: len(w.up), :8] = np.stack((w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1)
     wired = p.ops.wire >= 0
     wires[p.ops.wire[wired], col.WIRE_PAYLOAD] = p.ops.bytes[wired]
-    nodes = np.zeros((n, 17), np.int64)
+    nodes = np.zeros((n, 24), np.int64)
     nodes[:, col.UP + col.SERVER_EXTRA], nodes[:, col.DOWN + col.SERVER_EXTRA] = -1, -(1 << 40)
     nodes[:, [col.UP + col.SERVER_CURSOR, col.DOWN + col.SERVER_CURSOR]] = -1
+    nodes[:, col.PORT_RATE : col.PORT_NET + 1] = [_port(p, port) for port in range(n)]
     return Links(wires, nodes, np.full((n * len(p.classes), 2), -1, np.int32), _words(n))
 
 
+def _port(p: Program, port: int) -> tuple[int, ...]:
+    """Constants of the links of `port`, in the order of the columns PORT_*."""
+    m, (net, node) = p.hardware, divmod(port, p.n_nodes)
+    if net == 0:
+        return m.rate, m.lat, m.ack, 0, p.channels[1], m.output_bytes, net
+    other = p.nets[net - 1]
+    rate = other.rate_of(node)
+    return rate, other.lat, other.ack, other.message_ps * rate // 1_000_000, 0, 0, net
+
+
 def _switch(p: Program) -> Switch:
-    n, c = p.n_nodes, len(p.classes)
+    n, c = p.n_ports, len(p.classes)
     n_vcs = p.channels[0] if p.channels[1] else 1
     return Switch(
         occupied=np.zeros((n * c, n_vcs), np.int64),
@@ -216,24 +228,23 @@ def tree(n_leaves: int) -> Array:
 
 
 def _clock(p: Program) -> Clock:
-    m, n = p.hardware, p.n_nodes
+    m, n, nets = p.hardware, p.n_ports, p.n_nets
     up = len(p.pools.node)
     arrive = up + n
-    down = arrive + 1
-    rings = down + n - 1  # ring 0 is ARRIVE and has a leaf of its own
-    credit = rings + col.N_RINGS
+    down = arrive + nets
+    rings = down + n - nets  # rings of kind 0 are ARRIVE and have leaves of their own
+    credit = rings + col.N_RINGS * nets
     table = credit + n
     hardware = np.array(
         [
-            *(m.rate, m.lat, m.ack, m.notify, m.responder, m.local, *p.channels),
-            *(m.notify_bytes, len(p.classes), m.memory_rate, m.output_bytes),
+            *(m.notify, m.responder, m.local, m.notify_bytes, len(p.classes), m.memory_rate, p.n_nodes, nets),
             *(up, arrive, down, rings, credit, table),
         ],
         np.int64,
     )
     x = np.zeros(8, np.int64)
     x[col.RUN_WORK_HEAD] = -1
-    return Clock(np.full((col.N_RINGS, 3), -1, np.int32), tree(table + n), hardware, x)
+    return Clock(np.full((col.N_RINGS * nets, 3), -1, np.int32), tree(table + p.n_nodes), hardware, x)
 
 
 def _templates(p: Program) -> Array:

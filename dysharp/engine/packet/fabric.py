@@ -125,6 +125,8 @@ def packet_wires(p: Program) -> Array:
 
 def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[BurstState, Fabric]:
     """All arrays of one run at time zero: those of the op level, and the packet fabric with room for `n_slots` packets."""
+    if p.nets:
+        raise ConfigError(f'packet level: found network "{p.nets[0].name}" beside NVLink, expected one NVLink domain (use --fidelity burst)')
     config = with_table(p, config)
     state = lower(p)
     cuts = packet_wires(p)

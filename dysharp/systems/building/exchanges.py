@@ -51,7 +51,10 @@ def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes
     one = np.ones(len(to), np.int32)
     issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, f"{operator}.padding")
     first = layer.b.ops(layer.b.template(template), node, issuer=issuer[node], bytes=n_bytes, to=To(one, to, one, row + place), targets=1)
-    return Sends(op=ids(first, len(to)), node=node.astype(np.int32), to=to.astype(np.int32))
+    batch = Sends(op=ids(first, len(to)), node=node.astype(np.int32), to=to.astype(np.int32))
+    if operator == "dispatch":
+        layer.dispatched.append(batch)
+    return batch
 
 
 class CommStream:

@@ -9,22 +9,24 @@ methods: output gradients go out, input gradients come back (docs/design/0005-ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute import Tiling
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, HubTable, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
+from dysharp.program.constants import CLASSES, NIC, NIC_NET, OTHER, REQUESTS, RESPONSES, hardware_of, nets_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.building.batch import Batch, Returns, Transfers, ids
+from dysharp.systems.building.batch import Batch, Returns, Sends, Transfers, ids
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
+from dysharp.workload.levels import LEVELS
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -33,6 +35,8 @@ STORE = Framing("store")
 DYMULTIMEM = Framing("dymultimem", targets_per_ext=8)
 EXPLICIT = Framing("explicit", address_per_target=1, source_ack_per_target=1)
 CONTROL = Framing("control", payload_bytes=128)
+RDMA = Framing("rdma", payload_bytes=1 << 30, header=4, ack=0, source_ack=0)
+"""A message: its payload, and 64 B for the fetch-add on the tail behind it. The NIC's rate is a rate of payload, so frames cost nothing."""
 
 
 BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
@@ -69,6 +73,8 @@ class LayerBuilder:
         back_bytes: int | None = None,
         tiling: Tiling | None = None,
         listed: bool = False,
+        placed_on_arrival: bool = False,
+        nic_only: bool = False,
     ) -> None:
         """Begin a pass in `direction`, "fwd" or "bwd".
 
@@ -78,18 +84,20 @@ class LayerBuilder:
         `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
         (default: a GEMM library's, choice gemm.tile_rows). `listed`: a list that the GPUs make before Dispatch gives
         every row its place, so a forward row does not take its place on arrival; and one kernel computes all parts of an
-        expert slot (`Placement.parts`), so they share the reads of its weights.
+        expert slot (`Placement.parts`), so they share the reads of its weights. `placed_on_arrival`: hubs place new rows
+        without reading a table in memory; only pulls ask the table. `nic_only`: PUTs of rows to other GPUs go by NIC inside a
+        domain, too.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
-        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES)
+        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES, nets=nets_of(cluster), domain_nodes=cluster.domain_gpus)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
-        self.listed_places = listed
+        self.listed_places, self.placed_on_arrival, self.nic_only = listed, placed_on_arrival, nic_only
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
         self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
@@ -105,6 +113,8 @@ class LayerBuilder:
         # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
+        self.dispatched: list[Sends] = []  # rows that are pushed out, padding included, batch by batch
+        self.returned: list[Returns] = []  # results that are pushed back, batch by batch
         self._add_regions()
 
     def _add_regions(self) -> None:
@@ -207,11 +217,34 @@ class LayerBuilder:
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
+        return self.b.template(self._row_template(name, kind, framing))
+
+    def _row_template(self, name: str, kind: Kind, framing: Framing) -> Template:
         at = self.b.framing(framing)
-        table = self._al_table(framing)
-        return self.b.template(
-            Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
-        )
+        table = -1 if self.placed_on_arrival else self._al_table(framing)
+        return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
+
+    def is_far(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Whether a PUT from `node` to `to` goes by NIC: its GPUs are in different domains, or `nic_only`."""
+        size = self.cluster.domain_gpus
+        far: NDArray[np.bool_] = (node != to) if self.nic_only else (node // size != to // size)
+        return far if self.b.nets else np.zeros(len(node), bool)
+
+    def puts(self, template: Template, node: I32, to: I32, row: NDArray[np.integer], **columns: ArrayLike) -> I32:
+        """PUTs with one row each, by NVLink inside a domain and by NIC (template "NAME.nic") between domains.
+
+        `columns`: further columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
+        """
+        far, op = self.is_far(node, to), np.empty(len(node), np.int32)
+        nic = replace(template, name=f"{template.name}.nic", framing=self.b.framing(RDMA), net=NIC_NET) if far.any() else template
+        for mine, one in ((~far, template), (far, nic)):
+            n = int(mine.sum())
+            if not n and one is nic:
+                continue
+            own = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
+            ones = np.ones(n, np.int32)
+            op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], ones, row[mine]), targets=1, **own), n)
+        return op
 
     def _al_table(self, framing: Framing) -> int:
         """The AL Table of the hubs with its TLB, which dynamic packets ask for the place of each row; -1 for other packets."""
@@ -283,19 +316,20 @@ class LayerBuilder:
         offset, n_bytes, aux = self._trains(framing, by_rows)
         n = len(offset)
         sent = np.repeat(order, n)
-        source, gpu, one = self.row_source[sent], self.row_gpu[sent], np.ones(len(sent), np.int32)
-        first = self.b.ops(
-            self._dispatch_template("dispatch.row", Kind.PUT, framing),
+        source, gpu = self.row_source[sent], self.row_gpu[sent]
+        op = self.puts(
+            self._row_template("dispatch.row", Kind.PUT, framing),
             source,
+            gpu,
+            self.row_of[sent],
             issuer=self.per_gpu(discipline, "dispatch")[source],
             bytes=np.tile(n_bytes, len(order)),
             key=self.row_token[sent],
-            to=To(one, gpu, one, self.row_of[sent]),
-            targets=1,
             aux_bytes=np.tile(aux, len(order)),
             offset=np.tile(offset, len(order)) if n > 1 else 0,
         )
-        return Transfers(op=ids(first, len(sent)), node=source, to=gpu, unit=sent, unit_rows=_ones(len(order)))
+        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=_ones(len(order))))
+        return batch
 
     def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False) -> Transfers:
         """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`."""
@@ -368,7 +402,9 @@ class LayerBuilder:
         ops = ids(first, len(unit))
         several = np.broadcast_to(np.int32(-1), (len(unit),))
         rows_of_unit = np.add.reduceat(self.pair_rows, first_pair) if units else np.zeros(0, np.int64)
-        return Transfers(op=ops, node=source[unit], to=several if to is None else to[unit], unit=unit, unit_rows=rows_of_unit)
+        to = several if to is None else to[unit]
+        self.dispatched.append(batch := Transfers(op=ops, node=source[unit], to=to, unit=unit, unit_rows=rows_of_unit))
+        return batch
 
     def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
         """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has any.
@@ -426,12 +462,13 @@ class LayerBuilder:
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
-    def combine_puts(self, discipline: Discipline, *, turns: I32 | None = None) -> Returns:
+    def combine_puts(self, order: Discipline | I32) -> Returns:
         """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`.
 
-        `turns`: see `turn`.
+        `order`: the discipline of the issuers, or issuers of `turn`.
         """
-        issuer = self.per_gpu(discipline, "combine") if turns is None else turns
+        turns = order if isinstance(order, np.ndarray) else None
+        issuer = order if isinstance(order, np.ndarray) else self.per_gpu(order, "combine")
         columns = self.p.token, self.p.gpu, self.pair_source
         prio = self.turn(self.p.gpu, self.pair_source, turns)
         first_row, tile = self._partial_rows(columns)
@@ -488,18 +525,19 @@ class LayerBuilder:
         """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(framing), src=self.result, dst="partial")
         token, node, home = columns
-        first = self.b.ops(
-            self.b.template(template),
+        op = self.puts(
+            template,
             node[order],
+            home[order],
+            first_row + order,
             issuer=issuer[node[order]],
             prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[order],
             bytes=self.back_bytes,
             key=token[order],
-            to=To(np.ones(len(order), np.int32), home[order], np.ones(len(order), np.int32), first_row + order),
-            targets=1,
             aux_bytes=self.combine_aux,
         )
-        return Returns(op=ids(first, len(order)), node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile)
+        self.returned.append(batch := Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
+        return batch
 
     @cached_property
     def push_order(self) -> I64:
@@ -579,8 +617,9 @@ class LayerBuilder:
         `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). `stream`: `[n]` the stream of each op
         (default: its GPU).
         """
-        _, first = np.unique(batch.node if stream is None else stream, return_index=True)
-        self.b.edges(tail, tails[batch.node[first]], Head.OP_ISSUE, batch.op[first])
+        by_id = np.argsort(batch.op, kind="stable")
+        _, first = np.unique((batch.node if stream is None else stream)[by_id], return_index=True)
+        self.b.edges(tail, tails[batch.node[by_id][first]], Head.OP_ISSUE, batch.op[by_id][first])
 
     def wait_rows(self, op_of_useful_row: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> None:
         """Op `op_of_useful_row[row]` waits for `tails[tile]` of the row's expert tile.
@@ -651,8 +690,20 @@ class LayerBuilder:
         The Program declares its useful rows and the closed-form traffic of this Routing under `scheme`
         (`workload.traffic`). The traffic may depend on the system's `options`.
         """
+        if self.b.nets:
+            return self._build_levels(scheme)
         back = traffic(self.routing, scheme, self.back_bytes, options)
         out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes, options)
         closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
         sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
+        return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
+
+    def _build_levels(self, scheme: Scheme) -> Program:
+        """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`."""
+        rows = LEVELS[str(scheme)](self.routing, self.cluster.domain_gpus)
+        sums: dict[str, dict[str, int]] = {}
+        for (out, into), (sent, received) in zip((("up", "down"), (f"{NIC} out", f"{NIC} in")), rows, strict=True):
+            sent_rows, received_rows = int(sent.sum()), int(received.sum())
+            sums[out] = {"dispatch": sent_rows * self.sent_bytes, "combine": received_rows * self.back_bytes}
+            sums[into] = {"dispatch": received_rows * self.sent_bytes, "combine": sent_rows * self.back_bytes}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))

@@ -104,13 +104,15 @@ class SoftwareSteps:
     # ---- steps of all GPUs -------------------------------------------------------------------------------------------
 
     def flags(self, name: str, per_pair: int, after: I32, heads: I32) -> None:
-        """Every GPU sends `per_pair` words to every GPU after the op `after[gpu]`.
+        """Every GPU sends `per_pair` words to every GPU of its NVLink domain after the op `after[gpu]`.
 
         `heads[gpu]` waits for all words that the GPU receives.
         """
         layer, g = self.layer, self.layer.n_gpus
-        _, row, tile = layer.b.regions(np.arange(g), np.full(g, g * per_pair), WORD_BYTES, g * per_pair, alloc=Alloc.PREFIX, name=name)
-        source, word, target = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(g), indexing="ij"))
+        size = layer.cluster.domain_gpus
+        _, row, tile = layer.b.regions(np.arange(g), np.full(g, size * per_pair), WORD_BYTES, size * per_pair, alloc=Alloc.PREFIX, name=name)
+        source, word, place = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(size), indexing="ij"))
+        target = source - source % size + place
         one = np.ones(len(source), np.int32)
         template = Template(name, Kind.PUT, "other", "control", OTHER, framing=layer.b.framing(CONTROL))
         first = layer.b.ops(
@@ -118,7 +120,7 @@ class SoftwareSteps:
             source,
             issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, name)[source],
             bytes=WORD_BYTES,
-            to=To(one, target, one, row + (target * g + source) * per_pair + word),
+            to=To(one, target, one, row + (target * size + source % size) * per_pair + word),
             targets=1,
         )
         layer.wait_first(Batch(op=ids(first, len(source)), node=source.astype(np.int32)), after)

@@ -1,0 +1,131 @@
+"""`trace`: when one run did what, for Perfetto or a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dysharp.analysis import Row
+from dysharp.api.memory import check_memory, gemm_variants
+from dysharp.api.one_pass import run_pass
+from dysharp.api.options import options_by_system, options_of
+from dysharp.api.progress import Step
+from dysharp.api.request import RequestArgs, make_request, takes
+from dysharp.api.workload import Workload, make_workload
+from dysharp.errors import ConfigError
+from dysharp.systems import System, get_system
+from dysharp.timeline.groups import GROUPS, POOL_GROUP
+from dysharp.units import ps_to_us
+
+if TYPE_CHECKING:
+    from dysharp.engine.burst.run import Timing
+    from dysharp.program import Program, Trace
+    from dysharp.timeline import Recording, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A run with its Row, which is that of `run`, and its Timeline."""
+
+    row: Row
+    timeline: Timeline
+
+    @property
+    def words(self) -> str:
+        """What was run, in one line."""
+        r = self.row
+        return f"{r.system} ({r.form} form), {r.model}, {r.gpus} GPUs, {r.tokens_per_gpu} tokens per GPU, {r.direction}"
+
+    def busy(self) -> list[tuple[str, str, float, float]]:
+        """(group, track, mean, maximum over GPUs) of the us in which the slices of a track run; pools are left out: their lanes overlap."""
+        sums: dict[tuple[str, str], list[float]] = {}
+        for track, ps in zip(self.timeline.tracks, self.timeline.sums_ps().tolist(), strict=True):
+            if (track.group in GROUPS and track.group != POOL_GROUP) or track.group.endswith((" out", " in")):
+                of_gpu = sums.setdefault((track.group, track.name), [0.0] * self.timeline.n_gpus)
+                of_gpu[track.gpu] += ps_to_us(ps)
+        order = sorted(sums.items(), key=lambda item: GROUPS.index(item[0][0]) if item[0][0] in GROUPS else len(GROUPS))
+        return [(group, name, sum(us) / len(us), max(us)) for (group, name), us in order]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The Row, and what the Timeline holds, as plain values for JSON."""
+        line = self.timeline
+        busy = [{"group": group, "track": name, "mean_us": mean, "max_us": most} for group, name, mean, most in self.busy()]
+        counts = {"slices": len(line.slices), "tracks": len(line.tracks), "flows": len(line.flows), "merged": line.merged}
+        return {"row": self.row.to_dict(), "timeline": {**counts, "busy": busy}}
+
+    def save(self, path: str | Path) -> Path:
+        """Write a Perfetto trace to `path`; compressed where the name ends in .gz. Raises ConfigError where it cannot be written to."""
+        from dysharp.timeline.perfetto import write_perfetto
+
+        return write_perfetto(self.timeline, path, self.words)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.row.system}: {len(self.timeline.slices)} slices; save(path) writes a Perfetto trace>"
+
+
+@takes(RequestArgs)
+def trace(
+    system: str,
+    start_us: float = 0.0,
+    end_us: float | None = None,
+    only: tuple[int, ...] = (),
+    follow: tuple[int, ...] | None = None,
+    **request: Unpack[RequestArgs],
+) -> Timed:
+    """Simulate one pass of one system at burst level, and keep every train of a link and every GEMM.
+
+    start_us, end_us  keep slices that overlap this time. None: to the end
+    only              keep slices of these global tokens (GPU * tokens per GPU + token). (): of all
+    follow            global tokens whose way is drawn as flows. None: the first token of each GPU, or those of `only`
+
+    The Row is that of `run`. Raises TypeError and ConfigError as `run`, and ConfigError for packet level and for two passes.
+    """
+    from dysharp.timeline import Window, make_timeline
+
+    asked = make_request(request)
+    chosen = get_system(system)
+    if asked.fidelity != "burst":
+        raise ConfigError(f'trace: found fidelity "{asked.fidelity}", expected "burst"')
+    if asked.direction == "both":
+        raise ConfigError('trace: found direction "both", expected "fwd" or "bwd"')
+    window = Window(int(start_us * 1e6), 1 << 62 if end_us is None else int(end_us * 1e6), tuple(only))
+    if window.start_ps < 0 or window.end_ps <= window.start_ps:
+        raise ConfigError(f"trace: found {start_us:g} to {end_us} us, expected a rising interval of times of at least 0")
+    _check_tokens(only, asked.tokens * asked.cluster.n_gpus, "only")
+    given = options_of(chosen, options_by_system(asked.options, {chosen.name: chosen}, asked.model, asked.cluster)[chosen.name])
+    check_memory(chosen, asked, given)
+    workload = make_workload(asked)
+    followed = follow if follow is not None else only or tuple(range(0, asked.tokens * asked.cluster.n_gpus, asked.tokens))
+    _check_tokens(followed, asked.tokens * asked.cluster.n_gpus, "follow")
+    row, run, options = _recorded(chosen, given, workload)
+    return Timed(row, make_timeline(run, chosen.served(workload.routing, options), follow=tuple(followed), window=window))
+
+
+def _check_tokens(tokens: tuple[int, ...], n: int, name: str) -> None:
+    for token in tokens:
+        if not 0 <= token < n:
+            raise ConfigError(f"{name}: found token {token}, expected 0 to {n - 1}")
+
+
+def _recorded(system: System, given: Any, workload: Workload) -> tuple[Row, Recording, Any]:
+    """The faster GEMM variant: its Row, its recording, its options."""
+    from dysharp.timeline import record
+
+    request, runs = workload.request, []
+
+    def on_stage(stage: str, done: int = 0, total: int = 0) -> None:
+        if request.progress:
+            request.progress(Step(system.name, 1, 1, stage, done, total))
+
+    def engine(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+        run, timing, reads = record(program, progress)
+        runs.append(run)
+        return run.trace, timing, dataclasses.asdict(reads)
+
+    variants = gemm_variants(system, request, given)
+    rows = [run_pass(system, options, workload, request.direction, on_stage, engine=engine)[0] for options in variants]
+    best = min(range(len(rows)), key=lambda i: rows[i].time_us)
+    return rows[best], runs[best], variants[best]

@@ -1,0 +1,101 @@
+"""`dysharp trace`: a timeline of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dysharp.api.timed import Timed
+
+ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
+
+
+@click.command()
+@click.argument("system", shell_complete=complete_systems)
+@workload_flags
+@click.option("-o", "--out", metavar="FILE", help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
+@click.option("--plot", metavar="FILE", help="Also draw the run, one row per GPU, into FILE (.svg or .png).")
+@click.option("--from", "start_us", type=float, default=0.0, metavar="US", help="Keep what ends after this time.  [default: 0]")
+@click.option("--to", "end_us", type=float, metavar="US", help="Keep what begins before this time.  [default: the end]")
+@click.option("--only", metavar="T,T,...|A:B", help="Keep the trains and tiles of these tokens, counted over all GPUs.  [default: all]")
+@click.option("--follow", metavar="T,T,...|A:B", help="Tokens whose way is drawn with arrows.  [default: the first token of each GPU]")
+@json_flag
+def trace(
+    system: str,
+    out: str | None,
+    plot: str | None,
+    start_us: float,
+    end_us: float | None,
+    only: str | None,
+    follow: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    **workload: Any,
+) -> None:
+    """Write when one run of SYSTEM did what: every train of a link, every GEMM tile, the way of single tokens.
+
+    Open FILE on https://ui.perfetto.dev (the file stays on your computer) or with trace_processor. The unit of its times is the
+    picosecond, which viewers call nanosecond: 1 ms on the screen is 1 us simulated.
+    """
+    from dysharp.api import trace as trace_system
+    from dysharp.api.comparison import header_lines
+    from dysharp.api.options import parse_set
+    from dysharp.cli.output import print_header, print_json
+    from dysharp.cli.progress import progress_bar
+    from dysharp.files import check_destination
+    from dysharp.reports.plots import check_format
+
+    if out is None and plot is None:
+        raise click.UsageError("Missing option '-o' or '--plot'")
+    if out is not None:
+        if not out.endswith(ENDINGS):
+            raise ConfigError(f"--out: found {out!r}, expected a name that ends in {' or '.join(ENDINGS)}")
+        check_destination(out)
+    if plot is not None:
+        check_format(plot)
+    kept = () if only is None else _tokens("--only", only)
+    followed = None if follow is None else _tokens("--follow", follow)
+    with progress_bar() as progress:
+        done = trace_system(system, start_us, end_us, kept, followed, options=parse_set(settings), progress=progress, **workload)
+        if out is not None:
+            done.save(out)
+    if plot is not None:
+        from dysharp.reports.plots import save_figure
+        from dysharp.reports.timeline import plot_timeline
+
+        save_figure(plot_timeline(done.timeline, title=done.words), plot)
+    print_header(header_lines([done.row]))
+    print_json(done.to_dict()) if as_json else _print(done, out)
+
+
+def _tokens(flag: str, text: str) -> tuple[int, ...]:
+    """The tokens of `3,17` or of `0:64` (64 excluded)."""
+    first, colon, last = text.partition(":")
+    try:
+        return tuple(range(int(first), int(last))) if colon else tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{flag}: found {text[:40]!r}, expected tokens such as 3,17 or 0:64") from None
+
+
+def _print(done: Timed, out: str | None) -> None:
+    """Busy times by group, and what the file holds."""
+    from pathlib import Path
+
+    from dysharp.cli.output import console, print_lines
+    from dysharp.table import plain_table
+
+    lines = [(group, track, f"{mean:.2f}", f"{most:.2f}") for group, track, mean, most in done.busy()]
+    print_lines([f"{done.words}: {done.row.time_us:.2f} us"])
+    console().print(plain_table(("on each GPU", "track", "busy us, mean", "maximum"), lines, left=2))
+    line = done.timeline
+    size = f"{out}: {Path(out).stat().st_size / 1e6:.1f} MB, " if out else ""
+    joined = "; neighbours are joined (--from and --to show them apart)" if line.merged else ""
+    followed = f"{len(line.flows)} flows of {len({f.token for f in line.flows})} tokens"
+    print_lines([f"{size}{len(line.slices)} slices on {len(line.tracks)} tracks, {followed}, {len(line.counters)} counters{joined}"])
+    if out:
+        print_lines(["Open it on https://ui.perfetto.dev; 1 ms there is 1 us simulated"])

@@ -1,0 +1,231 @@
+"""GPUs with MoE-Hub's units that exchange real packets: `st.rowsp`, ordinary stores, regions, and readiness of tiles.
+
+Every packet is encoded, flies in any order, and is decoded. A store waits at the crossbar while its partition is full.
+
+>>> machine = RowspMachine(gpus=2, seed=1)
+>>> rows = machine.rowsp_malloc(gpu=1, rows=4, row_bytes=8, tile_rows=2)
+>>> for row in (7, 3):
+...     machine.st_rowsp(0, rows, row, 0, row.to_bytes(8, "little"))
+>>> machine.announce(0, rows, 2)
+>>> machine.announce(1, rows, 0)
+>>> machine.run()
+>>> sorted(int.from_bytes(machine.row(rows, place), "little") for place in (0, 1)), machine.ready
+([3, 7], [(MallocId(gpu=1, region=0), 0, 2)])
+
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from dysharp.errors import EmulationMismatch
+from dysharp.isa.commands import Command, virtual_channel
+from dysharp.isa.packets import Packet, decode, encode
+from dysharp.protocol import aau, dam, rpm
+
+LINE = rpm.LINE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class MallocId:
+    """A region: the GPU that holds it, and its number there."""
+
+    gpu: int
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSizes:
+    """Sizes of the units of every hub."""
+
+    rat_entries: int = 1024
+    rat_banks: int = 16
+    partition_entries: int = 64
+    timer: int = 256
+
+
+@dataclass(slots=True)
+class _Gpu:
+    rpm: rpm.RpmState
+    aau: aau.AauState
+    dams: list[dam.DamState]
+    data_bytes: list[int]
+    memory: bytearray
+
+
+class RowspMachine:
+    """GPUs with hubs. `ready`: (region, tile, rows) in order of release; `returnable` and `reclaimed`: (region, tile).
+
+    `plain`: `[gpus]` memory that ordinary stores write, byte by address.
+    """
+
+    def __init__(self, gpus: int, seed: int = 0, sizes: UnitSizes | None = None) -> None:
+        self._sizes, self._random = sizes or UnitSizes(), random.Random(seed)
+        s = self._sizes
+        self._gpus = [
+            _Gpu(
+                rpm.empty(gpus, entries=s.partition_entries, timer=s.timer),
+                aau.empty((), entries=s.rat_entries, banks=s.rat_banks),
+                [],
+                [],
+                bytearray(),
+            )
+            for _ in range(gpus)
+        ]
+        self._flying: list[tuple[int, bytes]] = []
+        self.plain: list[dict[int, int]] = [{} for _ in range(gpus)]
+        self.ready: list[tuple[MallocId, int, int]] = []
+        self.returnable: list[tuple[MallocId, int]] = []
+        self.reclaimed: list[tuple[MallocId, int]] = []
+        self.packets = 0
+
+    # ---- instructions ------------------------------------------------------------------------------------------------
+
+    def rowsp_malloc(self, gpu: int, rows: int, row_bytes: int, tile_rows: int, *, record_bytes: int = 0) -> MallocId:
+        """Reserve a region of at most `rows` rows on `gpu` and write its registers.
+
+        `record_bytes`: the source record behind the `row_bytes` of a row. A consumer kernel reads tiles of `tile_rows`.
+        """
+        g = self._gpus[gpu]
+        place = row_bytes + record_bytes
+        region = aau.Region(len(g.memory), place, rows)
+        g.memory += bytes(rows * place)
+        g.aau = aau.with_region(g.aau, region)
+        g.dams.append(dam.empty(rows, row_bytes, tile_rows, len(self._gpus)))
+        g.data_bytes.append(row_bytes)
+        return MallocId(gpu, len(g.dams) - 1)
+
+    def st_rowsp(self, source: int, to: MallocId, row: int, offset: int, data: bytes, *, nop: bool = False) -> None:
+        """Store `data` into row `row` of a region, from byte `offset` on; `nop`: off the critical path."""
+        for first, piece in _lines(offset, data):
+            line = (to.gpu, to.region, row, first // LINE * LINE)
+            self._write(source, rpm.Write(to.gpu, line, row, first % LINE, piece, nop))
+
+    def st(self, source: int, gpu: int, address: int, data: bytes) -> None:
+        """An ordinary store to `plain[gpu]`."""
+        for first, piece in _lines(address, data):
+            self._write(source, rpm.Write(gpu, first // LINE * LINE, 0, first % LINE, piece))
+
+    def announce(self, source: int, to: MallocId, rows: int) -> None:
+        """Tell a region that `source` has sent `rows` rows and sends no more."""
+        self._fly(to.gpu, Packet(Command.ANNOUNCE, _request(Command.ANNOUNCE), source, 0, gpu=to.gpu, region=to.region, rows=rows))
+
+    def row(self, region: MallocId, place: int) -> bytes:
+        """The bytes at a place of a region: the row, then its source record."""
+        g = self._gpus[region.gpu]
+        at = g.aau.regions[region.region]
+        return bytes(g.memory[at.base + place * at.row_bytes : at.base + (place + 1) * at.row_bytes])
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Every kernel has ended: drain the packet managers and deliver all packets, in a random order."""
+        for g in self._gpus:
+            g.rpm = rpm.fence(g.rpm)
+        while self._step():
+            pass
+        for g in self._gpus:
+            g.rpm = rpm.restart(g.rpm)
+
+    def _step(self) -> bool:
+        """One random event of the machine. False: nothing is left."""
+        steps = []
+        if self._flying:
+            steps.append(self._deliver)
+        if any(g.aau.waiting for g in self._gpus):
+            steps.append(self._answer)
+        if any(len(p) for g in self._gpus for p in g.rpm.partitions):
+            steps.append(self._send_any)
+        if steps:
+            self._random.choice(steps)()
+        return bool(steps)
+
+    def _write(self, source: int, store: rpm.Write) -> None:
+        g = self._gpus[source]
+        g.rpm, taken = rpm.write(rpm.tick(g.rpm), store)
+        while not taken:
+            self._send(source)
+            g.rpm, taken = rpm.write(rpm.tick(g.rpm), store)
+        if self._random.random() < 0.5:  # what the link does meanwhile
+            self._step()
+
+    def _send_any(self) -> None:
+        loaded = [i for i, g in enumerate(self._gpus) if any(len(p) for p in g.rpm.partitions)]
+        self._send(self._random.choice(loaded))
+
+    def _send(self, source: int) -> None:
+        """The packet manager of `source` sends a line: one packet for each run of valid bytes."""
+        g = self._gpus[source]
+        g.rpm, packet = rpm.send(rpm.tick(g.rpm))
+        if packet is None:
+            return
+        for first, n in rpm.runs(packet.mask):
+            data = bytes(packet.data[first : first + n])
+            if isinstance(packet.line, tuple):
+                gpu, region, row, line = packet.line
+                op = Command.ST_ROWSP_NOP if packet.low else Command.ST_ROWSP
+                made = Packet(op, _request(op), source, 0, gpu=gpu, region=region, row=row, offset=line + first, payload=data)
+            else:
+                assert isinstance(packet.line, int)
+                made = Packet(Command.ST, _request(Command.ST), source, 0, address=packet.line + first, payload=data)
+            self._fly(packet.peer, made)
+
+    def _fly(self, gpu: int, packet: Packet) -> None:
+        self.packets += 1
+        self._flying.append((gpu, encode(packet)))
+
+    def _deliver(self) -> None:
+        gpu, wire = self._flying.pop(self._random.randrange(len(self._flying)))
+        packet = decode(wire)
+        if packet.op is Command.ST:
+            self.plain[gpu] |= {packet.address + i: byte for i, byte in enumerate(packet.payload)}
+        elif packet.op is Command.ANNOUNCE:
+            self._counted(gpu, packet.region, dam.Announce(packet.source, packet.rows))
+        else:
+            store = aau.Store((packet.region, packet.row), packet.offset, len(packet.payload), packet)
+            self._allocated(gpu, aau.step(self._gpus[gpu].aau, store))
+
+    def _answer(self) -> None:
+        """Memory answers one read of a map."""
+        gpu, key = self._random.choice([(i, key) for i, g in enumerate(self._gpus) for key in g.aau.waiting])
+        self._allocated(gpu, aau.step(self._gpus[gpu].aau, aau.MapAnswer(key)))
+
+    def _allocated(self, gpu: int, after: tuple[aau.AauState, tuple[aau.Output, ...]]) -> None:
+        g = self._gpus[gpu]
+        g.aau, outputs = after
+        for output in outputs:
+            if isinstance(output, aau.Overflow):
+                raise EmulationMismatch(f"GPU {gpu}: {output}")
+            if isinstance(output, aau.Placed):
+                assert isinstance(output.packet, Packet)
+                data = output.packet.payload
+                g.memory[output.address : output.address + len(data)] = data
+                record = output.packet.offset >= g.data_bytes[output.key[0]]
+                event = dam.Record(output.place) if record else dam.Ack(output.place, len(data))
+                self._counted(gpu, output.key[0], event)
+
+    def _counted(self, gpu: int, region: int, event: dam.Event) -> None:
+        g, here = self._gpus[gpu], MallocId(gpu, region)
+        g.dams[region], outputs = dam.step(g.dams[region], event)
+        for output in outputs:
+            if isinstance(output, dam.Ready):
+                self.ready.append((here, output.tile, output.rows))
+            elif isinstance(output, dam.Returnable):
+                self.returnable.append((here, output.tile))
+            else:
+                self.reclaimed.append((here, output.tile))
+
+
+def _request(op: Command) -> int:
+    return int(virtual_channel(op))
+
+
+def _lines(first: int, data: bytes) -> list[tuple[int, bytes]]:
+    """(first byte, bytes) of the parts of a store in each line."""
+    parts, at = [], 0
+    while at < len(data):
+        n = min(LINE - (first + at) % LINE, len(data) - at)
+        parts.append((first + at, data[at : at + n]))
+        at += n
+    return parts

@@ -1,0 +1,77 @@
+"""Checks of Programs of several NVLink domains: networks, and who may send to whom (docs/design/0012-several-domains.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.program.builder import WIRED
+from dysharp.program.names import row_name
+from dysharp.program.payload import Columns
+from dysharp.program.refuse import fail_where
+from dysharp.program.tables import Kind, Program
+
+Array = NDArray[Any]
+
+
+def domain_of(program: Program) -> Array:
+    """`[n_nodes]` int32: the NVLink domain of every node."""
+    nodes = np.arange(program.n_nodes, dtype=np.int32)
+    return nodes // np.int32(program.domain_nodes or program.n_nodes)
+
+
+def train_bytes_of(program: Program) -> Array:
+    """`[n_templates]` most payload of one train, by the network of the template."""
+    most = (program.hardware.train_bytes, *(net.train_bytes for net in program.nets))
+    return np.array([most[t.net] for t in program.templates], np.int64)
+
+
+def check_nets(p: Program) -> None:
+    """Constants of networks are in range. Tables of hubs and sessions of the switch belong to NVLink."""
+    if p.domain_nodes < 0 or (p.domain_nodes and p.n_nodes % p.domain_nodes):
+        raise ProgramError(f"program: found {p.n_nodes} nodes in domains of {p.domain_nodes}, expected a multiple")
+    for net in p.nets:
+        least = {"rate": 1, "lat": 0, "ack": 0, "message_ps": 0, "train_bytes": 1}
+        for name, value in least.items():
+            if getattr(net, name) < value:
+                raise ProgramError(f"network {net.name!r}: found {name} {getattr(net, name)}, expected {value} or more")
+        if net.rates and (len(net.rates) != p.n_nodes or min(net.rates) < 1):
+            raise ProgramError(f"network {net.name!r}: found {len(net.rates)} rates of nodes, expected {p.n_nodes} of 1 or more")
+    for i, t in enumerate(p.templates):
+        where = f"template {i} ({t.name})"
+        if not 0 <= t.net < p.n_nets:
+            raise ProgramError(f"{where}: found network {t.net}, expected 0 .. {p.n_nets - 1}")
+        if not t.net:
+            continue
+        if t.kind not in WIRED or t.kind in (Kind.PUSH_REDUCE, Kind.MERGED_LOAD):
+            raise ProgramError(f"{where}: found {t.kind.name} in network {t.net}, expected a transfer without a session")
+        if t.table >= 0:
+            raise ProgramError(f"{where}: found table {t.table} in network {t.net}, expected none (hubs have tables)")
+
+
+def check_domains(c: Columns) -> None:
+    """Transfers by NVLink and notifications of tiles stay inside one domain."""
+    p = c.p
+    if not p.domain_nodes or p.domain_nodes == p.n_nodes:
+        return
+    domain = domain_of(p)
+    by_nvlink = c.by_template(np.array([t.net == 0 for t in p.templates], bool))
+    crosses = by_nvlink[c.owner] & (domain[p.members.node] != domain[p.ops.node[c.owner]])
+
+    def text(m: int) -> str:
+        op, node = int(c.owner[m]), int(p.members.node[m])
+        home = f"domain {domain[p.ops.node[op]]} of node {p.ops.node[op]}"
+        return f"{c.name(op)}: found member {node} of domain {domain[node]} by NVLink, expected one of {home}"
+
+    fail_where(crosses, text)
+    told = np.flatnonzero(p.regions.row_notify >= 0)
+    here = np.repeat(p.regions.node, np.diff(p.regions.row_ptr))[told]
+    owner = p.ops.node[p.regions.row_notify[told]]
+
+    def told_text(i: int) -> str:
+        return f"{row_name(p, int(told[i]))}: found a notification to node {owner[i]}, expected one inside domain {domain[here[i]]}"
+
+    fail_where(domain[here] != domain[owner], told_text)

@@ -1,0 +1,62 @@
+"""`ScaleOut`: the network between NVLink domains, as the table `[scale_out]` of a cluster file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dysharp import units
+from dysharp.errors import ConfigError
+from dysharp.specs.fields import Delay, Rate, Small, check_fields, problems, raise_if, show
+
+SlowNics = tuple[tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOut:
+    """NICs of the GPUs and the network between NVLink domains. GB/s are decimal. Raises `ConfigError` for an invalid value.
+
+    Every GPU has its own NICs. The NICs with one index in their domains are a rail: they share a leaf switch.
+    """
+
+    domain_gpus: Small
+    """GPUs of one NVLink domain. GPU g is in domain g // domain_gpus."""
+    nic_GBps: Rate
+    """Payload that one NIC moves in one direction."""
+    latency_us: Delay
+    """One way of a small put: from its posting until a polling GPU has seen its flag."""
+    nics_per_gpu: Small = 1
+    message_us: Delay = 0.0
+    """Time that a NIC needs for a message besides its bytes: 0 where GPUs post messages themselves."""
+    slow_nics: SlowNics = ()
+    """[GPU, part] pairs: the NICs of this GPU reach this part of their rate."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "scale_out")
+
+    @property
+    def rate(self) -> int:
+        """Rate of the NICs of one GPU together, in bytes per microsecond."""
+        return units.GBps_to_bytes_per_us(self.nic_GBps * self.nics_per_gpu)
+
+    def rates(self, n_gpus: int) -> tuple[int, ...]:
+        """Rates by GPU where one NIC is slow, otherwise (). Raises `ConfigError` for a slow NIC of no GPU."""
+        if not self.slow_nics:
+            return ()
+        rates = [self.rate] * n_gpus
+        for gpu, part in self.slow_nics:
+            if gpu >= n_gpus:
+                raise ConfigError(f"scale_out.slow_nics: found GPU {gpu}, expected 0 to {n_gpus - 1}")
+            rates[gpu] = max(1, round(self.rate * part))
+        return tuple(rates)
+
+
+def scale_out_of(table: Any, where: str) -> ScaleOut:
+    """The table `[scale_out]` of the file `where`. Raises `ConfigError`."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
+    values = {**table, "slow_nics": tuple(tuple(p) if isinstance(p, list) else p for p in table.get("slow_nics", ()))}
+    raise_if(problems(ScaleOut, values), f"{where}: scale_out")
+    return ScaleOut(**values)

@@ -1,0 +1,47 @@
+"""hub-sharp: MoE-Hub's address-free stores with a list of regions, multicast and summed in DySHARP's switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.isa.framing import Framing
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.experts import fused
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.registry import system
+from dysharp.workload import Routing
+
+ROWSP_MC = Framing("st.rowsp.mc", targets_per_ext=8)
+"""A header with row id and offset, then MallocIDs of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
+
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """
+
+    dispatch_window: int = choice_int("dysharp.dispatch_window")
+    combine_window: int = choice_int("dysharp.combine_window")
+    compute: bool = True
+
+
+@system(
+    "hub-sharp",
+    source="MoE-Hub (arXiv 2605.05888) and DySHARP (arXiv 2605.05607) combined; docs/design/0013-moe-hub.md",
+    options=Options,
+    traffic="multicast",
+    permutes=0,
+    fused=True,
+    colour="#A6761D",
+    drops="announcements of totals, entries of the row map that a hub has to write back",
+)
+def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory."""
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, placed_on_arrival=True)
+    dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
+    layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True)
+    fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC).of_useful_row)
+    return layer.build("multicast")

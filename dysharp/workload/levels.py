@@ -1,0 +1,138 @@
+"""Closed-form traffic over several NVLink domains: token rows by network. Like `traffic`, nothing here uses `pairs`.
+
+| scheme | NVLink | NICs |
+|---|---|---|
+| two_hop | from the GPU that has the row to each GPU of its domain that needs it | once per remote domain, to the GPU with the source's index |
+| direct | a row per expert of the own domain | a row per expert of other domains, straight to its GPU |
+| nic_only | - | a row per expert of every other GPU |
+| by_rail | as direct, and once from the source to the GPU of its domain with the index of the receiver | as direct, between GPUs of one index |
+| dysharp | up once per domain, down as in two_hop | out once, in once per remote domain |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.workload.routing import Routing, needed_gpus
+from dysharp.workload.traffic import Rows
+
+I64 = NDArray[np.int64]
+
+
+class Levels(NamedTuple):
+    """Token rows that Dispatch sends in each network: (out, in), each `[n_gpus]` int64. Combine mirrors both."""
+
+    nvlink: Rows
+    nic: Rows
+
+
+def two_hop(routing: Routing, domain_gpus: int) -> Levels:
+    """One row per distinct remote domain by NIC, then one per distinct GPU by NVLink."""
+    needs, far = _needs(routing, domain_gpus)
+    source = np.arange(routing.n_gpus)
+    index = source % domain_gpus
+    up, down, out, into = np.zeros((4, routing.n_gpus), np.int64)
+    for s in source:
+        tokens = needs[s]  # [tokens, domains, GPUs of a domain]
+        remote = far[s].sum(axis=0)
+        out[s] = remote.sum()
+        relays = np.arange(routing.n_gpus // domain_gpus) * domain_gpus + index[s]
+        into[relays] += remote
+        copies = tokens.sum(axis=0, dtype=np.int64)
+        copies[:, index[s]] = 0  # the relay has the row
+        down += copies.ravel()
+        up[relays] += copies.sum(axis=1)
+    return Levels((up, down), (out, into))
+
+
+def dysharp(routing: Routing, domain_gpus: int) -> Levels:
+    """The rail's switch multicasts to remote domains, then each domain's NVSwitch to its GPUs."""
+    (_, down), (_, into) = two_hop(routing, domain_gpus)
+    needs, far = _needs(routing, domain_gpus)
+    up = np.zeros(routing.n_gpus, np.int64)
+    out = far.any(axis=2).sum(axis=1, dtype=np.int64)
+    for s in range(routing.n_gpus):
+        others = needs[s].copy()
+        others[:, :, s % domain_gpus] = False
+        relays = np.arange(routing.n_gpus // domain_gpus) * domain_gpus + s % domain_gpus
+        up[relays] += others.any(axis=2).sum(axis=0)
+    return Levels((up, down), (out, into))
+
+
+def direct(routing: Routing, domain_gpus: int) -> Levels:
+    """One row per expert, to its GPU: by NVLink inside the domain, by NIC to other domains."""
+    near, far = _per_expert(routing, domain_gpus)
+    return Levels((near.sum(axis=1), near.sum(axis=0)), (far.sum(axis=1), far.sum(axis=0)))
+
+
+def nic_only(routing: Routing, domain_gpus: int) -> Levels:
+    """One row per expert of another GPU, by NIC, in the own domain too."""
+    (near_out, near_in), (far_out, far_in) = direct(routing, domain_gpus)
+    nothing = np.zeros(routing.n_gpus, np.int64)
+    return Levels((nothing, nothing), (near_out + far_out, near_in + far_in))
+
+
+def by_rail(routing: Routing, domain_gpus: int) -> Levels:
+    """As `direct`, but rows leave a domain at the GPU with the index of their receiver (NCCL's PXN)."""
+    near, far = _per_expert(routing, domain_gpus)
+    source, receiver = np.arange(routing.n_gpus)[:, None], np.arange(routing.n_gpus)[None, :]
+    leaves = np.broadcast_to(source - source % domain_gpus + receiver % domain_gpus, far.shape)
+    hop = np.zeros_like(far)
+    np.add.at(hop, (np.broadcast_to(source, far.shape), leaves), far)
+    out = hop.sum(axis=0)
+    np.fill_diagonal(hop, 0)
+    near = near + hop
+    return Levels((near.sum(axis=1), near.sum(axis=0)), (out, far.sum(axis=0)))
+
+
+LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
+    "two_hop": two_hop,
+    "direct": direct,
+    "nic_only": nic_only,
+    "by_rail": by_rail,
+    "dysharp": dysharp,
+}
+
+
+def expected_domains(n_domains: int, n_experts: int, topk: int) -> float:
+    """Expected distinct domains of a token under uniform routing, its own one included: n (1 - C(E - E/n, k) / C(E, k))."""
+    each = n_experts // n_domains
+    none = 1.0
+    for i in range(topk):
+        none *= (n_experts - each - i) / (n_experts - i)
+    return n_domains * (1.0 - none)
+
+
+def nic_rows(routing: Routing, domain_gpus: int) -> tuple[I64, I64]:
+    """Rows that each GPU's NICs send and receive in Dispatch with one row per remote domain, `[n_gpus]` int64 each."""
+    return two_hop(routing, domain_gpus).nic
+
+
+def _needs(routing: Routing, domain_gpus: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """[source, token, domain, GPU of the domain] whether the GPU needs the token; [source, token, domain] remote domains."""
+    n = routing.n_gpus
+    needs = needed_gpus(routing).reshape(n, routing.tokens_per_gpu, n // domain_gpus, domain_gpus)
+    far: NDArray[np.bool_] = np.asarray(needs.any(axis=3))
+    source = np.arange(n)
+    far[source, :, source // domain_gpus] = False
+    return needs, far
+
+
+def _per_expert(routing: Routing, domain_gpus: int) -> tuple[I64, I64]:
+    """[source, receiver] rows per (token, expert): inside a domain (own GPU excluded), and between domains."""
+    n = routing.n_gpus
+    source = np.repeat(np.arange(n), routing.tokens_per_gpu)
+    sent = np.zeros(n * n, np.int64)
+    for column in routing.slot.T:
+        kept = column >= 0
+        sent += np.bincount(source[kept] * n + column[kept] // routing.placement.slots_per_gpu, minlength=n * n)
+    domain = np.arange(n) // domain_gpus
+    near = domain[:, None] == domain[None, :]
+    table = sent.reshape(n, n)
+    inside = np.where(near, table, 0)
+    np.fill_diagonal(inside, 0)
+    return inside, np.where(near, 0, table)

@@ -1,0 +1,127 @@
+"""Systems over several NVLink domains: counts, bytes by network, tensors, refusals, a slow NIC."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
+from dysharp.compute.transfer import expected_copies
+from dysharp.engine.packet.fabric import FabricConfig, build
+from dysharp.errors import ConfigError
+from dysharp.functional.emulation import Shape, run_emulation
+from dysharp.functional.machine import Machine
+from dysharp.oracle import run_oracle
+from dysharp.program import Program
+from dysharp.program.verify import verify
+from dysharp.specs import Cluster, Model, load_cluster, load_model
+from dysharp.specs.scale_out import ScaleOut
+from dysharp.systems import all_systems, get_system
+from dysharp.testing.mutants import difference
+from dysharp.testing.plain import PlainEngine
+from dysharp.workload import Routing, make_routing
+from dysharp.workload.levels import LEVELS, expected_domains, two_hop
+
+SYSTEMS = sorted(name for name, system in all_systems().items() if system.several_domains)
+MODEL = replace(load_model("S-8"), name="small", n_experts=16, topk=4, hidden=256, expert_hidden=128)
+
+
+def domains(n: int, gpus: int, base: str = "paper-dgx-h100", **scale_out: object) -> Cluster:
+    """`n` domains of `gpus` GPUs."""
+    net = ScaleOut(gpus, 47.0, 8.0, **scale_out)  # type: ignore[arg-type]
+    return replace(load_cluster(base), n_gpus=n * gpus, max_gpus=n * gpus, scale_out=net)
+
+
+def planned(name: str, cluster: Cluster, tokens: int = 8, direction: str = "fwd", model: Model = MODEL, **options: object) -> tuple[Program, Routing]:
+    system = get_system(name)
+    routing = make_routing("uniform", model, cluster.n_gpus, tokens)
+    return system.plan(model, cluster, routing, direction, system.options(**options)), routing
+
+
+@pytest.mark.parametrize(("n", "expected"), [(2, 1.993), (4, 3.614), (8, 5.295)])
+def test_distinct_domains_of_a_token(n, expected):
+    assert expected_domains(n, 256, 8) == pytest.approx(expected, abs=5e-4)
+    assert expected_domains(8 * n, 256, 8) == pytest.approx(expected_copies(8 * n, 256, 8))
+    routing = make_routing("uniform", load_model("deepseek-v3"), 8 * n, 64)
+    remote = two_hop(routing, 8).nic[0].sum() / routing.n_tokens
+    assert remote == pytest.approx(expected * (n - 1) / n, rel=0.02)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_bytes_of_every_network_equal_the_closed_form(name, direction):
+    program, _ = planned(name, domains(4, 2), direction=direction)
+    verify(program)  # declared traffic is the closed form of the routing
+    trace = run_oracle(program)
+    counted = traffic_bytes(program, trace)
+    assert set(program.declared.traffic) == {"up", "down", "nic out", "nic in"}
+    for side, by_operator in program.declared.traffic.items():
+        assert {name: counted[side][name] for name in by_operator} == by_operator, side
+    table = wire_table(program)
+    np.testing.assert_array_equal(table.up.sum(axis=1), trace.up_busy)
+    np.testing.assert_array_equal(table.down.sum(axis=1), trace.down_busy)
+    assert program_bound(program).us <= trace.time_ps / 1e6
+    assert sum(attribute(program, trace).values()) == trace.time_ps
+
+
+def test_what_leaves_by_nic_arrives_by_nic():
+    routing = make_routing("uniform", MODEL, 8, 16)
+    for name, scheme in LEVELS.items():
+        levels = scheme(routing, 2)
+        assert levels.nic[0].sum() == levels.nic[1].sum() or name == "dysharp", name
+        one = scheme(routing, 8)  # one domain: nothing leaves
+        assert one.nic[0].sum() == 0 or name == "nic_only", name
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_engine_equals_oracle(name):
+    program, _ = planned(name, domains(2, 2), tokens=4)
+    assert difference(PlainEngine(), program, run_oracle(program)) is None
+
+
+@pytest.mark.parametrize("block", ["integer", "gated"])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_tensors_over_domains(name, block):
+    machine = Machine(system=name, gpus=8, cluster=domains(4, 2), path="row", order="random", seed=3)
+    assert run_emulation(machine, block, Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds
+
+
+def test_other_systems_are_refused_by_name():
+    with pytest.raises(
+        ConfigError, match=r'comet on cluster "paper-dgx-h100": found 4 NVLink domains of 2 GPUs'
+    ):
+        planned("comet", domains(4, 2))
+
+
+def test_layouts_that_do_not_divide():
+    with pytest.raises(ConfigError, match="found 12, expected at most 8, or a multiple of it"):
+        load_cluster("hw-dgx-h100-x4").with_gpus(12)
+    with pytest.raises(ConfigError, match=r"found 16 GPUs, expected 1 to 8: this cluster is one NVLink domain; a cluster with a \[scale_out\] table"):
+        load_cluster("hw-dgx-h100").with_gpus(16)
+    with pytest.raises(ConfigError, match=r"slow_nics: found GPU 9, expected 0 to 7"):
+        planned("deepep", domains(4, 2, slow_nics=((9, 0.5),)))
+    assert load_cluster("hw-dgx-h100-x4").with_gpus(8).domains == 1
+
+
+def test_one_domain_in_use_is_one_domain():
+    near, _ = planned("deepep", load_cluster("paper-dgx-h100"))
+    far, _ = planned("deepep", load_cluster("paper-dgx-h100-x4").with_gpus(8))
+    assert not far.nets
+    assert run_oracle(near).digest() == run_oracle(far).digest()
+
+
+def test_packet_level_refuses_several_domains():
+    program, _ = planned("deepep", domains(2, 2), tokens=2)
+    with pytest.raises(ConfigError, match='packet level: found network "nic" beside NVLink'):
+        build(program, FabricConfig())
+
+
+def test_slow_nic_slows_its_link_alone_in_the_paper_form():
+    fast, _ = planned("deepep", domains(2, 2), tokens=64)
+    slow, _ = planned("deepep", domains(2, 2, slow_nics=((3, 1 / 3),)), tokens=64)
+    assert slow.nets[0].rates == (47_000, 47_000, 47_000, 15_667)
+    more = program_bound(slow).us - program_bound(fast).us
+    assert program_bound(slow).resource.startswith("gpu[3].nic")
+    assert run_oracle(slow).time_ps - run_oracle(fast).time_ps == pytest.approx(1e6 * more, rel=0.1)
