@@ -42,7 +42,7 @@ def cli(ctx: click.Context) -> None:
     """Compare expert-parallel (EP) communication systems on real models and real routing.
 
     Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
-    DeepEP's systems also on several domains that network cards join (clusters with a [scale_out] table).
+    some systems also on several domains that network cards join (clusters with a [scale_out] table).
 
     Not modelled: attention, whole models, serving.
 
