@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.intervals import union_ps
+from dysharp.analysis.intervals import merged, union_ps
 from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PUSHES
 from dysharp.program.skew import START
@@ -130,21 +130,10 @@ def _unions(n_groups: int, most: int) -> Unions:
 
 
 def _table(n_groups: int, time_ps: int, unions: Unions) -> Table:
-    """The unions of the intervals of each group."""
-    n = int(unions.written[0])
-    return _tabled(n_groups, time_ps, unions.group[:n], unions.times[:n, 0], unions.times[:n, 1])
-
-
-def spans_by(n_nodes: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
-    """The unions of the intervals of each group `key` = rank * len(PHASES) + operator."""
-    return _tabled(n_nodes * len(PHASES), time_ps, key, start, np.maximum(start, end))
-
-
-def _tabled(n_groups: int, time_ps: int, key: NDArray[np.integer], start: I64, end: I64) -> Table:
-    """One merge over all groups: each lies above the times of the one before."""
-    step = time_ps + 2
-    above = key.astype(np.int64) * step
-    start, end = _merged(start + above, end + above)
+    """The unions of the intervals of each group. One merge over all groups: each lies above the times of the one before."""
+    n, step = int(unions.written[0]), time_ps + 2
+    above = unions.group[:n].astype(np.int64) * step
+    start, end = merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
     ptr = np.searchsorted(start, np.arange(n_groups + 1) * step)
     return Table(ptr, start % step, end % step)
 
@@ -155,16 +144,6 @@ def _starts(program: Program, trace: Trace) -> I64:
     delays = np.flatnonzero(np.array([t.name == START for t in program.templates], np.bool_)[program.ops.template])
     start[program.ops.node[delays]] = trace.done[delays]
     return start
-
-
-def _merged(start: I64, end: I64) -> Spans:
-    """The union as intervals that do not touch, in order."""
-    if not len(start):
-        return start, end
-    # Sorted apart: where the i-th start lies above the i-th end before it, all earlier intervals have ended.
-    begin, reach = np.sort(start), np.sort(end)
-    first = np.flatnonzero(np.append(True, begin[1:] > reach[:-1]))
-    return begin[first], reach[np.append(first[1:], len(begin)) - 1]
 
 
 def _joined(parts: list[Spans]) -> Spans:

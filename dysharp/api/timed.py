@@ -43,10 +43,10 @@ class Timed:
         """(group, track, mean, maximum over GPUs) of the us in which the slices of a track run; pools are left out: their lanes overlap."""
         sums: dict[tuple[str, str], list[float]] = {}
         for track, ps in zip(self.timeline.tracks, self.timeline.sums_ps().tolist(), strict=True):
-            if track.group in GROUPS and track.group != POOL_GROUP:
+            if (track.group in GROUPS and track.group != POOL_GROUP) or track.group.endswith((" out", " in")):
                 of_gpu = sums.setdefault((track.group, track.name), [0.0] * self.timeline.n_gpus)
                 of_gpu[track.gpu] += ps_to_us(ps)
-        order = sorted(sums.items(), key=lambda item: GROUPS.index(item[0][0]))
+        order = sorted(sums.items(), key=lambda item: GROUPS.index(item[0][0]) if item[0][0] in GROUPS else len(GROUPS))
         return [(group, name, sum(us) / len(us), max(us)) for (group, name), us in order]
 
     def to_dict(self) -> dict[str, Any]:

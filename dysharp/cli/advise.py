@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags
+from dysharp.cli.report import check_report, command_line, report_flag, write_report
 
 
 @click.command()
@@ -20,9 +21,21 @@ from dysharp.cli.flags import complete_models, complete_systems, json_flag, real
 )
 @click.option("--details", is_flag=True, help="Print all tables after the answer.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
+@report_flag
 @json_flag
+@click.pass_context
 def advise(
-    model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, details: bool, markdown: bool, as_json: bool, **workload: Any
+    ctx: click.Context,
+    /,
+    model: str,
+    systems: str | None,
+    settings: tuple[str, ...],
+    phase: str | None,
+    details: bool,
+    markdown: bool,
+    report: str | None,
+    as_json: bool,
+    **workload: Any,
 ) -> None:
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
@@ -39,9 +52,14 @@ def advise(
 
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
+    check_report(report)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with progress_bar() as progress:
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
+    if report is not None:
+        from dysharp.reports.report import report_of_advice
+
+        write_report(report_of_advice(done, command_line(ctx)), report)
     if as_json:
         print_header(done.header)
         print_json(done.to_dict())

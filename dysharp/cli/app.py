@@ -14,7 +14,9 @@ from dysharp.cli.examples import add_examples
 from dysharp.cli.flags import complete_systems, complete_words, json_flag, workload_flags
 from dysharp.cli.lint import lint
 from dysharp.cli.network import network
+from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
+from dysharp.cli.study import query, study
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
@@ -40,7 +42,7 @@ def cli(ctx: click.Context) -> None:
     """Compare expert-parallel (EP) communication systems on real models and real routing.
 
     Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
-    DeepEP's systems also on several domains that network cards join (clusters with a [scale_out] table).
+    some systems also on several domains that network cards join (clusters with a [scale_out] table).
 
     Not modelled: attention, whole models, serving.
 
@@ -94,11 +96,26 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @click.option(
     "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="System that speed-ups refer to.  [default: deepep, else the first system]"
 )
+@click.option(
+    "--tuned", is_flag=True, help="First search the knobs of every system, such as SMs or chunks: as many settings for each, on few tokens."
+)
 @click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
+@report_flag
 @workload_flags
 @json_flag
+@click.pass_context
 def compare(
-    systems: str | None, baseline: str | None, forms: str | None, plot: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any
+    ctx: click.Context,
+    /,
+    systems: str | None,
+    baseline: str | None,
+    forms: str | None,
+    tuned: bool,
+    plot: str | None,
+    report: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    **workload: Any,
 ) -> None:
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
@@ -109,7 +126,8 @@ def compare(
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
 
-    if plot is not None:  # before minutes of work, not after
+    check_report(report)  # before minutes of work, not after
+    if plot is not None:
         from dysharp.reports.plots import check_format
 
         check_format(plot)
@@ -117,11 +135,15 @@ def compare(
     if line := packet_time(names or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
         click.echo(line, err=True)
     with progress_bar() as progress:
-        done = compare_systems(names, baseline, forms, options=parse_set(settings), progress=progress, **workload)
+        done = compare_systems(names, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:
         from dysharp.reports.plots import plot_compare, save_figure
 
         save_figure(plot_compare(done.rows), plot)
+    if report is not None:
+        from dysharp.reports.report import report_of_comparison
+
+        write_report(report_of_comparison(done, command_line(ctx)), report, workload)
     print_header(done.header)
     print_json(done.to_dict()) if as_json else print_comparison(done)
 
@@ -145,9 +167,12 @@ cli.add_command(calibrate)
 cli.add_command(capture)
 cli.add_command(emulate)
 cli.add_command(network)
+cli.add_command(query)
+cli.add_command(report)
 cli.add_command(reproduce)
 cli.add_command(routing)
 routing.add_command(lint)
+cli.add_command(study)
 cli.add_command(sweep)
 cli.add_command(trace)
 cli.add_command(validate)

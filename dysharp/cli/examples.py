@@ -23,6 +23,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp emulate --inject help",
     ),
     "list": ("dysharp list systems", "dysharp list options", "dysharp list cluster-keys"),
+    "query": (
+        'dysharp query "describe points"',
+        'dysharp query "select system, min(time_us) from points group by system" --csv',
+    ),
+    "report": ("dysharp compare --json > runs.json", "dysharp report runs.json -o runs.html"),
     "reproduce": ("dysharp reproduce fig15 -j 2", "dysharp reproduce --all --report figures.md"),
     "routing": ("dysharp routing deepseek-v2-lite --gpus 8,32", "dysharp routing lognormal:0.65 --model deepseek-v3"),
     "routing describe": ("dysharp routing describe my_trace.npz --gpus 8,16",),
@@ -37,6 +42,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp run deepep --cluster hw-dgx-h100 --model deepseek-v3 --tokens 4096 --set n_sm=24",
         "dysharp run dysharp --gpus 8 --tokens 64 --fidelity packet",
     ),
+    "study": ("dysharp sweep --example > my.toml", "dysharp study my.toml --folder mine -j 2"),
     "sweep": ("dysharp sweep --example > my.toml", "dysharp sweep my.toml -j 2 --csv my.csv"),
     "trace": (
         "dysharp trace dysharp --gpus 8 --tokens 256 -o run.perfetto-trace",

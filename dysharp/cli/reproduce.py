@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.cli.flags import complete_files, json_flag
+from dysharp.cli.report import check_report, command_line, report_flag, write_report
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -203,11 +204,13 @@ def _tornado(model: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[
 @store_flag
 @click.option("--csv", "csv_file", metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
 @click.option("--out", metavar="FILE.jsonl", help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
+@report_flag
 @json_flag
 @click.pass_context
 def sweep(
-    ctx: click.Context, file: str | None, example: bool, jobs: int, store: str | None, csv_file: str | None, out: str | None, as_json: bool
-) -> None:
+    ctx: click.Context, file: str | None, example: bool, jobs: int, store: str | None, csv_file: str | None, out: str | None,
+    report: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Simulate every combination of systems, models, clusters, options and more, as FILE.toml lists them.
 
     `dysharp sweep --example > my.toml` writes a file to begin with. Exit code 1 when a point failed. Finished points are kept: an
@@ -228,6 +231,7 @@ def sweep(
         raise click.UsageError("Missing argument 'FILE.toml'; `dysharp sweep --example` prints one")
     if not file.endswith(".toml"):
         raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table; `dysharp sweep --example` prints one")
+    check_report(report)
     if out is not None:
         check_destination(out)
     figure, where = load_figure(file), _store(store)
@@ -237,6 +241,10 @@ def sweep(
         write_text(out, "".join(json.dumps({"point": point_dict(p), "row": row}) + "\n" for p, row in rows.items()))
     if csv_file is not None:
         write_text(csv_file, sweep_csv(rows))
+    if report is not None and rows:
+        from dysharp.reports.report import report_of_rows
+
+        write_report(report_of_rows(list(rows.values()), command_line(ctx)), report)
     if as_json:
         print_json({"n_points": len(points), "n_done": len(rows), "n_failed": len(failed), "store": str(where.folder)})
     else:
@@ -253,7 +261,8 @@ def example_sweep() -> str:
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> None:
-    from dysharp.cli.output import console, plain_table
+    from dysharp.cli.output import console
+    from dysharp.table import plain_table
 
     if title:
         console(PAGE_WIDTH).print(title, style="italic", markup=False)

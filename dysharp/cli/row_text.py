@@ -8,7 +8,8 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.api.formats import resource_words
 from dysharp.api.prediction import eager_is_known
-from dysharp.cli.output import console, fact_table
+from dysharp.cli.output import console
+from dysharp.table import fact_table
 
 _CAUSES = {
     "link_up_us": "up links",
@@ -19,6 +20,9 @@ _CAUSES = {
     "host_us": "software",
     "surroundings_us": "surroundings",
     "start_us": "late start",
+    "nic_out_us": "NICs out",
+    "nic_in_us": "NICs in",
+    "nic_latency_us": "latencies between domains",
 }
 _STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
 

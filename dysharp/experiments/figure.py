@@ -297,7 +297,7 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     sets = {f"{where}: points[{i}]": axes for i, axes in enumerate(several)} if isinstance(several, list) else {f"{where}: points": several}
     points: tuple[Point, ...] = ()
     for place, axes in sets.items():
-        points += _points(axes, place)
+        points += product_points(axes, place)
         if len(points) > MAX_POINTS:
             raise ConfigError(f"{where}: found more than {MAX_POINTS} points, expected at most {MAX_POINTS}")
     for i, check in enumerate(checks):
@@ -385,7 +385,7 @@ EXPECTED = {
 """Keys of [points] -> what they may hold, in errors."""
 
 
-def _points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
+def product_points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     known(table, set(_Axes.__slots__), where)
     axes = typed(_Axes, table, where, EXPECTED)
     _check_product(axes, where)

@@ -75,7 +75,7 @@ class Store:
 
     def path(self, point: Point) -> Path:
         """The path of a point's file, which may not exist."""
-        text = json.dumps(_key(point), sort_keys=True)
+        text = json.dumps(point_key(point), sort_keys=True)
         return self.folder / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.json"
 
     def get(self, point: Point) -> dict[str, Any] | None:
@@ -84,7 +84,7 @@ class Store:
         None: no file, a file that cannot be read or is damaged, or the record of another point.
         """
         record = _record(self.path(point))
-        if record is None or any(record.get(name) != value for name, value in _key(point).items()):
+        if record is None or any(record.get(name) != value for name, value in point_key(point).items()):
             return None
         row: dict[str, Any] = record["row"]
         return row
@@ -93,7 +93,7 @@ class Store:
         """Write a Row, so that a reader never sees half a file. Raises ConfigError for a folder that cannot be written to."""
         self.open()
         plain = json.loads(json.dumps(row))  # as it is read back
-        write_text(self.path(point), json.dumps(_key(point) | {"check": _check(plain), "row": plain}))
+        write_text(self.path(point), json.dumps(point_key(point) | {"check": _check(plain), "row": plain}))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """All undamaged records of all versions of the code, in the order of file names."""
@@ -103,7 +103,7 @@ class Store:
                 yield record
 
 
-def _key(point: Point) -> dict[str, Any]:
+def point_key(point: Point) -> dict[str, Any]:
     """What a Row depends on, as in a record."""
     plain = json.loads(json.dumps(point_dict(point)))  # as it is read back: lists in place of tuples
     return {"point": plain, "code": code_digest(), "files": inputs_digest(point)}

@@ -84,6 +84,7 @@ class _RowMachine:
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
         self._answers: dict[int, list[tuple[int, Array, Expression]]] = {}
         self._partial: dict[int, tuple[Array, Expression]] = {}
+        self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
         self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
         self._prepare_output()
         self.progress = Progress(program, self)
@@ -232,7 +233,10 @@ class _RowMachine:
     def _respond(self, member: int) -> None:
         op = self.owner[member]
         rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
-        value, expression = self._hub_sum(self.member_node[member], rows)
+        if self.p.templates[self.template[op]].src == "relay.partial":
+            value, expression = self._domain_sums[self.member_node[member], self.key[op]]
+        else:
+            value, expression = self._hub_sum(self.member_node[member], rows)
         if self.gate_grad is not None:
             self._return_gate_grads(self.key[op], rows)
         self._answers[op].append((self.member_node[member], value, expression))
@@ -322,6 +326,11 @@ class _RowMachine:
             width, n = self.t.experts.hidden, self.t.number
             switch = n.store(add_in_order([value for value, _ in far], width, n))
             parts.insert(0, (switch, ("switch", tuple(e for _, e in far))))
+        if self.p.templates[self.template[op]].dst == "relay.partial":
+            n = self.t.number
+            total = n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n))
+            self._domain_sums[self.node[op], self.key[op]] = total, ("relay", tuple(e for _, e in parts))
+            return
         self._write(self.key[op], parts)
 
     def _write(self, token: int, parts: list[tuple[Array, Expression]]) -> None:

@@ -100,10 +100,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     layer = _layer(model, cluster, routing, direction, options)
-    if cluster.domains == 1:
-        return one_copy_per_gpu(layer)
-    two_hop_layer(layer)
-    return layer.build("two_hop")
+    return one_copy_per_gpu(layer) if cluster.domains == 1 else two_hop_layer(layer)
 
 
 class _Channels(SoftwareSteps):

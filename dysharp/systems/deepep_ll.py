@@ -55,20 +55,12 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
         model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, nic_only=options.peers == "nic"
     )
 
-
-def _scheme(layer: LayerBuilder) -> str:
-    """Name of the closed form of the traffic."""
-    if layer.cluster.domains == 1:
-        return "one_copy_per_expert"
-    return "nic_only" if layer.nic_only else "direct"
-
-
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _LowLatency(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build(_scheme(layer))
+    return layer.build("one_copy_per_expert")
 
 
 @system(
@@ -94,8 +86,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
-    layer = _layer(model, cluster, routing, direction, options)
-    return one_copy_per_expert(layer, scheme=_scheme(layer))
+    return one_copy_per_expert(_layer(model, cluster, routing, direction, options))
 
 
 class _LowLatency(SoftwareSteps):

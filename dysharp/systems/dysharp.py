@@ -9,6 +9,7 @@ from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import fused, in_pairs, one_after_another
 from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
+from dysharp.systems.building.in_switch import in_switch_layer
 from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
 from dysharp.systems.registry import Change, system
 from dysharp.workload import Routing
@@ -57,6 +58,15 @@ def start(
     return layer, combine_window
 
 
+def over_domains(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """DySHARP in every domain, and multicast and sums in a hypothetical scale-out switch (building/in_switch.py)."""
+    words = {"dispatch": options.dispatch, "weights": options.weights}
+    layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=True, **words)
+    windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
+    counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
+    return in_switch_layer(layer, DYMULTIMEM, *windows, layer.target_fetch(counts))
+
+
 def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
     """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
     layer, window = start(model, cluster, routing, direction, options, framing, one_kernel=True)
@@ -75,10 +85,14 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     row_formats=ROWS,
     colour="#009E73",
     change=Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
+    several_domains=True,
+    between_domains="a hypothetical scale-out switch that multicasts and sums",
     drops="AL TLB misses, TS/OR overflow, polling",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full DySHARP."""
+    if cluster.domains > 1:
+        return over_domains(model, cluster, routing, direction, options)
     return all_at_once(model, cluster, routing, direction, options, DYMULTIMEM)
 
 

@@ -19,6 +19,7 @@ from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.two_hop import two_hop_layer
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
 
@@ -66,6 +67,9 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
+    if cluster.domains > 1:
+        found = f'found {cluster.domains} domains of "{cluster.name}"'
+        raise ConfigError(f"hybrid-ep: {found} in the real form, expected one (form=paper: no constants of its kernels between domains)")
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _Chunks(layer, options)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -87,12 +91,14 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         ("hopper", "blackwell"),
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
     ),
+    several_domains=True,
     drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
     "reads (the same bytes the same way)",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
+    layer = _layer(model, cluster, routing, direction, options)
+    return one_copy_per_gpu(layer) if cluster.domains == 1 else two_hop_layer(layer)
 
 
 class _Chunks(SoftwareSteps):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
@@ -20,10 +21,12 @@ from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
+from dysharp.units import PS_PER_US
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+NET_STEP_US = 14.0  # network step of protocol Simple in a ring: NCCL src/graph/tuning.cc
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 
@@ -39,7 +42,8 @@ class Options:
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
     The real form adds permutations, the exchange of counts, and NCCL's start and pace. NCCL's pace is a rate: its rings
-    and channels are not modelled.
+    and channels are not modelled. Between NVLink domains a row goes straight to the NIC of its GPU: the NVLink hop to the rail
+    (PXN), which NCCL takes to send fewer messages, is not charged.
     """
 
     form: str = "auto"
@@ -66,11 +70,14 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     fused=False,
     colour="#004D40",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    several_domains=True,
     drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    if options.mediation and cluster.domains > 1:
+        raise ConfigError(f"megatron-a2a.mediation: found {cluster.domains} NVLink domains, expected one")
     if not options.mediation:
         return one_copy_per_expert(layer, *_stream_orders(layer))
     there, back = _stream_orders(layer)
@@ -145,7 +152,8 @@ class _AllToAll(SoftwareSteps):
         """Add NCCL's all-to-all after `after` of all GPUs: start, own chunk, last chunks, rows paced as stores."""
         layer, costs = self.layer, self.costs
         rows = zip(self._rows(puts.node).tolist(), self._rows(puts.node[puts.node == puts.to]).tolist(), strict=True)
-        start = self.delay(f"{name}.nccl", [costs.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
+        step = round(NET_STEP_US * PS_PER_US) if layer.cluster.domains > 1 else 0
+        start = self.delay(f"{name}.nccl", [step + costs.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
         layer.wait_all(start, after)
         paced = self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
         layer.wait_each(paced.op, start[paced.node])

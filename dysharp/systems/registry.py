@@ -134,6 +134,8 @@ class System:
     with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
     several_domains: bool = False
     """Whether the system runs on several NVLink domains. Others are refused there."""
+    between_domains: str = ""
+    """Hardware between domains that the system needs and nobody sells; "" = none. Printed with every result over domains."""
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
@@ -202,6 +204,7 @@ def system(
     ships: Ships | None = None,
     serves: Serves | None = None,
     several_domains: bool = False,
+    between_domains: str = "",
     peels: str = "",
 ) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
@@ -246,6 +249,7 @@ def system(
             ships=ships,
             serves=serves,
             several_domains=several_domains,
+            between_domains=between_domains,
             peels=peels,
         )
         return plan

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
-from dysharp.program.tables import Kind
+from dysharp.program.tables import Kind, Program
+from dysharp.timeline.groups import link_groups
 from dysharp.timeline.links import Trains
 from dysharp.timeline.record import Recording
 
@@ -33,23 +34,24 @@ def counters(run: Recording, up: Trains, down: Trains) -> tuple[Counter, ...]:
     if run.trace.time_ps == 0:
         return ()
     edges = np.linspace(0, run.trace.time_ps, BINS + 1).astype(np.int64)
-    found = [*_link_use(up, "up link", edges, run.program.n_nodes), *_link_use(down, "down link", edges, run.program.n_nodes)]
+    found = [*_link_use(up, 0, edges, run.program), *_link_use(down, 1, edges, run.program)]
     found += [*_tokens(run, edges), *_reductions(run, edges), *_pools(run, edges), *_hubs(run)]
     return tuple(sorted(found, key=lambda c: c.gpu))
 
 
-def _link_use(trains: Trains, name: str, edges: I64, n_nodes: int) -> list[Counter]:
+def _link_use(trains: Trains, side: int, edges: I64, p: Program) -> list[Counter]:
     """Percent of each bin in which the link sends."""
-    ptr, out = np.searchsorted(trains.node, np.arange(n_nodes + 1)), []
-    for gpu in range(n_nodes):
-        here = slice(int(ptr[gpu]), int(ptr[gpu + 1]))
+    ptr, out, groups = np.searchsorted(trains.port, np.arange(p.n_ports + 1)), [], link_groups(p)
+    for port in range(p.n_ports):
+        here = slice(int(ptr[port]), int(ptr[port + 1]))
         start, end = trains.start[here], trains.end[here]
         if not len(start):
             continue
         busy = np.concatenate([[0], np.cumsum(end - start)])
         corners, heights = np.stack([start, end], axis=1).ravel(), np.stack([busy[:-1], busy[1:]], axis=1).ravel()
         use = np.diff(np.interp(edges, corners, heights)) * 100 / np.maximum(1, np.diff(edges))
-        out.append(Counter(gpu, f"{name} use", "%", edges[:-1], np.round(use).astype(np.int64)))
+        net, gpu = divmod(port, p.n_nodes)
+        out.append(Counter(gpu, f"{groups[net][side]} use", "%", edges[:-1], np.round(use).astype(np.int64)))
     return out
 
 

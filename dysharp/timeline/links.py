@@ -26,12 +26,13 @@ KINDS = ("data", "requests", "responses", "results", "acknowledgements")
 
 @dataclass(frozen=True, slots=True)
 class Trains:
-    """Intervals on the links of one direction, sorted by node and time. Columns `[n]` int64.
+    """Intervals on the links of one direction, sorted by port and time. Columns `[n]` int64.
 
-    `kind`: index into `KINDS`. `op`, `member`: what is sent, -1 = acknowledgements (`member` -1: an op's train to all, or a result).
+    `port`: network * nodes + node. `kind`: index into `KINDS`. `op`, `member`: what is sent, -1 = acknowledgements (`member` -1: an op's
+    train to all, or a result).
     """
 
-    node: I64
+    port: I64
     start: I64
     end: I64
     kind: I64
@@ -55,14 +56,14 @@ def _up(run: Recording) -> Trains:
     answers = np.flatnonzero(remote & pull[owner])
     op = np.concatenate([ops, owner[answers]])
     member = np.concatenate([np.full(len(ops), -1), answers])
-    node = np.concatenate([p.ops.node[ops], p.members.node[answers]]).astype(np.int64)
+    port = np.concatenate([p.ops.node[ops], p.members.node[answers]]) + p.op_net()[op].astype(np.int64) * p.n_nodes
     at = np.concatenate([t.start[ops], t.member[answers]])
     kind = np.where(member >= 0, RESPONSE, np.where(pull[op], REQUEST, DATA))
     wires = p.wires
     n_bytes = np.where(member >= 0, wires.response[p.ops.wire[op]], wires.up[p.ops.wire[op]])
-    mine, logged = np.lexsort((at, node)), _by_node(run.up)
+    mine, logged = np.lexsort((at, port)), _by_port(run.up)
     log = _ordered(run.up, logged)
-    if not np.array_equal(at[mine], log.at) or not np.array_equal(node[mine], log.where):
+    if not np.array_equal(at[mine], log.at) or not np.array_equal(port[mine], log.where):
         raise SimulationError(f"log of up links: found {len(log.at)} trains, expected the {len(at)} of the Trace")
     return _placed(run, log, t.up_busy, kind[mine], op[mine], member[mine], n_bytes[mine])
 
@@ -70,7 +71,7 @@ def _up(run: Recording) -> Trains:
 def _down(run: Recording) -> Trains:
     """Copies, requests and results, which the log names."""
     p, wires = run.program, run.program.wires
-    log = _ordered(run.down, _by_node(run.down))
+    log = _ordered(run.down, _by_port(run.down))
     result = log.what < 0
     member = np.where(result, -1, log.what)
     op = np.where(result, -2 - log.what, _owner(p)[member])
@@ -86,8 +87,8 @@ def _owner(p: Program) -> I64:
     return np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
 
 
-def _by_node(log: Log) -> NDArray[np.intp]:
-    """The order by node and time of a log, which is in the order of time."""
+def _by_port(log: Log) -> NDArray[np.intp]:
+    """The order by port and time of a log, which is in the order of time."""
     return np.argsort(log.where.astype(np.int16), kind="stable")
 
 
@@ -96,14 +97,14 @@ def _ordered(log: Log, order: I64) -> Log:
 
 
 def _placed(run: Recording, log: Log, busy: I64, kind: I64, op: I64, member: I64, n_bytes: I64) -> Trains:
-    """Trains with their acknowledgements in front, as intervals of exact total length. `busy`: `[n_nodes]` wire bytes."""
+    """Trains with their acknowledgements in front, as intervals of exact total length. `busy`: `[n_ports]` wire bytes."""
     parts = []
-    ptr = np.searchsorted(log.where, np.arange(run.program.n_nodes + 1))
-    for node in range(run.program.n_nodes):
-        here = slice(int(ptr[node]), int(ptr[node + 1]))
-        start, end, sizes = _cut(log.at[here], log.until[here], log.count[here], n_bytes[here], int(busy[node]), run)
+    ptr, rates = np.searchsorted(log.where, np.arange(run.program.n_ports + 1)), run.program.port_rate
+    for port in range(run.program.n_ports):
+        here = slice(int(ptr[port]), int(ptr[port + 1]))
+        start, end, sizes = _cut(log.at[here], log.until[here], log.count[here], n_bytes[here], int(busy[port]), int(rates[port]), run.trace.time_ps)
         train = slice(1, None, 2)
-        columns = [np.full(len(sizes), value) for value in (node, ACKS, -1, -1)]
+        columns = [np.full(len(sizes), value) for value in (port, ACKS, -1, -1)]
         for column, values in zip(columns[1:], (kind, op, member), strict=True):
             column[train] = np.append(values[here], column[-1])
         rows = np.stack([columns[0], start, end, *columns[1:], sizes])
@@ -111,14 +112,13 @@ def _placed(run: Recording, log: Log, busy: I64, kind: I64, op: I64, member: I64
     return Trains(*np.concatenate(parts, axis=1))
 
 
-def _cut(at: I64, until: I64, count: I64, wire: I64, busy: int, run: Recording) -> tuple[I64, I64, I64]:
+def _cut(at: I64, until: I64, count: I64, wire: I64, busy: int, rate: int, time_ps: int) -> tuple[I64, I64, I64]:
     """(start, end, bytes) of one link, `[2 * n + 2]`: before each train its acknowledgements, at last those that no train follows."""
-    rate = run.program.hardware.rate
     acks = count - wire
     gap = at - np.concatenate([[0], until[:-1]])
     served = acks - np.minimum(acks, np.maximum(gap, 0) * rate // PS_PER_US)
     left = busy - int(count.sum())
-    last = max(int(until[-1]) if len(until) else 0, run.trace.time_ps) + -(-left * PS_PER_US // rate)
+    last = max(int(until[-1]) if len(until) else 0, time_ps) + -(-left * PS_PER_US // rate)
     sizes = np.concatenate([np.stack([acks, wire], axis=1).ravel(), [left, 0]])
     latest = np.concatenate([np.stack([at - (-served * PS_PER_US // rate), until], axis=1).ravel(), [last, last]])
     reach = np.cumsum(sizes) * PS_PER_US // rate

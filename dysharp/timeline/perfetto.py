@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dysharp.files import write_file
 from dysharp.timeline.counters import Counter
 from dysharp.timeline.flows import Flow
-from dysharp.timeline.groups import DOWN_GROUP, GROUPS, UP_GROUP
+from dysharp.timeline.groups import GROUPS
 from dysharp.timeline.tracks import Timeline
 
 U8 = NDArray[np.uint8]
@@ -138,7 +138,7 @@ def _with_flows(timeline: Timeline, i: int, ids: list[int]) -> bytes:
             event.name_iid = int(s.name[i]) + 1
             event.flow_ids.extend(ids)
             for name, value in (("token", int(s.token[i])), ("bytes", int(s.n_bytes[i]))):
-                if value >= 0 and not (name == "bytes" and timeline.tracks[int(s.track[i])].group not in (UP_GROUP, DOWN_GROUP)):
+                if value >= 0 and (name == "token" or int(s.token[i]) >= 0):  # tiles have rows in place of bytes
                     event.debug_annotations.add(name=name, uint_value=value)
     return bytes(trace.SerializeToString())
 

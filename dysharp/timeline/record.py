@@ -35,7 +35,7 @@ class Log:
     | `until` | ps, the server is free again | 0 |
     | `what` | down: member that is sent, or -2 - op for a result | cached rows |
     | `count` | wire bytes of the train and of acknowledgements before it | rows read from memory so far |
-    | `where` | node | table * nodes + node |
+    | `where` | port: network * nodes + node | table * nodes + node |
     """
 
     at: I64

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.analysis.intervals import merged
 from dysharp.analysis.phases import PHASES
-from dysharp.analysis.waiting import spans_by
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows
-from dysharp.timeline.groups import DOWN_GROUP, POOL_GROUP, UP_GROUP
+from dysharp.timeline.groups import POOL_GROUP, link_groups
 from dysharp.timeline.links import ACKS, KINDS, RESPONSE, RESULT, UP, Trains, link_trains
 from dysharp.timeline.record import Recording
 from dysharp.workload import Routing
@@ -161,10 +161,13 @@ def _operators(draft: _Draft, run: Recording) -> None:
     operator = np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates])
     ops = np.flatnonzero((p.kinds() != Kind.JOIN) & (t.issue >= 0))
     key = p.ops.node[ops] * len(PHASES) + operator[p.ops.template[ops]]
-    table = spans_by(p.n_nodes, t.time_ps, key, t.issue[ops], t.done[ops])
+    order = np.argsort(key, kind="stable")
+    ptr = np.searchsorted(key[order], np.arange(p.n_nodes * len(PHASES) + 1))
     for gpu in range(p.n_nodes):
         for k, name in enumerate(PHASES):
-            start, end = table.at(gpu, k)
+            group = gpu * len(PHASES) + k
+            mine = ops[order[ptr[group] : ptr[group + 1]]]
+            start, end = merged(t.issue[mine], t.done[mine])
             if len(start):
                 n, text = len(start), draft.name(name)
                 none = np.zeros(n, np.int64)
@@ -233,8 +236,10 @@ def _links(draft: _Draft, p: Program, trains: Trains, side: int) -> int:
     of_template = np.array([PHASES.index(t.operator if t.operator in PHASES else "other") for t in p.templates] or [0])
     kind = np.where(trains.kind == ACKS, ACKS, of_template[p.ops.template[trains.op]] * len(KINDS) + trains.kind) if p.n_ops else trains.kind
     n_kinds = len(PHASES) * len(KINDS)
-    found, inverse = np.unique(trains.node * n_kinds + kind, return_inverse=True)
-    tracks = [draft.track(code // n_kinds, (UP_GROUP, DOWN_GROUP)[side], _train_kind(code % n_kinds)) for code in found.tolist()]
+    found, inverse = np.unique(trains.port * n_kinds + kind, return_inverse=True)
+    groups = [names[side] for names in link_groups(p)]
+    places = ((*divmod(code // n_kinds, p.n_nodes), code % n_kinds) for code in found.tolist())
+    tracks = [draft.track(node, groups[net], _train_kind(code)) for net, node, code in places]
     token = np.where(trains.op >= 0, p.ops.key[trains.op], -1)
     return draft.add(np.array(tracks, np.int64)[inverse], trains.start, trains.end, _train_names(draft, p, trains, side), token, trains.n_bytes)
 

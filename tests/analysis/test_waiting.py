@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.analysis.waiting import PARTS, _merged, waiting_ps
+from dysharp.analysis.intervals import merged
+from dysharp.analysis.waiting import PARTS, waiting_ps
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Discipline, Hardware, Head, Kind, ProgramBuilder, Tail, Template, To
@@ -95,7 +96,7 @@ def test_a_union_covers_what_its_intervals_cover(seed: int) -> None:
     start = draw.integers(0, 60, int(draw.integers(1, 30)))
     end = start + draw.integers(0, 6, len(start))
     covered = {ps for low, high in zip(start, end, strict=True) for ps in range(low, high)}
-    low, high = _merged(start, end)
+    low, high = merged(start, end)
     assert {ps for a, b in zip(low, high, strict=True) for ps in range(a, b)} == covered
     assert (low[1:] > high[:-1]).all()
     assert (high >= low).all()

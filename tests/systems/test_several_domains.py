@@ -125,3 +125,34 @@ def test_slow_nic_slows_its_link_alone_in_the_paper_form():
     more = program_bound(slow).us - program_bound(fast).us
     assert program_bound(slow).resource.startswith("gpu[3].nic")
     assert run_oracle(slow).time_ps - run_oracle(fast).time_ps == pytest.approx(1e6 * more, rel=0.1)
+
+
+@pytest.mark.parametrize(("n", "nic", "nvlink"), [(2, 1.0, 1.48), (4, 1.46, 1.28), (8, 1.64, 1.12)])
+def test_ceilings_of_multicast_and_sums_between_domains(n, nic, nvlink):
+    """Gains over unicast, Dispatch and Combine one after the other: bytes of the busier direction of each link."""
+    routing = make_routing("uniform", load_model("deepseek-v3"), 8 * n, 256)
+    before, after = LEVELS["two_hop"](routing, 8), LEVELS["dysharp"](routing, 8)
+
+    def both(rows: tuple[np.ndarray, np.ndarray]) -> int:
+        return int(rows[0].sum() + rows[1].sum())  # Dispatch out, and Combine out, which mirrors Dispatch in
+
+    assert both(before.nic) / both(after.nic) == pytest.approx(nic, abs=0 if n == 2 else 0.01)
+    # A domain whose only GPU for a token is the one that forwards needs no NVLink, which the published form does not count.
+    assert nvlink - 0.01 <= both(before.nvlink) / both(after.nvlink) <= 1.05 * nvlink
+
+
+@pytest.mark.parametrize(("n", "expected"), [(4, 3.62), (8, 3.98)])
+def test_groups_limit_the_domains_of_a_token(n, expected):
+    model = replace(load_model("deepseek-v3"), n_group=n, topk_group=min(n, 4))
+    routing = make_routing("uniform:group-limited", model, 8 * n, 256)
+    remote = two_hop(routing, 8).nic[0].sum() / routing.n_tokens
+    assert remote * n / (n - 1) == pytest.approx(expected, rel=0.02)
+
+
+def test_hypothetical_hardware_is_printed():
+    from dysharp.api.header import settings_of
+
+    assert get_system("dysharp").between_domains == "a hypothetical scale-out switch that multicasts and sums"
+    request = type("Request", (), {"cluster": domains(2, 2)})()
+    assert settings_of("dysharp", "paper", {}, request) == (f"warning: dysharp assumes {get_system('dysharp').between_domains}",)
+    assert settings_of("deepep", "paper", {}, request) == ()

@@ -665,21 +665,27 @@ class LayerBuilder:
 
         Returns `[gpus]` region tiles: tile `[gpu]` is ready when the GPU has the data of all GPUs.
         """
-        template = self.b.template(Template(name, Kind.MULTICAST, "other", "control", OTHER, framing=self.b.framing(CONTROL)))
-        g = self.n_gpus
+        template = Template(name, Kind.MULTICAST, "other", "control", OTHER, framing=self.b.framing(CONTROL))
+        g, size = self.n_gpus, self.cluster.domain_gpus
         _, first_row, first_tile = self.b.regions(np.arange(g), np.full(g, g), n_bytes, g, alloc=Alloc.PREFIX, name=name)
         # Row i of every GPU's region is written by GPU i.
         rows = (first_row + np.arange(g)[None, :] * g + np.arange(g)[:, None]).ravel()
-        first = self.b.ops(
-            template,
-            np.arange(g),
-            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, name),
-            bytes=n_bytes,
-            to=To(np.full(g, g), np.tile(np.arange(g), g), np.ones(g * g, np.int32), rows),
-            targets=1,
-        )
-        if after is not None:
-            self.wait_each(ids(first, g), after)
+        to, near = np.tile(np.arange(g), g), (np.arange(g)[:, None] // size == np.arange(g)[None, :] // size).ravel()
+        ways = [(template, near)]
+        if size < g:
+            ways.append((replace(template, name=f"{name}.nic", framing=self.b.framing(RDMA), net=NIC_NET), ~near))
+        for way, mine in ways:
+            count = np.full(g, int(mine.sum()) // g)
+            first = self.b.ops(
+                self.b.template(way),
+                np.arange(g),
+                issuer=self.per_gpu(Discipline.PROGRAM_ORDER, name),
+                bytes=n_bytes,
+                to=To(count, to[mine], np.ones(int(mine.sum()), np.int32), rows[mine]),
+                targets=1,
+            )
+            if after is not None:
+                self.wait_each(ids(first, g), after)
         return ids(first_tile, g)
 
     # ---- build -------------------------------------------------------------------------------------------------------
@@ -699,8 +705,9 @@ class LayerBuilder:
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
 
     def _build_levels(self, scheme: Scheme) -> Program:
-        """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`."""
-        rows = LEVELS[str(scheme)](self.routing, self.cluster.domain_gpus)
+        """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`, or one_copy_per_expert."""
+        direct = "nic_only" if self.nic_only else "direct"
+        rows = LEVELS[direct if scheme == "one_copy_per_expert" else str(scheme)](self.routing, self.cluster.domain_gpus)
         sums: dict[str, dict[str, int]] = {}
         for (out, into), (sent, received) in zip((("up", "down"), (f"{NIC} out", f"{NIC} in")), rows, strict=True):
             sent_rows, received_rows = int(sent.sum()), int(received.sum())

@@ -26,15 +26,13 @@ def one_copy_per_gpu(layer: LayerBuilder) -> Program:
     return layer.build("one_copy_per_gpu")
 
 
-def one_copy_per_expert(
-    layer: LayerBuilder, there: I64 | None = None, back: I64 | None = None, *, scheme: str = "one_copy_per_expert"
-) -> Program:
+def one_copy_per_expert(layer: LayerBuilder, there: I64 | None = None, back: I64 | None = None) -> Program:
     """Dispatch, one GEMM after the other, Combine. Every (token, expert) travels as a separate row in both operators.
 
     `there`, `back`: the useful rows in the order in which Dispatch and Combine send them (default: as in
-    `dispatch_rows` and `combine_rows`). `scheme`: closed form of the traffic.
+    `dispatch_rows` and `combine_rows`).
     """
     layer.dispatch_rows(order=there)
     finished = one_after_another(layer)
     layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
-    return layer.build(scheme)
+    return layer.build("one_copy_per_expert")

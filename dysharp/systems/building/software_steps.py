@@ -88,12 +88,13 @@ class SoftwareSteps:
         pools: list[int] | None = None,
         own: bool = False,
     ) -> SomeSends:
-        """Add a DELAY of `cost_ps` before each op of `sends` that leaves its GPU, one DELAY at a time per GPU.
+        """Add a DELAY of `cost_ps` before each op of `sends` that leaves its GPU by NVLink, one DELAY at a time per GPU.
 
         `pools`: stores with the same pools are paced together. `own`: copies that stay on the GPU are paced, too.
         Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
-        layer, far = self.layer, np.flatnonzero((sends.node != sends.to) | own)
+        layer = self.layer
+        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.is_far(sends.node, sends.to))
         template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
         issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
         heads = sends.op.copy()

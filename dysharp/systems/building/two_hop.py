@@ -15,9 +15,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program import Alloc, Discipline, Kind, Program, Template, To
 from dysharp.program.constants import NIC_NET, REQUESTS
 from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 
 I32 = NDArray[np.int32]
@@ -189,10 +190,8 @@ class TwoHop:
         return op, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
 
 
-def two_hop_layer(layer: LayerBuilder) -> TwoHop:
+def two_hop_layer(layer: LayerBuilder) -> Program:
     """Dispatch, one GEMM after the other and Combine without software costs: rows are forwarded as they arrive."""
-    from dysharp.systems.building.experts import one_after_another
-
     hop = TwoHop(layer)
     units = np.arange(len(hop.token))
     order = _in_turn(hop, hop.source, np.flatnonzero(hop.far))
@@ -207,7 +206,7 @@ def two_hop_layer(layer: LayerBuilder) -> TwoHop:
     layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
     returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
     layer.wait_tiles(returns, tiles)
-    return hop
+    return layer.build("two_hop")
 
 
 def _in_turn(hop: TwoHop, node: I32, units: I64) -> I64:

@@ -1,0 +1,118 @@
+"""Kernels over several NVLink domains beside published measurements.
+
+    python bench/nodes.py deepep      DeepEP normal, EP16 and EP32 on DGX H100 (transmit): EP32 with 24 SMs and up to 1024
+                                      tokens fixed the two fixed times; all else is held out
+    python bench/nodes.py readme      DeepEP's README, EP16 to EP64 on H800
+    python bench/nodes.py ll          DeepEP low latency, RDMA with NVLink and RDMA alone
+    python bench/nodes.py slow        one NIC at a third of its rate, EP32
+
+More tokens than `FAR` lie on the line through two runs. Each line: measured, simulated, difference.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import cache
+from statistics import median
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.ep_kernels import _done
+from dysharp.measured.measurements import read_measurements
+from dysharp.specs import Cluster, load_cluster, load_model
+from dysharp.specs.scale_out import ScaleOut
+from dysharp.systems import get_system
+from dysharp.units import PS_PER_US
+from dysharp.workload import make_routing
+from dysharp.workload.levels import expected_domains
+
+NEAR, FAR = 256, 768
+NIC_GBPS, LATENCY_US = 47.0, 8.0
+MODEL = replace(load_model("deepseek-v3"), gemm_dtype="bf16", dispatch_format="rows", n_group=8, topk_group=4)
+README = {16: (43, 43), 32: (58, 57), 64: (51, 50)}
+"""GPUs -> printed GB/s of Dispatch and Combine, own domain included: DeepEP docs/legacy.md, 4096 tokens, 24 SMs."""
+LL = {
+    "nvlink": {16: (118, 195), 32: (155, 273), 64: (173, 314)},
+    "nic": {8: (163, 318), 16: (173, 329), 32: (182, 350), 64: (186, 353)},
+}
+"""Peers -> GPUs -> us of Dispatch and Combine: DeepEP docs/legacy.md (June 2025) and README of February 2025."""
+
+
+def machine(base: str, gpus: int, domain: int = 8, **scale_out: object) -> Cluster:
+    """`gpus` GPUs of `base` in domains of `domain`."""
+    net = ScaleOut(domain, NIC_GBPS, LATENCY_US, **scale_out)  # type: ignore[arg-type]
+    return replace(load_cluster(base), n_gpus=gpus, max_gpus=gpus, scale_out=net)
+
+
+@cache
+def times(cluster: Cluster, tokens: int, routing: str, n_sm: int) -> tuple[float, float, list[float]]:
+    """Microseconds of Dispatch and Combine of `deepep` without their notify, and the ends of Dispatch by GPU."""
+    chosen = get_system("deepep")
+    routed = make_routing(routing, MODEL, cluster.n_gpus, tokens)
+    program = chosen.plan(MODEL, cluster, routed, "fwd", chosen.options(form="real", compute=False, dispatch="fp8", n_sm=n_sm))
+    trace, _ = run_burst(program)
+    notified, received, again = (_done(program, trace, mark) / PS_PER_US for mark in ("dispatch.notify", "received", "combine.notify"))
+    last = [i for i, t in enumerate(program.templates) if t.name == "received"]
+    ends = [float(ps) / PS_PER_US for ps in trace.done[program.ops.template == last[0]]] if last else []
+    return received - notified, trace.time_ps / PS_PER_US - (again or received), ends
+
+
+def at(tokens: int, cluster: Cluster, routing: str, n_sm: int) -> tuple[float, ...]:
+    """Dispatch and Combine at `tokens`, from the line through two runs beyond `FAR`."""
+    if tokens <= FAR:
+        return times(cluster, tokens, routing, n_sm)[:2]
+    near, far = (times(cluster, n, routing, n_sm)[:2] for n in (NEAR, FAR))
+    return tuple(b + (tokens - FAR) / (FAR - NEAR) * (b - a) for a, b in zip(near, far, strict=True))
+
+
+def deepep() -> None:
+    """Rows of the packaged table."""
+    rows = [m for m in read_measurements() if "multi-node" in m.hardware and m.metric == "latency_transmit"]
+    errors: dict[tuple[str, int, int], list[float]] = {}
+    for m in rows:
+        c = m.config
+        if c["ep"] > 32:
+            continue
+        found = at(c["tokens_per_rank"], machine("hw-dgx-h100", c["ep"]), "uniform", c["sms"])
+        us = found[m.kind == "ep_combine"]
+        errors.setdefault((m.kind, c["ep"], c["sms"]), []).append(100 * (us / m.value - 1))
+        where = f"{m.kind:12} EP{c['ep']} {c['sms']} SMs {c['tokens_per_rank']:6} tokens"
+        print(f"{where}: {m.value:8.1f} {us:8.1f} us {100 * (us / m.value - 1):+6.1f} %")
+    for (kind, ep, sms), all_of in sorted(errors.items()):
+        print(f"median {kind:12} EP{ep} {sms} SMs: {median(map(abs, all_of)):.1f} %")
+
+
+def readme() -> None:
+    """Printed GB/s of the README against ours, in the same counting: rows of all domains, own included, over the time."""
+    for gpus, printed in README.items():
+        found = at(4096, machine("hw-dgx-h800", gpus), "uniform:group-limited" if gpus > 32 else "uniform", 24)
+        domains = 4.0 if gpus > 32 else expected_domains(gpus // 8, 256, 8)
+        for verb, us, row, gbps in zip(("dispatch", "combine"), found, (7392, 14336), printed, strict=True):
+            ours = 4096 * domains * row / us / 1000
+            print(f"{verb:9} EP{gpus}: {gbps} {ours:.1f} GB/s {100 * (ours / gbps - 1):+.1f} %")
+
+
+def low_latency() -> None:
+    """128 tokens, 288 experts; 320 on 64 GPUs, which cannot share 288 evenly."""
+    chosen = get_system("deepep-ll")
+    for peers, rows in LL.items():
+        options = chosen.options(form="real", compute=False, dispatch="fp8", peers=peers)
+        for gpus, measured in rows.items():
+            cluster = machine("hw-dgx-h800", gpus, 4 if gpus == 8 else 8)
+            model = replace(MODEL, n_experts=gpus * -(-288 // gpus), n_group=1, topk_group=1)
+            program = chosen.plan(model, cluster, make_routing("uniform", model, gpus, 128), "fwd", options)
+            trace, _ = run_burst(program)
+            received = _done(program, trace, "received") / PS_PER_US
+            for verb, us, took in zip(("dispatch", "combine"), measured, (received, trace.time_ps / PS_PER_US - received), strict=True):
+                print(f"{verb:9} peers by {peers:6} EP{gpus}: {us} {took:.1f} us {100 * (took / us - 1):+.1f} %")
+
+
+def slow() -> None:
+    """How long Dispatch takes on every GPU when one NIC has a third of its rate."""
+    for name, nics in (("all alike", ()), ("GPU 3 at a third", ((3, 1 / 3),))):
+        dispatch, combine, ends = times(machine("hw-dgx-h100", 32, slow_nics=nics), 512, "uniform", 24)
+        print(f"{name:17}: dispatch {dispatch:.0f} us, first GPU {min(ends) - max(ends) + dispatch:.0f} us; combine {combine:.0f} us")
+
+
+if __name__ == "__main__":
+    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow}[sys.argv[1]]()

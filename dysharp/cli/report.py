@@ -1,0 +1,109 @@
+"""`dysharp report`, and the flag `--report` of other commands: one HTML file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dysharp.cli.flags import complete_files
+from dysharp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dysharp.reports.report import Report
+
+Command = Callable[..., Any]
+
+report_flag = click.option("--report", metavar="FILE.html", help="Also write a report that opens in any browser and loads nothing.")
+
+
+def check_report(path: str | None) -> None:
+    """Raise ConfigError for a report that cannot be written, before long work."""
+    from dysharp.files import check_destination
+
+    if path is not None:
+        check_destination(path, ".html")
+
+
+def command_line(ctx: click.Context) -> str:
+    """The command with the arguments that were given, to type it again."""
+    words: list[str] = []
+    for parameter in ctx.command.params:
+        value = ctx.params.get(parameter.name or "")
+        if ctx.get_parameter_source(parameter.name or "") != click.core.ParameterSource.COMMANDLINE or value is None:
+            continue
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if isinstance(parameter, click.Argument):
+            words = [*map(str, values), *words]
+        elif isinstance(value, bool):
+            words += [(parameter.opts if value else parameter.secondary_opts)[-1]]
+        else:
+            words += [word for each in values for word in (parameter.opts[-1], str(each))]
+    return shlex.join(["dysharp", *ctx.command_path.split()[1:], *words])
+
+
+def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:
+    """Write a report. `load`: arguments of `compare` whose workload is drawn again for the load; None: as the rows tell."""
+    from dysharp.files import write_text
+    from dysharp.reports.report import render, with_load
+
+    if load is not None:
+        from dysharp.api.request import RequestArgs, make_request
+        from dysharp.api.workload import make_workload
+        from dysharp.reports.load_view import load_view_of
+
+        asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]
+        report = with_load(report, load_view_of(make_workload(make_request(asked)).routing))
+    write_text(path, render(report))
+    click.echo(f"report: {path}", err=True)
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
+@click.option("-o", "--out", metavar="FILE.html", required=True, help="File to write.")
+@click.option("--title", metavar="TEXT", help="Title of the page.  [default: what the rows share]")
+@click.pass_context
+def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | None) -> None:
+    """Show stored runs as one HTML file: times and bounds, where the time goes, phases, load.
+
+    FILE is what `dysharp run --json`, `dysharp compare --json` or `dysharp sweep --out` wrote. Runs on one workload stand in one table.
+    The page runs no script and loads nothing. `dysharp compare`, `advise` and `sweep` write one directly with --report.
+    """
+    from dysharp.reports.report import report_of_rows
+
+    if not files:
+        raise click.UsageError("Missing argument 'FILE...'; `dysharp run SYSTEM --json > FILE` writes one")
+    check_report(out)
+    rows = [row for file in files for row in read_rows(file)]
+    write_report(report_of_rows(rows, command_line(ctx), title or ""), out)
+
+
+def read_rows(path: str) -> list[dict[str, Any]]:
+    """The Rows of a file of JSON or of JSON lines. Raises ConfigError for anything else."""
+    from dysharp.specs.reading import read_text
+
+    text = read_text(Path(path))
+    try:
+        found = [json.loads(text)]
+    except ValueError:
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise ConfigError(f"{path}: found no JSON ({error}), expected the output of dysharp run --json, compare --json or sweep --out") from None
+    rows = [row for value in found for row in _rows_in(value)]
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{path}: found no rows, expected the output of dysharp run --json, compare --json or sweep --out")
+    return rows
+
+
+def _rows_in(value: Any) -> list[Any]:
+    """Rows of one JSON document: a Row, a list of them, {"rows": [...]} or {"row": ...}."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict):
+        return list(value["rows"]) if isinstance(value.get("rows"), list) else [value.get("row", value)]
+    return [value]

@@ -1,0 +1,85 @@
+"""`dysharp study` and `dysharp query`: many points, and questions about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dysharp.cli.flags import complete_files, json_flag
+from dysharp.errors import ConfigError
+
+folder_flag = click.option("--folder", metavar="DIR", default="study", show_default=True, help="Folder of the finished points.")
+
+
+@click.command()
+@click.argument("file", metavar="FILE.toml", shell_complete=complete_files)
+@folder_flag
+@click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that run points.")
+@json_flag
+@click.pass_context
+def study(ctx: click.Context, file: str, folder: str, jobs: int, as_json: bool) -> None:
+    """Run the points of FILE.toml, and keep them in a folder of Parquet files that `dysharp query` reads.
+
+    FILE.toml is that of `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
+    Finished points are kept: the same command continues a study that was killed. Exit code 1 when a point failed.
+    """
+    from dysharp.cli.output import print_json, print_lines
+    from dysharp.cli.progress import bar
+    from dysharp.experiments.study import load_study, run_study
+    from dysharp.experiments.study_folder import StudyFolder
+
+    asked = load_study(file)
+    with bar("points") as progress:
+        outcome = run_study(asked, StudyFolder(Path(folder)), jobs, progress)
+    for label, why in outcome.failed.items():
+        click.echo(f"dysharp: warning: {label}: {why}", err=True)
+    if as_json:
+        print_json({"n_done": outcome.done, "n_kept": outcome.kept, "n_failed": len(outcome.failed), "folder": folder})
+    else:
+        print_lines([f"{asked.name}: {outcome.done} points done, {outcome.kept} read, {len(outcome.failed)} failed; folder {folder}"])
+    ctx.exit(1 if outcome.failed else 0)
+
+
+@click.command()
+@click.argument("sql", metavar="SQL")
+@folder_flag
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
+@json_flag
+def query(sql: str, folder: str, as_csv: bool, as_json: bool) -> None:
+    """Answer a question in SQL about the finished points of a study, which are the table `points`.
+
+    `dysharp query "describe points"` lists the columns. SQL is that of DuckDB.
+    """
+    from dysharp.cli.output import console, print_json
+    from dysharp.experiments.study_folder import StudyFolder, duckdb_module
+    from dysharp.table import plain_table
+
+    connection = StudyFolder(Path(folder)).connect()
+    try:
+        found = connection.sql(sql)
+        columns, lines = (found.columns, found.fetchall()) if found is not None else ([], [])
+    except duckdb_module().Error as error:
+        raise ConfigError(f"query: {str(error).splitlines()[0]}") from None
+    if as_json:
+        print_json([dict(zip(columns, line, strict=True)) for line in lines])
+    elif as_csv:
+        _print_csv(columns, lines)
+    else:
+        console().print(plain_table(columns, [[_text(value) for value in line] for line in lines]))
+
+
+def _print_csv(columns: list[str], lines: list[tuple[Any, ...]]) -> None:
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(lines)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

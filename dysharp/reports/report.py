@@ -1,0 +1,296 @@
+"""A report of runs: one HTML file without scripts that loads nothing. Built from plain Rows (`Row.to_dict`), so any stored run can be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from dysharp import __version__
+from dysharp.analysis import MODEL_VERSION, Row
+from dysharp.api import Advice, Comparison
+from dysharp.api.comparison import limits_sentence
+from dysharp.api.formats import resource_words
+from dysharp.errors import ConfigError, one_line
+from dysharp.reports.load_view import LoadView, load_view
+from dysharp.reports.plots import PALETTE, colour_of
+from dysharp.specs import load_cluster, load_model
+from dysharp.systems import all_systems
+
+PlainRow = Mapping[str, Any]
+WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed")
+"""Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
+CAUSES = (
+    "link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us", "start_us", "surroundings_us",
+)  # fmt: skip
+COLOURS = dict(zip(CAUSES, (*PALETTE[:4], PALETTE[6], *PALETTE[4:6], PALETTE[8]), strict=True))
+PHASE_COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run in a table. Times in us. `low`, `high`: error bar, None = not known. `label`: the system, and what tells it apart."""
+
+    label: str
+    row: PlainRow
+    time_us: float
+    low: float | None = None
+    high: float | None = None
+    speedup: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Runs on one workload. `notes`: what the numbers rest on. `warnings`: those that concern all runs."""
+
+    heading: str
+    entries: tuple[Entry, ...]
+    sentence: str = ""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    load: LoadView | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a page says. `command`: the command that repeats it. `answer`: lines on top."""
+
+    title: str
+    command: str
+    panels: tuple[Panel, ...]
+    answer: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = field(default=())
+
+
+def report_of_comparison(done: Comparison, command: str) -> Report:
+    """A report of `compare`."""
+    entries = tuple(Entry(row.system, row.to_dict(), row.layer_us, speedup=done.speedup[row.system]) for row in done.rows)
+    panel = _panel(entries, done.header, done.sentence)
+    return Report(f"{len(entries)} systems on {panel.heading}", command, (panel,), (done.sentence,))
+
+
+def report_of_advice(done: Advice, command: str) -> Report:
+    """A report of `advise`, with the error bars of its predictions."""
+    found = []
+    for entry in (*done.ranking, *done.unjudged):
+        bar = entry.bar() or (None, None)
+        row = entry.row.to_dict() | {"warnings": entry.warnings}
+        found.append(Entry(entry.system, row, entry.time_us, *bar))
+    panel = _panel(tuple(found), (*done.header, *(f"not ranked: {name}: {why}" for name, why in done.not_ranked.items())), "")
+    return Report(f"Systems for {panel.heading}", command, (panel,), tuple(done.answer))
+
+
+def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "") -> Report:
+    """A report of stored Rows: one table for each workload."""
+    if not rows:
+        raise ConfigError("report: found no rows, expected at least one")
+    groups: dict[tuple[Any, ...], list[PlainRow]] = {}
+    for row in rows:
+        missing = [name for name in (*WORKLOAD, "system", "time_us", "attribution", "phases_us") if name not in row]
+        if missing:
+            raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
+        groups.setdefault(tuple(row[name] for name in WORKLOAD), []).append(row)
+    panels = tuple(_panel(_entries(same), (), _sentence(same)) for same in groups.values())
+    words = f"{len(rows)} run{'s' * (len(rows) > 1)} of "
+    words += f"{len(panels)} workloads" if len(panels) > 1 else panels[0].heading
+    return Report(title or words, command, panels)
+
+
+def _entries(rows: Sequence[PlainRow]) -> tuple[Entry, ...]:
+    """Runs of one workload. A label names the options in which runs of a system differ."""
+    base = next((row for row in rows if row["system"] == "deepep"), rows[0])
+    out = []
+    for row in rows:
+        same = [other["options"] for other in rows if other["system"] == row["system"]]
+        apart = [name for name in row["options"] if len({str(options.get(name)) for options in same}) > 1]
+        label = ", ".join([row["system"], *(f"{name} {row['options'][name]}" for name in apart)])
+        speedup = _time(base) / _time(row) if base.get("form") == row.get("form") and _time(row) else None
+        out.append(Entry(label, row, _time(row), speedup=speedup))
+    return tuple(out)
+
+
+def _time(row: PlainRow) -> float:
+    window = row.get("window")
+    return float(window["time_us"] if window else row["time_us"])
+
+
+def _sentence(rows: Sequence[PlainRow]) -> str:
+    """What limits the fastest; "" where the Rows are not complete, or of a system that is not installed."""
+    names = Row.__dataclass_fields__
+    empty: dict[str, Any] = {"blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}, "header": ()}
+    if any(set(names) - set(row) - set(empty) or row["system"] not in all_systems() for row in rows):
+        return ""
+    full = tuple(Row(**{name: row.get(name, empty.get(name)) for name in names}) for row in rows)
+    forms = {row.form for row in full}
+    return limits_sentence(full, {form: next((r for r in full if r.form == form and r.system == "deepep"), full[0]).system for form in forms})
+
+
+def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> Panel:
+    row = entries[0].row
+    warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
+    of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
+    return Panel(
+        heading=f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {_DIRECTION[row['direction']]}",
+        entries=entries,
+        sentence=sentence,
+        notes=tuple(line for line in header if not line.startswith("warning: ")) or (f"routing: {row['routing']}", f"cluster: {row['cluster']}"),
+        warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
+        load=_load(row),
+        sources=_sources(str(row["model"]), str(row["cluster"])),
+    )
+
+
+_DIRECTION = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
+
+
+def _load(row: PlainRow) -> LoadView | None:
+    """The load of the workload, drawn again; None where its model or cluster is not known here."""
+    try:
+        return load_view(str(row["model"]), int(row["gpus"]), int(row["tokens_per_gpu"]), str(row["routing"]), int(row["seed"]), row.get("layer"))
+    except ConfigError:
+        return None
+
+
+@cache
+def _sources(model: str, cluster: str) -> tuple[tuple[str, str], ...]:
+    """(what, where its numbers come from)."""
+    out = []
+    for name, read in ((model, load_model), (cluster, load_cluster)):
+        try:
+            source = read(name).source
+        except ConfigError:
+            source = "a file that is not packaged"
+        if source:
+            out.append((name, str(source)))
+    return tuple(out)
+
+
+def with_load(report: Report, load: LoadView | None) -> Report:
+    """The report of one workload with a load that the caller has."""
+    return replace(report, panels=tuple(replace(panel, load=load) for panel in report.panels))
+
+
+def render(report: Report) -> str:
+    """The page. Text of files and options is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("dysharp.reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["us"] = _us
+    views = [_view(i, panel) for i, panel in enumerate(report.panels)]
+    page = environment.get_template("report.html").render(
+        title=report.title,
+        command=one_line(report.command),
+        answer=report.answer,
+        facts=report.facts,
+        panels=views,
+        overview=_overview(report.panels),
+        version=__version__,
+        model_version=MODEL_VERSION,
+    )
+    return page
+
+
+def _us(value: float) -> str:
+    return f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def _view(number: int, panel: Panel) -> dict[str, Any]:
+    """Numbers and places of one panel, as its part of the template prints them."""
+    most = max(max(e.time_us, e.high or 0.0) for e in panel.entries) or 1.0
+    least = max(float(e.row.get("workload_bound_us") or 0.0) for e in panel.entries)
+    most = max(most, least) * 1.02
+    causes = [c for c in CAUSES if any(e.row["attribution"].get(c, 0.0) >= 0.05 for e in panel.entries)]
+    rows = [_entry_view(e, most, least, causes) for e in panel.entries]
+    fastest = min(range(len(rows)), key=lambda i: panel.entries[i].time_us)
+    return {
+        "id": f"workload-{number + 1}",
+        "heading": panel.heading,
+        "sentence": panel.sentence,
+        "notes": panel.notes,
+        "warnings": panel.warnings,
+        "rows": rows,
+        "fastest": fastest,
+        "least": least,
+        "least_x": 1000 * least / most,
+        "causes": [(c, _CAUSE_WORDS[c], COLOURS[c]) for c in causes],
+        "phases": list(PHASE_COLOURS.items()),
+        "load": panel.load,
+        "sources": panel.sources,
+        "has_speedup": any(e.speedup is not None for e in panel.entries),
+        "has_bars": any(e.low is not None for e in panel.entries),
+    }
+
+
+_CAUSE_WORDS = {
+    "link_up_us": "up links",
+    "link_down_us": "down links",
+    "sm_us": "SMs",
+    "latency_us": "latencies",
+    "window_us": "windows",
+    "host_us": "software",
+    "start_us": "late start",
+    "surroundings_us": "outside kernels",
+}
+
+
+def _entry_view(e: Entry, most: float, least: float, causes: Sequence[str]) -> dict[str, Any]:
+    row, parts, x = e.row, [], 0.0
+    for cause in causes:
+        us = max(0.0, float(row["attribution"].get(cause, 0.0)))
+        parts.append({"x": 1000 * x / most, "w": 1000 * us / most, "us": us, "cause": cause, "words": _CAUSE_WORDS[cause], "colour": COLOURS[cause]})
+        x += us
+    phases = [
+        {
+            "name": name,
+            "x": 1000 * phase["start"] / most,
+            "w": max(1.0, 1000 * (phase["end"] - phase["start"]) / most),
+            "dense": max(0.25, phase["busy"] / max(1e-9, phase["end"] - phase["start"])),
+            "start": phase["start"],
+            "end": phase["end"],
+            "busy": phase["busy"],
+            "colour": PHASE_COLOURS.get(name, PHASE_COLOURS["other"]),
+        }
+        for name, phase in row["phases_us"].items()
+        if phase["busy"]
+    ]
+    bound = float(row.get("bound_us") or 0.0)
+    return {
+        "label": e.label,
+        "form": row.get("form", ""),
+        "time": e.time_us,
+        "w": 1000 * e.time_us / most,
+        "bound": bound,
+        "bound_x": 1000 * bound / most,
+        "bound_words": resource_words(str(row["bound_resource"])) if row.get("bound_resource") else "",
+        "over_least": e.time_us / least if least else None,
+        "low": e.low,
+        "high": e.high,
+        "low_x": 1000 * (e.low or 0.0) / most,
+        "high_x": 1000 * (e.high or 0.0) / most,
+        "speedup": e.speedup,
+        "colour": colour_of(str(row["system"])),
+        "warnings": tuple(row.get("warnings", ())),
+        "parts": parts,
+        "phases": phases,
+        "options": [(name, str(value).lower() if isinstance(value, bool) else value) for name, value in row.get("options", {}).items()],
+        "use": row.get("utilization", {}),
+        "exposed": row.get("exposed_comm_us"),
+    }
+
+
+def _overview(panels: Sequence[Panel]) -> dict[str, Any] | None:
+    """Times of all runs by workload; None for a single workload."""
+    if len(panels) < 2:
+        return None
+    labels = list(dict.fromkeys(e.label for panel in panels for e in panel.entries))
+    lines = []
+    for number, panel in enumerate(panels):
+        times = {e.label: e.time_us for e in panel.entries}
+        best = min(times.values())
+        cells = [(times.get(label), label in times and times[label] == best) for label in labels]
+        lines.append({"id": f"workload-{number + 1}", "heading": panel.heading, "note": panel.notes[0], "cells": cells})
+    return {"labels": labels, "lines": lines}
