@@ -51,11 +51,7 @@ class Kind(IntEnum):
 
 
 class Discipline(IntEnum):
-    """The rule by which an issuer takes its next ready op (docs/design/0001, Ops).
-
-    ROUND_ROBIN (over destinations, then prio, then key) is reserved: MoE-Hub and network cards of several nodes need
-    it.
-    """
+    """The rule by which an issuer takes its next ready op (docs/design/0001, Ops)."""
 
     PROGRAM_ORDER = 0
     READY_FIFO = 1

@@ -110,7 +110,7 @@ class Generator:
         self.releasers: list[tuple[int, int]] = []
         for node in range(self.n_nodes):
             pool, host = b.pool(node, self._int(1, 5)), b.pool(node, 1, "host")
-            self.senders.append([b.issuer(node, self._discipline()) for _ in range(self._int(1, 3))])
+            self.senders.append([b.issuer(node, self._sender_discipline()) for _ in range(self._int(1, 3))])
             self.computers.append([b.issuer(node, self._discipline(), pool=pool) for _ in range(self._int(1, 2))])
             self.hosts.append(b.issuer(node, self._discipline(), pool=host))
             never_ordered = DISCIPLINES[self._int(1, 2)]
@@ -118,6 +118,11 @@ class Generator:
 
     def _discipline(self) -> Discipline:
         return DISCIPLINES[self._int(0, 2)]
+
+    def _sender_discipline(self) -> Discipline:
+        """As `_discipline`, or receivers in turn. A separate stream draws it, so that the other draws stay."""
+        drawn = self._discipline()
+        return Discipline.ROUND_ROBIN if chance(self.rng.spawn(1)[0], 0.3) else drawn
 
     def _make_semaphores(self) -> None:
         """Per node: semaphores that their holders release, and one window that another op releases."""

@@ -52,8 +52,9 @@ PROMISED = 16
 PORT_RATE, PORT_LAT, PORT_ACK, PORT_MESSAGE, PORT_VC_BYTES, PORT_OUTPUT, PORT_NET = range(17, 24)
 # PORT_MESSAGE: bytes that pass on the up link in the fixed time of one message
 
-# issuer, int64 [n_issuers, 7]
-ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZE, ISSUER_SEQ = range(7)
+# issuer, int64 [n_issuers + n_queues, 8]: issuers, then the queues of round-robin issuers, one per destination
+ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZE, ISSUER_SEQ, ISSUER_OWNER = range(8)
+# ISSUER_OWNER: the issuer itself, or whose queue it is; round robin: its queues are ISSUER_NEXT .. ISSUER_END, ISSUER_SEQ is the one served last
 # ISSUER_NEXT .. ISSUER_END: its ops not yet taken (program order) or the place of its heap; ISSUER_SIZE: heap size; ISSUER_SEQ: ready count
 
 # pool, int64 [n_pools, 3]

@@ -19,6 +19,7 @@ from dysharp.uarch.columns import (
     ISSUER_END,
     ISSUER_NEXT,
     ISSUER_POOL,
+    ISSUER_SEQ,
     ISSUER_SIZE,
     LEFT,
     MEMBER,
@@ -44,7 +45,7 @@ from dysharp.uarch.fifo import member_schedule, mixed_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import PROGRAM_ORDER, mark
+from dysharp.uarch.ready import PROGRAM_ORDER, ROUND_ROBIN, mark
 from dysharp.uarch.tree import tree_set
 
 BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 12 | n
@@ -146,6 +147,20 @@ def compute_end(p, now, ops, slots, issue, clock):
 
 
 @kernel
+def issuer_queue(i, issue):
+    """The queue from which issuer i takes its next op: of a round-robin issuer the first one with a ready op after the last served, else i."""
+    issuers = issue.issuers
+    if issuers[i, ISSUER_DISCIPLINE] == ROUND_ROBIN:
+        first = issuers[i, ISSUER_NEXT]
+        n = issuers[i, ISSUER_END] - first
+        for k in range(1, n + 1):
+            queue = first + (issuers[i, ISSUER_SEQ] + k) % n
+            if issuers[queue, ISSUER_SIZE] > 0:
+                return queue
+    return i
+
+
+@kernel
 def issuer_head(i, issue, ot):
     """The op issuer i would take next, -1 if none is ready."""
     issuers, issuer_ops = issue.issuers, issue.issuer_ops
@@ -154,8 +169,9 @@ def issuer_head(i, issue, ot):
         if at < issuers[i, ISSUER_END] and ot[issuer_ops[at], READY] >= 0:
             return issuer_ops[at]
         return -1
-    if issuers[i, ISSUER_SIZE] > 0:
-        return issue.heap_ids[at]
+    queue = issuer_queue(i, issue)
+    if issuers[queue, ISSUER_SIZE] > 0:
+        return issue.heap_ids[issuers[queue, ISSUER_NEXT]]
     return -1
 
 
@@ -166,8 +182,11 @@ def issuer_drop(i, issue):
     if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
         issuers[i, ISSUER_NEXT] += 1
     else:
-        heap_pop(issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE])
-        issuers[i, ISSUER_SIZE] -= 1
+        queue = issuer_queue(i, issue)
+        heap_pop(issue.heap_keys, issue.heap_ids, issuers[queue, ISSUER_NEXT], issuers[queue, ISSUER_SIZE])
+        issuers[queue, ISSUER_SIZE] -= 1
+        if queue != i:
+            issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]
 
 
 @kernel

@@ -17,6 +17,7 @@ from dysharp.uarch.columns import (
     ISSUER,
     ISSUER_DISCIPLINE,
     ISSUER_NEXT,
+    ISSUER_OWNER,
     ISSUER_SEQ,
     ISSUER_SIZE,
     KEY,
@@ -61,7 +62,7 @@ from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_set
 
 KIND_JOIN = 2
-PROGRAM_ORDER, READY_FIFO = 0, 1
+PROGRAM_ORDER, READY_FIFO, ROUND_ROBIN = 0, 1, 3
 HEAD_OP_ISSUE = 0
 
 
@@ -115,7 +116,7 @@ def op_ready(o, cause, ops, issue, x):
             order = op[o, KEY] + 1
         heap_push(issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o)
         issuers[i, ISSUER_SIZE] += 1
-    mark(issue.dirty_issuers, x, i)
+    mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])
 
 
 @kernel

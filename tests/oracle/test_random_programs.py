@@ -15,7 +15,7 @@ from dysharp.testing.random_programs import coverage, random_program
 SEEDS = range(60)
 MUST_OCCUR = (
     *(f"kind.{k.name}" for k in list(Kind)[: Kind.PULL_REDUCE + 1]),
-    *("issued by.PROGRAM_ORDER", "issued by.READY_FIFO", "issued by.SMALLEST_KEY"),
+    *("issued by.PROGRAM_ORDER", "issued by.READY_FIFO", "issued by.SMALLEST_KEY", "issued by.ROUND_ROBIN"),
     *("tail.OP_DONE", "tail.TILE_READY", "head.OP_ISSUE", "head.TILE_NOTIFY"),
     *("alloc.FIRST_TOUCH", "alloc.PREFIX", "region without rows", "short last tile"),
     *("hold given back by itself", "hold given back by another op", "issuers that share a pool"),

@@ -26,8 +26,8 @@ def unsupported(program: Program) -> str | None:
         return f"op kind {min(kinds).name} is run by the oracle only"
     if program.ops.chain is not None or program.ops.threshold is not None or program.ops.session is not None:
         return "chains, sessions and announced thresholds are run by the oracle only"
-    if (program.issuers.interval_ps > 0).any() or (program.issuers.discipline == Discipline.ROUND_ROBIN).any():
-        return "paced and round-robin issuers are run by the oracle only"
+    if (program.issuers.interval_ps > 0).any():
+        return "paced issuers are run by the oracle only"
     tails = np.isin(program.edges.tail_kind, (Tail.OP_DONE, Tail.TILE_READY))
     if not tails.all():
         return f"found {edge_name(program, int(tails.argmin()))}, expected one from OP_DONE or TILE_READY (the oracle alone runs other tails)"
@@ -51,7 +51,7 @@ def _records(rows: int, columns: int) -> Array:
     return raw[first : first + n].reshape(rows, columns)
 
 
-def _ops(p: Program, kinds: Array, flags: Array) -> Array:
+def _ops(p: Program, kinds: Array, flags: Array, queue: Array) -> Array:
     n = p.n_ops
     op = _records(n + 1, 32)
     op[n] = -1
@@ -62,7 +62,7 @@ def _ops(p: Program, kinds: Array, flags: Array) -> Array:
         part, to = slice(a, min(a + CHUNK, n)), op[a : min(a + CHUNK, n)]
         to[...] = -1
         pooled = is_pooled[part]
-        to[:, col.TEMPLATE], to[:, col.NODE], to[:, col.ISSUER] = p.ops.template[part], port[part], p.ops.issuer[part]
+        to[:, col.TEMPLATE], to[:, col.NODE], to[:, col.ISSUER] = p.ops.template[part], port[part], queue[part]
         to[:, col.WIRE] = np.where(pooled, p.ops.rows[part], p.ops.wire[part])
         to[:, col.PRIO], to[:, col.KEY], to[:, col.MEMBER] = p.ops.prio[part], p.ops.key[part], p.members.ptr[part]
         to[:, col.FLAGS] = np.diff(p.members.ptr[a : to.shape[0] + a + 1]) << col.MEMBERS_SHIFT | flags[part]
@@ -147,14 +147,35 @@ def _holds(p: Program) -> Holds:
     return Holds(ptr, p.holds.sem[order], p.holds.amount[order], p.semaphores.capacity.astype(np.int32).copy())
 
 
-def _issuers(p: Program, kinds: Array) -> Issuers:
-    n = len(p.issuers.node)
+def _queues(p: Program) -> tuple[Array, Array]:
+    """(queue of each op, issuer of each queue). A round-robin issuer has a queue per destination, behind all issuers."""
+    n, queue = len(p.issuers.node), p.ops.issuer.copy()
+    turns = p.issuers.discipline == Discipline.ROUND_ROBIN
+    if not turns.any():
+        return queue, np.arange(n)
+    mine = np.flatnonzero((queue >= 0) & turns[queue])
+    first = p.members.ptr[mine]
+    to = p.ops.node[mine].astype(np.int64)
+    sends = p.members.ptr[mine + 1] > first
+    to[sends] = p.members.node[first[sends]]
+    streams, number = np.unique(queue[mine].astype(np.int64) << 32 | to, return_inverse=True)
+    queue[mine] = n + number
+    return queue, np.append(np.arange(n), streams >> 32)
+
+
+def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
+    """`queue`, `owner`: of `_queues`."""
+    n, n_queues = len(p.issuers.node), len(owner)
     issued = np.flatnonzero(kinds != Kind.JOIN).astype(np.int32)
-    ptr, order = group(p.ops.issuer[issued], n)
-    issuers = np.zeros((n, 7), np.int64)
-    issuers[:, col.ISSUER_NODE], issuers[:, col.ISSUER_POOL] = p.issuers.node, p.issuers.pool
-    issuers[:, col.ISSUER_DISCIPLINE] = p.issuers.discipline
-    issuers[:, col.ISSUER_NEXT], issuers[:, col.ISSUER_END] = ptr[:-1], ptr[1:]
+    ptr, order = group(queue[issued], n_queues)
+    issuers = np.zeros((n_queues, 8), np.int64)
+    issuers[:n, col.ISSUER_NODE], issuers[:n, col.ISSUER_POOL] = p.issuers.node, p.issuers.pool
+    issuers[:n, col.ISSUER_DISCIPLINE], issuers[n:, col.ISSUER_DISCIPLINE] = p.issuers.discipline, Discipline.SMALLEST_KEY
+    issuers[:, col.ISSUER_NEXT], issuers[:, col.ISSUER_END], issuers[:, col.ISSUER_OWNER] = ptr[:-1], ptr[1:], owner
+    turns = np.flatnonzero(p.issuers.discipline == Discipline.ROUND_ROBIN)
+    issuers[turns, col.ISSUER_NEXT] = n + np.searchsorted(owner[n:], turns)
+    issuers[turns, col.ISSUER_END] = n + np.searchsorted(owner[n:], turns, "right")
+    issuers[turns, col.ISSUER_SEQ] = -1
     return Issuers(issuers, issued[order], np.empty(len(issued), np.int64), np.empty(len(issued), np.int32), _words(n))
 
 
@@ -261,7 +282,7 @@ def lower(p: Program) -> BurstState:
     if reason:
         raise ProgramError(f"burst engine: {reason}")
     kinds = p.kinds()
-    releases, holds = _releases(p), _holds(p)
+    releases, holds, (queue, owner) = _releases(p), _holds(p), _queues(p)
     flags = np.zeros(p.n_ops, np.int32)
     for ptr, bit in (
         (releases.edge_ptr, col.HAS_EDGES),
@@ -271,14 +292,14 @@ def lower(p: Program) -> BurstState:
         flags |= (np.diff(ptr) > 0) * np.int32(bit)
     if p.ops.offset is not None:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.int32(col.HAS_NEXT_TRAIN)
-    op, mem = _ops(p, kinds, flags), _members(p)
+    op, mem = _ops(p, kinds, flags, queue), _members(p)
     return BurstState(
         ops=Ops(op, op.view(np.int64), _templates(p)),
         members=Members(mem, mem.view(np.int64), p.members.fill_row),
         stores=_stores(p),
         releases=releases,
         holds=holds,
-        issue=_issuers(p, kinds),
+        issue=_issuers(p, kinds, queue, owner),
         slots=_pools(p),
         links=_links(p),
         switch=_switch(p),

@@ -23,7 +23,7 @@ COLUMNS = [f.name for f in fields(Trace) if f.name != "n_events"]
 MUST_OCCUR = (
     *(f"kind.{k.name}" for k in list(Kind)[: Kind.PULL_REDUCE + 1]),
     *("tail.OP_DONE", "tail.TILE_READY", "head.OP_ISSUE", "head.TILE_NOTIFY", "acquire.OP_ISSUED"),
-    *("issued by.PROGRAM_ORDER", "issued by.READY_FIFO", "issued by.SMALLEST_KEY"),
+    *("issued by.PROGRAM_ORDER", "issued by.READY_FIFO", "issued by.SMALLEST_KEY", "issued by.ROUND_ROBIN"),
     *("alloc.FIRST_TOUCH", "alloc.PREFIX", "region without rows", "short last tile"),
     *("hold given back by itself", "hold given back by another op", "issuers that share a pool"),
     *("member.local", "member.remote", "member fills several rows", "copy with extra bytes"),
@@ -116,6 +116,15 @@ def test_progress_counts_done_ops(monkeypatch):
     assert len(seen) > 2
     assert seen == sorted(seen)
     assert seen[-1] == (program.n_ops, program.n_ops)
+
+
+def test_receivers_in_turn_the_smallest_key_first():
+    b = ProgramBuilder(random_program(4).hardware, 3)
+    t = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
+    turns = b.issuer(0, Discipline.ROUND_ROBIN)
+    for receiver, key in ((1, 1), (1, 0), (1, 2), (2, 0)):
+        b.ops(t, 0, issuer=turns, bytes=128, key=key, to=To(1, receiver))
+    assert np.argsort(assert_same(b.build(), "turns").start).tolist() == [1, 3, 0, 2]
 
 
 def independent_puts(order: np.ndarray, n_nodes: int = 4) -> Program:
