@@ -1,6 +1,6 @@
 """Compare expert-parallel communication systems, with and without in-switch computing, on real models and real routing.
 
-Modelled: one MoE layer on the GPUs of one NVLink domain; DeepEP also on several. Not modelled: attention, whole models.
+Modelled: one MoE layer on the GPUs of one NVLink domain; some systems also on several. Not modelled: attention, whole models.
 
 | name | does |
 |---|---|

@@ -1,21 +1,34 @@
-"""Plain text of results, for `print`: a table, facts by name, wrapped sentences. At most 100 columns."""
+"""Plain text of results, for `print`: a table, a cell, facts by name, wrapped sentences. At most 100 columns."""
 
 from __future__ import annotations
 
+import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 WIDTH = 100
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns under their headings; the first `left` columns are text, the others numbers."""
-    lines = [list(headings), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) if at < left else cell.rjust(width) for at, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
-        for line in lines
-    )
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, text: Collection[str] = (), gap: int = 2) -> str:
+    """A table of `dysharp.table.plain_table` in lines of at most 100 columns."""
+    from rich.console import Console  # loads when a result is printed, and no earlier
+
+    from dysharp.table import plain_table
+
+    out = Console(file=io.StringIO(), width=WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
+    with out.capture() as captured:
+        out.print(plain_table(headings, rows, left=left, text=text, gap=gap))
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def cell(value: Any) -> str:
+    """A value of a report as text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:

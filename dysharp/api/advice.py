@@ -11,11 +11,12 @@ from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.api.answer import answer_lines
 from dysharp.api.candidates import candidates, options_to_run
-from dysharp.api.header import header_of
-from dysharp.api.phase import get_phase, passes_of, replayed
+from dysharp.api.formats import KNOB
+from dysharp.api.jobs import Workers
+from dysharp.api.phase import Phase, get_phase, passes_of, replayed
 from dysharp.api.prediction import AdviceRuns, Predicted
-from dysharp.api.request import ModelSource, SharedArgs, make_request, takes
-from dysharp.api.sm_search import edge_of, search_sms, with_knob
+from dysharp.api.request import ModelSource, Request, SharedArgs, make_request, takes
+from dysharp.api.tuning import edge_of, fewest_near_best, search
 from dysharp.api.what_if import WhatIf, what_ifs
 from dysharp.errors import ConfigError
 from dysharp.measured.trust import PredictionScope, whole_layers
@@ -114,21 +115,27 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
         asked = dataclasses.replace(asked, routing=replayed(chosen_phase, asked.routing))
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
-    chosen, not_ranked = candidates(systems, asked, chosen_phase)
+    with Workers() as workers:
+        return _advice(asked, chosen_phase, systems, workers)
+
+
+def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers) -> Advice:
+    """The advice on a request that is complete."""
+    chosen, not_ranked = candidates(systems, asked, phase)
     options, with_options = options_to_run(chosen, asked)
     chosen = {name: system for name, system in chosen.items() if name not in not_ranked}
-    runs = AdviceRuns(asked)
-    workload = runs.workload()  # an error in the routing is an error for every system
-    tried = search_sms(runs, chosen, options)
-    jobs = [runs.job(name, with_knob(options[name], tried.get(name))) for name in chosen]
+    runs = AdviceRuns(asked, workers, phase)
+    found = search(runs.rows, runs.workload(), chosen, options, (KNOB,))
+    tried = {name: {setting[KNOB]: us for setting, us in one.tried} for name, one in found.items() if one.tried}
+    jobs = [runs.job(name, options[name] | ({KNOB: fewest_near_best(tried[name])} if name in tried else {})) for name in chosen]
     done = []
-    for name, found in zip(chosen, runs.predict(jobs), strict=True):
-        if not isinstance(found, ConfigError):
-            done.append(_with_search(found, tried.get(name, {})))
+    for name, predicted in zip(chosen, runs.predict(jobs), strict=True):
+        if not isinstance(predicted, ConfigError):
+            done.append(_with_search(predicted, tried.get(name, {})))
         elif systems is not None or name in with_options:
-            raise found
+            raise predicted
         else:
-            not_ranked[name] = str(found)
+            not_ranked[name] = str(predicted)
     if not done:
         reasons = "; ".join(f"{name}: {why}" for name, why in not_ranked.items())
         raise ConfigError(f"advise: no system runs this on {asked.cluster.name}: {reasons}")
@@ -136,14 +143,15 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
     ranking = tuple(entry for entry in done if entry.wide is not None)
     unjudged = tuple(entry for entry in done if entry.wide is None)
     best = (*ranking, *unjudged)[0]
-    layers = whole_layers(PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options))
+    scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
+    routing, layers = runs.workload().routing, whole_layers(scope)
     return Advice(
         ranking=ranking,
         unjudged=unjudged,
         not_ranked=not_ranked,
-        load=tuple(load_of(r) for r in (workload.routing, runs.workload(placement=eplb_spec(workload.routing)).routing)),
+        load=tuple(load_of(r) for r in (routing, runs.workload(placement=eplb_spec(routing)).routing)),
         what_if=what_ifs(runs, best),
-        header=(*header_of(workload, phase=chosen_phase), *(f"warning: {text}" for text in runs.memory_warning)),
+        header=runs.header,
         layers=None if layers is None else dataclasses.asdict(layers),
         host=host_line(asked.cluster),
     )

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dysharp.api.formats import KNOB
-from dysharp.api.options import Value, option_choices, options_by_system, split_options
+from dysharp.api.options import Value, options_by_system, split_options
 from dysharp.api.phase import Phase
 from dysharp.api.request import Request
 from dysharp.errors import ConfigError
-from dysharp.measured.trust import measured_range
 from dysharp.systems import System, all_systems, get_system
-
-TRIED = (4, 8, 12, 16, 20, 24, 32, 48, 64)
-"""Numbers of SMs of communication kernels that are tried, inside the measured range."""
 
 
 def candidates(names: Sequence[str] | None, request: Request, phase: Phase | None) -> tuple[dict[str, System], dict[str, str]]:
@@ -38,18 +33,6 @@ def options_to_run(systems: Mapping[str, System], request: Request) -> tuple[dic
     """Options of each system: those that it ships with, replaced by those asked for. Second: systems with options asked for."""
     asked = split_options(request.options, systems)
     return options_by_system(request.options, systems, request.model, request.cluster), {name for name in asked if asked[name]}
-
-
-def sms_to_try(system: System, request: Request) -> tuple[int, ...]:
-    """Values of `n_sm` inside the range of its choice and the measured range; () for a system without the option."""
-    rule = option_choices(system).get(KNOB)
-    if rule is None:
-        return ()
-    low, high = int(rule.low or 1), min(int(rule.high or max(TRIED)), request.cluster.n_sms)
-    measured = measured_range(system.name, "sms", request.cluster.gpu)
-    if measured is not None:
-        low, high = max(low, int(measured[0])), min(high, int(measured[1]))
-    return tuple(n for n in TRIED if low <= n <= high)
 
 
 def _without_kernels(systems: Mapping[str, System], request: Request, phase: Phase | None) -> dict[str, str]:

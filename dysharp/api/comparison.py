@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
 from dysharp.api.formats import resource_words
 from dysharp.api.point import simulate
 from dysharp.api.request import Request, RequestArgs, make_request, takes
+from dysharp.api.tuning import Search, tune
 from dysharp.api.warnings import grouped
 from dysharp.errors import ConfigError, nearest
 from dysharp.systems import all_systems, get_system
@@ -46,6 +47,7 @@ class Comparison:
     speedup    {system: time of the baseline of its form over its time}; with windows, estimates for the whole layer
     header     lines that say what the numbers rest on
     sentence   what limits the fastest system; where real forms are compared, the fastest of these
+    tuned      {system: settings that were tried, and the best}; {} unless asked for
     """
 
     rows: tuple[Row, ...]
@@ -53,6 +55,7 @@ class Comparison:
     speedup: dict[str, float]
     header: tuple[str, ...]
     sentence: str
+    tuned: Mapping[str, Search] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str:
@@ -69,6 +72,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        tuned = {"tuned": {name: found.to_dict() for name, found in self.tuned.items()}} if self.tuned else {}
         return {
             "rows": [row.to_dict() for row in self.rows],
             "baseline": self.baseline,
@@ -76,12 +80,17 @@ class Comparison:
             "speedup": self.speedup,
             "header": list(self.header),
             "sentence": self.sentence,
-        }
+        } | tuned
 
 
 @takes(RequestArgs)
 def compare(
-    systems: Iterable[str] | None = None, baseline: str | None = None, forms: str | None = None, **request: Unpack[RequestArgs]
+    systems: Iterable[str] | None = None,
+    baseline: str | None = None,
+    forms: str | None = None,
+    *,
+    tuned: bool = False,
+    **request: Unpack[RequestArgs],
 ) -> Comparison:
     """Simulate several systems on one workload, drawn once, and say what limits the best.
 
@@ -89,6 +98,8 @@ def compare(
     (default) takes the systems whose real form runs this model there, "paper" the five of a paper cluster in paper form, "all" the first
     group and those of the second without a real form. Speed-ups never compare a real form with a paper form.
     `baseline`: the system among them that speed-ups refer to. None: deepep, or the first.
+    `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched first, with the same number of settings for
+    each system, on few tokens; each system then runs once with its best setting.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     asked = make_request(request)
@@ -99,11 +110,13 @@ def compare(
     if baseline is not None and baseline not in chosen:
         get_system(baseline)
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
-    rows = simulate(chosen, asked)
+    found = tune(chosen, asked) if tuned else {}
+    best = {f"{name}.{knob}": value for name, one in found.items() for knob, value in one.best.items()}
+    rows = simulate(chosen, replace(asked, options=dict(asked.options) | best))
     base = {form: _base(same, baseline) for form in ("real", "paper") if (same := [row for row in rows if row.form == form])}
     speedup = {row.system: base[row.form].layer_us / row.layer_us for row in rows}
     baselines = {form: row.system for form, row in base.items()}
-    return Comparison(rows, baselines, speedup, header_lines(rows), limits_sentence(rows, baselines))
+    return Comparison(rows, baselines, speedup, header_lines(rows), limits_sentence(rows, baselines), found)
 
 
 def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Request]:

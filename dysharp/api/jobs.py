@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 
 from dysharp.analysis import Row
@@ -16,7 +17,7 @@ from dysharp.api.point import run_point
 from dysharp.api.window import leading_workload
 from dysharp.api.workload import Workload
 from dysharp.errors import ConfigError
-from dysharp.measured.program_times import end_with_parent
+from dysharp.parent import end_with
 from dysharp.systems import get_system
 
 POOL_ROWS = 300_000
@@ -45,31 +46,58 @@ class Job:
         return sum(self.sizes or (r.tokens,)) * r.cluster.n_gpus * r.model.topk
 
 
-def run_jobs(jobs: Sequence[Job], on_done: OnDone) -> list[tuple[Row, ...] | ConfigError]:
-    """The Rows of each job, one for each size, or the error with which it is refused. Processes do not change a Row."""
-    done: list[tuple[Row, ...] | ConfigError] = []
-    for job, result in zip(jobs, _results(jobs), strict=True):
-        done.append(result)
-        on_done(job.system, len(done), len(jobs))
-    return done
+class Workers:
+    """Runs Jobs. Processes begin with the first Jobs that are worth them, and end with the `with` block."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def rows(self, jobs: Sequence[Job], on_done: OnDone) -> list[tuple[Row, ...] | ConfigError]:
+        """The Rows of each job, one for each size, or the error with which it is refused. Processes do not change a Row."""
+        if not jobs:
+            return []
+        done: dict[int, tuple[Row, ...] | ConfigError] = {}
+        for i, result in self._finished([_to_send(job) for job in jobs], _processes(jobs, self._pool is not None)):
+            done[i] = result
+            on_done(jobs[i].system, len(done), len(jobs))
+        return [done[i] for i in range(len(jobs))]
+
+    def _finished(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[int, tuple[Row, ...] | ConfigError]]:
+        """(index, result) of each job when it is done. The largest begin first, at most `processes` at a time."""
+        if processes == 1 and self._pool is None:
+            yield from ((i, _rows_of(job)) for i, job in enumerate(jobs))
+            return
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(_cores(), mp_context=spawn, initializer=end_with, initargs=(os.getpid(),))
+        waiting = deque(sorted(range(len(jobs)), key=lambda i: -jobs[i].n_rows))
+        running: dict[Future[tuple[Row, ...] | ConfigError], int] = {}
+        while waiting or running:
+            while waiting and len(running) < processes:
+                i = waiting.popleft()
+                running[self._pool.submit(_rows_of, jobs[i])] = i
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
 
 
-def _results(jobs: Sequence[Job]) -> Iterator[tuple[Row, ...] | ConfigError]:
-    silent = [_without_progress(job) for job in jobs]
-    processes = _processes(jobs)
-    if processes == 1:
-        yield from map(_rows_of, silent)
-        return
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent) as pool:
-        yield from pool.map(_rows_of, silent)
-
-
-def _processes(jobs: Sequence[Job]) -> int:
-    """Processes that pay, that the computer has cores for, and whose memory fits."""
-    if sum(job.n_rows for job in jobs) < POOL_ROWS:
-        return 1
+def _cores() -> int:
+    """Processes that the computer has cores for."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most, usable = min(cores, len(jobs), MOST_PROCESSES), usable_bytes()
+    return min(cores, MOST_PROCESSES)
+
+
+def _processes(jobs: Sequence[Job], running: bool) -> int:
+    """Processes that pay, that the computer has cores for, and whose memory fits. `running`: they have begun, so they cost nothing."""
+    if not running and sum(job.n_rows for job in jobs) < POOL_ROWS:
+        return 1
+    most, usable = min(_cores(), len(jobs)), usable_bytes()
     if most * max(most_bytes(_largest(job).request) for job in jobs) <= usable:
         return most
     return max(1, min(most, usable // max(1, *map(_bytes_of, jobs))))
@@ -84,10 +112,10 @@ def _bytes_of(job: Job) -> int:
         return 0
 
 
-def _without_progress(job: Job) -> Job:
-    """A job that can be sent to a process."""
-    request = dataclasses.replace(job.workload.request, progress=None)
-    return dataclasses.replace(job, workload=dataclasses.replace(job.workload, request=request))
+def _to_send(job: Job) -> Job:
+    """A job that can be sent to a process: without its progress, and without tokens that it does not simulate."""
+    workload = _largest(job)
+    return dataclasses.replace(job, workload=dataclasses.replace(workload, request=dataclasses.replace(workload.request, progress=None)))
 
 
 def _largest(job: Job) -> Workload:

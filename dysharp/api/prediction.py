@@ -11,8 +11,11 @@ from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.api.formats import KNOB, formats_of, weights_of
-from dysharp.api.jobs import Job, run_jobs
+from dysharp.api.header import header_of
+from dysharp.api.jobs import Job, Workers
+from dysharp.api.leading import LEADING_ROWS, WHOLE_ROWS, does_not_grow, extended, leading_sizes
 from dysharp.api.options import Value
+from dysharp.api.phase import Phase
 from dysharp.api.progress import Step
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload, make_workload
@@ -20,18 +23,8 @@ from dysharp.errors import ConfigError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.specs import Cluster, Model
-from dysharp.systems import System, all_systems, get_system
+from dysharp.systems import all_systems, get_system
 from dysharp.systems.registry import FUSED_GEMMS
-
-WHOLE_ROWS = 300_000
-"""(token, expert) rows up to which all tokens of a layer are simulated. `LEADING_ROWS`: rows of the leading tokens of a larger layer."""
-LEADING_ROWS = 75_000
-EVERYWHERE = ("allgather", "ring")
-"""Traffic of systems that send every token to every GPU."""
-STEP_SHARE, GROWTH = 0.1, 1.1
-"""An operator with more than this share of the layer must take this many times as long when the leading tokens double."""
-SEARCH_ROWS = 20_000
-"""Rows of the leading tokens with which numbers of SMs are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,38 +160,21 @@ def gemms_us(row: Row) -> float:
     return row.path_us["gemm1"] + row.path_us["gemm2"]
 
 
-def extended(before: Row, row: Row, tokens: int, value: Callable[[Row], float]) -> float:
-    """`value` of a layer with `tokens` tokens per GPU, by the line through two Rows with fewer tokens."""
-    per_token = (value(row) - value(before)) / (row.tokens_per_gpu - before.tokens_per_gpu)
-    return value(row) + (tokens - row.tokens_per_gpu) * per_token
-
-
-def leading_sizes(system: System, request: Request, most_rows: int, whole_rows: int) -> tuple[int, ...]:
-    """Numbers of leading tokens per GPU that stand for a layer: a quarter, half and all of them.
-
-    All of them have at most `most_rows` rows, but are 32 tokens at least. (): the layer has at most `whole_rows` rows.
-    A system that sends every token to every GPU has a row for each GPU.
-    """
-    copies = request.cluster.n_gpus if system.traffic in EVERYWHERE else request.model.topk
-    each = request.cluster.n_gpus * copies
-    if request.tokens * each <= whole_rows or system.traffic == "none":
-        return ()
-    n = 32
-    while 2 * n * each <= most_rows:
-        n *= 2
-    return (n // 4, n // 2, n) if n < request.tokens else ()
-
-
 class AdviceRuns:
-    """The runs of one piece of advice: they share the request, its workloads and the count of runs for the progress.
+    """The runs of one piece of advice: they share the request, its workloads, the processes and the progress.
 
-    `memory_warning` holds for every run of the machine as it is; it is printed once, in the header.
+    `header`: lines that say what the numbers rest on, told to the progress before the first run. `memory_warning` holds for every run of the
+    machine as it is; it is printed once, in the header.
     """
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, request: Request, workers: Workers, phase: Phase | None = None) -> None:
+        self.request, self._workers = request, workers
         self._workloads: dict[tuple[int, str], Workload] = {}
-        self.memory_warning = memory_warning(request.model, request.cluster, self.workload().routing)
+        workload = self.workload()  # an error in the routing is an error for every system
+        self.memory_warning = memory_warning(request.model, request.cluster, workload.routing)
+        self.header = (*header_of(workload, phase=phase), *(f"warning: {text}" for text in self.memory_warning))
+        if request.progress:
+            request.progress(Step("", 1, 1, "header", header=self.header))
 
     def workload(self, cluster: Cluster | None = None, placement: str | None = None) -> Workload:
         """The workload on another machine or with another placement, drawn once."""
@@ -220,7 +196,7 @@ class AdviceRuns:
             if self.request.progress:
                 self.request.progress(Step(system, done, count, "engine"))
 
-        return run_jobs(jobs, told)
+        return self._workers.rows(jobs, told)
 
     def predict(self, jobs: Sequence[Job]) -> list[Predicted | ConfigError]:
         """The prediction of each job, or the error with which it is refused."""
@@ -273,17 +249,6 @@ class AdviceRuns:
             has_eager=eager_is_known(row),
             tried={},
         )
-
-
-def does_not_grow(before: Row, row: Row) -> str:
-    """The operator whose time does not grow from `before` to `row`, which has more tokens; "" = none.
-
-    Such an operator works in steps, for example a wave of chunks. Few tokens then say nothing about many.
-    """
-    for name in ("dispatch", "combine"):
-        if row.path_us[name] > STEP_SHARE * row.time_us and row.path_us[name] < GROWTH * before.path_us[name]:
-            return name.capitalize()
-    return ""
 
 
 GemmKey = tuple[str, int, int, int]

@@ -155,7 +155,8 @@ def _what_ifs(done: Advice) -> Block:
 
 def print_details(done: Advice) -> None:
     """The whole header and all tables, on stdout."""
-    from dysharp.cli.output import console, plain_table, print_lines
+    from dysharp.cli.output import console, print_lines
+    from dysharp.table import plain_table
 
     print_lines(["", *done.header])
     for block in blocks_of(done):

@@ -14,6 +14,7 @@ from dysharp.api.warnings import grouped
 from dysharp.api.what_if import WhatIf
 from dysharp.cli.output import WIDTH
 from dysharp.systems import get_system
+from dysharp.text import table as plain
 
 MOST_LINES = 40
 MORE = "More: --details (SM counts, critical paths, load, what each change assumes), --markdown, --json"
@@ -48,12 +49,11 @@ def wrapped(texts: Iterable[str]) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Lines of a table whose first `left` columns are text. Gaps are narrow where the table is wider than `WIDTH` otherwise."""
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, last: bool = False) -> list[str]:
+    """Lines of a table whose first `left` columns are text; `last`: the last one, too. Gaps are narrow where it is too wide otherwise."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    cells = [[cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in (heads, *rows)]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
-    return [gap.join(row).rstrip() for row in cells]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
+    return plain(heads, rows, left=left, text=heads[-1:] if last else (), gap=gap).split("\n")
 
 
 def _sms(entry: Predicted) -> str:
@@ -115,19 +115,13 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
 
 def _what_ifs(done: Advice) -> list[str]:
     heads = (f"what if: change of {done.best.system}", "layer us", "difference us", "", "note")
-    return _left_last(heads, [_changed(entry) for entry in done.what_if])
+    return table(heads, [_changed(entry) for entry in done.what_if], last=True)
 
 
 def _changed(entry: WhatIf) -> tuple[str, ...]:
     change = percent(entry.difference_us / entry.best_us)
     difference = "0" if abs(entry.difference_us) < 0.5 else f"{entry.difference_us:+.0f}"
     return (entry.change, f"{entry.predicted.time_us:.0f}", difference, change, _note(entry))
-
-
-def _left_last(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table whose last column is text, too."""
-    width = max(len(row[-1]) for row in (heads, *rows))
-    return table([*heads[:-1], heads[-1].ljust(width)], [[*row[:-1], row[-1].ljust(width)] for row in rows])
 
 
 def _note(entry: WhatIf) -> str:

@@ -42,7 +42,7 @@ def cli(ctx: click.Context) -> None:
     """Compare expert-parallel (EP) communication systems on real models and real routing.
 
     Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
-    DeepEP's systems also on several domains that network cards join (clusters with a [scale_out] table).
+    some systems also on several domains that network cards join (clusters with a [scale_out] table).
 
     Not modelled: attention, whole models, serving.
 
@@ -96,6 +96,9 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @click.option(
     "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="System that speed-ups refer to.  [default: deepep, else the first system]"
 )
+@click.option(
+    "--tuned", is_flag=True, help="First search the knobs of every system, such as SMs or chunks: as many settings for each, on few tokens."
+)
 @click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
 @report_flag
 @workload_flags
@@ -107,6 +110,7 @@ def compare(
     systems: str | None,
     baseline: str | None,
     forms: str | None,
+    tuned: bool,
     plot: str | None,
     report: str | None,
     settings: tuple[str, ...],
@@ -131,7 +135,7 @@ def compare(
     if line := packet_time(names or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
         click.echo(line, err=True)
     with progress_bar() as progress:
-        done = compare_systems(names, baseline, forms, options=parse_set(settings), progress=progress, **workload)
+        done = compare_systems(names, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:
         from dysharp.reports.plots import plot_compare, save_figure
 

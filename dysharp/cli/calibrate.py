@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -40,21 +40,22 @@ def calibrate(measurements: str, base: str, name: str | None, out: str, as_json:
 def print_calibration(done: Calibration) -> None:
     """Errors before and after, constants, refusals."""
     from dysharp.cli.output import console
+    from dysharp.table import plain_table
 
     fit, out = done.fit, console()
     out.print("error, median / 90th percentile, % of the measured value", markup=False)
-    out.print(_table(("family", "rows", "shapes", "before", "after", "held out"), [_row(row) for row in fit.errors]))
+    out.print(plain_table(("family", "rows", "shapes", "before", "after", "held out"), [_row(row) for row in fit.errors]))
     out.print("\nfitted", markup=False)
     cells = [_constant(name, fit.before[name], value) for name, value in fit.fitted.items()]
-    out.print(_table(("constant", "packaged", "here", "change %", ""), cells))
+    out.print(plain_table(("constant", "packaged", "here", "change %", "note"), cells, text=("note",)))
     out.print("\nnot fitted", markup=False)
     reasons: dict[str, list[str]] = {}
     for constant, why in fit.refused.items():
         reasons.setdefault(why, []).append(constant)
-    out.print(_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2))
+    out.print(plain_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2))
     if fit.skipped:
         out.print("\nrows not used", markup=False)
-        out.print(_table(("why", "rows", "the first"), _skipped(fit.skipped)))
+        out.print(plain_table(("why", "rows", "the first"), _skipped(fit.skipped), text=("the first",)))
     click.echo(f"\nwritten: {done.path} (cluster {done.name}); use it with --cluster {done.path}")
 
 
@@ -79,14 +80,3 @@ def _row(row: Improvement) -> tuple[str, ...]:
     errors = [row.before, row.after, row.held_out]
     shown = ("-" if e is None else f"{e.median_ape:.1f} / {e.p90_ape:.1f}" for e in errors)
     return (row.family, str(row.before.n), str(row.shapes), *shown)
-
-
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], left: int = 1) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for at, head in enumerate(heads):
-        table.add_column(head, justify="left" if at < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table

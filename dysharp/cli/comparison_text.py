@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from dysharp.analysis import Row
 from dysharp.api import Comparison
-from dysharp.cli.output import UNKNOWN, WIDTH, console, plain_table, print_lines
+from dysharp.api.tuning import BUDGET
+from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
 from dysharp.cli.row_text import bytes_unit, percent
+from dysharp.table import plain_table
 
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 
 def print_comparison(done: Comparison) -> None:
-    """One row per system, then the meaning of the columns, then the sentence."""
+    """One row per system, then the meaning of the columns, then the sentence, then the settings that a search chose."""
     blocks = [same for form in ("real", "paper") if (same := [row for row in done.rows if row.form == form])]
     surrounded = any(row.surroundings_us for row in done.rows)
     for rows in blocks:
@@ -32,6 +34,24 @@ def print_comparison(done: Comparison) -> None:
     if surrounded:
         legend.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
     print_lines([*legend, done.sentence])
+    if done.tuned:
+        _print_tuned(done)
+
+
+def _print_tuned(done: Comparison) -> None:
+    """What was chosen for each system, how many runs that cost, and what a bad setting would take."""
+    print_lines(["", f"settings: at most {BUDGET} of each system were tried on the first tokens of each GPU; the best ran with all tokens"])
+    cells = []
+    for row in done.rows:
+        found = done.tuned.get(row.system)
+        if found is None:
+            cells.append((row.system, "nothing to tune", "0", UNKNOWN, UNKNOWN))
+            continue
+        times = [us for _, us in found.tried]
+        chosen = ", ".join(f"{knob}={value}" for knob, value in found.best.items()) or "the default: few tokens do not tell"
+        cells.append((row.system, chosen, str(found.runs), str(found.tokens), f"{max(times) / min(times):.2f}" if times else UNKNOWN))
+    console().print(plain_table(("system", "chosen", "runs", "tokens", "worst x"), cells, left=2))
+    print_lines(["runs: simulations of the search; tokens: per GPU in them; worst: time of the worst setting divided by that of the chosen one"])
 
 
 def _of_form(form: str, blocks: Sequence[Sequence[Row]]) -> str:

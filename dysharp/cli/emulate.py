@@ -89,7 +89,8 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
 
 def print_emulation(done: Emulation) -> None:
     """Packets of the dump first, then the facts by name."""
-    from dysharp.cli.output import console, fact_table
+    from dysharp.cli.output import console
+    from dysharp.table import fact_table
 
     out = console()
     for text in done.dump:

@@ -173,7 +173,8 @@ _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp
 
 def print_list(what: str, rows: list[dict[str, Any]]) -> None:
     """The table of one list; options in one table per system; routing strings one paragraph each."""
-    from dysharp.cli.output import console, plain_table
+    from dysharp.cli.output import console
+    from dysharp.table import plain_table
 
     if what == "options":
         _print_options(rows)
@@ -223,7 +224,8 @@ def option_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _print_cells(headings: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> None:
-    from dysharp.cli.output import console, plain_table
+    from dysharp.cli.output import console
+    from dysharp.table import plain_table
 
     table = plain_table(headings, cells, left=len(headings))
     for column in table.columns[:2]:

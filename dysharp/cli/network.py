@@ -134,7 +134,8 @@ def _print_comparison(done: CurveComparison) -> None:
 
 def print_curve(done: NetworkCurve) -> None:
     """The network, one line per load, and the speed of the simulation."""
-    from dysharp.cli.output import console, plain_table, print_lines
+    from dysharp.cli.output import console, print_lines
+    from dysharp.table import plain_table
 
     c, t, cycle_ps = done.setting.config, done.setting.traffic, done.setting.cycle_ps
     r, lanes = c.router, max(c.router.input_speedup, c.router.output_speedup)

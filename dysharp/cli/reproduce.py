@@ -261,7 +261,8 @@ def example_sweep() -> str:
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> None:
-    from dysharp.cli.output import console, plain_table
+    from dysharp.cli.output import console
+    from dysharp.table import plain_table
 
     if title:
         console(PAGE_WIDTH).print(title, style="italic", markup=False)

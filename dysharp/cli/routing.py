@@ -60,7 +60,8 @@ def _distinct(gpus: Sequence[GpuRow]) -> dict[str, float | None]:
 
 def print_layers(rows: Sequence[LayerRow]) -> None:
     """One line per layer, a last line with what uniform routing would show, and the meaning of the columns."""
-    from dysharp.cli.output import console, plain_table, print_lines
+    from dysharp.cli.output import console, print_lines
+    from dysharp.table import plain_table
 
     counts = list(dict.fromkeys(gpu.n_gpus for row in rows for gpu in row.gpus))
     headings = ["\nlayer", "experts\nmax/mean", "\nspread"]

@@ -8,7 +8,8 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.api.formats import resource_words
 from dysharp.api.prediction import eager_is_known
-from dysharp.cli.output import console, fact_table
+from dysharp.cli.output import console
+from dysharp.table import fact_table
 
 _CAUSES = {
     "link_up_us": "up links",

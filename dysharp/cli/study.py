@@ -52,8 +52,9 @@ def query(sql: str, folder: str, as_csv: bool, as_json: bool) -> None:
 
     `dysharp query "describe points"` lists the columns. SQL is that of DuckDB.
     """
-    from dysharp.cli.output import console, plain_table, print_json
+    from dysharp.cli.output import console, print_json
     from dysharp.experiments.study_folder import StudyFolder, duckdb_module
+    from dysharp.table import plain_table
 
     connection = StudyFolder(Path(folder)).connect()
     try:

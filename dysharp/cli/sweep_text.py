@@ -7,7 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.cli.output import console, plain_table, print_lines
+from dysharp.cli.output import console, print_lines
+from dysharp.table import plain_table
 
 if TYPE_CHECKING:
     from dysharp.experiments import Point

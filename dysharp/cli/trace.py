@@ -86,7 +86,8 @@ def _print(done: Timed, out: str | None) -> None:
     """Busy times by group, and what the file holds."""
     from pathlib import Path
 
-    from dysharp.cli.output import console, plain_table, print_lines
+    from dysharp.cli.output import console, print_lines
+    from dysharp.table import plain_table
 
     lines = [(group, track, f"{mean:.2f}", f"{most:.2f}") for group, track, mean, most in done.busy()]
     print_lines([f"{done.words}: {done.row.time_us:.2f} us"])

@@ -84,7 +84,7 @@ def validate(
         write_page(done, page)
     print_json(done.to_dict()) if as_json else _print(done, data, bars, groups)
     if check and not done.holds:
-        from dysharp.cli.validate_text import cell
+        from dysharp.text import cell
 
         missed = ", ".join(f"{bar['name']} {cell(bar['value'])} (bar {cell(bar['bar'])})" for bar in done.bars if not bar["holds"])
         raise SimulationError(f"validate: found {missed}, expected every bar to hold")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.output import console, plain_table, print_lines
+from dysharp.cli.output import console, print_lines
+from dysharp.table import plain_table
+from dysharp.text import cell
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
@@ -47,10 +49,7 @@ def print_own_rows(done: Report, data: str) -> None:
          _number(row["usual"], 0), *([row["note"]] * notes))
         for row in told[:MOST_ROWS]
     ]  # fmt: skip
-    table = plain_table(headings, cells, left=2)
-    for column in table.columns:
-        column.justify = "left" if column.header in ("id", "what", "unit", "note") else "right"
-    console().print(table)
+    console().print(plain_table(headings, cells, left=2, text=("unit", "note")))
     rest = [row for row in done.rows if row["error"] is None]
     if rest:
         print_lines(["", "rows without a prediction"])
@@ -158,19 +157,10 @@ COUNTED_KEYS = ("module", "name", "count", "text")
 REGIME_KEYS = ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
-_LEFT = (
+_TEXT = (
     *("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids"),
     *("group", "part", "regime", "predicted_as", "module", "text", "constant", "from"),
 )
-
-
-def cell(value: Any) -> str:
-    """A value of a report as text."""
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: float | None, digits: int | None = None) -> str:
@@ -184,12 +174,5 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 
 
 def _print(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for key in keys:
-        table.add_column(key, justify="left" if key in _LEFT else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(row[key]) for key in keys))
-    console().print(table)
+    console().print(plain_table(keys, ([cell(row[key]) for key in keys] for row in rows), left=0, text=_TEXT))
     click.echo()

@@ -1,6 +1,6 @@
 """Rows of pseudo-systems, which are calculated and not simulated.
 
-`closed-form`: formulas of uniform routing. `packet-format`: flits of packets. `hub-units`: state machines of MoE-Hub.
+`closed-form`: formulas of uniform routing. `packet-format`: flits of packets. `hub-units`, `hub-area`: units of MoE-Hub.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dysharp.errors import ConfigError
-from dysharp.experiments.figure import CLOSED_FORM, HUB_UNITS, PACKET_FORMAT, Point
+from dysharp.errors import ConfigError, nearest
+from dysharp.experiments.figure import CLOSED_FORM, HUB_AREA, HUB_UNITS, PACKET_FORMAT, Point
+from dysharp.experiments.hub_area import Sizes, area
 from dysharp.experiments.hub_units import Units, count
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.specs import load_cluster, load_model
@@ -20,19 +21,24 @@ from dysharp.workload import uniform_traffic
 
 def calculated_row(point: Point) -> dict[str, Any]:
     """The calculated row of a pseudo-system's point."""
-    if point.system == HUB_UNITS:
+    if point.system in (HUB_UNITS, HUB_AREA):
         return units_row(point)
     return format_row(point) if point.system == PACKET_FORMAT else closed_row(point)
 
 
 def units_row(point: Point) -> dict[str, Any]:
-    """What the tables of MoE-Hub's units do with the sizes that are the options of a point (`hub_units.Units`)."""
+    """MoE-Hub's units with the sizes that are the options of a point: what they do (`hub_units`), or their SRAM."""
+    kind: type[Sizes] | type[Units] = Sizes if point.system == HUB_AREA else Units
+    options = dict(point.options)
+    for name in options:
+        if name not in kind.__slots__:
+            raise ConfigError(f"{point.label}: option {name}: unknown{nearest(name, kind.__slots__)}")
     try:
-        return asdict(count(TypeAdapter(Units).validate_python(dict(point.options))))
+        sizes: Sizes | Units = TypeAdapter(kind).validate_python(options)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{point.label}: option {place}: {first['msg']}") from None
+        raise ConfigError(f"{point.label}: option {first['loc'][0]}: {first['msg']}") from None
+    return asdict(area(sizes) if isinstance(sizes, Sizes) else count(sizes))
 
 
 def format_row(point: Point) -> dict[str, Any]:

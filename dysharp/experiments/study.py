@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,7 @@ from dysharp.experiments.figure import Point, load_figure, product_points
 from dysharp.experiments.keys import known, typed
 from dysharp.experiments.study_folder import StudyFolder, key_of, record_of
 from dysharp.experiments.worker import row_of
-from dysharp.measured.program_times import end_with_parent
+from dysharp.parent import end_with
 from dysharp.specs.reading import parse_toml, read_text
 
 METHODS = ("latin-hypercube", "tpe", "nsga2")
@@ -112,9 +113,10 @@ def _at(draw: Draw, name: str, u: float) -> Number:
     low, high = draw.range[name]
     whole = isinstance(low, int) and isinstance(high, int)
     if name in draw.log:
-        value = float(low) * (float(high) / float(low)) ** u
-        return round(value) if whole else value
-    return min(high, int(low + (high - low + 1) * u)) if whole else low + (high - low) * u
+        scaled = float(float(low) * (float(high) / float(low)) ** u)
+        return round(scaled) if whole else scaled
+    value = min(high, int(low + (high - low + 1) * u)) if whole else low + (high - low) * u
+    return int(value) if whole else float(value)
 
 
 def run_study(study: Study, folder: StudyFolder, jobs: int = 1, progress: Progress | None = None) -> Outcome:
@@ -173,7 +175,7 @@ def _processes(todo: list[Keyed], jobs: int) -> Iterator[Ended]:
     """As `_here`, in `jobs` processes. A process that ends takes its points with it; they run again, at most `MOST_ATTEMPTS` times."""
     left, attempts = list(reversed(todo)), dict.fromkeys((key for key, _ in todo), 0)
     while left:
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)) as pool:
             running: dict[Future[dict[str, Any] | str], Keyed] = {}
             try:
                 while left or running:

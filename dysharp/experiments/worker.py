@@ -8,18 +8,13 @@ compiled numba kernels through the cache on disk.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import threading
-import time
 from typing import Any
 
 from dysharp.errors import DysharpError, one_line
 from dysharp.experiments.figure import Point
 from dysharp.experiments.store import code_digest, point_from
-
-_SIGNAL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+from dysharp.parent import end_with
 
 
 def row_of(point: Point, jobs: int = 1) -> dict[str, Any]:
@@ -44,21 +39,6 @@ def row_of(point: Point, jobs: int = 1) -> dict[str, Any]:
             options=dict(point.options),
         )
     return row.to_dict()
-
-
-def end_with(parent: int) -> None:
-    """End this process when the process `parent` has ended, also when `parent` was killed."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_SIGNAL_WITH_PARENT, signal.SIGTERM)  # also while a kernel runs, when no thread of Python does
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def main() -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from dysharp.errors import DysharpError
 from dysharp.measured.family import Case, Constants
+from dysharp.parent import end_with
 
 Frozen = tuple[tuple[str, float], ...]
 ProgramForm = Callable[[Case, Constants], float]
@@ -60,21 +60,10 @@ def _mapped(work: Sequence[tuple[ProgramRequest, ...]], jobs: int) -> Iterator[l
         yield from map(_times, work)
         return
     _times(work[-1])  # compiles the engine once; the processes load it from the cache
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
         yield from pool.map(_times, work)
 
 
 def _times(group: tuple[ProgramRequest, ...]) -> list[float | str]:
     return [request.time() for request in group]
-
-
-def end_with_parent() -> None:
-    """End this process when its parent has been killed."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -14,6 +14,7 @@ from dysharp.files import check_destination, write_text
 from dysharp.measured.validation import Validation
 from dysharp.reports import markdown
 from dysharp.reports.plots import STYLE, save_figure
+from dysharp.text import cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,12 +192,4 @@ def _sentence(overall: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    return markdown.table(keys, ([_cell(row[key]) for key in keys] for row in rows))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return markdown.table(keys, ([cell(row[key]) for key in keys] for row in rows))

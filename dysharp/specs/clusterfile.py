@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dysharp import units
 from dysharp.specs.cluster import Cluster
-from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, Name, Rate, Small, Text
+from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, LinkRate, Name, Rate, Small, Text
 from dysharp.specs.scale_out import ScaleOut
 
 
@@ -19,7 +19,7 @@ class ClusterFile:
     n_gpus: Small
     n_switches: Small
     links_per_gpu: Small
-    link_GBps: Rate
+    link_GBps: LinkRate
     link_latency_ns: Delay
     flit_bytes: Small
     n_vcs: Small

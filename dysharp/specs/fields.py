@@ -46,6 +46,8 @@ EntriesOrInfinite = Annotated[int, Field(strict=True, ge=0, le=1 << 24)]
 Amount = Annotated[int, Field(strict=True, ge=1, le=1 << 50)]
 AmountOrZero = Annotated[int, Field(strict=True, ge=0, le=1 << 50)]
 Rate = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
+LinkRate = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)]
+"""GB/s. A link that is faster brings a flit in less than the picosecond in which times are counted."""
 Delay = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
 Constants = tuple[tuple[Annotated[str, Field(strict=True)], Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]], ...]
 DispatchFormat = Annotated[str, Field(strict=True), _one_of("rows", "fp8")]

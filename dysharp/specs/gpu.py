@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.specs.fields import Name, Rate, Small, Text, check_fields, problems, raise_if, show
+from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if, show
 from dysharp.specs.reading import parse_toml, read_text
 
 GPUS = Path(__file__).parent / "data" / "gpus"
@@ -33,7 +33,7 @@ class Gpu:
     hbm_GBps: Rate
     hbm_GB: Rate
     l2_MB: Rate
-    link_GBps: Rate
+    link_GBps: LinkRate
     """NVLink rate of all links of the GPU together, in one direction."""
     source: Text
 

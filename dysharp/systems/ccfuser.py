@@ -123,6 +123,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     puts = stream_order(layer, layer.row_gpu, layer.row_source)  # puts that become ready together progress together
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)
     layer.wait_rows(returned.of_useful_row, results)
+    _in_pieces(layer, returned.of_useful_row)
     if real:
         kernels.barrier_after("end", "end.closed", finished, returned)
     if options.mediation:
@@ -171,12 +172,10 @@ def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32) -> None:
     first_get = np.full(len(layer.tiles), NONE, np.int32)
     for tiles in (blocks.first, blocks.second):
         first_get[tiles[tiles >= 0]] = start[tiles >= 0]
-    rows = np.argsort(layer.row_of)  # by tile
-    tile = np.repeat(layer.tiles, layer.tile_rows)
-    place = np.arange(len(rows)) - np.repeat(np.cumsum(layer.tile_rows) - layer.tile_rows, layer.tile_rows)
+    rows, tile, place = _by_tile(layer)
     far = owner[tile] != layer.tile_gpu[tile]
     layer.dispatch_rows(order=rows[~far])
-    step = max(1, choice_int("ccfuser.get_bytes") // layer.sent_bytes)
+    step = _piece_rows(layer.sent_bytes)
     before, behind = first_get, layer.tiles[owner != layer.tile_gpu]
     for piece in range(-(-TILE_ROWS // step)):
         tiles = behind[layer.tile_rows[behind] > piece * step]
@@ -189,6 +188,26 @@ def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32) -> None:
         before = np.full(len(layer.tiles), NONE, np.int32)
         before[tile[now]] = sends.op  # the last row of the piece
         behind = tiles
+
+
+def _by_tile(layer: LayerBuilder) -> tuple[I64, I32, I64]:
+    """`[useful rows]` the useful rows by tile, the tile of each, and its place in the tile."""
+    rows = np.argsort(layer.row_of)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(layer.tile_rows) - layer.tile_rows, layer.tile_rows)
+    return rows, np.repeat(layer.tiles, layer.tile_rows), place
+
+
+def _piece_rows(row_bytes: int) -> int:
+    """Rows of a tile that a block has under way at once."""
+    return max(1, choice_int("ccfuser.get_bytes") // row_bytes)
+
+
+def _in_pieces(layer: LayerBuilder, op_of_useful_row: I32) -> None:
+    """Combine: a block puts a tile piece by piece, so the puts of all blocks of a GPU share its link."""
+    rows, _, place = _by_tile(layer)
+    step, ops = _piece_rows(layer.back_bytes), op_of_useful_row[rows]
+    behind = np.flatnonzero(place >= step)
+    layer.wait_each(ops[behind], ops[behind - step])
 
 
 def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32) -> I32:

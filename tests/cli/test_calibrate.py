@@ -72,7 +72,9 @@ def test_known_constants_are_found_again(dysharp: Call, own: Path, tmp_path: Pat
 
 
 def test_text_names_what_was_not_fitted(dysharp: Call, own: Path, tmp_path: Path) -> None:
-    out = dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml")).out
+    done = dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml"))
+    assert done.code == 0, done.err
+    out = done.out
     assert max(len(line) for line in out.splitlines() if not line.startswith("written")) <= 100
     for part in ("before", "held out", "hbm.fraction", "not fitted", "no row depends on it", "--cluster"):
         assert part in out

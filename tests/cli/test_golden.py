@@ -1,4 +1,4 @@
-"""Printed text of `advise`, `compare` and `run`, with every number replaced by #.
+"""Printed text of `advise`, `compare`, `run` and `list`, with every number replaced by #.
 
 `python tests/cli/test_golden.py` writes the files in `golden/` anew. Read the difference before you commit it.
 """
@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "compare-paper": ("compare", *_SMALL, "--systems", "deepep,dysharp,ideal"),
     "run-hw": ("run", "deepep", *_SMALL, "--cluster", "hw-dgx-h100"),
     "run-paper": ("run", "dysharp", *_SMALL),
+    "list-systems": ("list", "systems"),
+    "list-models": ("list", "models"),
+    "list-clusters": ("list", "clusters"),
+    "list-figures": ("list", "figures"),
 }
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from dysharp.cli.output import console, fact_table, plain_table, print_header, print_json, print_lines
+from dysharp.cli.calibrate import print_calibration
+from dysharp.cli.output import console, print_header, print_json, print_lines
+from dysharp.cli.validate_text import _print as print_table
+from dysharp.table import fact_table, plain_table
 
 HOSTILE = "[/red] :smile: \x1b]0;pwn\x07"
 SHOWN = "[/red] :smile: \\x1b]0;pwn\\x07"
@@ -55,3 +59,31 @@ def test_a_narrow_table_has_one_fact_a_line() -> None:
     facts = [(name, value.strip()) for name, value in lines]
     assert facts == [("system", "deepep"), ("form", "paper"), ("layer time us", "12345.6"), ("exposed comm us", "1234.5")]
     assert printed(80).splitlines()[2].startswith("deepep      paper")
+
+
+def test_calibrate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dysharp.cli.output.console", narrow)
+    error = SimpleNamespace(n=1234567, median_ape=1234.5, p90_ape=98765.4)
+    errors = [SimpleNamespace(family="deepep-dispatch", shapes=7654321, before=error, after=error, held_out=error)]
+    refused = {f"deepep.constant_{i}": "no row depends on it" for i in range(9)}
+    fit = SimpleNamespace(errors=errors, fitted={"link.fraction": 0.87654}, before={"link.fraction": 0.81234}, refused=refused, skipped=[])
+    print_calibration(SimpleNamespace(fit=fit, path="mine.toml", name="mine"))  # type: ignore[arg-type]
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines() if not line.startswith("written")) <= 60
+    for number in ("1234567", "7654321", "1234.5 / 98765.4", "0.8123", "0.8765", "+8"):
+        assert number in text
+
+
+def test_validate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dysharp.cli.validate_text.console", narrow)
+    numbers = {"n": 1234567, "n_rows": 7654321, "median_ape": 123.4, "p90_ape": 567.8, "mape": 234.5, "bias": -345.6}
+    print_table([{"family": "inswitch-allreduce", "by": "program", "coverage": 98.76, **numbers}], ("family", "by", "coverage", *numbers))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 60
+    for number in numbers.values():
+        assert str(number) in text
+
+
+def narrow(width: int = 60) -> Console:
+    """stdout as a terminal of 60 columns."""
+    return Console(width=60, color_system=None, highlight=False, markup=False, emoji=False)

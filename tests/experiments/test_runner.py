@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,9 +52,9 @@ def tiny_file(tmp_path: Path, text: str = TINY) -> Path:
     return path
 
 
-def started(path: Path, store: Store) -> "subprocess.Popen[str]":
-    """A run of the figure with its first point finished."""
-    command = [sys.executable, "-c", HEARS, "reproduce", str(path), "--store", str(store.folder)]
+def started(path: Path, store: Store, *command_line: str) -> "subprocess.Popen[str]":
+    """A run of the figure, or of another command, with its first point finished."""
+    command = [sys.executable, "-c", HEARS, *(command_line or ("reproduce",)), str(path), "--store", str(store.folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     give_up = time.monotonic() + 120
     while not list(store.folder.glob("*.json")):
@@ -86,6 +88,38 @@ def test_an_interrupted_run_exits_with_130_and_keeps_its_points(tmp_path: Path) 
     assert process.returncode == INTERRUPTED
     assert list(store)
     assert re.search(r"dysharp: interrupted; \d+ of 40 points are finished and kept in .*store; the same command goes on from there", err)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the processes of Linux")
+def test_sigterm_ends_a_sweep_with_its_workers_and_keeps_its_points(tmp_path: Path) -> None:
+    path, store = tiny_file(tmp_path, LONG[: LONG.index("[[check]]")]), Store(tmp_path / "store")
+    process = started(path, store, "sweep", "-j", "2")
+    workers = children(process.pid)
+    process.send_signal(signal.SIGTERM)  # to the sweep alone
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert re.search(r"dysharp: ended by SIGTERM; \d+ of 40 points are finished and kept in .*store; the same command goes on from there", err)
+    assert workers
+    assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+    finished = list(store)
+    assert 1 <= len(finished) < 40
+    assert all(record["row"]["time_us"] > 0 for record in finished)
+
+
+def children(parent: int) -> list[int]:
+    """Processes that a process has started and that run; waits for the first one."""
+    give_up, found = time.monotonic() + 60, list[int]()
+    while not found and time.monotonic() < give_up:
+        found = [pid for pid, other in parents() if other == parent]
+    return found
+
+
+def parents() -> Iterator[tuple[int, int]]:
+    """(process, its parent) of all processes."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has ended
+            yield int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_failing_point_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:

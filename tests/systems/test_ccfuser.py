@@ -9,7 +9,7 @@ import pytest
 from layers import TINY, cluster
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.program import Program, Tail
+from dysharp.program import Head, Program, Tail
 from dysharp.program.payload import moved_bytes
 from dysharp.specs.choices import choices_overridden
 from dysharp.systems import ccfuser, get_system
@@ -97,3 +97,14 @@ def test_small_gets_wait_for_many_round_trips() -> None:
         with choices_overridden({"ccfuser.get_bytes": size}):
             times.append(run_burst(plan())[0].time_ps)
     assert times[0] > times[1]
+
+
+def test_a_block_puts_a_tile_piece_by_piece() -> None:
+    layer, *_ = blocks_of(ROUTING)
+    step = 8
+    with choices_overridden({"ccfuser.get_bytes": step * layer.back_bytes}):
+        program = CCFUSER.plan(TINY, cluster(ROUTING.n_gpus), ccfuser.served(ROUTING, ccfuser.Options()), "fwd", ccfuser.Options())
+    puts, e = ops_of(program, "combine.row"), program.edges
+    between = np.isin(e.head, puts) & (e.head_kind == Head.OP_ISSUE) & np.isin(e.tail, puts) & (e.tail_kind == Tail.OP_DONE)
+    assert between.sum() == np.maximum(0, layer.tile_rows - step).sum() > 0
+    assert len(np.unique(e.head[between])) == between.sum()  # a put waits for one put of its tile

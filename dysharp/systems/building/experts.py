@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.compute import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
+from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Kind, Tail, Template
-from dysharp.specs import Model
+from dysharp.program.verify import MAX_TASKS
+from dysharp.specs import Model, choice_int
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.layer import LayerBuilder
 
@@ -127,8 +129,13 @@ def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, pri
 
 
 def gang(gemm: Gemm) -> int:
-    """Thread-block tasks of one row tile of `gemm`."""
-    return weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
+    """Thread-block tasks of one row tile of `gemm`. Raises ConfigError for more than a Program can count."""
+    tasks = weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
+    if tasks >= MAX_TASKS:
+        most = (MAX_TASKS - 1) * choice_int("gemm.tile_cols")
+        where = "hidden, expert_hidden of the model"
+        raise ConfigError(f"{where}: found a GEMM of {gemm.columns} columns, expected at most {most} (hidden; expert_hidden, twice if gated)")
+    return tasks
 
 
 def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
