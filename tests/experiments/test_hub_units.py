@@ -6,9 +6,10 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.experiments.closed import calculated_row
-from dysharp.experiments.figure import Point
+from dysharp.experiments.figure import Check, Point
 from dysharp.experiments.hub_area import Sizes, area
 from dysharp.experiments.hub_units import PRODUCERS, Units, count
+from dysharp.experiments.verdict import MEASURES
 
 SMALL = {"copiers": 4, "rows": 8, "row_bytes": 512}
 
@@ -38,3 +39,16 @@ def test_area_grows_with_the_row_table() -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(ConfigError, match="option rat: unknown"):
         calculated_row(Point("hub-area", "S-8", "paper-dgx-h800", "", options=(("rat", 3),)))
+
+
+def test_metrics_of_the_hub_figures() -> None:
+    """The end of GEMM-1, and the fastest software that drops nothing."""
+    rows = {
+        Point(name, "S-8", "paper-dgx-h800", ""): {"time_us": us, "phases_us": {"gemm1": {"end": us / 2}}} | dropped
+        for name, us, dropped in (
+            ("moe-hub", 10.0, {}), ("comet", 15.0, {}), ("tutel", 12.0, {"dropped_rows": 3}), ("mh-base", 11.0, {}),
+        )
+    }  # fmt: skip
+    point = Point("moe-hub", "S-8", "paper-dgx-h800", "")
+    assert MEASURES["over_software"](point, Check("", "over_software", "moe-hub"), rows) == 1.5
+    assert MEASURES["gemm1_speedup"](point, Check("", "gemm1_speedup", "moe-hub", over="mh-base"), rows) == pytest.approx(1.1)
