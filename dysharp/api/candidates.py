@@ -40,7 +40,8 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
     wanted = phase.name if phase else "train" if request.direction != "fwd" else ""
     reasons = {}
     for name, ships in ((name, s.ships) for name, s in systems.items()):
-        why = "" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else "")
+        why = "" if systems[name].runs_on(request.cluster, "real") else "does not run on several NVLink domains"
+        why = why or ("" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else ""))
         if why:
             reasons[name] = why
     return reasons

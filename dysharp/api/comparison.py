@@ -122,12 +122,20 @@ def compare(
 def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Request]:
     """The systems to compare where none are named, and the request with their form."""
     if request.cluster.family != "hw":
-        return list(DEFAULT_SYSTEMS), _in_form(request, forms, DEFAULT_SYSTEMS)
+        return (usual := _usual(request)), _in_form(request, forms, usual)
     real = [name for name, s in all_systems().items() if s.has_real_form and not (s.ships and s.ships.why_not(request.model, request.cluster))]
+    real = [name for name in real if get_system(name).runs_on(request.cluster, "real")]
     if forms == "paper":
-        return list(DEFAULT_SYSTEMS), _in_form(request, forms, DEFAULT_SYSTEMS)
+        return (usual := _usual(request)), _in_form(request, forms, usual)
     wanted = _in_form(request, forms, real)
-    return [*real, *(name for name in DEFAULT_SYSTEMS if forms == "all" and not get_system(name).has_real_form)], wanted
+    return [*real, *(name for name in _usual(request) if forms == "all" and not get_system(name).has_real_form)], wanted
+
+
+def _usual(request: Request) -> list[str]:
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several."""
+    if request.cluster.domains == 1:
+        return list(DEFAULT_SYSTEMS)
+    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper")]
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:
