@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from dysharp.analysis import Row
 from dysharp.api.formats import resource_words
@@ -14,7 +14,7 @@ from dysharp.api.tuning import Search, tune
 from dysharp.api.warnings import grouped
 from dysharp.errors import ConfigError, nearest
 from dysharp.systems import all_systems, get_system
-from dysharp.text import sentences, table
+from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 
@@ -64,8 +64,18 @@ class Comparison:
 
     def __str__(self) -> str:
         """Systems with their times and speed-ups, and the sentence."""
-        rows = [(row.system, row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
-        return table(("system", "form", "layer us", "speed-up"), rows, left=2) + "\n" + sentences(self.sentence)
+        return table(self._HEADINGS, self._cells(), left=2) + "\n" + sentences(self.sentence)
+
+    def _repr_html_(self) -> str:
+        """The same table for a notebook, with a bar for each time, and the header."""
+        most = max((row.layer_us for row in self.rows), default=0.0)
+        shares = [row.layer_us / most if most else 0.0 for row in self.rows]
+        return html_table(self._HEADINGS, self._cells(), left=2, bars=shares, below=(self.sentence, *self.header))
+
+    _HEADINGS: ClassVar = ("system", "form", "layer us", "speed-up")
+
+    def _cells(self) -> list[tuple[str, str, str, str]]:
+        return [(row.system, row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row.system for row in self.rows)}; print() shows the table, to_dict() all>"
