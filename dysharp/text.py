@@ -1,10 +1,11 @@
-"""Plain text of results, for `print`: a table, a cell, facts by name, wrapped sentences. At most 100 columns."""
+"""Results as plain text for `print` (a table, a cell, facts by name, wrapped sentences; at most 100 columns) and as HTML for notebooks."""
 
 from __future__ import annotations
 
 import io
 import textwrap
 from collections.abc import Collection, Sequence
+from html import escape
 from typing import Any
 
 WIDTH = 100
@@ -42,3 +43,20 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
 def sentences(text: str) -> str:
     """Text in lines of at most 100 columns."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def html_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, bars: Sequence[float] = (), below: Sequence[str] = ()
+) -> str:
+    """A table for a notebook, in its own colours. `bars`: a length between 0 and 1 for each row. `below`: lines under the table. Text is escaped."""
+    lines = []
+    if headings:
+        lines.append("<tr>" + "".join(_cell("th", text, at < left) for at, text in enumerate(headings)) + "<th></th>" * bool(bars) + "</tr>")
+    for i, row in enumerate(rows):
+        bar = f'<td style="width:16em"><div style="width:{100 * bars[i]:.1f}%;height:.9em;background:#0072B2"></div></td>' if bars else ""
+        lines.append("<tr>" + "".join(_cell("td", text, at < left) for at, text in enumerate(row)) + bar + "</tr>")
+    return "<table>" + "".join(lines) + "</table>" + "".join(f"<p>{escape(text)}</p>" for text in below)
+
+
+def _cell(tag: str, text: str, is_text: bool) -> str:
+    return f'<{tag} style="text-align:{"left" if is_text else "right"}">{escape(text)}</{tag}>'

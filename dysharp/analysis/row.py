@@ -19,7 +19,7 @@ from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
-from dysharp.text import facts
+from dysharp.text import facts, html_table
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
@@ -219,17 +219,21 @@ class Row:
 
     def __str__(self) -> str:
         """What was run, its time, its bounds and its critical path, in a few lines."""
+        return facts([*self._facts(), ("warnings", str(len(self.warnings)) if self.warnings else "none")])
+
+    def _repr_html_(self) -> str:
+        """The same lines as a table for a notebook, with the texts of the warnings."""
+        return html_table((), [*self._facts(), *(("warning", text) for text in self.warnings)], left=2)
+
+    def _facts(self) -> list[tuple[str, str]]:
         causes = {name.removesuffix("_us"): us for name, us in self.attribution.items() if us >= self.time_us / 100}
-        return facts(
-            [
-                ("system", f"{self.system} ({self.form} form)"),
-                ("workload", f"{self.model}, {self.gpus} GPUs of {self.cluster}, {self.tokens_per_gpu} tokens per GPU, {self.direction}"),
-                ("layer time", f"{self.layer_us:.2f} us" + (" (estimate for the whole layer)" if self.window else "")),
-                ("lower bound", f"{self.bound_us:.2f} us ({self.bound_resource})"),
-                ("critical path", ", ".join(f"{name} {us:.1f} us" for name, us in causes.items())),
-                ("warnings", str(len(self.warnings)) if self.warnings else "none"),
-            ]
-        )
+        return [
+            ("system", f"{self.system} ({self.form} form)"),
+            ("workload", f"{self.model}, {self.gpus} GPUs of {self.cluster}, {self.tokens_per_gpu} tokens per GPU, {self.direction}"),
+            ("layer time", f"{self.layer_us:.2f} us" + (" (estimate for the whole layer)" if self.window else "")),
+            ("lower bound", f"{self.bound_us:.2f} us ({self.bound_resource})"),
+            ("critical path", ", ".join(f"{name} {us:.1f} us" for name, us in causes.items())),
+        ]
 
     def __repr__(self) -> str:
         return f"<Row of {self.system}: {self.layer_us:.2f} us; print() shows more, to_dict() all>"

@@ -8,12 +8,14 @@ from dysharp.api.options import Value, options_by_system, split_options
 from dysharp.api.phase import Phase
 from dysharp.api.request import Request
 from dysharp.errors import ConfigError
+from dysharp.measured.family import all_families
 from dysharp.systems import System, all_systems, get_system
 
 
 def candidates(names: Sequence[str] | None, request: Request, phase: Phase | None) -> tuple[dict[str, System], dict[str, str]]:
-    """({name: system to rank}, {name: reason for leaving it out}). `names` None: every system that runs today.
+    """({name: system to rank}, {name: reason for leaving it out}).
 
+    `names` None: every system that runs today and whose layer or parts some measurement judges.
     A system that is asked for by name and has no kernel for this model, machine and phase is in both.
     """
     if names is not None:
@@ -25,7 +27,9 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
             raise ConfigError("advise: found no system, expected at least one")
         return chosen, _without_kernels(chosen, request, phase)
     today = {name: system for name, system in all_systems().items() if system.today}
-    ranked = {name: system for name, system in today.items() if system.has_real_form}
+    families = all_families()  # one may bear the name of the system that it measures
+    judged = {name for family in families.values() for name in family.systems} | families.keys()
+    ranked = {name: system for name, system in today.items() if system.has_real_form and name in judged}
     return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(ranked, request, phase)
 
 
@@ -40,7 +44,8 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
     wanted = phase.name if phase else "train" if request.direction != "fwd" else ""
     reasons = {}
     for name, ships in ((name, s.ships) for name, s in systems.items()):
-        why = "" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else "")
+        why = "" if systems[name].runs_on(request.cluster, "real") else "does not run on several NVLink domains"
+        why = why or ("" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else ""))
         if why:
             reasons[name] = why
     return reasons
@@ -49,4 +54,6 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
 def _why_not(system: System) -> str:
     if system.bound:
         return "is a bound, no system that one could build"
+    if system.has_real_form:
+        return "no measurement judges it; --systems ranks it"
     return "has no real form: its software costs are not known" if system.today else "has no real form and runs on no machine of today"

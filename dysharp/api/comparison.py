@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from dysharp.analysis import Row
 from dysharp.api.formats import resource_words
@@ -14,7 +14,7 @@ from dysharp.api.tuning import Search, tune
 from dysharp.api.warnings import grouped
 from dysharp.errors import ConfigError, nearest
 from dysharp.systems import all_systems, get_system
-from dysharp.text import sentences, table
+from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 
@@ -64,8 +64,18 @@ class Comparison:
 
     def __str__(self) -> str:
         """Systems with their times and speed-ups, and the sentence."""
-        rows = [(row.system, row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
-        return table(("system", "form", "layer us", "speed-up"), rows, left=2) + "\n" + sentences(self.sentence)
+        return table(self._HEADINGS, self._cells(), left=2) + "\n" + sentences(self.sentence)
+
+    def _repr_html_(self) -> str:
+        """The same table for a notebook, with a bar for each time, and the header."""
+        most = max((row.layer_us for row in self.rows), default=0.0)
+        shares = [row.layer_us / most if most else 0.0 for row in self.rows]
+        return html_table(self._HEADINGS, self._cells(), left=2, bars=shares, below=(self.sentence, *self.header))
+
+    _HEADINGS: ClassVar = ("system", "form", "layer us", "speed-up")
+
+    def _cells(self) -> list[tuple[str, str, str, str]]:
+        return [(row.system, row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row.system for row in self.rows)}; print() shows the table, to_dict() all>"
@@ -122,12 +132,20 @@ def compare(
 def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Request]:
     """The systems to compare where none are named, and the request with their form."""
     if request.cluster.family != "hw":
-        return list(DEFAULT_SYSTEMS), _in_form(request, forms, DEFAULT_SYSTEMS)
+        return (usual := _usual(request)), _in_form(request, forms, usual)
     real = [name for name, s in all_systems().items() if s.has_real_form and not (s.ships and s.ships.why_not(request.model, request.cluster))]
+    real = [name for name in real if get_system(name).runs_on(request.cluster, "real")]
     if forms == "paper":
-        return list(DEFAULT_SYSTEMS), _in_form(request, forms, DEFAULT_SYSTEMS)
+        return (usual := _usual(request)), _in_form(request, forms, usual)
     wanted = _in_form(request, forms, real)
-    return [*real, *(name for name in DEFAULT_SYSTEMS if forms == "all" and not get_system(name).has_real_form)], wanted
+    return [*real, *(name for name in _usual(request) if forms == "all" and not get_system(name).has_real_form)], wanted
+
+
+def _usual(request: Request) -> list[str]:
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several."""
+    if request.cluster.domains == 1:
+        return list(DEFAULT_SYSTEMS)
+    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper")]
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:

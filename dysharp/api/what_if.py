@@ -94,9 +94,34 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
     return [
         *trials,
         Trial(f"links x{FASTER}", "same software constants, same switches", runs.job(name, options, runs.workload(faster))),
+        *_between_domains(runs, name, options),
         Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
-        *(Trial(change.name, change.assumes, runs.job(other, _formats(best.row, system))) for _, other, change, system in declared),
+        *(
+            Trial(change.name, change.assumes + _needs(system, cluster), runs.job(other, _formats(best.row, system)))
+            for _, other, change, system in declared
+        ),
     ]
+
+
+def _between_domains(runs: AdviceRuns, name: str, options: dict[str, Any]) -> list[Trial]:
+    """Faster NICs, and all GPUs in one NVLink domain, where a cluster has several domains."""
+    cluster = runs.request.cluster
+    if cluster.scale_out is None or cluster.domains == 1:
+        return []
+    nics = dataclasses.replace(cluster.scale_out, nic_GBps=FASTER * cluster.scale_out.nic_GBps)
+    faster = dataclasses.replace(cluster, name=f"{cluster.name}-nics-x{FASTER}", scale_out=nics)
+    together = dataclasses.replace(cluster, name=f"{cluster.name}-one-domain", scale_out=None)
+    same = "same software constants, same latency between domains"
+    one = "the kernels of one NVLink domain, and their constants"
+    return [
+        Trial(f"NICs x{FASTER}", same, runs.job(name, options, runs.workload(faster))),
+        Trial("one NVLink domain", one, runs.job(name, options, runs.workload(together)), f"{cluster.n_gpus} GPUs by NVLink"),
+    ]
+
+
+def _needs(system: System, cluster: Cluster) -> str:
+    """What a system assumes between domains, behind other assumptions; "" in one domain."""
+    return f"; needs {system.between_domains}" if system.between_domains and cluster.domains > 1 else ""
 
 
 def _formats(row: Row, system: System) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dysharp.cli.lint import lint
 from dysharp.cli.network import network
 from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
+from dysharp.cli.schema import schema_flag
 from dysharp.cli.study import query, study
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
@@ -63,6 +64,7 @@ def cli(ctx: click.Context) -> None:
 @workload_flags
 @click.option("--window", type=int, metavar="T", help="Packet fidelity: simulate the first T tokens of each GPU and estimate the whole layer.")
 @json_flag
+@schema_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
     """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
@@ -103,6 +105,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @report_flag
 @workload_flags
 @json_flag
+@schema_flag
 @click.pass_context
 def compare(
     ctx: click.Context,

@@ -162,6 +162,11 @@ class Machine:
         return outcome
 
     def _sends_packets(self, program: Program) -> bool:
+        if program.nets:
+            if self.path == "packet" or self.faults.any:
+                what = "injected faults" if self.faults.any else "path packet"
+                raise ConfigError(f"{what}: found network {program.nets[0].name!r} between NVLink domains, expected one domain (use path row)")
+            return False
         if self.path != "auto":
             return self.path == "packet"
         if self.faults.any:

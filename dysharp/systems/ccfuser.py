@@ -17,7 +17,7 @@ from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing, in_parts
 
@@ -85,6 +85,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     colour="#661100",
     drops="barriers of all GPUs around both kernels, starts of kernels (form real has them); counts and block lists of the host, a request per 16 B "
     "of a get, copies of the most popular experts on all GPUs",
+    ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), {"fp8": {}, "bf16": {}}),
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

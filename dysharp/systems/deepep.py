@@ -94,7 +94,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
         step=16,
     ),
-    several_domains=True,
+    several_domains=("paper", "real"),
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

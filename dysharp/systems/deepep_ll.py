@@ -81,7 +81,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         phases=("decode",),
         phases_source="DeepEP README: low-latency kernels are for inference decoding",
     ),
-    several_domains=True,
+    several_domains=("paper", "real"),
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

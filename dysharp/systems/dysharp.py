@@ -85,7 +85,7 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     row_formats=ROWS,
     colour="#009E73",
     change=Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
-    several_domains=True,
+    several_domains=("paper",),
     between_domains="a hypothetical scale-out switch that multicasts and sums",
     drops="AL TLB misses, TS/OR overflow, polling",
 )

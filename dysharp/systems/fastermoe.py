@@ -11,7 +11,7 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing, in_parts
 
 COUNT_BYTES = 8  # rows of an expert as int64
@@ -79,6 +79,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     fused=False,
     colour="#999933",
     drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait, shadowing of hot experts",
+    ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

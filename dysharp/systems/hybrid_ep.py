@@ -67,9 +67,6 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
-    if cluster.domains > 1:
-        found = f'found {cluster.domains} domains of "{cluster.name}"'
-        raise ConfigError(f"hybrid-ep: {found} in the real form, expected one (form=paper: no constants of its kernels between domains)")
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _Chunks(layer, options)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
@@ -91,7 +88,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         ("hopper", "blackwell"),
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
     ),
-    several_domains=True,
+    several_domains=("paper",),
     drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
     "reads (the same bytes the same way)",
 )

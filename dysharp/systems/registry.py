@@ -132,8 +132,8 @@ class System:
     serves: Serves | None = None
     """A function (routing, options) -> the Routing that the system serves: without the choices that a capacity drops,
     with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
-    several_domains: bool = False
-    """Whether the system runs on several NVLink domains. Others are refused there."""
+    several_domains: tuple[str, ...] = ()
+    """Forms ("paper", "real") in which the system runs on several NVLink domains. Others are refused there."""
     between_domains: str = ""
     """Hardware between domains that the system needs and nobody sells; "" = none. Printed with every result over domains."""
     peels: str = ""
@@ -154,16 +154,23 @@ class System:
         The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for
         wrong options, ProgramError where the function returns something else.
         """
-        if cluster.domains > 1 and not self.several_domains:
-            others = ", ".join(name for name, one in all_systems().items() if one.several_domains)
+        real = self.real if self.real is not None and is_real(options.form, cluster) else None
+        form = "paper" if real is None else "real"
+        if not self.runs_on(cluster, form):
+            others = ", ".join(name for name, one in all_systems().items() if one.runs_on(cluster, form))
             found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"
-            raise ConfigError(f'{self.name} on cluster "{cluster.name}": {found}, expected one (systems for several: {others})')
-        chosen = self.real if self.real is not None and is_real(options.form, cluster) else self.paper
+            expected = f"expected one (systems for several in {form} form: {others})"
+            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}')
+        chosen = self.paper if real is None else real
         program: object = chosen(model, cluster, self.served(routing, options), direction, options)
         if not isinstance(program, Program):
             found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
             raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
         return program
+
+    def runs_on(self, cluster: Cluster, form: str) -> bool:
+        """Whether the system runs on the NVLink domains of `cluster` in `form`, "paper" or "real"."""
+        return cluster.domains == 1 or form in self.several_domains
 
     def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
@@ -203,7 +210,7 @@ def system(
     change: Change | None = None,
     ships: Ships | None = None,
     serves: Serves | None = None,
-    several_domains: bool = False,
+    several_domains: tuple[str, ...] = (),
     between_domains: str = "",
     peels: str = "",
 ) -> Callable[[Plan], Plan]:

@@ -13,7 +13,7 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
-from dysharp.systems.registry import system
+from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.traffic import Rows
 
@@ -128,6 +128,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     fused=False,
     colour="#AA4499",
     drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
+    ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -67,7 +67,7 @@ def test_only_systems_of_today_are_ranked(advice: Advice) -> None:
 
 def test_what_cannot_be_judged_is_not_the_subject(advice: Advice) -> None:
     assert all(entry.bar() is not None for entry in advice.ranking)
-    assert {entry.system for entry in advice.unjudged} == {"ccfuser", "fastermoe", "hybrid-ep", "trtllm-a2a", "tutel"}
+    assert {entry.system for entry in advice.unjudged} == {"hybrid-ep", "trtllm-a2a"}
     assert advice.best is advice.ranking[0]
     assert advice.answer[0].startswith(f"Run {advice.best.system}: ")
     alone = ds.advise("deepseek-v2-lite", systems=["hybrid-ep"], options={"hybrid-ep.n_sm": 16}, **SMALL)

@@ -44,3 +44,18 @@ def test_advice() -> None:
 def test_a_network_curve(load: str) -> None:
     lines = _lines(ds.network(load, k=2, period=200))
     assert [line.split()[0] for line in lines] == ["load", "0.1", "0.2"]
+
+
+def test_results_show_themselves_in_a_notebook() -> None:
+    """The numbers of `print`, with all warnings and the header; text is escaped."""
+    from dataclasses import replace
+
+    done = ds.compare(["deepep", "ideal"], **SMALL)
+    page = done._repr_html_()
+    for row in done.rows:
+        assert f">{row.time_us:.2f}<" in page
+    assert done.sentence in page
+    evil = replace(done.rows[0], warnings=("<script>",), model="<b>")._repr_html_()
+    assert "<script>" not in evil
+    assert "&lt;script&gt;" in evil
+    assert "&lt;b&gt;" in evil

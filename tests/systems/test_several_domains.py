@@ -88,9 +88,15 @@ def test_tensors_over_domains(name, block):
     assert run_emulation(machine, block, Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds
 
 
+def test_packets_between_domains_are_refused():
+    machine = Machine(system="deepep", gpus=4, cluster=domains(2, 2), path="packet")
+    with pytest.raises(ConfigError, match="path packet: found network 'nic' between NVLink domains, expected one domain"):
+        run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=2, dtype=None, backward=False, kinds=())
+
+
 def test_other_systems_are_refused_by_name():
     with pytest.raises(
-        ConfigError, match=r'comet on cluster "paper-dgx-h100": found 4 NVLink domains of 2 GPUs'
+        ConfigError, match=r'comet in paper form on cluster "paper-dgx-h100": found 4 NVLink domains of 2 GPUs'
     ):
         planned("comet", domains(4, 2))
 

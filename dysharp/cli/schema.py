@@ -1,0 +1,57 @@
+"""`--json-schema`: what `--json` prints, as a JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+_LEFT_OUT = ("blocks", "dropped_rows", "warnings", "window", "surroundings_us", "skew")
+"""Fields that `Row.to_dict` leaves out when they are empty."""
+
+
+def row_schema() -> dict[str, Any]:
+    """The schema of a Row as `dysharp run --json` prints it."""
+    from pydantic import TypeAdapter
+
+    from dysharp.analysis import MODEL_VERSION, Row
+
+    schema = TypeAdapter(Row).json_schema()
+    del schema["properties"]["header"]
+    schema["properties"] |= {name: {"type": "number"} for name in ("simulated_us", "eager_us")}
+    schema["required"] = [name for name in schema["required"] if name not in ("header", *_LEFT_OUT)]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Row of dysharp, model version {MODEL_VERSION}"} | {
+        name: value for name, value in schema.items() if name not in ("title", "description")
+    }
+
+
+def comparison_schema() -> dict[str, Any]:
+    """The schema of what `dysharp compare --json` prints."""
+    text = {"type": "string"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Comparison of dysharp",
+        "type": "object",
+        "required": ["rows", "baseline", "baselines", "speedup", "header", "sentence"],
+        "properties": {
+            "rows": {"type": "array", "items": row_schema()},
+            "baseline": text,
+            "baselines": {"type": "object", "additionalProperties": text},
+            "speedup": {"type": "object", "additionalProperties": {"type": "number"}},
+            "header": {"type": "array", "items": text},
+            "sentence": text,
+        },
+    }
+
+
+def _print(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    from dysharp.cli.output import print_json
+
+    if asked:
+        print_json(comparison_schema() if ctx.info_name == "compare" else row_schema())
+        ctx.exit()
+
+
+schema_flag = click.option(
+    "--json-schema", is_flag=True, is_eager=True, expose_value=False, callback=_print, help="Print the JSON Schema of --json and exit."
+)

@@ -1,0 +1,47 @@
+"""`--json-schema` describes what `--json` prints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import dysharp
+from dysharp.cli.app import cli
+
+KINDS = {"string": str, "number": (int, float), "integer": int, "object": dict, "array": (list, tuple), "null": type(None), "boolean": bool}
+
+
+def _check(value: Any, schema: dict[str, Any], where: str = "") -> None:
+    """The parts of JSON Schema that are used here."""
+    if "anyOf" in schema:
+        schema = next(s for s in schema["anyOf"] if "type" not in s or isinstance(value, KINDS[s["type"]]))
+    if "type" in schema:
+        assert isinstance(value, KINDS[schema["type"]]), where
+    if schema.get("type") == "object" and "properties" in schema:
+        assert set(schema["required"]) <= set(value) <= set(schema["properties"]), where
+        for name, item in value.items():
+            _check(item, schema["properties"][name], f"{where}.{name}")
+    elif schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
+        for name, item in value.items():
+            _check(item, schema["additionalProperties"], f"{where}.{name}")
+    elif schema.get("type") == "array" and "items" in schema:
+        for item in value:
+            _check(item, schema["items"], f"{where}[]")
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_the_schema_fits_the_output(command: str) -> None:
+    schema = json.loads(CliRunner().invoke(cli, [command, "--json-schema"]).stdout)
+    done = dysharp.compare(["deepep", "ideal"], gpus=4, tokens=16)
+    _check(json.loads(json.dumps(done.to_dict() if command == "compare" else done.rows[0].to_dict())), schema)
+
+
+def test_a_wrong_row_does_not_fit() -> None:
+    schema = json.loads(CliRunner().invoke(cli, ["run", "--json-schema"]).stdout)
+    row = dysharp.run("deepep", gpus=4, tokens=16).to_dict()
+    for wrong in ({**row, "time_us": "1"}, {**row, "more": 1}, {name: value for name, value in row.items() if name != "digest"}):
+        with pytest.raises(AssertionError):
+            _check(wrong, schema)
