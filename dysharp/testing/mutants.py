@@ -214,6 +214,9 @@ MUTANTS = (
     Mutant("ready queue is a stack", READY, "order = issuers[i, ISSUER_SEQ]", "order = -issuers[i, ISSUER_SEQ]"),
     Mutant("no priorities", READY, "(op[o, PRIO] << 40) + order", "order"),
     Mutant("no keys", READY, "order = op[o, KEY] + 1", "order = 0"),
+    Mutant("turns never move on", ISSUE, "issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]", "pass"),
+    Mutant("a turn ends before the last queue", ISSUE, "range(1, n + 1)", "range(1, n)"),
+    Mutant("issuer of a queue is not told", READY, "mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])", "mark(issue.dirty_issuers, x, i)"),
     Mutant("program order does not wait", ISSUE, " and ot[issuer_ops[at], READY] >= 0:", ":"),
     # delivery, answers, acknowledgements
     Mutant(
