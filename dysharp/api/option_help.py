@@ -26,6 +26,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "permute": ("the kernels sort rows by expert; false: rows keep their order", REAL_FORM),
     "sides": ("one: the sender writes into the memory of the receiver; two: sender and receiver take part", REAL_FORM),
     "cast": ("the input is quantised before the kernel", REAL_FORM),
+    "peers": ("messages inside an NVLink domain; nvlink: stores; nic: by NIC, as to other domains", EVERYWHERE),
     "dispatch": (ROWS, EVERYWHERE),
     "combine": ("format of the experts' results in Combine; rows: the model's own type", EVERYWHERE),
     "weights": ("format of the experts' weights; model: the type of the model's GEMMs", EVERYWHERE),
@@ -43,6 +44,7 @@ VALUES: dict[str, str] = {  # of options that are the same in every system
     "sides": ", ".join(SIDES),
     "weights": ", ".join(WEIGHT_FORMATS),
     "chunk": "1 token or more",
+    "peers": "nvlink, nic",
 }
 OF_SYSTEM: dict[str, str] = {"trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
 FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALUE
