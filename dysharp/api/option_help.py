@@ -13,7 +13,7 @@ from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
 from dysharp.systems.registry import FORMS
 
-EVERYWHERE, REAL_FORM = "everywhere", "real form"
+EVERYWHERE, REAL_FORM, PAPER_FORM = "everywhere", "real form", "paper form"
 """Where an option has an effect. Real form: on hw-* clusters, unless `form=paper`."""
 TRUTH = "true, false"
 WINDOW = "tokens of one source GPU that may be in {} at once; 0: as many as keep the links busy and fit the tables"
@@ -37,6 +37,11 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "capacity": ("rows that a GPU may send to an expert, in percent of the mean; more are dropped; 0: as many as needed", EVERYWHERE),
     "degree": ("chunks of the capacity that are pipelined; 1: no overlap", EVERYWHERE),
     "group": ("GPUs of a group of peers", EVERYWHERE),
+    "mediation": ("what software does before the first byte: rows counted and sorted, the host waits (choices mediation.*)", PAPER_FORM),
+    "store_bytes": ("payload of a packet without packet manager (mh-base, mh-dep)", EVERYWHERE),
+    "poll_ns": ("time until a thread block sees that its tile is ready (mh-base, mh-pkt)", EVERYWHERE),
+    "grid": ("order in which polling thread blocks take SMs: expert after expert, or experts in turn", EVERYWHERE),
+    "second_gemm": ("what GEMM-2 of a tile waits for: its own tile of GEMM-1, or the whole kernel; auto: as the hardware allows", EVERYWHERE),
     "blocks_per_sm": ("thread blocks that an SM holds; one computes while another one waits for its rows", EVERYWHERE),
 }
 VALUES: dict[str, str] = {  # of options that are the same in every system
@@ -73,7 +78,8 @@ class OptionHelp:
     """One option of one system.
 
     `name`: "system.option". `value`: the default. `values`: what it may be, as text. `effect`: `EVERYWHERE` or
-    `REAL_FORM`. `choice`: the choice that gives default and range; None without one.
+    `REAL_FORM` or
+    `PAPER_FORM`. `choice`: the choice that gives default and range; None without one.
     """
 
     name: str
@@ -119,15 +125,17 @@ def range_text(rule: Choice, step: int = 1) -> str:
 
 def without_effect(system: System, options: Any, cluster: Cluster) -> Sequence[str]:
     """A warning for each option with another value than its default that changes nothing in this run."""
-    if not system.has_real_form or is_real(options.form, cluster):
+    if not system.has_real_form:
         return ()
+    real = is_real(options.form, cluster)
     defaults = {f.name: f.default for f in dataclasses.fields(options)}
     changed = {name: value for name, value in dataclasses.asdict(options).items() if value != defaults[name]}
     remedy = "form=real has them" if cluster.gpu else "hw-* clusters have them"
+    form = "real form here, which has its own software costs" if real else f"paper form here, without software costs; {remedy}"
     return [
-        f"{system.name}.{name}={_shown(value)} has no effect: {system.name} runs in its paper form here, without software costs; {remedy}"
+        f"{system.name}.{name}={_shown(value)} has no effect: {system.name} runs in its {form}"
         for name, value in changed.items()
-        if FIELDS.get(name, ("", EVERYWHERE))[1] == REAL_FORM
+        if FIELDS.get(name, ("", EVERYWHERE))[1] == (PAPER_FORM if real else REAL_FORM)
     ]
 
 

@@ -127,7 +127,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     _in_pieces(layer, returned.of_useful_row)
     if real:
         kernels.barrier_after("end", "end.closed", finished, returned)
-    if options.mediation:
+    if options.mediation and not real:
         mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
     return layer.build("one_copy_per_expert")
 

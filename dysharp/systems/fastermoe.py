@@ -106,6 +106,6 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
     batches = layer.combine_row_chunks(Discipline.PROGRAM_ORDER, [stream_order(layer, *back, mine) for mine in rows])
     for (step, expert), batch in zip(parts, batches, strict=True):
         stream.exchange(f"returned.{step}.{expert}", [batch], finished[(step + 1) * local - 1])
-    if options.mediation:
+    if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=True, permutes=True)
     return layer.build("one_copy_per_expert")

@@ -23,8 +23,8 @@ class Options:
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
-    dispatch_window: int = choice_int("dysharp.dispatch_window")
-    combine_window: int = choice_int("dysharp.combine_window")
+    dispatch_window: int = choice_int("hub_sharp.dispatch_window")
+    combine_window: int = choice_int("hub_sharp.combine_window")
     compute: bool = True
 
 

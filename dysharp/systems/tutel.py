@@ -152,7 +152,7 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
     orders = [stream_order(layer, layer.row_gpu, layer.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
     for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):
         stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
-    if options.mediation:
+    if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=options.capacity == 0, permutes=True)
     return layer.build(padded, options)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dysharp
-from dysharp.api.option_help import EVERYWHERE, FABRIC, FIELDS, REAL_FORM, options_help
+from dysharp.api.option_help import EVERYWHERE, FABRIC, FIELDS, PAPER_FORM, REAL_FORM, options_help
 from dysharp.api.options import options_of
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.errors import ConfigError
@@ -55,7 +55,7 @@ def test_every_option_is_explained(system: System) -> None:
     for option in options_help(system):
         field = option.name.partition(".")[2]
         assert field in FIELDS
-        assert option.effect in (EVERYWHERE, REAL_FORM)
+        assert option.effect in (EVERYWHERE, REAL_FORM, PAPER_FORM)
         assert option.values != "-"
         if isinstance(option.value, str):
             assert option.value in option.values.replace(";", ",").split(", ") or option.values.startswith(option.value)
