@@ -54,7 +54,8 @@ def _summary(sections: Sequence[Section]) -> list[str]:
     claims = [(s.figure.name, r) for s in sections for r in s.results if _bounded(r)]
     kept = sum(r.status != "gap" for _, r in claims)
     out = ["## In one minute", ""]
-    out.append(f"The paper bounds {len(claims)} of the numbers below, by a value or a sentence. {kept} are inside, {len(claims) - kept} are gaps.")
+    words = "a published value, or a sentence of the paper as this page reads it"
+    out.append(f"{len(claims)} of the numbers below have a bound: {words}. {kept} are inside, {len(claims) - kept} are gaps.")
     out += ["", table(("figure", "number", "published", "ours", "verdict"), (_claim(name, r) for name, r in claims)), ""]
     gaps = [(name, r) for name, r in claims if r.reason]
     if gaps:
