@@ -19,7 +19,7 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
-from dysharp.specs.fitted import Fitted
+from dysharp.specs.fitted import Fitted, one_domain
 from dysharp.specs.numbers import counted
 
 F64 = NDArray[np.float64]
@@ -274,8 +274,8 @@ def _overall(
 ) -> dict[str, Any]:
     n = len(classified.parsed)
     n_rows = n + sum(entry.counted for entry in classified.missing)
-    numbers = len(constants) + sum(number.count for number in counted())
-    overall: dict[str, Any] = {"n": n, "n_rows": n_rows, "n_constants": len(constants), "n_numbers": numbers}
+    numbers = len(one_domain(constants)) + sum(number.count for number in counted())
+    overall: dict[str, Any] = {"n": n, "n_rows": n_rows, "n_constants": len(one_domain(constants)), "n_numbers": numbers}
     if not n:
         names = ("median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape", "bias", "coverage")
         return overall | dict.fromkeys(names)

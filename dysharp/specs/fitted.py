@@ -14,6 +14,7 @@ from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "fitted.toml"
+BETWEEN_DOMAINS = 8  # most constants of networks between NVLink domains
 KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
 
@@ -94,6 +95,11 @@ Overrides = tuple[tuple[str, float], ...]
 def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
     """Value by name, as the formulas of `compute` take it. `overrides` replace packaged values."""
     return {name: constant.value for name, constant in fitted().items()} | dict(overrides)
+
+
+def one_domain(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """The constants of one NVLink domain. Those between domains (`internode.*`) have a budget of their own."""
+    return {name: constant for name, constant in constants.items() if not name.startswith("internode.")}
 
 
 def overrides_of(table: Any, where: str) -> Overrides:

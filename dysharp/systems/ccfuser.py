@@ -81,6 +81,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     traffic="one_copy_per_expert",
     serves=served,
     permutes=1,
+    peels="a row of a tile's put waits for a row before it",
     fused=False,
     colour="#661100",
     drops="barriers of all GPUs around both kernels, starts of kernels (form real has them); counts and block lists of the host, a request per 16 B "

@@ -69,5 +69,5 @@ def test_apart_rows_count_against_coverage_and_have_a_line_of_their_own() -> Non
 
 
 def test_weak_rows_of_other_systems_have_no_prediction() -> None:
-    (missing,) = classify(read(line("w", kind="moe_layer_fwd", system="FasterMoE", hardware="8xH100", config=WEAK, value=900))).missing
+    (missing,) = classify(read(line("w", kind="moe_layer_fwd", system="FlashDMoE", hardware="8xH100", config=WEAK, value=900))).missing
     assert missing.reason == "a system that is not simulated"

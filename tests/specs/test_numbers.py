@@ -12,7 +12,7 @@ import pytest
 import dysharp
 from dysharp.errors import ConfigError
 from dysharp.measured.validation import BARS
-from dysharp.specs.fitted import fitted
+from dysharp.specs.fitted import BETWEEN_DOMAINS, fitted, one_domain
 from dysharp.specs.numbers import counted, numbers, numbers_from_toml
 
 ROOT = Path(dysharp.__file__).parent
@@ -70,7 +70,8 @@ def test_the_search_finds_numbers() -> None:
 
 
 def test_fitted_and_counted_numbers_stay_within_the_budget() -> None:
-    assert len(fitted()) + sum(number.count for number in counted()) <= BARS.constants
+    assert len(one_domain(fitted())) + sum(number.count for number in counted()) <= BARS.constants
+    assert len(fitted()) - len(one_domain(fitted())) <= BETWEEN_DOMAINS
     assert all(number.text for number in counted())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.uarch.columns import SERVER_BUSY_START, SERVER_FREE, SERVER_WIRE, UP
+from dysharp.uarch.columns import PORT_RATE, SERVER_BUSY_START, SERVER_FREE, SERVER_WIRE, UP
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.link import server_debt, server_grant, server_hold
 
@@ -15,7 +15,14 @@ BYTE = 500_000
 
 @kernel
 def _grant(nodes, now, n_bytes, rate):
-    return server_grant(nodes, 0, UP, now, n_bytes, rate)
+    nodes[0, PORT_RATE] = rate
+    return server_grant(nodes, 0, UP, now, n_bytes, 0)
+
+
+@kernel
+def _grant_message(nodes, now, n_bytes, message):
+    nodes[0, PORT_RATE] = RATE
+    return server_grant(nodes, 0, UP, now, n_bytes, message)
 
 
 @kernel
@@ -30,7 +37,7 @@ def _debt(nodes, n_bytes):
 
 @pytest.fixture
 def nodes() -> np.ndarray:
-    return np.zeros((1, 17), np.int64)
+    return np.zeros((1, 24), np.int64)
 
 
 def test_trains_without_a_gap_are_one_busy_period(nodes: np.ndarray) -> None:
@@ -66,3 +73,8 @@ def test_cut_through_opens_a_busy_period(nodes: np.ndarray) -> None:
     assert _hold(nodes, end, end - 5) == end
     assert _hold(nodes, end, end + 7) == end + 7 == nodes[0, UP + SERVER_FREE]
     assert _grant(nodes, end + 7, 1, RATE) == end + 7 + BYTE
+
+
+def test_a_message_takes_its_fixed_time_at_the_server(nodes: np.ndarray) -> None:
+    assert _grant_message(nodes, 1, 3, 4) == 1 + 7 * BYTE
+    assert nodes[0, UP + SERVER_WIRE] == 3
