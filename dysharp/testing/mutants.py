@@ -191,8 +191,8 @@ MUTANTS = (
     Mutant(
         "heap takes the larger child",
         HEAP,
-        "keys[base + right] < keys[base + child]\n",
-        "keys[base + right] > keys[base + child]\n",
+        "keys[base + right] < keys[base + child] or",
+        "keys[base + right] > keys[base + child] or",
     ),
     Mutant("event ties to the later kind", TREE, "if tree[node] != t:", "if tree[node + 1] == t:"),
     Mutant("tree stops too early", TREE, "if tree[node] == t:", "if tree[node] <= t:"),

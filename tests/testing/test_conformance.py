@@ -45,7 +45,8 @@ def test_system_conforms(system, layer, direction):
     report = conformance(system, *LAYERS[layer], direction, rules=OF_A_PASS)
     assert report.failed == ()
     assert report.ran["legal"] == 1
-    assert {f.rule for f in report.not_run} <= {"engine_equals_oracle", "tensor_of_the_layer"}
+    peeled = {"starts_at_a_glance"} if get_system(system).peels else set()
+    assert {f.rule for f in report.not_run} - peeled <= {"engine_equals_oracle", "tensor_of_the_layer"}
 
 
 @pytest.mark.parametrize("system", all_systems())
@@ -55,9 +56,10 @@ def test_packets_carry_the_same_bytes(system):
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize("system", all_systems())
+@pytest.mark.parametrize("system", [name for name, s in all_systems().items() if not s.peels])
 def test_the_verifier_takes_the_short_way(system, direction):
-    """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees."""
+    """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees. CCFuser says why it is peeled."""
+    assert [name for name, s in all_systems().items() if s.peels] == ["ccfuser"]
     assert list(starts_at_a_glance(Pass(get_system(system), small_layers()["lognormal"], direction))) == []
 
 

@@ -70,15 +70,17 @@ def test_a_table_miss_and_a_list_fetch_add_their_latency_once() -> None:
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_programs_end_with_everything_back_and_the_bytes_of_the_burst_level(chunk: int) -> None:
-    for seed in range(chunk * 40, chunk * 40 + 40):
-        program = random_program(seed)
+    programs = {seed: random_program(seed) for seed in range(chunk * 120, chunk * 120 + 120)}
+    of_one_network = {seed: program for seed, program in programs.items() if not program.nets}  # others are refused
+    assert len(of_one_network) > 20
+    for seed, program in of_one_network.items():
         run, burst = run_packet(program), run_burst(program)[0]  # run_packet itself checks credits, records, tables and flits
         assert (run.trace.done >= 0).all(), seed
         assert run.trace.up_busy.tolist() == burst.up_busy.tolist(), seed
         assert run.trace.down_busy.tolist() == burst.down_busy.tolist(), seed
 
 
-@pytest.mark.parametrize("seed", [3, 17, 55])
+@pytest.mark.parametrize("seed", [2, 56, 57])  # of one network
 def test_two_runs_give_one_digest(seed: int) -> None:
     program = random_program(seed)
     first, second = run_packet(program), run_packet(program)
