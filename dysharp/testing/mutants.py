@@ -131,7 +131,6 @@ MUTANTS = (
     # networks
     Mutant("messages are free", LINK, "debt + wire + message", "debt + wire"),
     Mutant("copies cost a message too", TRAINS, "DOWN, now, n_bytes, 0)", "DOWN, now, n_bytes, nodes[j, PORT_MESSAGE])"),
-    Mutant("all networks buffer as NVLink", TRAINS, "room = links.nodes[i, PORT_VC_BYTES]", "room = links.nodes[0, PORT_VC_BYTES]"),
     Mutant("acknowledgements of all networks take one time", TRANSFERS, "now + nodes[port, PORT_ACK]", "now + nodes[0, PORT_ACK]"),
     Mutant("owners in other networks are remote", READY, "owner = op[o, NODE] % m[HARDWARE_NODES]", "owner = op[o, NODE]"),
     Mutant("slow nodes are as fast as others", LOWER, "rate = other.rate_of(node)", "rate = other.rate"),
