@@ -105,7 +105,8 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     if real:
         opened = kernels.barrier("first", "first.opened", kernels.delay("first.start", kernels.costs.kernel_ps))
         layer.wait_each(start, opened[blocks.gpu])
-    _gets(layer, blocks, owner, start)
+    by_tile = _by_tile(layer)
+    _gets(layer, blocks, owner, start, by_tile)
     ends = _first_kernel(layer, blocks, start, [add_stage(layer, first, sms, t[t >= 0], one_block=True) for t in (blocks.first, blocks.second)])
     layer.b.hold(_slots(layer, options)[blocks.gpu], start, ends)
     finished = layer.join("first kernel")
@@ -125,7 +126,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     puts = stream_order(layer, layer.row_gpu, layer.row_source)  # puts that become ready together progress together
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)
     layer.wait_rows(returned.of_useful_row, results)
-    _in_pieces(layer, returned.of_useful_row)
+    _in_pieces(layer, returned.of_useful_row, by_tile)
     if real:
         kernels.barrier_after("end", "end.closed", finished, returned)
     if options.mediation and not real:
@@ -169,12 +170,12 @@ def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
     return ids(layer.b.ops(layer.b.template(template), blocks.gpu, issuer=issuer[blocks.gpu]), len(blocks.gpu))
 
 
-def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32) -> None:
+def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile: tuple[I64, I32, I64]) -> None:
     """Dispatch: a block gets a tile piece by piece. The owner of the rows reads its memory and sends the piece."""
     first_get = np.full(len(layer.tiles), NONE, np.int32)
     for tiles in (blocks.first, blocks.second):
         first_get[tiles[tiles >= 0]] = start[tiles >= 0]
-    rows, tile, place = _by_tile(layer)
+    rows, tile, place = by_tile
     far = owner[tile] != layer.tile_gpu[tile]
     layer.dispatch_rows(order=rows[~far])
     step = _piece_rows(layer.sent_bytes)
@@ -204,9 +205,9 @@ def _piece_rows(row_bytes: int) -> int:
     return max(1, choice_int("ccfuser.get_bytes") // row_bytes)
 
 
-def _in_pieces(layer: LayerBuilder, op_of_useful_row: I32) -> None:
+def _in_pieces(layer: LayerBuilder, op_of_useful_row: I32, by_tile: tuple[I64, I32, I64]) -> None:
     """Combine: a block puts a tile piece by piece, so the puts of all blocks of a GPU share its link."""
-    rows, _, place = _by_tile(layer)
+    rows, _, place = by_tile
     step, ops = _piece_rows(layer.back_bytes), op_of_useful_row[rows]
     behind = np.flatnonzero(place >= step)
     layer.wait_each(ops[behind], ops[behind - step])

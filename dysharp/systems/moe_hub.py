@@ -108,6 +108,13 @@ def _in_turn(layer: LayerBuilder) -> I32:
     return np.lexsort((layer.tile_slot, layer.tiles - first, layer.tile_gpu)).astype(np.int32)
 
 
+def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, managed: bool, polled: bool) -> Program:
+    """The layer with or without packet manager (`managed`) and with or without readiness in hardware (`polled`: without)."""
+    layer, back = _layer(model, cluster, routing, direction, options, managed=managed)
+    _experts(layer, back, options, polled=polled)
+    return layer.build("one_copy_per_expert")
+
+
 @system(
     "moe-hub",
     source=SOURCE,
@@ -120,9 +127,7 @@ def _in_turn(layer: LayerBuilder) -> I32:
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
-    layer, back = _layer(model, cluster, routing, direction, options, managed=True)
-    _experts(layer, back, options, polled=False)
-    return layer.build("one_copy_per_expert")
+    return _plan(model, cluster, routing, direction, options, managed=True, polled=False)
 
 
 @system(
@@ -137,9 +142,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 )
 def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
-    layer, back = _layer(model, cluster, routing, direction, options, managed=False)
-    _experts(layer, back, options, polled=False)
-    return layer.build("one_copy_per_expert")
+    return _plan(model, cluster, routing, direction, options, managed=False, polled=False)
 
 
 @system(
@@ -154,9 +157,7 @@ def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, o
 )
 def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
-    layer, back = _layer(model, cluster, routing, direction, options, managed=True)
-    _experts(layer, back, options, polled=True)
-    return layer.build("one_copy_per_expert")
+    return _plan(model, cluster, routing, direction, options, managed=True, polled=True)
 
 
 @system(
@@ -171,6 +172,4 @@ def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, o
 )
 def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
-    layer, back = _layer(model, cluster, routing, direction, options, managed=False)
-    _experts(layer, back, options, polled=True)
-    return layer.build("one_copy_per_expert")
+    return _plan(model, cluster, routing, direction, options, managed=False, polled=True)
