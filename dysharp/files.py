@@ -37,6 +37,19 @@ def check_destination(path: str | os.PathLike[str], ending: str = "") -> Path:
     return file
 
 
+def make_folder(folder: Path, what: str) -> None:
+    """Make `folder`, with its parents, and write to it once. `what`: its name in errors.
+
+    Raises ConfigError if the folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{what} {folder}: {reason}, expected a folder to write to") from None
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write `text` as UTF-8. Raises ConfigError as `write_file`."""
     return write_file(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")))

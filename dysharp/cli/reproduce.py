@@ -107,7 +107,7 @@ def reproduce(
     from dysharp.reports.tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
-    _check_request(names, tornado=tornado, direction=direction, check=check, plot=plot, report=report)
+    _check_request(names, tornado=tornado, direction=direction, check=check, plot=plot, report=report, pages=pages)
     where = _store(store)
     out, sections, all_hold, all_ran = [], [], True, True
     done: list[Done] = []
@@ -140,10 +140,12 @@ def reproduce(
     ctx.exit(0 if all_ran and (all_hold or not check) else 1)
 
 
-def _check_request(names: Sequence[str], *, tornado: bool, direction: str, check: bool, plot: str | None, report: str | None) -> None:
+def _check_request(
+    names: Sequence[str], *, tornado: bool, direction: str, check: bool, plot: str | None, report: str | None, pages: str | None
+) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
     from dysharp.experiments import list_figures
-    from dysharp.files import check_destination
+    from dysharp.files import check_destination, make_folder
     from dysharp.reports.plots import check_format
 
     if not names and not tornado:
@@ -158,6 +160,8 @@ def _check_request(names: Sequence[str], *, tornado: bool, direction: str, check
             raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
     if report is not None:
         check_destination(report)
+    if pages is not None:
+        make_folder(Path(pages), "--pages")
 
 
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,10 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError
 from dysharp.experiments.figure import Point
 from dysharp.experiments.inputs import inputs_digest
-from dysharp.files import write_text
+from dysharp.files import make_folder, write_text
 
 # Folders whose code changes no Row: their code requests, draws or checks points.
 _NOT_IN_ROWS = {"cli", "experiments", "reports", "testing", "oracle"}
@@ -66,12 +64,7 @@ class Store:
 
     def open(self) -> None:
         """Make the folder before the first point runs. Raises ConfigError if the folder cannot be written to."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.folder).close()
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigError(f"store {self.folder}: {reason}, expected a folder to write to") from None
+        make_folder(self.folder, "store")
 
     def path(self, point: Point) -> Path:
         """The path of a point's file, which may not exist."""

@@ -20,6 +20,7 @@ from typing import IO, Any
 from dysharp.errors import ConfigError, MissingExtra
 from dysharp.experiments.figure import Point
 from dysharp.experiments.store import code_digest, point_dict, point_key
+from dysharp.files import make_folder
 
 LINES_PER_PART = 2000
 JOURNAL = "journal.jsonl"
@@ -50,7 +51,7 @@ class StudyFolder:
         """Open for writing. Raises ConfigError where another process writes, or the folder cannot be made."""
         duckdb_module()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder, "study")
             lock = (self.folder / "lock").open("w")
         except OSError as error:
             raise ConfigError(f"study {self.folder}: {error.strerror}, expected a folder to write to") from None

@@ -103,3 +103,12 @@ def test_an_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"drawing.kind: found 'pie'"):
         load_figure(path)
+
+
+def test_a_destination_that_is_no_folder_is_refused_before_any_point_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    result = CliRunner().invoke(cli, ["reproduce", "fig2", "--store", str(tmp_path / "store"), "--pages", str(tmp_path / "file")])
+    assert isinstance(result.exception, ConfigError)
+    assert "expected a folder to write to" in str(result.exception)
+    assert not (tmp_path / "store").exists()
+    assert (tmp_path / "file").read_text() == "mine"
