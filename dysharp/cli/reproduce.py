@@ -132,7 +132,8 @@ def reproduce(
         all_ran = all_ran and fine
     asked = ["--all"] * every or list(figures)
     asked += ["--no-variants"] * (not variants)
-    asked += [f"--tornado --tornado-of {subject}"] * tornado + [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
+    asked += [f"--tornado --tornado-of {subject}"] * tornado
+    asked += [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
     if report is not None:
         head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
         write_text(report, head + "\n".join(sections))
