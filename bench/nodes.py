@@ -17,7 +17,7 @@ from functools import cache
 from statistics import median
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.ep_kernels import _done
+from dysharp.measured.ep_kernels import done_ps
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
@@ -51,7 +51,7 @@ def times(cluster: Cluster, tokens: int, routing: str, n_sm: int) -> tuple[float
     routed = make_routing(routing, MODEL, cluster.n_gpus, tokens)
     program = chosen.plan(MODEL, cluster, routed, "fwd", chosen.options(form="real", compute=False, dispatch="fp8", n_sm=n_sm))
     trace, _ = run_burst(program)
-    notified, received, again = (_done(program, trace, mark) / PS_PER_US for mark in ("dispatch.notify", "received", "combine.notify"))
+    notified, received, again = (done_ps(program, trace, mark) / PS_PER_US for mark in ("dispatch.notify", "received", "combine.notify"))
     last = [i for i, t in enumerate(program.templates) if t.name == "received"]
     ends = [float(ps) / PS_PER_US for ps in trace.done[program.ops.template == last[0]]] if last else []
     return received - notified, trace.time_ps / PS_PER_US - (again or received), ends
@@ -102,7 +102,7 @@ def low_latency() -> None:
             model = replace(MODEL, n_experts=gpus * -(-288 // gpus), n_group=1, topk_group=1)
             program = chosen.plan(model, cluster, make_routing("uniform", model, gpus, 128), "fwd", options)
             trace, _ = run_burst(program)
-            received = _done(program, trace, "received") / PS_PER_US
+            received = done_ps(program, trace, "received") / PS_PER_US
             for verb, us, took in zip(("dispatch", "combine"), measured, (received, trace.time_ps / PS_PER_US - received), strict=True):
                 print(f"{verb:9} peers by {peers:6} EP{gpus}: {us} {took:.1f} us {100 * (took / us - 1):+.1f} %")
 
