@@ -4,6 +4,7 @@
                                       tokens fixed the two fixed times; all else is held out
     python bench/nodes.py readme      DeepEP's README, EP16 to EP64 on H800
     python bench/nodes.py ll          DeepEP low latency, RDMA with NVLink and RDMA alone
+    python bench/nodes.py breakeven   tokens per GPU from which two hops are faster than a message per expert
     python bench/nodes.py slow        one NIC at a third of its rate, EP32
 
 More tokens than `FAR` lie on the line through two runs. Each line: measured, simulated, difference.
@@ -17,6 +18,7 @@ from functools import cache
 from statistics import median
 
 from dysharp.engine.burst.run import run_burst
+from dysharp.measured.break_even import break_even
 from dysharp.measured.ep_kernels import done_ps
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import Cluster, load_cluster, load_model
@@ -114,5 +116,13 @@ def slow() -> None:
         print(f"{name:17}: dispatch {dispatch:.0f} us, first GPU {min(ends) - max(ends) + dispatch:.0f} us; combine {combine:.0f} us")
 
 
+def crossing() -> None:
+    """Two hops against a message per expert, FP8 Dispatch of DeepSeek-V3 on DGX H100."""
+    print("GPUs  nodes per token  closed form  simulated  difference")
+    for gpus, limited, closed in ((16, True, 115), (32, True, 145), (64, True, 155), (64, False, 225)):
+        found = break_even(gpus, limited=limited)
+        print(f"{gpus:4}  {'at most four' if limited else 'any':15}  {closed:11}  {found:9.0f}  {100 * (found / closed - 1):+8.0f} %")
+
+
 if __name__ == "__main__":
-    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow}[sys.argv[1]]()
+    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow, "breakeven": crossing}[sys.argv[1]]()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.measured.beyond import judge
+from dysharp.measured.break_even import break_even
 from dysharp.measured.classify import classify
 from dysharp.measured.family import Family
 from dysharp.measured.internode import Straggler, domains_of, machine, straggler_us
@@ -113,3 +114,15 @@ def test_held_out_by_number_of_nodes(packaged_measurements) -> None:
 
 def test_one_number_of_nodes_cannot_be_held_out() -> None:
     assert hold_out_nodes(classify(internode(proto="P3")).parsed, fitted()) == []
+
+
+@pytest.mark.parametrize(("gpus", "closed"), [(16, 115), pytest.param(32, 145, marks=pytest.mark.slow)])
+def test_two_hops_pay_from_so_many_tokens_on(gpus: int, closed: float) -> None:
+    """(fixed time + notify - 35 us) over (a message per expert at 46 GB/s - the busier of SMs and NIC), per token."""
+    assert break_even(gpus) == pytest.approx(closed, rel=0.2)
+
+
+@pytest.mark.slow
+def test_on_eight_nodes_the_notify_moves_the_break_even() -> None:
+    """Our notify of eight nodes is 86 us, that of the closed form 70 us: docs/design/0012-several-domains.md."""
+    assert break_even(64) == pytest.approx(196, rel=0.05)
