@@ -14,7 +14,6 @@ from dysharp.specs import Choice, Scalar, list_choices
 from dysharp.systems import get_system
 
 
-
 @dataclass(frozen=True, slots=True)
 class Headline:
     """What a paper claims: `system` is faster than each of `baselines` on `cluster`.
