@@ -17,9 +17,10 @@ folder_flag = click.option("--folder", metavar="DIR", default="study", show_defa
 @click.argument("file", metavar="FILE.toml", shell_complete=complete_files)
 @folder_flag
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that run points.")
+@click.option("--scheduler", metavar="ADDRESS", default="", help="Run points on the workers of this dask scheduler, tcp://HOST:PORT or FILE.json.")
 @json_flag
 @click.pass_context
-def study(ctx: click.Context, file: str, folder: str, jobs: int, as_json: bool) -> None:
+def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str, as_json: bool) -> None:
     """Run the points of FILE.toml, and keep them in a folder of Parquet files that `dysharp query` reads.
 
     FILE.toml is that of `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
@@ -32,7 +33,7 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, as_json: bool) 
 
     asked = load_study(file)
     with bar("points") as progress:
-        outcome = run_study(asked, StudyFolder(Path(folder)), jobs, progress)
+        outcome = run_study(asked, StudyFolder(Path(folder)), jobs, progress, scheduler)
     for label, why in outcome.failed.items():
         click.echo(f"dysharp: warning: {label}: {why}", err=True)
     if as_json:
