@@ -36,6 +36,7 @@ at (Dispatch, a GEMM, Combine, else `other`). A wait for another GPU is so charg
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -114,6 +115,7 @@ class _Walk:
         p = self.program
         self.steps = [_step(t) for t in p.templates]
         self.in_order: list[bool] = (p.issuers.discipline == Discipline.PROGRAM_ORDER).tolist()
+        self.slots: list[int] = [int(p.pools.slots[pool]) if pool >= 0 else 0 for pool in p.issuers.pool.tolist()]
         if any(t.name == START for t in p.templates):
             self.parts[START] = 0
         self.words = [("link_up", "link_down", "latency")]
@@ -121,7 +123,7 @@ class _Walk:
             self.words.append((f"{net.name}_out", f"{net.name}_in", f"{net.name}_latency"))
             self.parts |= dict.fromkeys(self.words[-1], 0)
         self._issuer_ops: tuple[I32, I64] | None = None
-        self._turns: dict[int, tuple[I64, I64]] = {}
+        self._turns: dict[int, tuple[list[int], list[int]]] = {}
         self._releases: dict[int, tuple[I64, I64]] = {}
         self._servers: dict[tuple[int, int], tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
         self._remote: NDArray[np.bool_] | None = None
@@ -163,17 +165,17 @@ class _Walk:
         t, (mine, issued) = self.trace, self._turns_of(issuer)
         issue = t.issue.item(o)
         self.spend(cause, at - issue)
-        place = int(issued.searchsorted(issue))
-        first = mine.item(place)
+        place = bisect_left(issued, issue)
+        first = mine[place]
         ready = t.ready.item(first)
         if issue > ready:
             giver = self._gave_back(first, issue)
             if giver >= 0:
                 return giver, issue, True
-            slots = int(self.program.pools.slots[self.program.issuers.pool[issuer]])
-            for before in mine[max(0, place - slots) : place][::-1].tolist():
-                if t.done.item(before) == issue:
-                    return before, issue, False
+            slots = self.slots[issuer]
+            for k in range(place - 1, max(0, place - slots) - 1, -1):
+                if t.done.item(mine[k]) == issue:
+                    return mine[k], issue, False
             self.spend(cause, issue - ready)
         return t.cause.item(first), ready, False
 
@@ -243,7 +245,7 @@ class _Walk:
         issuer, at = int(ops.issuer[o]), int(t.issue[o])
         if self.in_order[issuer]:
             mine, issued = self._turns_of(issuer)
-            o = mine.item(int(issued.searchsorted(at)))
+            o = mine[bisect_left(issued, at)]
         ready = int(t.ready[o])
         if at > ready:
             giver = self._gave_back(o, at)
@@ -254,15 +256,15 @@ class _Walk:
 
     # ---- indices ---------------------------------------------------------------------------------------------
 
-    def _turns_of(self, issuer: int) -> tuple[I64, I64]:
-        """Ops of an issuer by id, and their issue times, which rise in program order."""
+    def _turns_of(self, issuer: int) -> tuple[list[int], list[int]]:
+        """Ops of an issuer by id, and their issue times, which rise in program order. Lists: the walk reads single entries."""
 
-        def build() -> tuple[I64, I64]:
+        def build() -> tuple[list[int], list[int]]:
             if self._issuer_ops is None:
                 self._issuer_ops = group(self.program.ops.issuer + 1, len(self.program.issuers.node) + 1)
             ptr, order = self._issuer_ops
             mine = order[ptr[issuer + 1] : ptr[issuer + 2]]
-            return mine, self.trace.issue[mine]
+            return mine.tolist(), self.trace.issue[mine].tolist()
 
         return _cached(self._turns, issuer, build)
 
@@ -273,7 +275,7 @@ class _Walk:
             takes = np.where(holds.acquire_kind == Point.OP_ISSUED, holds.acquire, self.program.n_ops).astype(np.int32)
             self._op_holds = group(takes, self.program.n_ops + 1)
         ptr, order = self._op_holds
-        for row in order[ptr[o] : ptr[o + 1]].tolist():
+        for row in order[ptr.item(o) : ptr.item(o + 1)].tolist():
             times, ops = self._released(int(holds.sem[row]))
             k = int(np.searchsorted(times, at))
             while k < len(times) and times[k] == at:

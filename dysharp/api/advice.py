@@ -19,7 +19,7 @@ from dysharp.api.request import ModelSource, Request, SharedArgs, make_request, 
 from dysharp.api.tuning import edge_of, fewest_near_best, search
 from dysharp.api.what_if import WhatIf, what_ifs
 from dysharp.errors import ConfigError
-from dysharp.measured.trust import PredictionScope, whole_layers
+from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.text import sentences, table
 
 DEFAULT_CLUSTER = "hw-dgx-h100"
@@ -102,7 +102,7 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
     `model`: name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`. `systems`: names; None: all systems with a
     real form. `phase`: "decode", "prefill" or "train"; sets the tokens where none are given, the passes, and the systems, which need
     kernels for it. `cluster` must be an hw-* cluster. Each system sends the formats that it ships with. Where its option `n_sm` is not
-    given, the fewest SMs in the measured range are taken that are within 1 % of the fastest.
+    given, the fewest SMs in the measured range are taken that are within 1 % of the fastest; unmeasured systems keep their default.
     Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
     """
     chosen_phase = None if phase is None else get_phase(phase)
@@ -125,7 +125,8 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     options, with_options = options_to_run(chosen, asked)
     chosen = {name: system for name, system in chosen.items() if name not in not_ranked}
     runs = AdviceRuns(asked, workers, phase)
-    found = search(runs.rows, runs.workload(), chosen, options, (KNOB,))
+    measured = {name: system for name, system in chosen.items() if measured_range(name, "sms", asked.cluster.gpu) is not None}
+    found = search(runs.rows, runs.workload(), measured, options, (KNOB,))
     tried = {name: {setting[KNOB]: us for setting, us in one.tried} for name, one in found.items() if one.tried}
     jobs = [runs.job(name, options[name] | ({KNOB: fewest_near_best(tried[name])} if name in tried else {})) for name in chosen]
     done = []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 
 from dysharp.analysis import Row
 from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
@@ -75,8 +78,7 @@ class Workers:
             yield from ((i, _rows_of(job)) for i, job in enumerate(jobs))
             return
         if self._pool is None:
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(_cores(), mp_context=spawn, initializer=end_with, initargs=(os.getpid(),))
+            self._pool = ProcessPoolExecutor(_cores(), mp_context=_context(), initializer=end_with, initargs=(os.getpid(),))
         waiting = deque(sorted(range(len(jobs)), key=lambda i: -jobs[i].n_rows))
         running: dict[Future[tuple[Row, ...] | ConfigError], int] = {}
         while waiting or running:
@@ -85,6 +87,12 @@ class Workers:
                 running[self._pool.submit(_rows_of, jobs[i])] = i
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
+
+
+def _context() -> BaseContext:
+    """How processes begin: as copies of this one where that is safe (Linux, one thread), because imports take 2 s. Else anew."""
+    copies = sys.platform == "linux" and threading.active_count() == 1
+    return multiprocessing.get_context("fork" if copies else "spawn")
 
 
 def _cores() -> int:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Program, Tail, Template, To
-from dysharp.program.constants import REQUESTS
+from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.systems.building.batch import Batch, Sends, Transfers, ids
+from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
@@ -66,76 +66,12 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
-    gathered = _collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
-    finished = one_after_another(layer, _surplus_arrived(layer, gathered))
+    gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
+    finished = one_after_another(layer, surplus_arrived(layer, gathered))
     combine = layer.combine_puts(back)
-    for rows in (combine, _collective(layer, "combine", combine, back).surplus):
+    for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
     return layer.build("ring")
-
-
-@dataclass(frozen=True, slots=True)
-class _Collective:
-    """The rows of an all-gather or reduce-scatter.
-
-    `rows`: all rows in the order of sending: each GPU sends its first token to all peers in turn, then its second.
-    `surplus`: the rows that no expert reads, one per (token, GPU) without an expert of the token.
-    `tile`: `[gpus]` region tile that is ready when all surplus rows of a GPU have arrived, -1 = none comes.
-    """
-
-    rows: Sends
-    surplus: Batch
-    tile: I32
-
-
-def _collective(layer: LayerBuilder, operator: str, useful: Transfers, turns: I32 | None = None) -> _Collective:
-    """Add the surplus rows of `operator` beside its `useful` rows (one per pair). `turns`: issuers of both, see `LayerBuilder.turn`."""
-    p = layer.p
-    needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
-    needed[p.token, p.gpu] = True
-    needed[np.arange(layer.routing.n_tokens), layer.every_source] = True
-    token, gpu = (axis.astype(np.int32) for axis in np.nonzero(~needed))
-    source = layer.every_source[token]
-    node, to = (source, gpu) if operator == "dispatch" else (gpu, source)
-    order = np.lexsort((token, node))
-    token, node, to = token[order], node[order], to[order]
-    surplus, tile = _surplus_rows(layer, operator, token, node, to, turns)
-    token, node, to = np.append(p.token[useful.unit], token), np.append(useful.node, node), np.append(useful.to, to)
-    order = np.lexsort(((to - node) % layer.n_gpus, token % layer.tokens, node))
-    rows = Sends(op=np.append(useful.op, surplus.op)[order], node=node[order], to=to[order])
-    return _Collective(rows, surplus, tile)
-
-
-def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32, turns: I32 | None) -> tuple[Batch, I32]:
-    """PUTs of surplus rows into a region of their own at each GPU. Returns (PUTs, `_Collective.tile`)."""
-    n = layer.n_gpus
-    n_bytes = layer.sent_bytes if operator == "dispatch" else layer.model.row_bytes
-    here = np.bincount(to, minlength=n)
-    place = np.empty(len(to), np.int64)
-    place[np.argsort(to, kind="stable")] = np.arange(len(to))
-    _, row, first_tile = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
-    template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
-    one = np.ones(len(to), np.int32)
-    issuer = layer.per_gpu(Discipline.READY_FIFO, f"{operator}.surplus") if turns is None else turns
-    first = layer.b.ops(
-        layer.b.template(template),
-        node,
-        issuer=issuer[node],
-        prio=layer.turn(node, to, turns),
-        bytes=n_bytes,
-        key=token,
-        to=To(one, to, one, row + place),
-        targets=1,
-    )
-    tile = np.where(here > 0, first_tile + np.cumsum(here > 0) - 1, -1).astype(np.int32)
-    return Batch(op=ids(first, len(to)), node=node), tile
-
-
-def _surplus_arrived(layer: LayerBuilder, collective: _Collective) -> I32:
-    """`[gpus]` one JOIN per GPU, which ends when the surplus rows of the GPU have arrived."""
-    gathered = layer.join("gathered")
-    layer.wait_tiles(gathered, collective.tile)
-    return gathered
 
 
 class _AllGather(SoftwareSteps):
@@ -144,13 +80,13 @@ class _AllGather(SoftwareSteps):
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which the rows of a GPU are sorted by expert."""
         layer = self.layer
-        gathered = _collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
+        gathered = collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
         forward = layer.direction == "fwd"  # a backward pass has the routing map of its forward pass
         ready = self._beside("maps and probabilities", "all_gather", (MAP_BYTES, PROB_BYTES)) if forward else None
         self._send("dispatch", ready, gathered.rows, layer.sent_bytes)
         needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
         permute = self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
-        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY, also=_surplus_arrived(layer, gathered))
+        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY, also=surplus_arrived(layer, gathered))
         layer.wait_each(permute, arrived)
         return permute
 
@@ -161,11 +97,11 @@ class _AllGather(SoftwareSteps):
         unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
         layer.wait_each(unpermute, finished)
         combine = layer.combine_puts(Discipline.READY_FIFO)
-        scattered = _collective(layer, "combine", combine)
+        scattered = collective(layer, "combine", combine)
         self._send("combine", unpermute, scattered.rows, layer.model.row_bytes)
         if layer.direction == "bwd":
             gradients = self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,))
-            layer.wait_each(gradients, _surplus_arrived(layer, scattered))
+            layer.wait_each(gradients, surplus_arrived(layer, scattered))
             returned = layer.join("returned")
             layer.wait_tiles(returned, combine.tile)
             layer.wait_each(gradients, returned)

@@ -11,7 +11,7 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import GemmOps, fused, gang, in_pairs, stages
+from dysharp.systems.building.experts import blocks_in_order, fused, in_pairs
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import system
@@ -69,7 +69,7 @@ def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) 
     whole_kernel = options.second_gemm == "kernel" or (options.second_gemm == "auto" and polled)
     gemms = in_pairs(layer, back) if whole_kernel else fused(layer, back)
     if seen is not None and gemms is not None:
-        started = _blocks(layer, gemms, options.grid)
+        started = blocks_in_order(layer, gemms, layer.tiles if options.grid == "expert" else _in_turn(layer))
         for head in gemms.first:
             layer.wait_each(head, seen)
             layer.wait_each(head, started)
@@ -83,23 +83,6 @@ def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
     layer.wait_tiles(polls.op, layer.tiles)
     return polls.op
-
-
-def _blocks(layer: LayerBuilder, gemms: GemmOps, grid: str) -> I32:
-    """`[tiles]` ops that put the thread blocks of a tile on SMs, tile by tile, as soon as one SM has no block.
-
-    A tile keeps the SMs of all its blocks until the last block has ended.
-    """
-    b, tasks = layer.b, gang(stages(layer.model, layer.direction)[0][0])
-    pools = [b.pool(g, 1, "blocks") for g in range(layer.n_gpus)]
-    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
-    order = layer.tiles if grid == "expert" else _in_turn(layer)
-    gpu = layer.tile_gpu[order]
-    started = np.empty(len(order), np.int32)
-    started[order] = SoftwareSteps(layer).copies("other", [0, 1], gpu, issuer[gpu], name="block").op
-    room = np.array([b.semaphore(g, layer.cluster.n_sms + tasks - 1, "blocks", "blocks") for g in range(layer.n_gpus)], np.int32)
-    b.hold(room[layer.tile_gpu], started, gemms.first[0], amount=tasks)
-    return started
 
 
 def _in_turn(layer: LayerBuilder) -> I32:

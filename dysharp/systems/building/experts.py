@@ -212,6 +212,23 @@ def as_tiles_fill(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     return gemms
 
 
+def blocks_in_order(layer: LayerBuilder, gemms: GemmOps, order: I32) -> I32:
+    """`[tiles]` ops that put the thread blocks of the first stage on SMs, tile by tile in `order`, as soon as an SM has no block.
+
+    A tile keeps the SMs of all its blocks until the last block has ended, so blocks of a tile that is late keep SMs from others.
+    """
+    b, tasks = layer.b, gang(stages(layer.model, layer.direction)[0][0])
+    pools = [b.pool(g, 1, "blocks") for g in range(layer.n_gpus)]
+    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
+    gpu = layer.tile_gpu[order]
+    started = np.empty(len(order), np.int32)
+    template = b.template(Template("other.block", Kind.DELAY, "other", "delay", tasks=1, duration=b.duration([0, 1])))
+    started[order] = ids(b.ops(template, gpu, issuer=issuer[gpu], rows=1), len(gpu))
+    room = np.array([b.semaphore(g, layer.cluster.n_sms + tasks - 1, "blocks", "blocks") for g in range(layer.n_gpus)], np.int32)
+    b.hold(room[layer.tile_gpu], started, gemms.first[0], amount=tasks)
+    return started
+
+
 def _start_on_arrival(layer: LayerBuilder, gemms: GemmOps) -> None:
     """The first stage of a tile waits for the rows of the tile."""
     for head in gemms.first:

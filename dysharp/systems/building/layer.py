@@ -690,17 +690,19 @@ class LayerBuilder:
 
     # ---- build -------------------------------------------------------------------------------------------------------
 
-    def build(self, scheme: Scheme, options: object = None) -> Program:
+    def build(self, scheme: Scheme, options: object = None, *, back: Scheme | None = None) -> Program:
         """The finished Program.
 
         The Program declares its useful rows and the closed-form traffic of this Routing under `scheme`
-        (`workload.traffic`). The traffic may depend on the system's `options`.
+        (`workload.traffic`). The traffic may depend on the system's `options`. `back`: the scheme of Combine where Combine
+        does not mirror Dispatch.
         """
         if self.b.nets:
             return self._build_levels(scheme)
-        back = traffic(self.routing, scheme, self.back_bytes, options)
-        out = back if self.sent_bytes == self.back_bytes else traffic(self.routing, scheme, self.sent_bytes, options)
-        closed = {"dispatch": out["dispatch"], "combine": back["combine"]}
+        returned = traffic(self.routing, scheme if back is None else back, self.back_bytes, options)
+        same = back is None and self.sent_bytes == self.back_bytes
+        sent = returned if same else traffic(self.routing, scheme, self.sent_bytes, options)
+        closed = {"dispatch": sent["dispatch"], "combine": returned["combine"]}
         sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
 

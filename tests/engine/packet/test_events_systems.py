@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dysharp.engine.packet.fabric import fabric_of
@@ -13,7 +15,7 @@ from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.runs import full_layer, packet_differences, packet_time_agrees, packets_carry_the_same_bytes
 from dysharp.workload import make_routing
 
-FAR = {"megatron-ag": 0.12, "fusion-only": 0.04, "explicit": 0.04}
+FAR = {"megatron-ag": 0.05, "fusion-only": 0.04, "explicit": 0.04, "mh-dep": 0.05, "moe-hub": 0.05}
 """Systems beyond 3 % on S-8 with 256 tokens per GPU, in docs/deviations.md, Burst and packet level."""
 
 
@@ -45,6 +47,15 @@ def test_recorded_routing_agrees(name: str) -> None:
 def test_s8_agrees_within_three_percent(name: str) -> None:
     bars = (FAR[name], 0.05) if name in FAR else (0.03, 0.02)
     assert list(packet_time_agrees(SystemCase(get_system(name)), *bars)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["megatron-ag", "mh-dep", "moe-hub"])
+def test_rows_that_share_links_evenly_agree(name: str) -> None:
+    """The levels part by 4 % only because a row starts at a hashed link: the burst level's one server shares all links evenly."""
+    case = Pass(get_system(name), full_layer(256), "fwd")
+    even = run_packet(case.program, replace(fabric_of(case.layer.cluster), stripe="even"))
+    assert abs(even.trace.time_ps / case.trace.time_ps - 1) < 0.015
 
 
 def test_finite_tables_are_used_and_counted() -> None:
