@@ -62,11 +62,12 @@ class Study:
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts of a run of a study. `failed`: {label of the point: why}."""
+    """Counts of a run of a study. `failed`: {label of the point: why}. `values`: objectives of each point of a search, in the order of draws."""
 
     done: int = 0
     kept: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    values: list[tuple[float, ...]] = field(default_factory=list)
 
 
 def load_study(path: str) -> Study:
@@ -182,7 +183,10 @@ def _search(study: Study, draw: Draw, todo: _Todo, progress: Progress | None) ->
         for point, result in todo.finished(new, progress, draw.n):
             rows[key_of(point)] = {} if isinstance(result, str) else record_of(key_of(point), point, result)
         for trial, point in zip(trials, points, strict=True):
-            search.tell(trial, *_objectives(draw, rows[key_of(point)]))
+            values = _objectives(draw, rows[key_of(point)])
+            search.tell(trial, values, None if values else optuna.trial.TrialState.FAIL)
+            if values:
+                todo.outcome.values.append(values)
 
 
 def _one_point(study: Study, values: Mapping[str, Number]) -> Point:
@@ -192,19 +196,17 @@ def _one_point(study: Study, values: Mapping[str, Number]) -> Point:
     return points[0]
 
 
-def _objectives(draw: Draw, record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """(values, state) for optuna."""
-    import optuna
-
+def _objectives(draw: Draw, record: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """What the search minimises. None: the point failed."""
     if not record:
-        return None, optuna.trial.TrialState.FAIL
+        return None
     values = []
     for text in draw.minimize:
         name, sign = text.removeprefix("-"), -1.0 if text.startswith("-") else 1.0
         if not isinstance(record.get(name), int | float):
             raise ConfigError(f"draw.minimize: found {name[:40]!r}{nearest(name, [k for k, v in record.items() if isinstance(v, int | float)])}")
         values.append(sign * record[name])
-    return (values,)
+    return tuple(values)
 
 
 def _suggest(trial: Any, draw: Draw, name: str) -> Number:

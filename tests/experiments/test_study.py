@@ -249,3 +249,18 @@ def test_the_overhead_of_a_point_is_small(tmp_path: Path, counted: list[Point], 
     begin = time.process_time()
     outcome = run_study(study, folder)
     assert (time.process_time() - begin) / outcome.done < 0.010
+
+
+def test_a_plot_needs_two_objectives(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:
+    pytest.importorskip("optuna")
+    picture = tmp_path / "front.svg"
+    command = [
+        "study",
+        write(DRAW.replace("METHOD", "nsga2").replace("MINIMIZE", '["time_us", "cluster_link_GBps"]')),
+        "--folder",
+        str(tmp_path / "f"),
+    ]
+    assert CliRunner().invoke(cli, [*command, "--plot", str(picture)]).exit_code == 0
+    assert "smaller is better" in picture.read_text()
+    refused = CliRunner().invoke(cli, ["study", write(GRID), "--folder", str(tmp_path / "g"), "--plot", str(picture)])
+    assert "expected two" in str(refused.exception)
