@@ -4,6 +4,7 @@
                                       tokens fixed the two fixed times; all else is held out
     python bench/nodes.py readme      DeepEP's README, EP16 to EP64 on H800
     python bench/nodes.py ll          DeepEP low latency, RDMA with NVLink and RDMA alone
+    python bench/nodes.py breakeven   tokens per GPU from which two hops are faster than a message per expert
     python bench/nodes.py slow        one NIC at a third of its rate, EP32
 
 More tokens than `FAR` lie on the line through two runs. Each line: measured, simulated, difference.
@@ -17,7 +18,8 @@ from functools import cache
 from statistics import median
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.ep_kernels import _done
+from dysharp.measured.break_even import break_even
+from dysharp.measured.ep_kernels import done_ps
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
@@ -51,7 +53,7 @@ def times(cluster: Cluster, tokens: int, routing: str, n_sm: int) -> tuple[float
     routed = make_routing(routing, MODEL, cluster.n_gpus, tokens)
     program = chosen.plan(MODEL, cluster, routed, "fwd", chosen.options(form="real", compute=False, dispatch="fp8", n_sm=n_sm))
     trace, _ = run_burst(program)
-    notified, received, again = (_done(program, trace, mark) / PS_PER_US for mark in ("dispatch.notify", "received", "combine.notify"))
+    notified, received, again = (done_ps(program, trace, mark) / PS_PER_US for mark in ("dispatch.notify", "received", "combine.notify"))
     last = [i for i, t in enumerate(program.templates) if t.name == "received"]
     ends = [float(ps) / PS_PER_US for ps in trace.done[program.ops.template == last[0]]] if last else []
     return received - notified, trace.time_ps / PS_PER_US - (again or received), ends
@@ -102,7 +104,7 @@ def low_latency() -> None:
             model = replace(MODEL, n_experts=gpus * -(-288 // gpus), n_group=1, topk_group=1)
             program = chosen.plan(model, cluster, make_routing("uniform", model, gpus, 128), "fwd", options)
             trace, _ = run_burst(program)
-            received = _done(program, trace, "received") / PS_PER_US
+            received = done_ps(program, trace, "received") / PS_PER_US
             for verb, us, took in zip(("dispatch", "combine"), measured, (received, trace.time_ps / PS_PER_US - received), strict=True):
                 print(f"{verb:9} peers by {peers:6} EP{gpus}: {us} {took:.1f} us {100 * (took / us - 1):+.1f} %")
 
@@ -114,5 +116,13 @@ def slow() -> None:
         print(f"{name:17}: dispatch {dispatch:.0f} us, first GPU {min(ends) - max(ends) + dispatch:.0f} us; combine {combine:.0f} us")
 
 
+def crossing() -> None:
+    """Two hops against a message per expert, FP8 Dispatch of DeepSeek-V3 on DGX H100."""
+    print("GPUs  nodes per token  closed form  simulated  difference")
+    for gpus, limited, closed in ((16, True, 115), (32, True, 145), (64, True, 155), (64, False, 225)):
+        found = break_even(gpus, limited=limited)
+        print(f"{gpus:4}  {'at most four' if limited else 'any':15}  {closed:11}  {found:9.0f}  {100 * (found / closed - 1):+8.0f} %")
+
+
 if __name__ == "__main__":
-    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow}[sys.argv[1]]()
+    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow, "breakeven": crossing}[sys.argv[1]]()

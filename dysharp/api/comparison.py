@@ -186,16 +186,17 @@ def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
     """
     built = [row for row in rows if not get_system(row.system).bound] or list(rows)
     real = [row for row in built if row.form == "real"] or built
-    best = min(real, key=lambda row: row.time_us)
+    best = min(real, key=lambda row: row.layer_us)
     names, causes = cause_names(best), sorted(best.attribution, key=lambda cause: -best.attribution[cause])
     shares = [f"{names[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
     baseline = baselines[best.form]
     base = next(row for row in rows if row.system == baseline)
-    versus = f", {base.time_us / best.time_us:.2f}x {baseline}" if best.system != baseline else ""
+    versus = f", {base.layer_us / best.layer_us:.2f}x {baseline}" if best.system != baseline else ""
     share = best.bound_us / best.time_us
+    leading = f" for the first {best.window['tokens']} tokens" if best.window else ""
     limit = "limited by" if share >= _SATURATED else "limited by no single resource; the busiest is"
     return (
-        f"Fastest is {best.system} ({best.time_us:.1f} us{versus}), {limit} {resource_words(best.bound_resource)}, which alone needs "
-        f"{best.bound_us:.1f} us ({share:.0%} of the time). Its critical path is {' and '.join(shares)}. "
-        f"No system can take less than {best.workload_bound_us:.1f} us on this workload."
+        f"Fastest is {best.system} ({best.layer_us:.1f} us{versus}), {limit} {resource_words(best.bound_resource)}, which alone needs "
+        f"{best.bound_us:.1f} us{leading} ({share:.0%} of the time). Its critical path is {' and '.join(shares)}. "
+        f"No system can take less than {best.workload_bound_us:.1f} us{leading or ' on this workload'}."
     )

@@ -42,6 +42,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "poll_ns": ("time until a thread block sees that its tile is ready (mh-base, mh-pkt)", EVERYWHERE),
     "grid": ("order in which polling thread blocks take SMs: expert after expert, or experts in turn", EVERYWHERE),
     "second_gemm": ("what GEMM-2 of a tile waits for: its own tile of GEMM-1, or the whole kernel; auto: as the hardware allows", EVERYWHERE),
+    "n_comm": ("SMs that return results while GEMM-2 runs on the others", EVERYWHERE),
     "blocks_per_sm": ("thread blocks that an SM holds; one computes while another one waits for its rows", EVERYWHERE),
 }
 VALUES: dict[str, str] = {  # of options that are the same in every system

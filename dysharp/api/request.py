@@ -48,7 +48,10 @@ _OPTIONS = (
     '{"system.option": value}; with one system also {"option": value}. `dysharp list options` shows names, defaults '
     'and ranges. At packet level also {"fabric.name": value}: fields of `engine.packet.fabric.FabricConfig`.'
 )
-_WINDOW = "packet level only: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. None: all tokens."
+_WINDOW = (
+    "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. "
+    "None: all tokens."
+)
 
 
 class SharedArgs(TypedDict, total=False):
@@ -154,7 +157,7 @@ def make_request(args: RequestArgs) -> Request:
     tokens = model.tokens_per_gpu if tokens is None else tokens
     window = args["window"]
     if window is not None:
-        _check_window(window, tokens, fidelity)
+        _check_window(window, tokens, fidelity, (cluster if gpus is None else cluster.with_gpus(gpus)).domains)
     cluster = cluster if gpus is None else cluster.with_gpus(gpus)
     return Request(
         model=model,
@@ -174,9 +177,10 @@ def make_request(args: RequestArgs) -> Request:
     )
 
 
-def _check_window(window: int, tokens: int, fidelity: str) -> None:
-    if fidelity != "packet":
-        raise ConfigError(f'window: found fidelity "{fidelity}", expected "packet" (the burst level simulates all tokens)')
+def _check_window(window: int, tokens: int, fidelity: str, domains: int) -> None:
+    if fidelity != "packet" and domains == 1:
+        where = "the burst level simulates all tokens"
+        raise ConfigError(f'window: found fidelity "{fidelity}" and one NVLink domain, expected "packet" or several domains ({where})')
     if not 4 <= window < tokens:
         raise ConfigError(f"window: found {window}, expected 4 to {tokens - 1} (below the {tokens} tokens per GPU)")
 

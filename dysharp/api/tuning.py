@@ -31,6 +31,7 @@ KNOBS: Mapping[str, tuple[int, ...]] = {
     "chunk": (16, 32, 64, 128, 256),
     "degree": (1, 2, 3, 4, 5, 6, 7, 8),
     "blocks_per_sm": (1, 2, 3),
+    "n_comm": (8, 12, 16, 20, 24, 28, 32, 48, 64),
     "group": (1, 2, 4, 8, 16, 32, 64),
     "dispatch_window": (0, 16, 32, 64, 128, 256),
     "combine_window": (0, 16, 32, 64, 128, 256),

@@ -44,7 +44,7 @@ def validate(
     | argument | meaning |
     |---|---|
     | `data` | a CSV; default: the packaged measurements |
-    | `hold_out` | any of "shape" and "gpu": also refit the constants with whole groups held out |
+    | `hold_out` | any of "shape", "gpu" and "nodes": also refit the constants with whole groups held out |
     | `constants` | a table, or a file in the form of `fitted.toml`; default: the packaged constants |
     | `cluster` | judge its constants, such as `calibrate` writes, on the measurements of its GPU alone |
     | `jobs` | processes; more than one need a main module that can be imported |
@@ -54,17 +54,18 @@ def validate(
     import numpy as np
 
     from dysharp.api.own_rows import Report, own_rows
-    from dysharp.measured import apart, beyond
+    from dysharp.measured import apart, beyond, nodes_out
     from dysharp.measured import hold_out as without
     from dysharp.measured.measurements import read_measurements
     from dysharp.measured.predictions import predict
     from dysharp.measured.sources import disagreements
     from dysharp.measured.summary import summarise
-    from dysharp.measured.validation import validate_measurements
+    from dysharp.measured.validation import between_bars, validate_measurements
 
     for by in hold_out:
-        if by not in without.HOLD_OUTS:
-            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, without.HOLD_OUTS)}")
+        if by not in (known := (*without.HOLD_OUTS, nodes_out.BY)):
+            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, known)}")
+    between, hold_out = nodes_out.BY in hold_out, [by for by in hold_out if by != nodes_out.BY]
     own = None if cluster is None else _cluster(cluster)
     used = _constants(constants, own)
     values = {name: c.value for name, c in used.items()}
@@ -85,6 +86,9 @@ def validate(
     done = validate_measurements(judged, used, predicted, tables)
     borrowed = [row for out in held.values() for row in out.borrowed]
     sources = disagreements(everything.parsed)
+    nodes = nodes_out.hold_out_nodes(everything.parsed, used, jobs) if between else []
+    bars = [*done.bars, *between_bars(beyond_bars, used, nodes)]
+    done = replace(done, bars=bars, hold_out=[*done.hold_out, *nodes])
     done = replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)
     rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return Report(**{f.name: getattr(done, f.name) for f in fields(done)}, rows=rows)

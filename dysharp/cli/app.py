@@ -11,7 +11,7 @@ from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
 from dysharp.cli.examples import add_examples
-from dysharp.cli.flags import complete_systems, complete_words, json_flag, workload_flags
+from dysharp.cli.flags import complete_systems, complete_words, json_flag, window_flag, workload_flags
 from dysharp.cli.lint import lint
 from dysharp.cli.network import network
 from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
@@ -62,7 +62,7 @@ def cli(ctx: click.Context) -> None:
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @workload_flags
-@click.option("--window", type=int, metavar="T", help="Packet fidelity: simulate the first T tokens of each GPU and estimate the whole layer.")
+@window_flag
 @json_flag
 @schema_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
@@ -104,6 +104,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
 @report_flag
 @workload_flags
+@window_flag
 @json_flag
 @schema_flag
 @click.pass_context

@@ -33,9 +33,21 @@ def print_comparison(done: Comparison) -> None:
     ]
     if surrounded:
         legend.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
+    _print_windows(done)
     print_lines([*legend, done.sentence])
     if done.tuned:
         _print_tuned(done)
+
+
+def _print_windows(done: Comparison) -> None:
+    """What the leading tokens say about the whole layer."""
+    rows = [row for row in done.rows if row.window]
+    if not rows:
+        return
+    size, tokens = rows[0].window["tokens"], rows[0].window["of_tokens"]
+    print_lines(["", f"the table is of the first {size} tokens of each GPU; this is the estimate for all {tokens}"])
+    cells = [(row.system, f"{row.layer_us:.1f}", f"{row.window['us_per_token']:.3f}", f"{done.speedup[row.system]:.2f}") for row in rows]
+    console().print(plain_table(("system", "layer us", "us per token", "speed-up"), cells, left=1))
 
 
 def _print_tuned(done: Comparison) -> None:

@@ -60,6 +60,12 @@ def helps(show: Callable[[], None]) -> Callable[[click.Context, click.Parameter,
     return callback
 
 
+window_flag = click.option(
+    "--window",
+    type=int,
+    metavar="T",
+    help="Packet fidelity, or several NVLink domains: simulate the first T tokens of each GPU and estimate the whole layer.",
+)
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 _WORKLOAD = (

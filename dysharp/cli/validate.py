@@ -22,7 +22,9 @@ def _cores() -> int:
 @click.command()
 @click.option("--data", metavar="CSV", shell_complete=complete_files, help="Your measurements in place of the packaged ones.")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
-@click.option("--hold-out", multiple=True, metavar="shape|gpu", help="Also refit with whole shapes or whole GPUs held out; repeatable.")
+@click.option(
+    "--hold-out", multiple=True, metavar="shape|gpu|nodes", help="Also refit with whole shapes, GPUs or numbers of nodes held out; repeatable."
+)
 @click.option("--bars", is_flag=True, help="Print the limits that each version of dysharp keeps, and the tables behind them, too.")
 @click.option("--groups", is_flag=True, help="As --bars, with every group, the worst rows, constants and every row without a prediction.")
 @click.option("--constants", metavar="FILE", help="Judge constants of your own, as --refit writes them (TOML), not the packaged ones.")

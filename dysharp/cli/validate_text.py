@@ -27,6 +27,12 @@ FAMILIES = {
     "inswitch-allreduce": "all-reduces in the switch",
     "custom-allreduce": "all-reduces between peers",
     "hybrid-ep": "Hybrid-EP's kernels",
+    "deepep-internode": "Dispatch and Combine of DeepEP's normal kernels, without their notify",
+    "deepep-ll-internode": "DeepEP's low-latency kernels",
+    "hybrid-ep-internode": "Hybrid-EP's kernels",
+    "deepep-notify-internode": "notify of DeepEP's normal kernels: barriers",
+    "deepep-straggler": "DeepEP's normal kernels on eight nodes, one NIC at a third of its rate",
+    "nccl-ep-internode": "NCCL EP's low-latency kernels",
 }
 """What was measured, by family of measurements."""
 GROUPS = {
@@ -71,19 +77,37 @@ def print_own_rows(done: Report, data: str) -> None:
 
 def print_families(done: Report) -> None:
     """Per kind of measurement: how many are predicted, and how well."""
-    beyond = [row for row in done.beyond if row["system"] == "all" and row["n"]]
-    cells = [
-        (row["family"], FAMILIES.get(row["family"], ""), str(row["n_rows"]), str(row["n"]), _number(row["median_ape"], 1), _number(row["p90_ape"], 1))
-        for row in (*done.families, *beyond)
-    ]
-    table = plain_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), cells, left=2)
-    table.columns[0].no_wrap = True
-    console().print(table)
+    beyond = [row for row in done.beyond if row["system"] == "all" and row["n"] and not row["between"]]
+    _print_families([*done.families, *beyond])
     lines = ["", "in scope: rows of NVIDIA GPUs in one NVLink domain that a prediction is promised for"]
     lines.append("median error: distance of the prediction from the measured value, in percent of the measured value")
     if beyond:
         lines.append(f"not used for error bars: {', '.join(row['family'] for row in beyond)}")
     print_lines(lines)
+    print_between(done)
+
+
+def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
+    cells = [
+        (row["family"], FAMILIES.get(row["family"], ""), str(row["n_rows"]), str(row["n"]), _number(row["median_ape"], 1), _number(row["p90_ape"], 1))
+        for row in rows
+    ]
+    table = plain_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), cells, left=2)
+    table.columns[0].no_wrap = True
+    console().print(table)
+
+
+def print_between(done: Report) -> None:
+    """Families of several NVLink domains: how well they are predicted, and which of their rows are not."""
+    rows = [row for row in done.beyond if row["between"] and row["system"] == "all"]
+    if not rows:
+        return
+    print_lines(["", "between NVLink domains (nodes of 8 GPUs with NICs); in no number above"])
+    _print_families([row for row in rows if row["n"]])
+    print_lines(["", "their rows without a prediction"])
+    cells = [(row["family"], reason) for row in rows for reason in row["unpredicted"].split("; ") if reason]
+    console().print(plain_table(("what", "rows and why"), cells, left=2, text=("rows and why",)))
+    print_lines([""])
 
 
 def print_more(done: Report, *, own: bool) -> None:
@@ -126,6 +150,7 @@ def print_bars(done: Report, groups: bool) -> None:
     if done.beyond:
         click.echo("beyond the bars: in no mean, coverage or bar")
         _print([row for row in done.beyond if groups or row["system"] == "all"], BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
+        print_between(done)
     reasons = by_reason(done.unsupported)
     if reasons:
         counted = sum(row["counted"] for row in reasons)

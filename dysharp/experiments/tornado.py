@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 
 from dysharp.errors import ConfigError
 from dysharp.experiments.figure import Figure, Point
@@ -11,15 +11,35 @@ from dysharp.experiments.runner import Rows
 from dysharp.experiments.variants import with_choices
 from dysharp.experiments.verdict import Result
 from dysharp.specs import Choice, Scalar, list_choices
+from dysharp.systems import get_system
 
-SYSTEM = "dysharp"
-BASELINES = ("deepep", "comet", "nvls")
-CLUSTER = "paper-gh200-nvl32"
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What a paper claims: `system` is faster than each of `baselines` on `cluster`.
+
+    `mediation`: baselines with the option of this name have it, as in the paper's figures.
+    """
+
+    system: str
+    baselines: tuple[str, ...]
+    cluster: str
+    mediation: bool = False
+
+
+HEADLINES = {
+    h.system: h
+    for h in (
+        Headline("dysharp", ("deepep", "comet", "nvls"), "paper-gh200-nvl32"),
+        Headline("moe-hub", ("megatron-a2a", "comet", "comet-flux"), "paper-dgx-h800", mediation=True),
+    )
+}
+DYSHARP = HEADLINES["dysharp"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One choice at one value. `ratios[baseline]`: time of the baseline divided by time of DySHARP.
+    """One choice at one value. `ratios[baseline]`: time of the baseline divided by time of the headline's system.
 
     `change[baseline]`: relative change of the ratio against the packaged choices.
     """
@@ -36,32 +56,38 @@ def values_of(choice: Choice) -> list[Scalar]:
     return [value for value in ends if value is not None and value != choice.value]
 
 
-def points_of(model: str, choices: dict[str, Scalar], *, gpus: int | None = None, tokens: int | None = None) -> dict[str, Point]:
+def points_of(
+    model: str, choices: Mapping[str, Scalar], headline: Headline = DYSHARP, *, gpus: int | None = None, tokens: int | None = None
+) -> dict[str, Point]:
     """{system: point} under uniform routing with `choices`. A choice that is a system's option becomes an option."""
-    plain = Point(SYSTEM, model, CLUSTER, "uniform", gpus=gpus, tokens=tokens)
-    return {system: with_choices(replace(plain, system=system), choices) for system in (SYSTEM, *BASELINES)}
+    plain = Point(headline.system, model, headline.cluster, "uniform", gpus=gpus, tokens=tokens)
+    points = {headline.system: plain}
+    for system in headline.baselines:
+        mediated = headline.mediation and "mediation" in {f.name for f in fields(get_system(system).options)}
+        points[system] = replace(plain, system=system, options=(("mediation", True),) if mediated else ())
+    return {system: with_choices(point, choices) for system, point in points.items()}
 
 
-def tornado_points(model: str, *, gpus: int | None = None, tokens: int | None = None) -> list[Point]:
+def tornado_points(model: str, headline: Headline = DYSHARP, *, gpus: int | None = None, tokens: int | None = None) -> list[Point]:
     """All points that `tornado` needs, without duplicates."""
     points: dict[Point, None] = {}
     for choices in ({}, *({c.name: value} for c in list_choices() for value in values_of(c))):
-        points |= dict.fromkeys(points_of(model, choices, gpus=gpus, tokens=tokens).values())
+        points |= dict.fromkeys(points_of(model, choices, headline, gpus=gpus, tokens=tokens).values())
     return list(points)
 
 
-def tornado(rows: Rows, model: str, *, gpus: int | None = None, tokens: int | None = None) -> list[Bar]:
+def tornado(rows: Rows, model: str, headline: Headline = DYSHARP, *, gpus: int | None = None, tokens: int | None = None) -> list[Bar]:
     """Bars by the largest effect of their choice, descending. A value with a failed point has no bar.
 
     Raises ConfigError if `rows` lacks a point of the packaged choices.
     """
-    base = _ratios(rows, points_of(model, {}, gpus=gpus, tokens=tokens))
+    base = _ratios(rows, points_of(model, {}, headline, gpus=gpus, tokens=tokens), headline)
     if base is None:
         raise ConfigError(f"tornado: found no finished point for {model} with the packaged choices, expected all of them")
     bars = []
     for c in list_choices():
         for value in values_of(c):
-            ratios = _ratios(rows, points_of(model, {c.name: value}, gpus=gpus, tokens=tokens))
+            ratios = _ratios(rows, points_of(model, {c.name: value}, headline, gpus=gpus, tokens=tokens), headline)
             if ratios is not None:
                 bars.append(Bar(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}))
     size = {b.choice.name: 0.0 for b in bars}
@@ -70,18 +96,19 @@ def tornado(rows: Rows, model: str, *, gpus: int | None = None, tokens: int | No
     return sorted(bars, key=lambda b: (-size[b.choice.name], b.choice.name))
 
 
-def _ratios(rows: Rows, points: dict[str, Point]) -> dict[str, float] | None:
+def _ratios(rows: Rows, points: dict[str, Point], headline: Headline) -> dict[str, float] | None:
     if any(p not in rows for p in points.values()):
         return None
-    ours = float(rows[points[SYSTEM]]["time_us"])
-    return {name: float(rows[points[name]]["time_us"]) / ours for name in BASELINES}
+    ours = float(rows[points[headline.system]]["time_us"])
+    return {name: float(rows[points[name]]["time_us"]) / ours for name in headline.baselines}
 
 
-def tornado_figure(model: str) -> Figure:
+def tornado_figure(model: str, headline: Headline = DYSHARP, tokens: int | None = None) -> Figure:
     """The title and texts above the table of bars."""
     return Figure(
         "tornado",
-        f"Effect of every free choice on the speed-up of DySHARP, {model}, uniform routing, forward",
+        f"Effect of every free choice on the speed-up of {headline.system}, {model} on {headline.cluster}, "
+        f"{f'{tokens} tokens per GPU, ' if tokens else ''}uniform routing, forward",
         "no published value: each choice of `dysharp list options` at the ends of its range, while all other choices keep their packaged values",
         (),
         (),
@@ -89,21 +116,23 @@ def tornado_figure(model: str) -> Figure:
     )
 
 
-def tornado_results(rows: Rows, model: str, bars: Iterable[Bar]) -> list[Result]:
+def tornado_results(rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP, tokens: int | None = None) -> list[Result]:
     """The bars as Results for `--json`, one per ratio. `tolerance`: the change against the packaged choices."""
-    base = _ratios(rows, points_of(model, {})) or {}
-    lines = [_line("packaged choices", name, ratio, "-") for name, ratio in base.items()]
+    base = _ratios(rows, points_of(model, {}, headline, tokens=tokens), headline) or {}
+    lines = [_line("packaged choices", headline.system, name, ratio, "-") for name, ratio in base.items()]
     for bar in bars:
-        lines += [_line(_place(bar), name, ratio, _percent(bar.change[name])) for name, ratio in bar.ratios.items()]
+        lines += [_line(_place(bar), headline.system, name, ratio, _percent(bar.change[name])) for name, ratio in bar.ratios.items()]
     return lines
 
 
-def tornado_table(rows: Rows, model: str, bars: Iterable[Bar]) -> tuple[list[str], list[list[str]]]:
+def tornado_table(
+    rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP, tokens: int | None = None
+) -> tuple[list[str], list[list[str]]]:
     """The printed table: names of columns, and one line per bar, the packaged choices first."""
-    base = _ratios(rows, points_of(model, {})) or {}
+    base = _ratios(rows, points_of(model, {}, headline, tokens=tokens), headline) or {}
     lines = [["packaged choices", *(f"{ratio:.3f}" for ratio in base.values())]]
     lines += [[_place(bar), *(f"{ratio:.3f} ({_percent(bar.change[name])})" for name, ratio in bar.ratios.items())] for bar in bars]
-    return ["choice", *(f"speed-up over {name}" for name in BASELINES)], lines
+    return ["choice", *(f"speed-up over {name}" for name in headline.baselines)], lines
 
 
 def _place(bar: Bar) -> str:
@@ -116,5 +145,5 @@ def _percent(change: float) -> str:
     return f"{100 * change:+.2f} %" if abs(change) >= 5e-5 else "="
 
 
-def _line(place: str, baseline: str, ratio: float, change: str) -> Result:
-    return Result(place, f"speedup of {SYSTEM} over {baseline}", None, ratio, change, "no_published_value")
+def _line(place: str, system: str, baseline: str, ratio: float, change: str) -> Result:
+    return Result(place, f"speedup of {system} over {baseline}", None, ratio, change, "no_published_value")

@@ -23,6 +23,7 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted
 
     | field | holds |
     |---|---|
+    | `between` | `Family.between`: "" for families of one NVLink domain |
     | `by` | predictor |
     | `n`, `n_rows` | predictions, measurements |
     | `median_ape`, `p90_ape`, `bias` | errors in percent (`accuracy.Errors`); None without predictions |
@@ -46,6 +47,7 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted
         )
         entries.append(
             dict(zip(("family", "system", "hardware"), key, strict=True))
+            | {"between": all_families()[key[0]].between}
             | {"by": all_families()[key[0]].predictor, "n": len(members), "n_rows": len(members) + len(reasons)}
             | {name: getattr(own, name, None) for name in ("median_ape", "p90_ape", "bias")}
             | {"closed_median_ape": getattr(form, "median_ape", None)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dysharp.measured.family import Case, Family, family_of
 from dysharp.measured.measurements import TIMES, Measurement, Unsupported
-from dysharp.measured.scope import out_of_scope
+from dysharp.measured.scope import NO_DOMAIN, out_of_scope
 
 NO_FAMILY = "not of a family that is predicted"
 REPRINTED = "the same number as in an earlier row, from another commit of the same file"
@@ -85,7 +85,8 @@ def classify(measurements: Iterable[Measurement]) -> Classified:
 
 def parse(m: Measurement, family: Family | None) -> Parsed:
     """A measurement of `family` with its case. Raises `Unsupported` with the reason. Scope is checked first."""
-    if reason := out_of_scope(m):
+    reason = out_of_scope(m)
+    if reason and not (reason == NO_DOMAIN and family is not None and family.between):
         raise Unsupported(reason)
     if family is None:
         raise Unsupported(NO_FAMILY)

@@ -37,6 +37,8 @@ ROWS_AS = {2: "bf16", 1: "fp8-plain"}
 
 RoutingOf = Callable[[Model, int, int], Routing]
 """A routing from a model, GPUs and tokens per GPU."""
+MachineOf = Callable[[str, int, Frozen], Cluster]
+"""A cluster from the name of a GPU, the number of GPUs and constants."""
 
 
 class Layout(NamedTuple):
@@ -91,17 +93,20 @@ class EpCase(Case):
         return self.gpus * min(self.tokens, FAR) * self.topk
 
 
-def ep_fields(m: Measurement) -> EpFields:
-    """The fields that all families read. Raises `Unsupported` for values that no cluster or routing can have."""
+def ep_fields(m: Measurement, check: Callable[[str, int], None] = check_cluster, experts: float | None = None) -> EpFields:
+    """The fields that all families read. Raises `Unsupported` for values that no cluster or routing can have.
+
+    `check` raises for a GPU and a number of GPUs that no cluster has. `experts`: in place of those of the measurement.
+    """
     gpu, n_gpus = gpu_of(m), number(m, "ep")
     numbers = {
         "tokens": number(m, "tokens_per_rank"),
         "hidden": number(m, "hidden"),
         "topk": number(m, "topk"),
-        "experts": experts_of(m, n_gpus),
+        "experts": experts_of(m, n_gpus) if experts is None else experts,
     }
     gpus = whole(n_gpus, "GPUs")
-    check_cluster(gpu, gpus)
+    check(gpu, gpus)
     counts = {name: whole(value, name) for name, value in numbers.items()}
     if counts["experts"] % gpus:
         raise Unsupported("experts that the GPUs do not share evenly")
@@ -157,13 +162,14 @@ def marks_us(
     marks: tuple[str, ...],
     ends: tuple[int, int],
     routing_of: RoutingOf = uniform,
+    machine_of: MachineOf = cluster_of,
 ) -> tuple[float, ...]:
     """When the last ops of the templates `marks` are done, and the end of the Program, in us.
 
     Up to the larger of `ends` tokens per GPU the times come from one run, beyond it from the line through two runs.
     """
     near, far = ends
-    key = (system, case.options(), routing_of, case.layout(), frozen(constants), marks)
+    key = (system, case.options(), routing_of, machine_of, case.layout(), frozen(constants), marks)
     if case.tokens <= far:
         return _run(*key, case.tokens)
     more = (case.tokens - far) / (far - near)
@@ -175,11 +181,21 @@ def _run(
     system: str,
     options: Options,
     routing_of: RoutingOf,
+    machine_of: MachineOf,
     layout: Layout,
     constants: Frozen,
     marks: tuple[str, ...],
     tokens: int,
 ) -> tuple[float, ...]:
+    program = program_of(system, options, routing_of, machine_of, layout, constants, tokens)
+    trace, _ = run_burst(program)
+    return (*(done_ps(program, trace, mark) / PS_PER_US for mark in marks), trace.time_ps / PS_PER_US)
+
+
+def program_of(
+    system: str, options: Options, routing_of: RoutingOf, machine_of: MachineOf, layout: Layout, constants: Frozen, tokens: int
+) -> Program:
+    """The real form of `system` without GEMMs, with `tokens` per GPU."""
     model = Model(
         name="measured",
         hidden=layout.hidden,
@@ -192,13 +208,11 @@ def _run(
         gemm_dtype="bf16",
     )
     routing = routing_of(model, layout.gpus, tokens)
-    chosen, cluster = get_system(system), cluster_of(layout.gpu, layout.gpus, constants)
-    program = chosen.plan(model, cluster, routing, "fwd", chosen.options(form="real", compute=False, **dict(options)))
-    trace, _ = run_burst(program)
-    return (*(_done(program, trace, mark) / PS_PER_US for mark in marks), trace.time_ps / PS_PER_US)
+    chosen, cluster = get_system(system), machine_of(layout.gpu, layout.gpus, constants)
+    return chosen.plan(model, cluster, routing, "fwd", chosen.options(form="real", compute=False, **dict(options)))
 
 
-def _done(program: Program, trace: Trace, name: str) -> int:
+def done_ps(program: Program, trace: Trace, name: str) -> int:
     """Time at which the last op of the templates called `name` is done; 0 without such an op."""
     templates = [i for i, template in enumerate(program.templates) if template.name == name]
     return int(trace.done[np.isin(program.ops.template, templates)].max(initial=0))

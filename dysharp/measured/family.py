@@ -26,6 +26,8 @@ from dysharp.specs.gpu import Gpu
 F64 = NDArray[np.float64]
 Constants = Mapping[str, float]
 Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]
+Between = Literal["", "bars", "beyond"]
+"""Families of several NVLink domains: with bars of their own, or without. "": a family of one domain."""
 EVERY_SYSTEM = "every system"
 LAST = 1000
 
@@ -97,6 +99,7 @@ class Family:
     parts: tuple[Part, ...] = ()
     dtypes_of: DtypesOf = no_dtypes
     skewed: bool = False
+    between: Between = ""
 
     def __post_init__(self) -> None:
         if self.closed_us is None and (self.in_bars or self.program_us is None):
@@ -121,6 +124,7 @@ def family(
     parts: tuple[Part, ...] = (),
     dtypes_of: DtypesOf = no_dtypes,
     skewed: bool = False,
+    between: Between = "",
 ) -> Callable[[Callable[[Measurement], C]], Callable[[Measurement], C]]:
     """Register a function from a measurement to its case; it raises `Unsupported` with the reason where there is none.
 
@@ -136,6 +140,7 @@ def family(
     | `systems`, `parts` | of which systems' layers the errors judge which part, for error bars |
     | `dtypes_of` | data types of a prediction by model and options, named as in `Case.dtypes`; default: not compared |
     | `skewed` | whether the family has measurements under skewed routing |
+    | `between` | a family of several NVLink domains: "bars" or "beyond"; it has `in_bars=False` |
 
     Parts: "dispatch", "combine", "gemm1", "gemm2" of a layer's critical path; "layer": one kernel is the whole layer;
     "sum": whole layers, against which the sum of all parts is checked.
@@ -143,7 +148,7 @@ def family(
 
     def register(case: Callable[[Measurement], C]) -> Callable[[Measurement], C]:
         by = predictor or ("rate form" if program_us is None else "program")
-        _REGISTRY[name] = Family(name, belongs, case, closed_us, program_us, by, in_bars, level, order, systems, parts, dtypes_of, skewed)
+        _REGISTRY[name] = Family(name, belongs, case, closed_us, program_us, by, in_bars, level, order, systems, parts, dtypes_of, skewed, between)
         return case
 
     return register
@@ -178,8 +183,12 @@ def get_family(name: str) -> Family:
 
 
 def family_of(m: Measurement) -> Family | None:
-    """The family of a measurement, None where it is of none. Raises ConfigError where two families claim it."""
+    """The family of a measurement, None where it is of none. Raises ConfigError where two families claim it.
+
+    A family of several domains goes before families of one.
+    """
     claims = [entry for entry in all_families().values() if entry.belongs(m)]
+    claims = [entry for entry in claims if entry.between] or claims
     if len(claims) > 1:
         names = " and ".join(entry.name for entry in claims)
         raise ConfigError(f"measurement {m.id!r}: found families {names}, expected one")

@@ -26,7 +26,7 @@ SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 NO_GPU = "no packaged GPU of this kind"
 NO_DOMAIN = "more than one NVLink domain"
 RETIRED = "its authors have withdrawn it"
-GPUS_PER_NODE = 8  # in H800 nodes
+GPUS_PER_NODE = 8  # of machines whose text says "/node"
 CLUSTERS = {
     "h100-sxm": "hw-dgx-h100",
     "h200-sxm": "hw-dgx-h200",
@@ -50,16 +50,21 @@ def out_of_scope(m: Measurement) -> str:
         return RETIRED
     if any(text in m.hardware for text in OTHER_GPUS):
         return NO_GPU
+    return NO_DOMAIN if spans_domains(m) else ""
+
+
+def spans_domains(m: Measurement) -> bool:
+    """Whether a measurement is of several NVLink domains, or of GPUs without NVLink."""
     gpus = m.config.get("ep", GPUS_PER_NODE)
     domains = (
         any(text in m.hardware for text in SEVERAL_DOMAINS),
         m.config.get("nodes", 1) != 1,
         m.config.get("link", "NVLink") != "NVLink",
         m.config.get("bottleneck", "NVLink") != "NVLink",
-        "H800/node" in m.hardware and isinstance(gpus, (int, float)) and gpus > GPUS_PER_NODE,
+        "/node" in m.hardware and isinstance(gpus, (int, float)) and gpus > GPUS_PER_NODE,
         "pure RDMA" in m.system,
     )
-    return NO_DOMAIN if any(domains) else ""
+    return any(domains)
 
 
 def gpu_of(m: Measurement) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.apart import part_of
+from dysharp.measured.beyond import ALL
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.family import families_in_bars
@@ -19,7 +20,7 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
-from dysharp.specs.fitted import Fitted, one_domain
+from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, one_domain
 from dysharp.specs.numbers import counted
 
 F64 = NDArray[np.float64]
@@ -44,6 +45,12 @@ class Bars:
     """Largest number of fitted constants and counted numbers together (`specs.numbers`)."""
     layer_device: float = 8.0
     """Median of whole layers whose time is mostly the device's (`apart.part_of`)."""
+    between_median: float = 10.0
+    """Largest median of a family between NVLink domains."""
+    between_p90: float = 25.0
+    """Largest 90th percentile of a family between NVLink domains."""
+    between_constants: int = BETWEEN_DOMAINS
+    """Largest number of fitted constants between NVLink domains."""
     coverage: float = 90.0
     """Share of predicted measurements: families in the bars, on NVIDIA machines in one NVLink domain."""
 
@@ -334,6 +341,25 @@ def check_bars(
         _bar("fitted constants and counted numbers", overall["n_numbers"], BARS.constants),
         *(_bar("median of whole layers' device part, %", value, BARS.layer_device) for value in device),
         *(_bar(f"hold-out over fit, by {entry['by']}", entry["ratio"], BARS.hold_out_ratio) for entry in macro),
+    ]
+
+
+def between_bars(
+    beyond: Sequence[Mapping[str, Any]], constants: Mapping[str, Fitted], hold_out: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """The bars of families between NVLink domains that have bars; none without their measurements.
+
+    `beyond`: `beyond.judge`. `hold_out`: `nodes_out.hold_out_nodes`.
+    """
+    rows = [row for row in beyond if row["between"] == "bars" and row["system"] == ALL and row["n"]]
+    if not rows:
+        return []
+    n_constants = len(constants) - len(one_domain(constants))
+    return [
+        _bar("between domains: largest family median, %", max(row["median_ape"] for row in rows), BARS.between_median),
+        _bar("between domains: largest 90th percentile, %", max(row["p90_ape"] for row in rows), BARS.between_p90),
+        _bar("between domains: fitted constants", n_constants, BARS.between_constants),
+        *(_bar(f"between domains: hold-out over fit, by {row['by']}", row["ratio"], BARS.hold_out_ratio) for row in hold_out),
     ]
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
 FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
+BETWEEN_KEYS = ("family", "between", *BEYOND_KEYS[1:])
 SOURCE_KEYS = ("family", "source", "other", "n", "least", "median", "most")
 LEGEND = (
     {"column": "`by`", "meaning": "what predicts the family: Programs on the engine, or a rate form of `dysharp.compute`"},
@@ -46,6 +47,12 @@ PARTS = (
 BORROWED = (
     "A fold cannot fix every constant. A constant that fewer than three of its measurements see takes the value of the other architecture. "
     "Without such a value it stays neutral. This table lists these constants."
+)
+BETWEEN = (
+    "Nodes of eight GPUs with a NIC each. These families are in no number above; those with `between` = bars have bars of their own. "
+    "`unpredicted` says which measurements are left out, and why. A printed rate counts the copy of the own node, which crosses no NIC; "
+    "so do our rates. Low-latency kernels with 288 experts run with the next number of experts that all GPUs share evenly. "
+    "docs/design/0012-several-domains.md says which measurements fixed the constants `internode.*`."
 )
 COMMAND = "dysharp validate --hold-out shape --hold-out gpu --page docs/validation.md"
 
@@ -119,14 +126,17 @@ def page_of(done: Validation, figure: str = "") -> str:
             "`closed_median_ape` and `closed_p90_ape` are the errors of the closed form against the measurements.",
             _table(done.forms, FORM_KEYS),
         ]
-    if done.beyond:
+    one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
+    if between:
+        parts += ["## Between NVLink domains", BETWEEN, _table(between, BETWEEN_KEYS)]
+    if one:
         parts += [
             "## Beyond the bars",
             "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
             "families; Hybrid-EP has one of its own, `hybrid.rank_us`. The page docs/design/0008 describes all-reduces through the switch "
             "(`multimem`) and between peers. The hop of NVLink 5 was read off in-switch measurements of GB200, so they are not held out. "
             "`closed_median_ape` is the median error of the closed form.",
-            _table(done.beyond, BEYOND_KEYS),
+            _table(one, BEYOND_KEYS),
         ]
     if done.sources:
         parts += [

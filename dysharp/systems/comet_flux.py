@@ -44,6 +44,7 @@ class Options:
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
     traffic="ring",
+    returns="one_copy_per_gpu",
     permutes=0,
     fused=False,
     colour="#882255",

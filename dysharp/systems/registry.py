@@ -136,6 +136,8 @@ class System:
     """Forms ("paper", "real") in which the system runs on several NVLink domains. Others are refused there."""
     between_domains: str = ""
     """Hardware between domains that the system needs and nobody sells; "" = none. Printed with every result over domains."""
+    returns: Scheme | None = None
+    """The closed form of Combine's rows where Combine does not mirror Dispatch. None: it does."""
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
@@ -212,14 +214,15 @@ def system(
     serves: Serves | None = None,
     several_domains: tuple[str, ...] = (),
     between_domains: str = "",
+    returns: Scheme | None = None,
     peels: str = "",
 ) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
 
     `permutes` and `fused` have no default, because they change layer times on hw clusters. `today` None: whether the
     system has a real form. Raises ConfigError where `real` comes without the option `form` or `gemm_variants` without
-    the option `gemms` (or the other way round), for an option without a default, an unknown scheme of `traffic`, negative
-    `permutes`, and a colour that is not "#RRGGBB".
+    the option `gemms` (or the other way round), for an option without a default, an unknown scheme of `traffic` or `returns`,
+    negative `permutes`, and a colour that is not "#RRGGBB".
     """
     known = {f.name for f in dataclasses.fields(options)}
     for fact, declared, option in (("real", real is not None, "form"), ("gemm_variants", bool(gemm_variants), "gemms")):
@@ -228,8 +231,9 @@ def system(
     bare = [f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING]
     if bare:
         raise ConfigError(f'system "{name}": found option {bare[0]!r} without a default, expected one')
-    if isinstance(traffic, str) and traffic not in SCHEMES:
-        raise ConfigError(f'system "{name}": found traffic {traffic!r}, expected a function or one of {", ".join(SCHEMES)}')
+    for fact, scheme in (("traffic", traffic), ("returns", returns)):
+        if isinstance(scheme, str) and scheme not in SCHEMES:
+            raise ConfigError(f'system "{name}": found {fact} {scheme!r}, expected a function or one of {", ".join(SCHEMES)}')
     if permutes < 0:
         raise ConfigError(f'system "{name}": found permutes {permutes}, expected 0 or more')
     if not re.fullmatch("#[0-9A-Fa-f]{6}", colour):
@@ -257,6 +261,7 @@ def system(
             serves=serves,
             several_domains=several_domains,
             between_domains=between_domains,
+            returns=returns,
             peels=peels,
         )
         return plan

@@ -1,0 +1,176 @@
+"""DeepEP's normal kernels between NVLink domains: transmit times, notify, and a fabric with one slow NIC.
+
+| rows | are |
+|---|---|
+| the collector's on two and four DGX H100, READMEs, rows of two H200 nodes | `deepep-internode` |
+| notify of the collector with `NOTIFY_TOKENS` tokens | `deepep-notify-internode`; with more tokens ranks wait for each other inside |
+| the collector's on eight DGX H100, where one NIC or node was slow | `deepep-straggler`, predicted with one NIC at a third |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, verb_of
+from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.internode import (
+    NODE_GPUS,
+    check_nodes,
+    domains_of,
+    group_limited,
+    straggler_us,
+    transmit_us,
+    two_hop_us,
+)
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import spans_domains
+from dysharp.specs.gpu import Gpu
+
+KERNELS = ("DeepEP-normal", "DeepEP V1 normal", "DeepEP V1 (NVSHMEM host proxy)", "DeepEP V2")
+"""Starts of the column `system`."""
+COLLECTED = "P3"
+"""`proto` of the collector whose rows have transmit and notify apart."""
+SLOW_NODES = 8
+SLOW_PART = 1 / 3
+"""Part of its rate that the slow NIC reaches: Dispatch takes 2.8 to 3.0 times the bound of the NICs in those rows."""
+NOTIFY_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternodeCase(EpCase):
+    """A call on `n_sm` SMs. `fp8`: FP8 rows in Dispatch. `copies`, `remote`: GPUs and other nodes that a token needs."""
+
+    n_sm: int
+    fp8: bool
+    copies: float
+    remote: float
+    row_bytes: float
+
+    def options(self) -> Options:
+        return ("dispatch", "fp8" if self.fp8 else "rows"), ("n_sm", self.n_sm)
+
+
+def _ours(m: Measurement) -> bool:
+    return m.kind in ("ep_dispatch", "ep_combine") and m.system.startswith(KERNELS) and spans_domains(m)
+
+
+def _slow(m: Measurement) -> bool:
+    return m.config.get("proto") == COLLECTED and m.config.get("nodes") == SLOW_NODES
+
+
+def _notify(m: Measurement) -> bool:
+    return m.metric == "latency_notify" and not _slow(m)
+
+
+def _excluded(m: Measurement) -> str:
+    """Why a row is not predicted: rules on its source, or ""."""
+    reasons = {
+        "Feb 2025" in m.system: "of kernels before a rewrite of their public version",
+        "interim" in m.system and m.kind == "ep_combine" and m.config.get("ep") == 2 * NODE_GPUS: "more than the machine's NVLink allows",
+        m.system.startswith("DeepEP V2"): "DeepEP V2: not simulated",
+        "not named" in m.hardware: "GPU or NIC not named",
+    }
+    return next((reason for holds, reason in reasons.items() if holds), "")
+
+
+def closed_us(case: InternodeCase, gpu: Gpu, constants: Constants) -> F64:
+    """SMs beside the NIC (`internode.two_hop_us`)."""
+    sizes = (np.asarray(x, np.float64) for x in (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
+    return two_hop_us(constants, case.verb, *sizes)
+
+
+def program_us(case: InternodeCase, constants: Constants) -> float:
+    """The kernel without its notify, with at most four nodes per token."""
+    return transmit_us(case, constants, group_limited)[case.verb]
+
+
+def notify_us(case: InternodeCase, gpu: Gpu, constants: Constants) -> F64:
+    """Two barriers of a rail, and the rest of the notify with a cached handle (`building.deepep_internode`)."""
+    doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
+    out: F64 = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
+    return out
+
+
+def slow_us(case: InternodeCase, constants: Constants) -> float:
+    """Dispatch ends late everywhere; Combine of most GPUs does not. They wait in the next notify."""
+    times = straggler_us(case, constants, SLOW_PART)
+    waits = times.last - times.combine
+    return {"dispatch": times.dispatch, "combine": times.combine, "combine notify": waits}[case.verb]
+
+
+def _case(m: Measurement, verb: str) -> InternodeCase:
+    operator = verb_of(m)
+    dtype = dtype_of(m, "dtype", operator, expected=("fp8", "bf16") if operator == "dispatch" else ("bf16",))
+    read = ep_fields(m, check_nodes)
+    n_sm = whole(number(m, "sms"), "SMs")
+    if n_sm % 2:
+        raise Unsupported("an odd number of SMs: a channel is a pair of SMs")
+    nodes = domains_of(read["gpus"], read["experts"], read["topk"], limited=True)
+    row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
+    own = NODE_GPUS / read["gpus"]
+    return InternodeCase(
+        **read,
+        verb=verb,
+        n_sm=n_sm,
+        fp8=(operator, dtype) != ("dispatch", "bf16"),
+        copies=copies_of(read),
+        remote=nodes * (1 - own),
+        row_bytes=row_bytes,
+        # A printed rate counts the copy of the own node, which crosses no NIC.
+        work=read["tokens"] * nodes * row_bytes / 1e3 if m.unit == "GB/s" else 0.0,
+        dtypes=(f"{operator} {dtype}",),
+        shape=label(m, "ep"),
+    )
+
+
+@family(
+    "deepep-internode",
+    belongs=lambda m: _ours(m) and not _notify(m) and not _slow(m),
+    closed_us=closed_us,
+    program_us=program_us,
+    in_bars=False,
+    between="bars",
+    level=Level.KERNEL,
+    order=200,
+)
+def case(m: Measurement) -> InternodeCase:
+    """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, its own one too."""
+    if reason := _excluded(m):
+        raise Unsupported(reason)
+    return _case(m, verb_of(m))
+
+
+@family(
+    "deepep-notify-internode",
+    belongs=lambda m: _ours(m) and _notify(m),
+    closed_us=notify_us,
+    in_bars=False,
+    between="beyond",
+    level=Level.KERNEL,
+    order=240,
+)
+def notify_case(m: Measurement) -> InternodeCase:
+    """The case of a notify without tokens to wait for."""
+    if number(m, "tokens_per_rank") != NOTIFY_TOKENS:
+        raise Unsupported("waiting for the slowest rank is inside")
+    return _case(m, "notify")
+
+
+@family(
+    "deepep-straggler",
+    belongs=lambda m: _ours(m) and _slow(m),
+    program_us=slow_us,
+    in_bars=False,
+    between="beyond",
+    level=Level.KERNEL,
+    order=250,
+)
+def slow_case(m: Measurement) -> InternodeCase:
+    """The case of a transmit time, or of a notify of Combine, on the fabric with a slow NIC."""
+    notify = m.metric == "latency_notify"
+    if notify and m.kind == "ep_dispatch":
+        raise Unsupported("waiting for the slowest rank is inside, which the order of calls decides")
+    return _case(m, "combine notify" if notify else verb_of(m))

@@ -1,0 +1,126 @@
+"""What families of kernels between NVLink domains share: their machines, times from Programs, a closed form.
+
+Machines are the packaged node of the measured GPU, with the NICs of `NICS_OF`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from dysharp.compute.operators import overlap
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, program_of, uniform
+from dysharp.measured.family import F64, Constants
+from dysharp.measured.measurements import Unsupported
+from dysharp.measured.program_times import Frozen, frozen
+from dysharp.measured.scope import CLUSTERS
+from dysharp.program import Program, Trace
+from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.specs.scale_out import ScaleOut
+from dysharp.units import PS_PER_US
+from dysharp.workload import Routing, make_routing
+from dysharp.workload.levels import expected_domains
+
+NICS_OF = "hw-dgx-h100-x2"
+"""The packaged cluster whose NICs all machines of these measurements have: one ConnectX-7 of 400 Gb/s per GPU."""
+NODE_GPUS = 8
+MOST_GROUPS = 4
+"""Nodes to which DeepEP's benchmark limits the experts of a token."""
+NEAR, FAR = 256, 768
+"""Tokens per GPU of the two runs of the line."""
+FEW, SOME = 128, 256
+"""The same on more than `MANY_GPUS` GPUs."""
+MANY_GPUS = 32
+
+
+def machine(gpu: str, gpus: int, constants: Frozen, domain_gpus: int = NODE_GPUS, slow: float = 0.0) -> Cluster:
+    """`gpus` GPUs in domains of `domain_gpus`. `slow`: the part of its rate that the NIC of GPU 0 reaches; 0 = all of it."""
+    nics = load_cluster(NICS_OF).scale_out or ScaleOut(NODE_GPUS, 1.0, 0.0)
+    net = replace(nics, domain_gpus=domain_gpus, slow_nics=((0, slow),) if slow else ())
+    return replace(cluster_of(gpu, min(gpus, NODE_GPUS), constants), n_gpus=gpus, max_gpus=gpus, scale_out=net)
+
+
+def check_nodes(gpu: str, gpus: int) -> None:
+    """Raise `Unsupported` where no cluster has `gpus` GPUs of this kind in several nodes."""
+    if gpu not in CLUSTERS or gpus % NODE_GPUS:
+        raise Unsupported(f"{gpus} {gpu} are no nodes of {NODE_GPUS}")
+
+
+def group_limited(model: Model, gpus: int, tokens: int) -> Routing:
+    """The experts of a token lie on `MOST_GROUPS` nodes at most, as in DeepEP's benchmark."""
+    nodes = gpus // NODE_GPUS
+    if nodes <= MOST_GROUPS:
+        return uniform(model, gpus, tokens)
+    return make_routing("uniform:group-limited", replace(model, n_group=nodes, topk_group=MOST_GROUPS), gpus, tokens)
+
+
+def domains_of(gpus: int, experts: int, topk: int, limited: bool) -> float:
+    """Mean number of nodes that a token needs, its own node included."""
+    nodes = gpus // NODE_GPUS
+    return float(MOST_GROUPS) if limited and nodes > MOST_GROUPS else expected_domains(nodes, experts, topk)
+
+
+def ends_of(gpus: int) -> tuple[int, int]:
+    """Tokens per GPU of the two runs."""
+    return (NEAR, FAR) if gpus <= MANY_GPUS else (FEW, SOME)
+
+
+def transmit_us(case: EpCase, constants: Constants, routing_of: RoutingOf) -> dict[str, float]:
+    """DeepEP's Dispatch and Combine without their notify, in us."""
+    marks = ("dispatch.notify", "received", "combine.notify")
+    notified, received, again, end = marks_us("deepep", case, constants, marks, ends_of(case.gpus), routing_of, machine)
+    return {"dispatch": received - notified, "combine": end - (again or received)}
+
+
+class Straggler(NamedTuple):
+    """Times in us with one slow NIC: Dispatch of the last GPU, Combine of the median and of the last GPU."""
+
+    dispatch: float
+    combine: float
+    last: float
+
+
+def straggler_us(case: EpCase, constants: Constants, part: float) -> Straggler:
+    """DeepEP's kernels while the NIC of GPU 0 reaches `part` of its rate, from the line through two runs."""
+    near, far = ends_of(case.gpus)
+    key = (case.options(), case.layout(), frozen(constants), part)
+    if case.tokens <= far:
+        return _slow_run(*key, case.tokens)
+    more = (case.tokens - far) / (far - near)
+    runs = zip(_slow_run(*key, near), _slow_run(*key, far), strict=True)
+    return Straggler(*(b + more * (b - a) for a, b in runs))
+
+
+@lru_cache(maxsize=256)
+def _slow_run(options: Options, layout: Layout, constants: Frozen, part: float, tokens: int) -> Straggler:
+    program = program_of("deepep", options, group_limited, partial(machine, slow=part), layout, constants, tokens)
+    trace, _ = run_burst(program)
+    notified, received, again = (done_ps(program, trace, mark) for mark in ("dispatch.notify", "received", "combine.notify"))
+    ends = _arrivals(program, trace, ("combine.put", "combine.nic")) - again
+    return Straggler(*(ps / PS_PER_US for ps in (received - notified, float(np.median(ends)), float(ends.max()))))
+
+
+def _arrivals(program: Program, trace: Trace, names: tuple[str, ...]) -> F64:
+    """`[gpus]` ps when the last transfer of the templates `names` has reached each GPU."""
+    templates = [i for i, template in enumerate(program.templates) if template.name in names]
+    ops = np.flatnonzero(np.isin(program.ops.template, templates))
+    ends = np.zeros(program.n_nodes)
+    np.maximum.at(ends, program.members.node[program.members.ptr[ops]], trace.done[ops])
+    return ends
+
+
+def two_hop_us(constants: Constants, verb: str, tokens: F64, gpus_needed: F64, remote: F64, row_bytes: F64, n_sm: F64) -> F64:
+    """A fixed time, and per token the forwarding SMs beside the NIC. `remote`: other nodes that a token needs.
+
+    SMs and NIC overlap as SMs and links do elsewhere (`sm.overlap`). With a plain maximum the times of four nodes would not
+    depend on the SMs, and a fit to them could not see their rate.
+    """
+    nics = load_cluster(NICS_OF).scale_out
+    assert nics is not None
+    sms = gpus_needed * row_bytes / (1e3 * constants[f"internode.{verb}_GBps"] * n_sm)
+    wire = remote * row_bytes / (1e3 * nics.nic_GBps)
+    return constants[f"internode.{verb}_us"] + tokens * overlap(sms, wire, constants["sm.overlap"])
