@@ -74,9 +74,8 @@ def main() -> None:
         differences.append(abs(difference))
     error, agree = np.array(errors), np.array(differences) < 0.01
     print(f"error: median {np.median(error):.1%}, 90 % {np.quantile(error, 0.9):.1%}; within 1 %: {np.mean(error < 0.01):.0%}")
-    print(
-        f"lines agree within 1 %: {agree.sum()}; of these within 1 % of the whole run: {(error[agree] < 0.01).sum()}, worst {error[agree].max(initial=0):.1%}"
-    )
+    right, worst = (error[agree] < 0.01).sum(), error[agree].max(initial=0)
+    print(f"lines agree within 1 %: {agree.sum()}; of these within 1 % of the whole run: {right}, worst {worst:.1%}")
 
 
 if __name__ == "__main__":
