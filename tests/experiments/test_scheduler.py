@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from dysharp.experiments import study_runs
 from dysharp.experiments.figure import Point
 from dysharp.experiments.study import load_study, run_study
 from dysharp.experiments.study_folder import JOURNAL, StudyFolder
-from tests.experiments.fake_points import fake_row
+from tests.experiments.fake_points import fake_row, logged_row
 
 duckdb = pytest.importorskip("duckdb")
 STUDY = """
@@ -76,6 +77,22 @@ def test_dask_runs_a_point_again_that_raises(tmp_path: Path, address: str) -> No
     assert outcome.done == 5
     assert list(outcome.failed.values()) == ["OSError: stale file handle"]
     assert sorted(tries().count(label) for label in set(tries())) == [1, 1, 1, 1, 2, 1 + study_runs.RETRIES]
+
+
+def test_a_study_that_is_interrupted_cancels_its_points(tmp_path: Path, address: str) -> None:
+    log = tmp_path / "log"
+
+    def interrupted(done: int, total: int, label: str) -> None:
+        raise KeyboardInterrupt
+
+    study = load_study(_study(tmp_path, [450 + i for i in range(25)]))
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, StudyFolder(tmp_path / "f"), 1, interrupted, address, partial(logged_row, log=str(log), seconds=0.05))
+    time.sleep(0.2)  # points that ran
+    begun = log.read_text().count("\n")
+    time.sleep(0.3)
+    assert log.read_text().count("\n") == begun < len(study.grid()) // 2
+    assert StudyFolder(tmp_path / "f").connect().sql("select count(*) from points").fetchall() == [(1,)]
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "no-such-file.json", "no address"])
