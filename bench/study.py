@@ -4,6 +4,7 @@
 |---|---|---|
 | kill | `dysharp study -j 2` of small layers; workers and driver are killed with -9 | no finished point lost or run twice |
 | overhead | POINTS that take no time, in one process: key, journal, Parquet parts | below 5 ms a point |
+| waiting | 600 points that sleep 20 ms, in 1, 2 and 4 processes; also on a busy machine | 1.8 times the rate of one with two |
 | processes | points a second of `-j 1` and `-j 2`, after the first hundred | 2 processes at least 1.8 times 1 |
 
 Run it alone on the machine. 10,000 points take about five minutes.
@@ -25,6 +26,7 @@ from typing import Any
 
 import duckdb
 
+from dysharp.experiments.figure import Point
 from dysharp.experiments.study import load_study, run_study
 from dysharp.experiments.study_folder import JOURNAL, StudyFolder
 
@@ -38,6 +40,7 @@ routing = "uniform"
 [points.grid]
 "cluster.link_GBps" = {links}
 """
+ROW: dict[str, Any] = {"gpus": 4, "time_us": 1.0, "waiting_us": {"dispatch": {name: [0.5] * 32 for name in ("span", "moving", "own", "peers")}}}
 SETTLED = 100
 """Points after which the rate is measured: both processes have begun."""
 
@@ -111,12 +114,33 @@ def kill(folder: Path, points: int, seed: int) -> str:
 
 def overhead(folder: Path, points: int) -> str:
     """Time of a point that takes no time."""
-    row: dict[str, Any] = {"gpus": 4, "time_us": 1.0, "waiting_us": {"dispatch": {name: [0.5] * 32 for name in ("span", "moving", "own", "peers")}}}
     study = load_study(str(study_file(folder, points)))
     begin, cpu = time.monotonic(), time.process_time()
-    outcome = run_study(study, StudyFolder(folder / "nothing"), simulate=lambda point, jobs: row | {"system": point.system})
+    outcome = run_study(study, StudyFolder(folder / "nothing"), simulate=lambda point, jobs: ROW | {"system": point.system})
     wall, cpu = time.monotonic() - begin, time.process_time() - cpu
     return f"overhead: {1e3 * wall / outcome.done:.2f} ms a point, {1e3 * cpu / outcome.done:.2f} ms of one core ({outcome.done} points)"
+
+
+def sleeping(point: Point, jobs: int = 1) -> dict[str, Any]:
+    """A Row after 20 ms without work."""
+    time.sleep(0.02)
+    return ROW | {"system": point.system}
+
+
+def waiting(folder: Path, points: int) -> str:
+    """Rates of processes whose points sleep."""
+    study, rates = load_study(str(study_file(folder, points))), {}
+    for jobs in (1, 2, 4):
+        where = folder / f"waiting-{jobs}"
+        run_study(study, StudyFolder(where), jobs, simulate=sleeping)
+        rates[jobs] = rate(where)
+    return "waiting: " + ", ".join(f"{found:.1f} points a second in {jobs}, {found / rates[1]:.2f} times one" for jobs, found in rates.items())
+
+
+def rate(folder: Path) -> float:
+    """Points a second after the first `SETTLED`."""
+    ends = sorted(records(folder).values())
+    return (len(ends) - SETTLED) / (ends[-1] - ends[SETTLED])
 
 
 def processes(folder: Path, points: int, pairs: int = 3) -> str:
@@ -126,8 +150,7 @@ def processes(folder: Path, points: int, pairs: int = 3) -> str:
         for jobs, found in rates.items():
             where = folder / f"jobs-{jobs}-{pair}"
             assert started(study_file(folder, points), where, jobs).wait() == 0
-            ends = sorted(records(where).values())
-            found.append((len(ends) - SETTLED) / (ends[-1] - ends[SETTLED]))
+            found.append(rate(where))
     ratios = sorted(two / one for one, two in zip(rates[1], rates[2], strict=True))
     best = {jobs: max(found) for jobs, found in rates.items()}
     pairs_text = ", ".join(f"{ratio:.2f}" for ratio in ratios)
@@ -139,10 +162,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="draws when what is killed")
-    parser.add_argument("--only", choices=("kill", "overhead", "processes"))
+    parser.add_argument("--only", choices=("kill", "overhead", "waiting", "processes"))
     arguments = parser.parse_args()
     parts = {
         "overhead": lambda folder: overhead(folder, arguments.points),
+        "waiting": lambda folder: waiting(folder, 600),
         "processes": lambda folder: processes(folder, min(arguments.points, 600)),
         "kill": lambda folder: kill(folder, arguments.points, arguments.seed),
     }

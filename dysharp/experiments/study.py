@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -150,15 +151,16 @@ class _Todo:
         asked = [Asked(key_of(point), point, self.simulate, content_of(point)) for point in points]
         todo = [each for each in asked if not self.folder.has(each.key)]
         self.outcome.kept += len(asked) - len(todo)
-        for each, result in self.run(todo):
-            if isinstance(result, str):
-                self.outcome.failed[each.point.label] = result
-            else:
-                self.folder.put(each.key, each.point, result)
-                self.outcome.done += 1
-            if progress:
-                progress(self.outcome.kept + self.outcome.done + len(self.outcome.failed), total, each.point.label)
-            yield each.point, result
+        with closing(self.run(todo)) as ended:
+            for each, result in ended:
+                if isinstance(result, str):
+                    self.outcome.failed[each.point.label] = result
+                else:
+                    self.folder.put(each.key, each.point, result)
+                    self.outcome.done += 1
+                if progress:
+                    progress(self.outcome.kept + self.outcome.done + len(self.outcome.failed), total, each.point.label)
+                yield each.point, result
 
 
 def _search(study: Study, draw: Draw, todo: _Todo, progress: Progress | None) -> None:

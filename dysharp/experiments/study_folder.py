@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ class StudyFolder:
         if records:
             name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
             whole, part = self.folder / "journal.part.jsonl", self.folder / f"part-{name}.parquet"
-            whole.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+            _write_lines(whole, records)
             temporary = self.folder / f"unfinished-{name}"
             duckdb_module().sql(f"copy (select * from {_json_source(whole, records)}) to '{_quoted(temporary)}' (format parquet, compression zstd)")
             os.replace(temporary, part)
@@ -104,16 +105,18 @@ class StudyFolder:
         return {key for (key,) in found}
 
     def connect(self) -> Any:
-        """A connection of duckdb with the view `points`: for each point the row that was finished last."""
-        duckdb, sources = duckdb_module(), []
+        """A connection of duckdb with the view `points`: for each point the row that was finished last. Another process may write meanwhile."""
+        connection, sources = duckdb_module().connect(), []
+        records = list(_records(self.folder / JOURNAL))  # before the parts: a writer may make a part of them at any time
+        if records:
+            with tempfile.TemporaryDirectory() as folder:
+                _write_lines(Path(folder) / JOURNAL, records)
+                connection.execute(f"create temp table journal as select * from {_json_source(Path(folder) / JOURNAL, records)}")
+            sources.append("select * from journal")
         if any(self.folder.glob(PARTS)):
             sources.append(f"select * from read_parquet('{_quoted(self.folder / PARTS)}', union_by_name=true)")
-        records = list(_records(self.folder / JOURNAL))
-        if records:
-            sources.append(f"select * from {_json_source(self.folder / JOURNAL, records)}")
         if not sources:
             raise ConfigError(f"{self.folder}: found no finished points, expected the folder of a study")
-        connection = duckdb.connect()
         newest = "qualify row_number() over (partition by point order by finished desc) = 1"
         connection.execute(f"create view points as select * from ({' union all by name '.join(sources)}) {newest}")
         return connection
@@ -184,6 +187,10 @@ def _records(journal: Path) -> Iterator[dict[str, Any]]:
             if record["key"] not in seen:
                 seen.add(record["key"])
                 yield record
+
+
+def _write_lines(file: Path, records: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def _json_source(file: Path, records: list[dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -37,9 +37,9 @@ class Asked:
     content: tuple[str, str]
 
 
-Ended = tuple[Asked, dict[str, Any] | str]
-"""A point with its Row, or with why it has none."""
-Runner = Callable[[Sequence[Asked]], Iterator[Ended]]
+Ended = Generator[tuple[Asked, dict[str, Any] | str]]
+"""Points as they end, each with its Row or with why it has none. Closed, it runs no further point."""
+Runner = Callable[[Sequence[Asked]], Ended]
 
 
 def content_of(point: Point) -> tuple[str, str]:
@@ -70,12 +70,12 @@ def runner(jobs: int = 1, scheduler: str = "") -> Iterator[Runner]:
         yield _here if jobs == 1 else lambda todo: _processes(todo, jobs)
 
 
-def _here(todo: Sequence[Asked]) -> Iterator[Ended]:
+def _here(todo: Sequence[Asked]) -> Ended:
     for asked in todo:
         yield asked, result_of(asked)
 
 
-def _processes(todo: Sequence[Asked], jobs: int) -> Iterator[Ended]:
+def _processes(todo: Sequence[Asked], jobs: int) -> Ended:
     """As `_here`, in `jobs` processes. A process that ends takes its points with it; they run again, at most `MOST_ATTEMPTS` times."""
     left, attempts = list(reversed(todo)), dict.fromkeys((asked.key for asked in todo), 0)
     while left:
@@ -121,7 +121,7 @@ def _client(address: str) -> Any:
         raise ConfigError(f"--scheduler: found no dask scheduler at {address[:80]!r} ({error or type(error).__name__})") from None
 
 
-def _gathered(client: Any, todo: Sequence[Asked]) -> Iterator[Ended]:
+def _gathered(client: Any, todo: Sequence[Asked]) -> Ended:
     """Rows as dask finishes them. Dask runs the points of a lost worker again, and each point that raises `RETRIES` times more.
 
     Points that have not ended are cancelled where the caller stops. Raises SimulationError when the scheduler is lost.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dysharp.cli.app import cli
+from dysharp.cli.app import SETTINGS, cli
 from dysharp.cli.output import WIDTH
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design-review.md"
@@ -39,7 +39,7 @@ def test_every_answer_fits_a_screen() -> None:
 def test_every_command_is_known() -> None:
     for command, _ in blocks():
         name, *rest = shlex.split(command)
-        made = cli.commands[name].make_context(name, rest)
+        made = cli.commands[name].make_context(name, rest, **SETTINGS)
         assert made.params["model"]
 
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from dysharp.experiments import study_runs
 from dysharp.experiments.figure import Point
 from dysharp.experiments.study import load_study, run_study
 from dysharp.experiments.study_folder import JOURNAL, StudyFolder
-from tests.experiments.fake_points import fake_row
+from tests.experiments.fake_points import fake_row, logged_row
 
 duckdb = pytest.importorskip("duckdb")
 STUDY = """
@@ -52,7 +54,10 @@ def test_a_scheduler_runs_the_points_and_continues_a_study(tmp_path: Path, addre
     run_study(load_study(_study(tmp_path, [450])), StudyFolder(folder), simulate=fake_row)
     study = load_study(_study(tmp_path, [450, 900]))
     first = run_study(study, StudyFolder(folder), scheduler=address, simulate=fake_row)
-    again = run_study(study, StudyFolder(folder), scheduler=address, simulate=fake_row)
+    file = str(tmp_path / "scheduler.json")
+    with import_module("distributed").Client(address, set_as_default=False) as client:
+        client.write_scheduler_file(file)
+    again = run_study(study, StudyFolder(folder), scheduler=file, simulate=fake_row)
     assert [(o.done, o.kept, o.failed) for o in (first, again)] == [(6, 6, {}), (0, 12, {})]
     assert StudyFolder(folder).connect().sql("select count(*), count(distinct key) from points").fetchall() == [(12, 12)]
 
@@ -76,6 +81,22 @@ def test_dask_runs_a_point_again_that_raises(tmp_path: Path, address: str) -> No
     assert outcome.done == 5
     assert list(outcome.failed.values()) == ["OSError: stale file handle"]
     assert sorted(tries().count(label) for label in set(tries())) == [1, 1, 1, 1, 2, 1 + study_runs.RETRIES]
+
+
+def test_a_study_that_is_interrupted_cancels_its_points(tmp_path: Path, address: str) -> None:
+    log = tmp_path / "log"
+
+    def interrupted(done: int, total: int, label: str) -> None:
+        raise KeyboardInterrupt
+
+    study = load_study(_study(tmp_path, [450 + i for i in range(25)]))
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, StudyFolder(tmp_path / "f"), 1, interrupted, address, partial(logged_row, log=str(log), seconds=0.05))
+    time.sleep(0.2)  # points that ran
+    begun = log.read_text().count("\n")
+    time.sleep(0.3)
+    assert log.read_text().count("\n") == begun < len(study.grid()) // 2
+    assert StudyFolder(tmp_path / "f").connect().sql("select count(*) from points").fetchall() == [(1,)]
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "no-such-file.json", "no address"])

@@ -149,6 +149,17 @@ def _workers_of(driver: int) -> list[int]:
     return sorted(found, reverse=True)
 
 
+def test_a_question_is_answered_while_a_study_writes(tmp_path: Path, write: Callable[[str], str]) -> None:
+    """The journal becomes a part between the question's begin and its end: no row is missed, none is counted twice."""
+    points = load_study(write(GRID)).grid()
+    with StudyFolder(tmp_path / "f").writing() as folder:
+        for point in points[:5]:
+            folder.put(key_of(point), point, fake_row(point))
+        asked = StudyFolder(tmp_path / "f").connect()
+        folder.close_part()
+        assert asked.sql("select count(*), count(distinct key) from points").fetchall() == [(5, 5)]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
 def test_workers_and_a_driver_that_are_killed_lose_no_finished_point(tmp_path: Path, write: Callable[[str], str]) -> None:
     """A worker is killed with -9, then the driver. Every line of the journal is kept, no point of it runs again, and the rest runs."""
