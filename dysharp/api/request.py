@@ -48,7 +48,10 @@ _OPTIONS = (
     '{"system.option": value}; with one system also {"option": value}. `dysharp list options` shows names, defaults '
     'and ranges. At packet level also {"fabric.name": value}: fields of `engine.packet.fabric.FabricConfig`.'
 )
-_WINDOW = "packet level or several domains: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. None: all tokens."
+_WINDOW = (
+    "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. "
+    "None: all tokens."
+)
 
 
 class SharedArgs(TypedDict, total=False):

@@ -81,6 +81,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
     "--tornado-of", "subject", default="dysharp", show_default=True, metavar="dysharp|moe-hub", help="System whose headline the tornado is about."
 )
 @click.option("--model", "tornado_model", default="S-8", show_default=True, metavar="NAME|FILE", help="Model of the tornado.")
+@click.option("--tokens", "tornado_tokens", type=int, metavar="N", help="Tokens per GPU of the tornado.  [default: those of the model]")
 @click.option("--models", metavar="A,B,...", help="Run only the points of these models.")
 @click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
 @jobs_flag
@@ -93,8 +94,9 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @json_flag
 @click.pass_context
 def reproduce(
-    ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, subject: str, tornado_model: str, models: str | None, direction: str,
-    jobs: int, store: str | None, report: str | None, pages: str | None, plot: str | None, variants: bool, check: bool, as_json: bool,
+    ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, subject: str, tornado_model: str, tornado_tokens: int | None,
+    models: str | None, direction: str, jobs: int, store: str | None, report: str | None, pages: str | None, plot: str | None,
+    variants: bool, check: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
 
@@ -126,13 +128,14 @@ def reproduce(
         if plot is not None and figure.name == "windows":
             _plot_windows(rows, plot)
     if tornado:
-        figure_json, page, fine = _tornado(tornado_model, subject, where, jobs, quiet=as_json)
+        figure_json, page, fine = _tornado(tornado_model, tornado_tokens, subject, where, jobs, quiet=as_json)
         out.append(figure_json)
         sections.append(page)
         all_ran = all_ran and fine
     asked = ["--all"] * every or list(figures)
     asked += ["--no-variants"] * (not variants)
-    asked += [f"--tornado --tornado-of {subject}"] * tornado + [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
+    asked += [f"--tornado --tornado-of {subject}"] * tornado + [f"--tokens {tornado_tokens}"] * (tornado_tokens is not None)
+    asked += [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
     if report is not None:
         head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
         write_text(report, head + "\n".join(sections))
@@ -190,21 +193,21 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
             write_text(str(folder / f"{name}.md"), paper_page(title, name, sections, command, MODEL_VERSION))
 
 
-def _tornado(model: str, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[str, Any], str, bool]:
+def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[str, Any], str, bool]:
     """(JSON, Markdown, whether every point finished); prints the table unless `quiet`."""
     from dysharp.experiments.tornado import HEADLINES, tornado, tornado_figure, tornado_points, tornado_results, tornado_table
 
     if subject not in HEADLINES:
         raise ConfigError(f"--tornado-of: found {subject[:20]!r}, expected {' or '.join(HEADLINES)}")
     headline = HEADLINES[subject]
-    rows, failed = _run(tornado_points(model, headline), store, jobs, "tornado")
-    figure, bars = tornado_figure(model, headline), tornado(rows, model, headline)
-    columns, lines = tornado_table(rows, model, bars, headline)
+    rows, failed = _run(tornado_points(model, headline, tokens=tokens), store, jobs, "tornado")
+    figure, bars = tornado_figure(model, headline, tokens), tornado(rows, model, headline, tokens=tokens)
+    columns, lines = tornado_table(rows, model, bars, headline, tokens)
     if not quiet:
         _print_table(columns, lines, f"{figure.name}: {figure.title}")
     page = [f"## {figure.name}: {figure.title}", "", figure.source, "", figure.text, ""]
     page += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
-    return _json(figure.name, tornado_results(rows, model, bars, headline), not failed), "\n".join(page) + "\n", not failed
+    return _json(figure.name, tornado_results(rows, model, bars, headline, tokens), not failed), "\n".join(page) + "\n", not failed
 
 
 @click.command()

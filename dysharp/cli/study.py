@@ -17,9 +17,11 @@ folder_flag = click.option("--folder", metavar="DIR", default="study", show_defa
 @click.argument("file", metavar="FILE.toml", shell_complete=complete_files)
 @folder_flag
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that run points.")
+@click.option("--scheduler", metavar="ADDRESS", default="", help="Run points on the workers of this dask scheduler, tcp://HOST:PORT or FILE.json.")
+@click.option("--plot", metavar="FILE", help='Also draw the points and the Pareto front of method = "nsga2" into FILE (.svg or .png).')
 @json_flag
 @click.pass_context
-def study(ctx: click.Context, file: str, folder: str, jobs: int, as_json: bool) -> None:
+def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str, plot: str | None, as_json: bool) -> None:
     """Run the points of FILE.toml, and keep them in a folder of Parquet files that `dysharp query` reads.
 
     FILE.toml is that of `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
@@ -31,8 +33,21 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, as_json: bool) 
     from dysharp.experiments.study_folder import StudyFolder
 
     asked = load_study(file)
+    objectives = () if asked.draw is None else asked.draw.minimize
+    if plot is not None:
+        from dysharp.reports.plots import check_format
+
+        check_format(plot)
+        if len(objectives) != 2:
+            raise ConfigError(f'--plot: found {len(objectives)} objectives in {file}, expected two: [draw] with method = "nsga2"')
     with bar("points") as progress:
-        outcome = run_study(asked, StudyFolder(Path(folder)), jobs, progress)
+        outcome = run_study(asked, StudyFolder(Path(folder)), jobs, progress, scheduler)
+    if plot is not None:
+        from dysharp.reports.pareto import plot_pareto
+        from dysharp.reports.plots import save_figure
+
+        signs = [-1.0 if name.startswith("-") else 1.0 for name in objectives]
+        save_figure(plot_pareto([[v * s for v, s in zip(each, signs, strict=True)] for each in outcome.values], objectives, asked.name), plot)
     for label, why in outcome.failed.items():
         click.echo(f"dysharp: warning: {label}: {why}", err=True)
     if as_json:

@@ -1,12 +1,8 @@
-"""A study: points from a TOML file, drawn in one of four ways, run in this process or in several, and kept in a `StudyFolder`."""
+"""A study: points from a TOML file, drawn in one of four ways, run here or elsewhere, and kept in a `StudyFolder`."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,18 +10,18 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.errors import ConfigError, DysharpError, MissingExtra, nearest
+from dysharp.errors import ConfigError, MissingExtra, nearest
 from dysharp.experiments.figure import Point, load_figure, product_points
 from dysharp.experiments.keys import known, typed
 from dysharp.experiments.study_folder import StudyFolder, key_of, record_of
+from dysharp.experiments.study_runs import Asked, Runner, Simulate, content_of, runner
 from dysharp.experiments.worker import row_of
-from dysharp.parent import end_with
 from dysharp.specs.reading import parse_toml, read_text
 
 METHODS = ("latin-hypercube", "tpe", "nsga2")
 Progress = Callable[[int, int, str], None]
-MOST_ATTEMPTS = 2
-"""A point whose process ended this many times has failed."""
+GENERATION = 50
+"""Points that NSGA-II draws at a time."""
 Number = int | float
 
 
@@ -66,11 +62,12 @@ class Study:
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts of a run of a study. `failed`: {label of the point: why}."""
+    """Counts of a run of a study. `failed`: {label of the point: why}. `values`: objectives of each point of a search, in the order of draws."""
 
     done: int = 0
     kept: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    values: list[tuple[float, ...]] = field(default_factory=list)
 
 
 def load_study(path: str) -> Study:
@@ -119,125 +116,97 @@ def _at(draw: Draw, name: str, u: float) -> Number:
     return int(value) if whole else float(value)
 
 
-def run_study(study: Study, folder: StudyFolder, jobs: int = 1, progress: Progress | None = None) -> Outcome:
-    """Run what is not finished. Finished points stay in `folder`, whatever ends the run."""
+def run_study(
+    study: Study, folder: StudyFolder, jobs: int = 1, progress: Progress | None = None, scheduler: str = "", simulate: Simulate | None = None
+) -> Outcome:
+    """Run what is not finished. Finished points stay in `folder`, whatever ends the run.
+
+    `scheduler`: address of a dask scheduler, whose workers then run the points. `simulate`: what makes a Row of a point; None = `row_of`.
+    """
     outcome = Outcome()
-    with folder.writing():
+    with folder.writing(), runner(jobs, scheduler) as run:
+        todo = _Todo(folder, run, simulate or row_of, outcome)
         if study.draw is None or study.draw.method == "latin-hypercube":
             draws = None if study.draw is None else latin_hypercube(study.draw)
             points = study.grid() if draws is None else tuple(dict.fromkeys(p for values in draws for p in study.at(values)))
-            for _ in _finished(points, folder, jobs, outcome, progress, len(points)):
+            for _ in todo.finished(points, progress, len(points)):
                 pass
         else:
-            _search(study, study.draw, folder, outcome, progress)
+            _search(study, study.draw, todo, progress)
     return outcome
 
 
-def _finished(
-    points: Iterable[Point], folder: StudyFolder, jobs: int, outcome: Outcome, progress: Progress | None, total: int
-) -> Iterator[tuple[Point, dict[str, Any] | str]]:
-    """Run points and keep their Rows; yields (point, Row or why it failed) in the order in which they finish."""
-    todo = []
-    for point in points:
-        key = key_of(point)
-        if folder.has(key):
-            outcome.kept += 1
-        else:
-            todo.append((key, point))
-    for key, point, result in _here(todo) if jobs == 1 else _processes(todo, jobs):
-        if isinstance(result, str):
-            outcome.failed[point.label] = result
-        else:
-            folder.put(key, point, result)
-            outcome.done += 1
-        if progress:
-            progress(outcome.kept + outcome.done + len(outcome.failed), total, point.label)
-        yield point, result
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """Where points run, and where their Rows go."""
+
+    folder: StudyFolder
+    run: Runner
+    simulate: Simulate
+    outcome: Outcome
+
+    def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, dict[str, Any] | str]]:
+        """Run points and keep their Rows; yields (point, Row or why it failed) in the order in which they finish."""
+        asked = [Asked(key_of(point), point, self.simulate, content_of(point)) for point in points]
+        todo = [each for each in asked if not self.folder.has(each.key)]
+        self.outcome.kept += len(asked) - len(todo)
+        for each, result in self.run(todo):
+            if isinstance(result, str):
+                self.outcome.failed[each.point.label] = result
+            else:
+                self.folder.put(each.key, each.point, result)
+                self.outcome.done += 1
+            if progress:
+                progress(self.outcome.kept + self.outcome.done + len(self.outcome.failed), total, each.point.label)
+            yield each.point, result
 
 
-Keyed = tuple[str, Point]
-Ended = tuple[str, Point, dict[str, Any] | str]
+def _search(study: Study, draw: Draw, todo: _Todo, progress: Progress | None) -> None:
+    """Ask optuna for values, run the points, tell it the objectives. A point that is finished is read, so a killed search repeats nothing.
 
-
-def _here(todo: Iterable[Keyed]) -> Iterator[Ended]:
-    for key, point in todo:
-        yield key, point, _row_or_why(point)
-
-
-def _row_or_why(point: Point, jobs: int = 1) -> dict[str, Any] | str:
-    try:
-        return row_of(point, jobs)
-    except (DysharpError, ValueError, MemoryError) as error:
-        return str(error) or type(error).__name__
-
-
-def _processes(todo: list[Keyed], jobs: int) -> Iterator[Ended]:
-    """As `_here`, in `jobs` processes. A process that ends takes its points with it; they run again, at most `MOST_ATTEMPTS` times."""
-    left, attempts = list(reversed(todo)), dict.fromkeys((key for key, _ in todo), 0)
-    while left:
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)) as pool:
-            running: dict[Future[dict[str, Any] | str], Keyed] = {}
-            try:
-                while left or running:
-                    while left and len(running) < 2 * jobs:
-                        key, point = left[-1]
-                        running[pool.submit(_row_or_why, point, jobs)] = (key, point)
-                        left.pop()
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        result = future.result()
-                        yield (*running.pop(future), result)
-            except BrokenProcessPool:
-                for future, (key, point) in running.items():
-                    if future.done() and future.exception() is None:
-                        yield key, point, future.result()
-                        continue
-                    attempts[key] += 1
-                    if attempts[key] < MOST_ATTEMPTS * 2 * jobs:
-                        left.append((key, point))
-                    else:
-                        yield key, point, "its process ended each time"
-
-
-def _search(study: Study, draw: Draw, folder: StudyFolder, outcome: Outcome, progress: Progress | None) -> None:
-    """Ask optuna for values, run the point, tell it the objectives. A point that is finished is read, so a killed search repeats nothing."""
+    NSGA-II draws a generation from the one before, so the points of a generation run side by side.
+    """
     try:
         import optuna
     except ImportError:
         raise MissingExtra.needs(f'draw.method = "{draw.method}"', "studies") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=draw.seed) if draw.method == "tpe" else optuna.samplers.NSGAIISampler(seed=draw.seed)
+    seed, together = draw.seed, GENERATION if draw.method == "nsga2" else 1
+    sampler = optuna.samplers.TPESampler(seed=seed) if draw.method == "tpe" else optuna.samplers.NSGAIISampler(population_size=GENERATION, seed=seed)
     search = optuna.create_study(directions=["minimize"] * len(draw.minimize), sampler=sampler)
-    rows = _stored(folder)
-    for i in range(draw.n):
-        trial = search.ask()
-        values = {name: _suggest(trial, draw, name) for name in draw.range}
-        points = study.at(values)
-        if len(points) != 1:
-            raise ConfigError(f"{study.name}: found {len(points)} points for one draw, expected 1 with {draw.method}")
-        key = key_of(points[0])
-        if key in rows:
-            outcome.kept += 1
-        else:
-            for point, result in _finished(points, folder, 1, outcome, None, 1):
-                rows[key] = {} if isinstance(result, str) else record_of(key, point, result)
-        search.tell(trial, *_objectives(draw, rows[key]))
-        if progress:
-            progress(i + 1, draw.n, points[0].label)
+    rows = _stored(todo.folder)
+    for first in range(0, draw.n, together):
+        trials = [search.ask() for _ in range(min(together, draw.n - first))]
+        points = [_one_point(study, {name: _suggest(trial, draw, name) for name in draw.range}) for trial in trials]
+        new = dict.fromkeys(point for point in points if key_of(point) not in rows)
+        todo.outcome.kept += len(points) - len(new)
+        for point, result in todo.finished(new, progress, draw.n):
+            rows[key_of(point)] = {} if isinstance(result, str) else record_of(key_of(point), point, result)
+        for trial, point in zip(trials, points, strict=True):
+            values = _objectives(draw, rows[key_of(point)])
+            search.tell(trial, values, None if values else optuna.trial.TrialState.FAIL)
+            if values:
+                todo.outcome.values.append(values)
 
 
-def _objectives(draw: Draw, record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """(values, state) for optuna."""
-    import optuna
+def _one_point(study: Study, values: Mapping[str, Number]) -> Point:
+    points = study.at(values)
+    if len(points) != 1:
+        raise ConfigError(f"{study.name}: found {len(points)} points for one draw, expected 1 with tpe and nsga2")
+    return points[0]
 
+
+def _objectives(draw: Draw, record: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """What the search minimises. None: the point failed."""
     if not record:
-        return None, optuna.trial.TrialState.FAIL
+        return None
     values = []
     for text in draw.minimize:
         name, sign = text.removeprefix("-"), -1.0 if text.startswith("-") else 1.0
         if not isinstance(record.get(name), int | float):
             raise ConfigError(f"draw.minimize: found {name[:40]!r}{nearest(name, [k for k, v in record.items() if isinstance(v, int | float)])}")
         values.append(sign * record[name])
-    return (values,)
+    return tuple(values)
 
 
 def _suggest(trial: Any, draw: Draw, name: str) -> Number:

@@ -103,11 +103,12 @@ def _ratios(rows: Rows, points: dict[str, Point], headline: Headline) -> dict[st
     return {name: float(rows[points[name]]["time_us"]) / ours for name in headline.baselines}
 
 
-def tornado_figure(model: str, headline: Headline = DYSHARP) -> Figure:
+def tornado_figure(model: str, headline: Headline = DYSHARP, tokens: int | None = None) -> Figure:
     """The title and texts above the table of bars."""
     return Figure(
         "tornado",
-        f"Effect of every free choice on the speed-up of {headline.system}, {model} on {headline.cluster}, uniform routing, forward",
+        f"Effect of every free choice on the speed-up of {headline.system}, {model} on {headline.cluster}, "
+        f"{f'{tokens} tokens per GPU, ' if tokens else ''}uniform routing, forward",
         "no published value: each choice of `dysharp list options` at the ends of its range, while all other choices keep their packaged values",
         (),
         (),
@@ -115,18 +116,20 @@ def tornado_figure(model: str, headline: Headline = DYSHARP) -> Figure:
     )
 
 
-def tornado_results(rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP) -> list[Result]:
+def tornado_results(rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP, tokens: int | None = None) -> list[Result]:
     """The bars as Results for `--json`, one per ratio. `tolerance`: the change against the packaged choices."""
-    base = _ratios(rows, points_of(model, {}, headline), headline) or {}
+    base = _ratios(rows, points_of(model, {}, headline, tokens=tokens), headline) or {}
     lines = [_line("packaged choices", headline.system, name, ratio, "-") for name, ratio in base.items()]
     for bar in bars:
         lines += [_line(_place(bar), headline.system, name, ratio, _percent(bar.change[name])) for name, ratio in bar.ratios.items()]
     return lines
 
 
-def tornado_table(rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP) -> tuple[list[str], list[list[str]]]:
+def tornado_table(
+    rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP, tokens: int | None = None
+) -> tuple[list[str], list[list[str]]]:
     """The printed table: names of columns, and one line per bar, the packaged choices first."""
-    base = _ratios(rows, points_of(model, {}, headline), headline) or {}
+    base = _ratios(rows, points_of(model, {}, headline, tokens=tokens), headline) or {}
     lines = [["packaged choices", *(f"{ratio:.3f}" for ratio in base.values())]]
     lines += [[_place(bar), *(f"{ratio:.3f} ({_percent(bar.change[name])})" for name, ratio in bar.ratios.items())] for bar in bars]
     return ["choice", *(f"speed-up over {name}" for name in headline.baselines)], lines

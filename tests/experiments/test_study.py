@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from dysharp.experiments import study as module
 from dysharp.experiments.figure import Point
 from dysharp.experiments.study import Draw, latin_hypercube, load_study, run_study
 from dysharp.experiments.study_folder import JOURNAL, StudyFolder, key_of
+from tests.experiments.fake_points import fake_row
 
-pytest.importorskip("duckdb")
+duckdb = pytest.importorskip("duckdb")
 
 GRID = """
 [points]
@@ -50,15 +53,6 @@ log = ["cluster.link_GBps"]
 "cluster.link_GBps" = [100.0, 1600.0]
 "dysharp.dispatch_window" = [4, 256]
 """
-
-
-def fake_row(point: Point, jobs: int = 1) -> dict[str, Any]:
-    """A Row as large as a real one, from the point alone."""
-    _, _, link = point.cluster.partition("link_GBps=")
-    time_us = 1e5 / float(link or 450) + dict(point.options).get("dispatch_window", 0) / 10
-    waiting = {"dispatch": {part: [float(i) for i in range(32)] for part in ("span", "moving", "resource", "own", "peers")}}
-    return {"system": point.system, "model": point.model, "gpus": 4, "time_us": time_us, "bound_us": 1, "waiting_us": waiting,
-            "model_version": "5", "attribution": {"sm_us": time_us}, "utilization": {"up": 0.5}, "warnings": ()}  # fmt: skip
 
 
 @pytest.fixture
@@ -134,57 +128,67 @@ def test_a_cut_line_and_a_part_written_twice_lose_nothing(tmp_path: Path, counte
     assert StudyFolder(folder).connect().sql("select count(*), count(distinct key) from points").fetchall() == [(12, 12)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
-def test_a_driver_that_is_killed_loses_no_finished_point(tmp_path: Path, write: Callable[[str], str]) -> None:
-    """Killed with -9 while it runs. Then every line of the journal is kept, and the rest runs once."""
-    file, folder, log = write(GRID.replace("[450, 900]", str([450 + i for i in range(10)]))), tmp_path / "f", tmp_path / "log"
-    script = (
-        "import sys, time; sys.path.insert(0, sys.argv[4])\n"
-        "from test_study import fake_row; from dysharp.experiments import study as m; from pathlib import Path\n"
-        "def row(point, jobs=1):\n"
-        "    time.sleep(0.01)\n"
-        "    open(sys.argv[3], 'a').write(point.label + '\\n')\n"
-        "    return fake_row(point)\n"
-        "m.row_of = row\n"
-        "m.run_study(m.load_study(sys.argv[1]), m.StudyFolder(Path(sys.argv[2])))\n"
-    )
-    command = [sys.executable, "-c", script, file, str(folder), str(log), str(Path(__file__).parent)]
-    driver = subprocess.Popen(command)
+FAKE = Path(__file__).parent / "fake_points.py"
+MANY = GRID.replace("[450, 900]", str([450 + i for i in range(10)]))  # 60 points
+
+
+def _wait_for(lines: int, journal: Path) -> None:
     until = time.monotonic() + 60
-    while not (folder / JOURNAL).is_file() or (folder / JOURNAL).read_text().count("\n") < 30:
+    while not journal.is_file() or journal.read_text().count("\n") < lines:
         assert time.monotonic() < until
-        time.sleep(0.05)
+        time.sleep(0.02)
+
+
+def _workers_of(driver: int) -> list[int]:
+    """Processes that run points for the process `driver`, the youngest first."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if f"PPid:\t{driver}\n" in (process / "status").read_text() and "spawn_main" in (process / "cmdline").read_text():
+                found.append(int(process.name))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
+def test_workers_and_a_driver_that_are_killed_lose_no_finished_point(tmp_path: Path, write: Callable[[str], str]) -> None:
+    """A worker is killed with -9, then the driver. Every line of the journal is kept, no point of it runs again, and the rest runs."""
+    file, folder, log = write(MANY), tmp_path / "f", tmp_path / "log"
+    command = [sys.executable, str(FAKE), file, str(folder), str(log), "0.03", "2"]
+    driver = subprocess.Popen(command)
+    _wait_for(8, folder / JOURNAL)
+    os.kill(_workers_of(driver.pid)[0], signal.SIGKILL)
+    _wait_for(25, folder / JOURNAL)
+    workers = _workers_of(driver.pid)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
-    kept = (folder / JOURNAL).read_text().count("\n")
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        time.sleep(0.02)  # they end with their driver
+    kept = [json.loads(line) for line in (folder / JOURNAL).read_text().splitlines()]
+    labels = {p.label for p in load_study(file).grid() if key_of(p) in {record["key"] for record in kept}}
+    before = len(log.read_text().splitlines())
     subprocess.run(command, check=True)
     n = len(load_study(file).grid())
-    assert kept < n
-    assert StudyFolder(folder).connect().sql("select count(*) from points").fetchall() == [(n,)]
-    ran = log.read_text().splitlines()
-    assert len(ran) - len(set(ran)) <= 1  # the point that ran when the driver was killed
+    assert 25 <= len(kept) < n
+    parts = duckdb.sql(f"select key, finished from read_parquet('{folder}/part-*.parquet', union_by_name=true)").fetchall()
+    assert len(parts) == len({key for key, _ in parts}) == n
+    assert {(record["key"], record["finished"]) for record in kept} <= set(parts)
+    ran = [line.partition(" ")[2] for line in log.read_text().splitlines()]
+    assert not labels & set(ran[before:])
+    assert len(set(ran[before:])) == len(ran[before:]) == n - len(kept)
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_killed_costs_no_point(tmp_path: Path, write: Callable[[str], str]) -> None:
-    """Real points in two processes, one of which is killed."""
-    file = write(GRID)
-    driver = subprocess.Popen([sys.executable, "-m", "dysharp", "study", file, "--folder", str(tmp_path / "f"), "-j", "2"])
-    until = time.monotonic() + 240
-    while not (tmp_path / "f" / JOURNAL).is_file() or not (tmp_path / "f" / JOURNAL).stat().st_size:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    children = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and _is_worker(p, driver.pid)]
-    os.kill(children[-1], signal.SIGKILL)
-    assert driver.wait() == 0
-    assert StudyFolder(tmp_path / "f").connect().sql("select count(*), count(distinct key) from points").fetchall() == [(12, 12)]
+def test_a_point_of_other_files_is_not_kept(tmp_path: Path, write: Callable[[str], str]) -> None:
+    """A file that changes while its point runs, or that the worker has in another version."""
+    model = tmp_path / "my-model.toml"
+    model.write_text(Path(str(files("dysharp.specs"))).joinpath("data/models/S-8.toml").read_text())
 
+    def row(point: Point, jobs: int) -> dict[str, Any]:
+        model.write_text(model.read_text() + "# other\n")
+        return fake_row(point)
 
-def _is_worker(process: Path, parent: int) -> bool:
-    try:
-        return f"PPid:\t{parent}\n" in (process / "status").read_text() and "spawn_main" in (process / "cmdline").read_text()
-    except OSError:
-        return False
+    outcome = run_study(load_study(write(GRID.replace('"S-8"', f'"{model}"'))), StudyFolder(tmp_path / "f"), simulate=row)
+    assert outcome.done == 0
+    assert all("files of the point changed" in why for why in outcome.failed.values())
 
 
 def test_a_latin_hypercube_has_one_draw_in_each_part() -> None:
@@ -197,9 +201,7 @@ def test_a_latin_hypercube_has_one_draw_in_each_part() -> None:
 
 
 @pytest.mark.parametrize(("method", "minimize"), [("tpe", '"time_us"'), ("nsga2", '["time_us", "cluster_link_GBps"]')])
-def test_a_search_continues_where_it_stopped(
-    tmp_path: Path, counted: list[Point], write: Callable[[str], str], method: str, minimize: str
-) -> None:
+def test_a_search_continues_where_it_stopped(tmp_path: Path, counted: list[Point], write: Callable[[str], str], method: str, minimize: str) -> None:
     pytest.importorskip("optuna")
     study = load_study(write(DRAW.replace("METHOD", method).replace("MINIMIZE", minimize)))
     first = run_study(study, StudyFolder(tmp_path / "f"))
@@ -247,3 +249,18 @@ def test_the_overhead_of_a_point_is_small(tmp_path: Path, counted: list[Point], 
     begin = time.process_time()
     outcome = run_study(study, folder)
     assert (time.process_time() - begin) / outcome.done < 0.010
+
+
+def test_a_plot_needs_two_objectives(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:
+    pytest.importorskip("optuna")
+    picture = tmp_path / "front.svg"
+    command = [
+        "study",
+        write(DRAW.replace("METHOD", "nsga2").replace("MINIMIZE", '["time_us", "cluster_link_GBps"]')),
+        "--folder",
+        str(tmp_path / "f"),
+    ]
+    assert CliRunner().invoke(cli, [*command, "--plot", str(picture)]).exit_code == 0
+    assert "smaller is better" in picture.read_text()
+    refused = CliRunner().invoke(cli, ["study", write(GRID), "--folder", str(tmp_path / "g"), "--plot", str(picture)])
+    assert "expected two" in str(refused.exception)

@@ -1,0 +1,150 @@
+"""Runs points of a study: in this process, in several processes, or on the workers of a dask scheduler."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from dysharp.errors import ConfigError, DysharpError, MissingExtra, SimulationError
+from dysharp.experiments.figure import Point
+from dysharp.experiments.inputs import inputs_digest
+from dysharp.experiments.store import code_digest
+from dysharp.parent import end_with
+
+MOST_ATTEMPTS = 2
+"""A point whose process ended this many times has failed."""
+RETRIES = 2
+"""How often dask runs a point again that raised something else than an error of dysharp."""
+CONNECT_S = 10
+Simulate = Callable[[Point, int], dict[str, Any]]
+"""The Row of a point, as plain values; called with the point and the number of processes that share the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One point to run. `content`: digests of the code and of the user's files, as the driver sees them."""
+
+    key: str
+    point: Point
+    simulate: Simulate
+    content: tuple[str, str]
+
+
+Ended = tuple[Asked, dict[str, Any] | str]
+"""A point with its Row, or with why it has none."""
+Runner = Callable[[Sequence[Asked]], Iterator[Ended]]
+
+
+def content_of(point: Point) -> tuple[str, str]:
+    """Digests of the code and of the files that a point reads."""
+    return code_digest(), inputs_digest(point)
+
+
+def result_of(asked: Asked, jobs: int = 1) -> dict[str, Any] | str:
+    """The Row of a point, or why it has none: also where code or files are not those of the driver."""
+    try:
+        row = asked.simulate(asked.point, jobs)
+        found = content_of(asked.point)
+    except (DysharpError, ValueError, MemoryError) as error:
+        return str(error) or type(error).__name__
+    for what, here, there in zip(("sources of dysharp", "files of the point"), found, asked.content, strict=True):
+        if here != there:
+            return f"the {what} changed, or the worker has others than the driver; start the study again"
+    return row
+
+
+@contextmanager
+def runner(jobs: int = 1, scheduler: str = "") -> Iterator[Runner]:
+    """What runs points: this process, `jobs` processes, or the workers of the dask scheduler at `scheduler`."""
+    if scheduler:
+        with _client(scheduler) as client:
+            yield lambda todo: _gathered(client, todo)
+    else:
+        yield _here if jobs == 1 else lambda todo: _processes(todo, jobs)
+
+
+def _here(todo: Sequence[Asked]) -> Iterator[Ended]:
+    for asked in todo:
+        yield asked, result_of(asked)
+
+
+def _processes(todo: Sequence[Asked], jobs: int) -> Iterator[Ended]:
+    """As `_here`, in `jobs` processes. A process that ends takes its points with it; they run again, at most `MOST_ATTEMPTS` times."""
+    left, attempts = list(reversed(todo)), dict.fromkeys((asked.key for asked in todo), 0)
+    while left:
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)) as pool:
+            running: dict[Future[dict[str, Any] | str], Asked] = {}
+            try:
+                while left or running:
+                    while left and len(running) < 2 * jobs:
+                        running[pool.submit(result_of, left[-1], jobs)] = left[-1]
+                        left.pop()
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        result = future.result()
+                        yield running.pop(future), result
+            except BrokenProcessPool:
+                for future, asked in running.items():
+                    if future.done() and future.exception() is None:
+                        yield asked, future.result()
+                        continue
+                    attempts[asked.key] += 1
+                    if attempts[asked.key] < MOST_ATTEMPTS * 2 * jobs:
+                        left.append(asked)
+                    else:
+                        yield asked, "its process ended each time"
+
+
+def _distributed() -> Any:
+    """The module distributed, which is typed in part. Raises MissingExtra where it is not installed."""
+    try:
+        return import_module("distributed")
+    except ImportError:
+        raise MissingExtra.needs("--scheduler", "dask") from None
+
+
+def _client(address: str) -> Any:
+    """A client of the scheduler at `address`, or of the one that wrote the file `address`.json. Raises ConfigError where none answers."""
+    distributed = _distributed()
+    where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
+    try:
+        if address.endswith(".json"):
+            open(address).close()  # a client would wait for the file
+        return distributed.Client(**where, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"--scheduler: found no dask scheduler at {address[:80]!r} ({error or type(error).__name__})") from None
+
+
+def _gathered(client: Any, todo: Sequence[Asked]) -> Iterator[Ended]:
+    """Rows as dask finishes them. Dask runs the points of a lost worker again, and each point that raises `RETRIES` times more.
+
+    Points that have not ended are cancelled where the caller stops. Raises SimulationError when the scheduler is lost.
+    """
+    sharers = _sharers(client)
+    futures = {client.submit(result_of, asked, sharers, key=f"dysharp-{asked.key}", retries=RETRIES): asked for asked in todo}
+    try:
+        for future, result in _distributed().as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False):
+            if future.status in ("cancelled", "lost"):
+                raise SimulationError("the dask scheduler is gone; finished points are kept, and the same command goes on from there")
+            asked = futures.pop(future)
+            yield asked, result if future.status == "finished" else _why(future.exception())
+    finally:
+        client.cancel(list(futures))
+
+
+def _sharers(client: Any) -> int:
+    """The most threads of workers that share the memory of one computer."""
+    threads: dict[str, int] = {}
+    for worker in client.scheduler_info(n_workers=-1)["workers"].values():
+        threads[worker["host"]] = threads.get(worker["host"], 0) + worker["nthreads"]
+    return max(threads.values(), default=1)
+
+
+def _why(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

@@ -1,0 +1,47 @@
+"""The picture of a study with two objectives: all points, and the front of those that no other point beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dysharp.reports.plots import PALETTE, STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Rows of `values` `[points, 2]` that no other row is at most equal to in both columns and below in one; by the first column.
+
+    Smaller is better. Of equal rows the first is kept.
+    """
+    order = np.lexsort((values[:, 1], values[:, 0]))
+    second = values[order, 1]
+    least = np.minimum.accumulate(second)
+    better = np.ones(len(order), dtype=bool)
+    better[1:] = second[1:] < least[:-1]
+    return order[better]
+
+
+def plot_pareto(records: Sequence[Sequence[float]], objectives: Sequence[str], title: str = "", *, ax: Axes | None = None) -> Axes:
+    """Points by two objectives, and their front as a stair. `records`: two values of each point; -COLUMN in `objectives`: larger is better."""
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            ax = Figure(figsize=(6.4, 4.2), layout="constrained").subplots()
+        values = np.asarray(records, dtype=np.float64).reshape(-1, 2)
+        signs = np.array([-1.0 if name.startswith("-") else 1.0 for name in objectives])
+        front = values[front_of(values * signs)]
+        ax.plot(*values.T, "o", color=PALETTE[4], markersize=4, label=f"{len(values)} points")
+        ax.plot(*front.T, "o", color=PALETTE[0], markersize=6, drawstyle="steps-post", linestyle="-", label=f"front of {len(front)}")
+        words = [f"{name.removeprefix('-')}, {'larger' if sign < 0 else 'smaller'} is better" for name, sign in zip(objectives, signs, strict=True)]
+        ax.set(xlabel=words[0], ylabel=words[1])
+        if title:
+            ax.set_title(title, loc="left")
+        ax.legend(frameon=False)
+    return ax
