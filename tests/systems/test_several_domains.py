@@ -214,3 +214,20 @@ def test_keys_of_the_network_in_a_text():
     assert (slow.oversubscription, slow.domain_gpus, slow.nic_GBps) == (2.0, 8, 47.0)
     with pytest.raises(ConfigError, match="scale_out"):
         load_cluster("hw-dgx-h100,scale_out.oversubscription=2.0")
+
+
+def test_real_form_of_hybrid_ep_between_domains():
+    """Rows as in two hops; the engine equals the oracle; tensors are exact; twice the SMs are faster."""
+    cluster = domains(2, 2, base="hw-dgx-h100")
+    program, _ = planned("hybrid-ep", cluster, n_sm=2, chunk=4, form="real", compute=False)
+    verify(program)
+    trace = run_oracle(program)
+    assert difference(PlainEngine(), program, trace) is None
+    assert sum(attribute(program, trace).values()) == trace.time_ps
+    counted = traffic_bytes(program, trace)
+    for side, by_operator in program.declared.traffic.items():
+        assert {name: counted[side][name] for name in by_operator} == by_operator, side
+    few, many = (run_oracle(planned("hybrid-ep", cluster, tokens=64, n_sm=n, chunk=4, form="real", compute=False)[0]).time_ps for n in (2, 8))
+    assert many < few
+    machine = Machine(system="hybrid-ep", gpus=8, cluster=domains(4, 2, base="hw-dgx-h100"), path="row", order="random", seed=3)
+    assert run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds

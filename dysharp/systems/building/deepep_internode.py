@@ -69,7 +69,7 @@ class Internode(SoftwareSteps):
         chunk[order] = np.cumsum(first) - 1
         return chunk, int(first.sum())
 
-    def _queues(self, name: str) -> I32:
+    def queues(self, name: str) -> I32:
         """`[gpus, channels]` issuers of transfers in program order."""
         b = self.layer.b
         return np.array([[b.issuer(g, Discipline.PROGRAM_ORDER, name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)], np.int32)
@@ -117,7 +117,7 @@ class Internode(SoftwareSteps):
         writes = self.writes(start)
         stream = (hop.source.astype(np.int64) * self.n + self.channel) * n + hop.domain
         chunk, n_chunks = self.groups("dispatch", stream)
-        sender = self._queues("send")
+        sender = self.queues("send")
         far = np.flatnonzero(hop.far)
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)

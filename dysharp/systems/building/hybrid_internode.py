@@ -3,8 +3,10 @@
 | step | differs from DeepEP's |
 |---|---|
 | start | a launch with a cached handle; no notify |
-| a row to the rail's GPU of each remote domain | from the registered input, without send slots; the buffer has room for all tokens, so there are no rings |
+| a row to the rail's GPU of each remote domain | from the registered input, without send slots and rings |
 | work of an SM | on a chunk of neighbouring tokens as soon as all of its rows have landed: a time per row and domain |
+
+The buffer has room for all tokens.
 
 Constants: `internode.hybrid_*` in specs/data/fitted.toml. Source of the steps: DeepEP, branch hybrid-ep,
 docs/Hybrid-EP_Implementation.md.
@@ -40,6 +42,11 @@ class HybridInternode(Internode):
         if after is not None:
             self.layer.wait_all(start, after)
         return start
+
+    def queues(self, name: str) -> I32:
+        """`[gpus, SMs]` one queue per GPU: rows leave in token order, whichever SM takes their chunk."""
+        own: I32 = np.repeat(self.layer.per_gpu(Discipline.PROGRAM_ORDER, name)[:, None], self.n, axis=1)
+        return own
 
     def writes(self, start: I32) -> I32:
         """Rows leave from the registered input."""
