@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dysharp.analysis import Row
@@ -49,17 +49,19 @@ class Search:
     best     the setting of the smallest time; {} where nothing was tried
     runs     simulations that the search took
     tokens   tokens per GPU of the largest of them
+    overruled  the setting that few tokens preferred, where all tokens run faster with the defaults; then `best` is {}
     """
 
     tried: tuple[tuple[Mapping[str, int], float], ...]
     best: Mapping[str, int]
     runs: int
     tokens: int
+    overruled: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         tried = [{"setting": dict(setting), "time_us": us} for setting, us in self.tried]
-        return {"best": dict(self.best), "runs": self.runs, "tokens": self.tokens, "tried": tried}
+        return {"best": dict(self.best), "overruled": dict(self.overruled), "runs": self.runs, "tokens": self.tokens, "tried": tried}
 
 
 def search(
@@ -104,9 +106,13 @@ def grid(system: System, request: Request, knobs: Sequence[str]) -> list[Mapping
     """The settings to try, at most `BUDGET`; the defaults are among them where they are tried at all. Several knobs share it evenly."""
     values = {knob: values_of(system, request, knob) for knob in knobs}
     most = next(n for n in range(BUDGET, 0, -1) if n ** len(values) <= BUDGET)
-    defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
-    thinned = [_thinned(numbers, most, defaults[knob]) for knob, numbers in values.items()]
+    thinned = [_thinned(numbers, most, default_of(system, knob)) for knob, numbers in values.items()]
     return [dict(zip(values, setting, strict=True)) for setting in itertools.product(*thinned)]
+
+
+def default_of(system: System, knob: str) -> object:
+    """The default of an option of a system."""
+    return next(f.default for f in dataclasses.fields(system.options) if f.name == knob)
 
 
 def has_knob(system: System, request: Request, given: Mapping[str, Value], knob: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dysharp.analysis import Row
 from dysharp.api import Comparison
@@ -52,7 +52,8 @@ def _print_windows(done: Comparison) -> None:
 
 def _print_tuned(done: Comparison) -> None:
     """What was chosen for each system, how many runs that cost, and what a bad setting would take."""
-    print_lines(["", f"settings: at most {BUDGET} of each system were tried on the first tokens of each GPU; the best ran with all tokens"])
+    tried = f"settings: at most {BUDGET} of each system were tried on the first tokens of each GPU"
+    print_lines(["", f"{tried}; the best and the defaults ran with all tokens"])
     cells = []
     for row in done.rows:
         found = done.tuned.get(row.system)
@@ -60,10 +61,14 @@ def _print_tuned(done: Comparison) -> None:
             cells.append((row.system, "nothing to tune", "0", UNKNOWN, UNKNOWN))
             continue
         times = [us for _, us in found.tried]
-        chosen = ", ".join(f"{knob}={value}" for knob, value in found.best.items()) or "the default: few tokens do not tell"
+        chosen = _setting(found.best) or "the default: " + (f"{_setting(found.overruled)} is slower" if found.overruled else "few tokens do not tell")
         cells.append((row.system, chosen, str(found.runs), str(found.tokens), f"{max(times) / min(times):.2f}" if times else UNKNOWN))
     console().print(plain_table(("system", "chosen", "runs", "tokens", "worst x"), cells, left=2))
     print_lines(["runs: simulations of the search; tokens: per GPU in them; worst: time of the worst setting divided by that of the chosen one"])
+
+
+def _setting(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{knob}={value}" for knob, value in values.items())
 
 
 def _of_form(form: str, blocks: Sequence[Sequence[Row]]) -> str:

@@ -1,44 +1,54 @@
 """Rows of pseudo-systems, which are calculated and not simulated.
 
 `closed-form`: formulas of uniform routing. `packet-format`: flits of packets. `hub-units`, `hub-area`: units of MoE-Hub.
+`dysharp-area`: tables of DySHARP.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.experiments.figure import CLOSED_FORM, HUB_AREA, HUB_UNITS, PACKET_FORMAT, Point
+from dysharp.experiments.dysharp_area import Tables, table_area
+from dysharp.experiments.figure import CLOSED_FORM, DYSHARP_AREA, HUB_AREA, HUB_UNITS, PACKET_FORMAT, Point
 from dysharp.experiments.hub_area import Sizes, area
 from dysharp.experiments.hub_units import Units, count
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.specs import load_cluster, load_model
 from dysharp.workload import uniform_traffic
 
+UNITS: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
+    HUB_UNITS: (Units, count),
+    HUB_AREA: (Sizes, area),
+    DYSHARP_AREA: (Tables, table_area),
+}
+"""Pseudo-systems of hardware: the dataclass of their options, and what is calculated from it."""
+
 
 def calculated_row(point: Point) -> dict[str, Any]:
     """The calculated row of a pseudo-system's point."""
-    if point.system in (HUB_UNITS, HUB_AREA):
+    if point.system in UNITS:
         return units_row(point)
     return format_row(point) if point.system == PACKET_FORMAT else closed_row(point)
 
 
 def units_row(point: Point) -> dict[str, Any]:
-    """MoE-Hub's units with the sizes that are the options of a point: what they do (`hub_units`), or their SRAM."""
-    kind: type[Sizes] | type[Units] = Sizes if point.system == HUB_AREA else Units
+    """Units with the sizes that are the options of a point: what they do (`hub_units`), or their SRAM."""
+    kind, measure = UNITS[point.system]
     options = dict(point.options)
     for name in options:
         if name not in kind.__slots__:
             raise ConfigError(f"{point.label}: option {name}: unknown{nearest(name, kind.__slots__)}")
     try:
-        sizes: Sizes | Units = TypeAdapter(kind).validate_python(options)
+        sizes = TypeAdapter(kind).validate_python(options)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{point.label}: option {first['loc'][0]}: {first['msg']}") from None
-    return asdict(area(sizes) if isinstance(sizes, Sizes) else count(sizes))
+    return asdict(measure(sizes))
 
 
 def format_row(point: Point) -> dict[str, Any]:

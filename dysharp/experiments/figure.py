@@ -56,6 +56,10 @@ METRICS = (
     "partitions_kib",
     "counters_kib",
     "sram_mm2",
+    "tables_kib",
+    "queues_kib",
+    "gpu_mm2",
+    "buffer_mm2",
     "map_reads_per_row",
     "packet_payload",
     "open_rows",
@@ -94,12 +98,14 @@ MAX_POINTS = 100_000
 CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
 PACKET_FORMAT = "packet-format"  # pseudo-system: flits of packets (isa/efficiency.py), not simulated
 HUB_AREA = "hub-area"  # pseudo-system: SRAM of these units (hub_area.py)
+DYSHARP_AREA = "dysharp-area"  # pseudo-system: SRAM of DySHARP's tables (dysharp_area.py)
 HUB_UNITS = "hub-units"  # pseudo-system: state machines of MoE-Hub's units (hub_units.py), not simulated in time
 CALCULATED = {  # pseudo-system -> metrics
     CLOSED_FORM: ("redundant_share", "ideal_speedup"),
     PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
     HUB_UNITS: ("map_reads_per_row", "packet_payload", "open_rows"),
     HUB_AREA: ("rat_kib", "apt_kib", "partitions_kib", "counters_kib", "sram_mm2"),
+    DYSHARP_AREA: ("tables_kib", "queues_kib", "gpu_mm2", "buffer_mm2"),
 }
 USUAL_CLUSTER = "paper-gh200-nvl32"
 

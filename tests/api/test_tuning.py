@@ -12,7 +12,7 @@ import pytest
 import dysharp as ds
 from dysharp.api.jobs import Job
 from dysharp.api.request import RequestArgs, make_request, takes
-from dysharp.api.tuning import BUDGET, KNOBS, grid, has_knob, search, values_of
+from dysharp.api.tuning import BUDGET, KNOBS, Search, grid, has_knob, search, values_of
 from dysharp.api.workload import make_workload
 from dysharp.errors import ConfigError
 from dysharp.systems import all_systems, get_system
@@ -80,7 +80,7 @@ def test_the_best_of_the_grid_is_chosen_and_refusals_are_left_out() -> None:
     assert 64 not in [setting["n_sm"] for setting, _ in found["hybrid-ep"].tried]
 
 
-def test_compare_runs_once_with_the_best_setting() -> None:
+def test_compare_runs_with_the_best_setting() -> None:
     given = SMALL | {"cluster": "hw-dgx-h100"}
     done = ds.compare(["hybrid-ep", "deepep-ll"], tuned=True, **given)
     found, row = done.tuned["hybrid-ep"], done.rows[0]
@@ -90,3 +90,13 @@ def test_compare_runs_once_with_the_best_setting() -> None:
     assert row.time_us == min(times)
     assert found.best.items() <= row.options.items()
     assert list(done.to_dict()["tuned"]) == ["hybrid-ep"]
+
+
+def test_a_setting_that_only_few_tokens_prefer_is_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Search((({"n_sm": 4}, 1.0),), {"n_sm": 4}, 1, 8)
+    monkeypatch.setattr("dysharp.api.comparison.tune", lambda systems, request: {"deepep": slow})
+    given = {"model": "S-8", "tokens": 256, "gpus": 8, "cluster": "hw-dgx-h100"}
+    done = ds.compare(["deepep"], tuned=True, **given)
+    usual = ds.run("deepep", **given)
+    assert done.rows[0].time_us == usual.time_us < ds.run("deepep", options={"n_sm": 4}, **given).time_us
+    assert (done.tuned["deepep"].best, done.tuned["deepep"].overruled) == ({}, {"n_sm": 4})

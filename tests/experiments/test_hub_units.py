@@ -6,6 +6,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.experiments.closed import calculated_row
+from dysharp.experiments.dysharp_area import Tables, table_area
 from dysharp.experiments.figure import Check, Point
 from dysharp.experiments.hub_area import Sizes, area
 from dysharp.experiments.hub_units import PRODUCERS, Units, count
@@ -52,3 +53,9 @@ def test_metrics_of_the_hub_figures() -> None:
     point = Point("moe-hub", "S-8", "paper-dgx-h800", "")
     assert MEASURES["over_software"](point, Check("", "over_software", "moe-hub"), rows) == 1.5
     assert MEASURES["gemm1_speedup"](point, Check("", "gemm1_speedup", "moe-hub", over="mh-base"), rows) == pytest.approx(1.1)
+
+
+def test_dysharp_tables_take_the_bits_of_their_entries() -> None:
+    one = table_area(Tables(tlb_entries=8 * 1024, tile_entries=0, readiness_entries=0, queues=0))
+    assert (one.tables_kib, one.queues_kib) == (79.0, 0.0)
+    assert table_area(Tables()).gpu_mm2 < 0.198 < table_area(Tables(queues=528)).gpu_mm2

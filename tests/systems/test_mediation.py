@@ -26,7 +26,7 @@ def first_row(program: Program) -> int:
     return int(run_burst(program)[0].issue[moves].min())
 
 
-@pytest.mark.parametrize("name", ["comet", "megatron-a2a", "tutel", "fastermoe", "ccfuser"])
+@pytest.mark.parametrize("name", ["comet", "comet-flux", "megatron-a2a", "tutel", "fastermoe", "ccfuser"])
 def test_mediation_is_off_unless_asked_for(name: str) -> None:
     assert not any(t.name in ("mediation", "unpermute") for t in plan(name).templates)
     assert any(t.name == "mediation" for t in plan(name, mediation=True).templates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,12 @@ def test_system_conforms(system, layer, direction):
     assert report.ran["legal"] == 1
     peeled = {"starts_at_a_glance"} if get_system(system).peels else set()
     assert {f.rule for f in report.not_run} - peeled <= {"engine_equals_oracle", "tensor_of_the_layer"}
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("system", [name for name, s in all_systems().items() if "mediation" in {f.name for f in fields(s.options)}])
+def test_system_conforms_with_mediation(system, direction):
+    assert conformance(system, *LAYERS["lognormal"], direction, {"mediation": True}, OF_A_PASS).failed == ()
 
 
 @pytest.mark.parametrize("system", all_systems())

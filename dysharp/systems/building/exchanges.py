@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 
 
 def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None, *, by_token: bool = False) -> I64:
-    """The useful rows `rows` (default: all) in the order in which an all-to-all sends them.
+    """The useful rows `rows` (rising, default: all) in the order in which an all-to-all sends them.
 
     `node`, `to`: `[useful rows]` sender and receiver of each row. Each GPU sends its first row for every peer, then its
     second row for every peer. The rows for one peer are sorted by expert slot, or `by_token`.
@@ -32,12 +32,13 @@ def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = Non
     rows = np.arange(len(node)) if rows is None else rows
     node, to = node[rows], to[rows]
     stream = node.astype(np.int64) * n + to
-    slot, token = layer.p.slot[rows], layer.row_token[rows]
-    by_stream = np.lexsort((slot, token, stream) if by_token else (token, slot, stream))
+    slots = n * layer.routing.placement.slots_per_gpu
+    # Useful rows are in the order of tokens, then of slots, and the sorts keep it where their keys are equal.
+    by_stream = np.argsort(stream if by_token else stream * slots + layer.p.slot[rows], kind="stable")
     length = np.bincount(stream, minlength=n * n)
     place = np.empty(len(stream), np.int64)
     place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
-    return rows[np.lexsort(((to - node) % n, place, node))]
+    return rows[np.argsort((node * (1 + length.max(initial=0)) + place) * n + (to - node) % n, kind="stable")]
 
 
 def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:
