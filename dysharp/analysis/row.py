@@ -134,7 +134,8 @@ class Row:
     `workload_bound_us`  lower bound for every system on this workload
     `attribution`        critical path by cause {link_up_us, link_down_us, sm_us, latency_us, window_us, host_us}, and
                          surroundings_us on hw clusters, start_us with late ranks, nic_out_us, nic_in_us and
-                         nic_latency_us over several domains; sums to `time_us`
+                         nic_latency_us over several domains (spine_* where the spine is oversubscribed);
+                         sums to `time_us`
     `path_us`            critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the
                          gradients of a GEMM count as that GEMM
     `stalls`             waits on the last GPU {window_us, link_us, sm_us}

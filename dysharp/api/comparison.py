@@ -33,6 +33,9 @@ _CAUSES = {
     "nic_out_us": "NICs, out",
     "nic_in_us": "NICs, in",
     "nic_latency_us": "latencies between domains",
+    "spine_out_us": "uplinks of leaf switches",
+    "spine_in_us": "downlinks of leaf switches",
+    "spine_latency_us": "latencies through the spine",
     "surroundings_us": "permutation, activation, casts and gaps between kernels",
 }
 _SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"

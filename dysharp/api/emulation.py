@@ -41,7 +41,7 @@ class EmulateArgs(TypedDict, total=False):
     experts: Annotated[int | None, Argument(None, "experts of the layer. None: 4 per GPU.")]
     topk: Annotated[int | None, Argument(None, "experts per token. None: 4, or all experts where there are fewer.")]
     options: Annotated[Mapping[str, Value] | None, Argument(None, '{"system.option": value} or {"option": value}.')]
-    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N, or a JSON or TOML file.")]
+    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a JSON or TOML file.")]
     dump: Annotated[int | None, Argument(None, "also list the packets of this token (packet path).")]
     progress: Annotated[Progress | None, Argument(None, "called with a `Step` while the layer runs.")]
 

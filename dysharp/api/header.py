@@ -30,6 +30,8 @@ def _domains(cluster: Cluster) -> tuple[str, ...]:
     if out is None or cluster.domains == 1:
         return ()
     slow = f"; slow NICs: {', '.join(f'GPU {gpu} at {100 * part:.0f} %' for gpu, part in out.slow_nics)}" if out.slow_nics else ""
+    slow += f"; lost NICs: {', '.join(f'one of GPU {gpu}' for gpu in out.lost_nics)}" if out.lost_nics else ""
+    slow += f"; spine oversubscribed {out.oversubscription:g} to 1" if out.oversubscription > 1 else ""
     nics = f"{out.nics_per_gpu} NIC{'s' if out.nics_per_gpu > 1 else ''} per GPU, {out.rate / 1000:g} GB/s of payload each way"
     return (f"{cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs; {nics}, {out.latency_us:g} us one way{slow}",)
 

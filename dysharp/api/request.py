@@ -62,7 +62,7 @@ class SharedArgs(TypedDict, total=False):
     tokens: Annotated[int | None, Argument(None, "tokens per GPU, at least 1. None: `tokens_per_gpu` of the model.")]
     layer: Annotated[int | None, Argument(None, _LAYER)]
     routing: Annotated[str | None, Argument(None, _ROUTING)]
-    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N, or a JSON or TOML file.")]
+    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a JSON or TOML file.")]
     direction: Annotated[str, Argument("fwd", _DIRECTION)]
     seed: Annotated[int, Argument(0, "seed of everything that is drawn, at least 0.")]
     fidelity: Annotated[str, Argument("burst", 'level of the simulation, "burst" or "packet".')]

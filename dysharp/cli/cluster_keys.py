@@ -37,6 +37,8 @@ KEYS = {
     "scale_out.latency_us": "one way of a small put between GPUs of two domains, us",
     "scale_out.nics_per_gpu": "NICs of one GPU",
     "scale_out.message_us": "time that a NIC needs for a message besides its bytes, us; 0: GPUs post messages themselves",
+    "scale_out.oversubscription": "rate of a leaf switch to its NICs over its rate to the spine, which rows between rails pass; 1: none",
+    "scale_out.lost_nics": "GPUs that have lost one of their NICs; a GPU must keep one",
     "scale_out.slow_nics": "[GPU, part] pairs: the NICs of this GPU reach this part of their rate",
 }
 """Key -> meaning."""

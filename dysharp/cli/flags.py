@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 Command = Callable[..., Any]
-PLACEMENT_HELP = "Placement of experts: contiguous, auto, eplb[:slots=N], or a JSON or TOML file."
+PLACEMENT_HELP = "Placement of experts: contiguous, auto, eplb[:slots=N,nodes=N,groups=G], or a JSON or TOML file."
 SET_HELP = "Set an option of a system; repeatable. `dysharp list options` shows names and ranges."
 
 

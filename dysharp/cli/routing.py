@@ -8,6 +8,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.workload import GpuRow, LayerRow
+from dysharp.workload.nodes import NodeRow
 
 
 def counts_of(text: str) -> list[int]:
@@ -83,6 +84,34 @@ def print_layers(rows: Sequence[LayerRow]) -> None:
             "GPUs max/mean: (token, expert) rows of the busiest GPU over the mean",
             "distinct GPUs: mean number of GPUs that one token is sent to, its own GPU included",
             *(f"placement: {note}" for note in dict.fromkeys(gpu.note for row in rows for gpu in row.gpus if gpu.note)),
+        ]
+    )
+
+
+def print_nodes(rows: Sequence[NodeRow]) -> None:
+    """Load of NVLink and NICs, one line per number of GPUs and scheme; nothing without rows."""
+    from dysharp.cli.output import console, print_lines
+    from dysharp.table import plain_table
+    from dysharp.workload.nodes import SCHEMES
+
+    if not rows:
+        return
+    print_lines(["", f"Dispatch over NVLink domains of {rows[0].domain_gpus} GPUs, rows per token"])
+    cells = [
+        (
+            *(str(row.n_gpus), SCHEMES[row.scheme], f"{row.domains_per_token:.2f}", _number(row.domains_uniform, 2)),
+            *(f"{row.nvlink.rows_out:.2f}", f"{max(row.nvlink.out_max_mean, row.nvlink.in_max_mean):.2f}"),
+            *(f"{row.nic.rows_out:.2f}", f"{row.nic.rows_in:.2f}", f"{row.nic.out_max_mean:.2f}", f"{row.nic.in_max_mean:.2f}"),
+        )
+        for row in rows
+    ]
+    headings = ("\nGPUs", "\nscheme", "\ndomains", "\nuniform", "\nNVLink", "busiest\nx mean", "NIC\nout", "NIC\nin", "out\nx mean", "in\nx mean")
+    console().print(plain_table(headings, cells, left=0, text=("\nscheme",), gap=1))
+    print_lines(
+        [
+            "domains: with experts of a token, its own domain included; uniform: the same under uniform routing, by closed form",
+            "two hops: once per remote domain by NIC, then by NVLink; x mean: the busiest GPU over the mean",
+            "Combine mirrors Dispatch: what goes out there comes in here",
         ]
     )
 

@@ -23,6 +23,9 @@ _CAUSES = {
     "nic_out_us": "NICs out",
     "nic_in_us": "NICs in",
     "nic_latency_us": "latencies between domains",
+    "spine_out_us": "uplinks of leaf switches",
+    "spine_in_us": "downlinks of leaf switches",
+    "spine_latency_us": "latencies through the spine",
 }
 _STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,23 +42,35 @@ def routing() -> None:
 @click.option("--model", metavar="NAME|FILE", help="Model that gives experts and top-k for a distribution such as lognormal:0.65.")
 @click.option("--tokens", type=int, metavar="T", help="Tokens per GPU for a distribution.  [default: tokens_per_gpu of the model]")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of a distribution.")
+@click.option("--domain", type=int, metavar="D", help="Also the load of NVLink and NICs, with D GPUs in an NVLink domain. Needs --model.")
 @json_flag
-def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed: int, as_json: bool) -> None:
+def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed: int, domain: int | None, as_json: bool) -> None:
     """Describe recorded or drawn routing: load imbalance and distinct GPUs.
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
     """
     from dysharp.cli.output import print_json
-    from dysharp.cli.routing import counts_of, print_layers, routing_dict
+    from dysharp.cli.routing import counts_of, print_layers, print_nodes, routing_dict
     from dysharp.specs import load_model
     from dysharp.workload import describe as describe_source
+    from dysharp.workload.nodes import describe_nodes
 
     if tokens is not None and tokens < 1:
         raise ConfigError(f"--tokens: found {tokens}, expected at least 1")
     if seed < 0:
         raise ConfigError(f"--seed: found {seed}, expected 0 or more")
-    rows = describe_source(source, counts_of(gpus), model=load_model(model) if model else None, tokens_per_gpu=tokens, seed=seed)
-    print_json(routing_dict(source, rows)) if as_json else print_layers(rows)
+    if domain is not None and model is None:
+        raise ConfigError("--domain: found no --model, expected one: its experts and tokens are drawn and dealt to the GPUs")
+    loaded = load_model(model) if model else None
+    rows = describe_source(source, counts_of(gpus), model=loaded, tokens_per_gpu=tokens, seed=seed)
+    nodes = []
+    if loaded is not None and domain is not None:
+        nodes = describe_nodes(source, counts_of(gpus), domain, model=loaded, tokens_per_gpu=tokens, seed=seed)
+    if as_json:
+        print_json(routing_dict(source, rows) | ({"nodes": [asdict(row) for row in nodes]} if nodes else {}))
+        return
+    print_layers(rows)
+    print_nodes(nodes)
 
 
 def _print_formats() -> None:

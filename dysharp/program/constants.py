@@ -43,8 +43,18 @@ NIC_NET = 1
 """Its number (`Template.net`)."""
 
 
+SPINE = "spine"
+"""Name of the network of NICs between rails: from leaf to leaf through the spine."""
+SPINE_NET = 2
+"""Its number; a Program has it where the spine is oversubscribed."""
+SPINE_US = 1.0  # more on the way through the spine: small writes of host-posted InfiniBand, same leaf against another leaf
+
+
 def nets_of(cluster: Cluster) -> tuple[Net, ...]:
     """The networks of `cluster` besides NVLink: its NICs, or () where one domain is in use.
+
+    With an oversubscribed spine, what passes it is a network of its own: every NIC has an equal share of its leaf's uplinks.
+    A NIC's rows inside its rail and rows between rails do not wait for each other there.
 
     The one-way time of a small put is two hops. A put is done when it is delivered: no kernel waits for its completion.
     """
@@ -52,7 +62,14 @@ def nets_of(cluster: Cluster) -> tuple[Net, ...]:
     if out is None or cluster.domains == 1:
         return ()
     way = round(out.latency_us * PS_PER_US)
-    return (Net(NIC, out.rate, way // 2, 0, round(out.message_us * PS_PER_US), rates=out.rates(cluster.n_gpus)),)
+    message, rates = round(out.message_us * PS_PER_US), out.rates(cluster.n_gpus)
+    nic = Net(NIC, out.rate, way // 2, 0, message, rates=rates)
+    if out.oversubscription == 1:
+        return (nic,)
+    share = out.rate / out.oversubscription
+    longer = (way + round(SPINE_US * PS_PER_US)) // 2
+    slow = tuple(max(1, round(rate * share / out.rate)) for rate in rates)
+    return nic, Net(SPINE, max(1, round(share)), longer, 0, message, rates=slow)
 
 
 def sessions_of_table(cluster: Cluster) -> int:

@@ -129,7 +129,7 @@ def _in_file(build: Callable[[], Spec], where: str) -> Spec:
 
 
 def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
-    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace keys of the base.
+    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace keys of the base, in [scale_out] one by one.
 
     A variant needs its own name: no printed table may show changed numbers under a packaged name.
     """
@@ -143,7 +143,9 @@ def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     inherited = _with_base(parse_toml(read_text(path), path.name), kind, path.name)
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
-    return {**inherited, **table}
+    own, net = table.get("scale_out"), inherited.get("scale_out")
+    merged = {"scale_out": {**net, **own}} if isinstance(own, dict) and isinstance(net, dict) else {}
+    return {**inherited, **table, **merged}
 
 
 @functools.cache

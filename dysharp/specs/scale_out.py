@@ -14,6 +14,10 @@ from dysharp.specs.fields import Delay, Rate, Small, check_fields, problems, rai
 SlowNics = tuple[tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]], ...]
 
 
+LostNics = tuple[Annotated[int, Field(strict=True, ge=0)], ...]
+Oversubscription = Annotated[float, Field(strict=True, ge=1, le=1e3, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleOut:
     """NICs of the GPUs and the network between NVLink domains. GB/s are decimal. Raises `ConfigError` for an invalid value.
@@ -32,6 +36,10 @@ class ScaleOut:
     """Time that a NIC needs for a message besides its bytes: 0 where GPUs post messages themselves."""
     slow_nics: SlowNics = ()
     """[GPU, part] pairs: the NICs of this GPU reach this part of their rate."""
+    lost_nics: LostNics = ()
+    """GPUs that have lost one NIC each. Its other NICs carry on; a GPU without a NIC is an error."""
+    oversubscription: Oversubscription = 1.0
+    """Rate of a leaf switch to its NICs, divided by its rate to the spine. Rails do not pass the spine."""
 
     def __post_init__(self) -> None:
         check_fields(self, "scale_out")
@@ -42,15 +50,26 @@ class ScaleOut:
         return units.GBps_to_bytes_per_us(self.nic_GBps * self.nics_per_gpu)
 
     def rates(self, n_gpus: int) -> tuple[int, ...]:
-        """Rates by GPU where one NIC is slow, otherwise (). Raises `ConfigError` for a slow NIC of no GPU."""
-        if not self.slow_nics:
-            return ()
-        rates = [self.rate] * n_gpus
+        """Rates by GPU where a NIC is slow or lost, otherwise ().
+
+        Raises `ConfigError` for a NIC of no GPU, and for a GPU that loses its only NIC.
+        """
+        parts = [1.0] * n_gpus
         for gpu, part in self.slow_nics:
-            if gpu >= n_gpus:
-                raise ConfigError(f"scale_out.slow_nics: found GPU {gpu}, expected 0 to {n_gpus - 1}")
-            rates[gpu] = max(1, round(self.rate * part))
-        return tuple(rates)
+            parts[_index("slow_nics", gpu, n_gpus)] *= part
+        for gpu in self.lost_nics:
+            left = self.nics_per_gpu - self.lost_nics.count(gpu)
+            if not left:
+                reason = "no system sends by the NIC of another GPU"
+                raise ConfigError(f"scale_out.lost_nics: found GPU {gpu} without a NIC, expected nics_per_gpu above {self.nics_per_gpu}: {reason}")
+            parts[_index("lost_nics", gpu, n_gpus)] *= left / (left + 1)
+        return tuple(max(1, round(self.rate * part)) for part in parts) if self.slow_nics or self.lost_nics else ()
+
+
+def _index(key: str, gpu: int, n_gpus: int) -> int:
+    if gpu >= n_gpus:
+        raise ConfigError(f"scale_out.{key}: found GPU {gpu}, expected 0 to {n_gpus - 1}")
+    return gpu
 
 
 def scale_out_of(table: Any, where: str) -> ScaleOut:
@@ -58,5 +77,6 @@ def scale_out_of(table: Any, where: str) -> ScaleOut:
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
     values = {**table, "slow_nics": tuple(tuple(p) if isinstance(p, list) else p for p in table.get("slow_nics", ()))}
+    values["lost_nics"] = tuple(table.get("lost_nics", ()))
     raise_if(problems(ScaleOut, values), f"{where}: scale_out")
     return ScaleOut(**values)

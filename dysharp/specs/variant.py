@@ -13,6 +13,10 @@ FIXED = ("base", "name", "source", "constants")
 """Keys that a text cannot give."""
 
 
+NESTED = "scale_out."
+"""Start of keys of the table [scale_out]."""
+
+
 def split_variant(text: str) -> tuple[str, list[str]]:
     """(base, `key=value` texts) of a text; a text without a comma has no keys."""
     base, *fields = text.split(",")
@@ -30,6 +34,8 @@ def variant_table(base: str, fields: list[str], where: str) -> dict[str, Any]:
             raise ConfigError(f"{where}: found {key} twice, expected it once")
         table[key] = _value(value)
     changed = "+".join(f"{key}-{value}" for key, value in table.items())
+    nested = {key.removeprefix(NESTED): table.pop(key) for key in [*table] if key.startswith(NESTED)}
+    table |= {NESTED.rstrip("."): nested} if nested else {}
     return {"base": base, "name": re.sub(r"[^A-Za-z0-9._+-]", "-", f"{base}+{changed}")[:128], **table}
 
 

@@ -1,6 +1,6 @@
-"""Hybrid-EP inside one NVLink domain: one copy per GPU by TMA from few SMs; Combine reads and sums.
+"""Hybrid-EP: one copy per GPU by TMA from few SMs; Combine reads and sums.
 
-The SMs take turns at chunks of tokens.
+The SMs take turns at chunks of tokens. Over several NVLink domains: `building.hybrid_internode`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.hybrid_internode import HybridInternode
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -68,6 +69,10 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
     layer = _layer(model, cluster, routing, direction, options)
+    if cluster.domains > 1:
+        nodes = HybridInternode(layer, options.n_sm, options.chunk)
+        nodes.combine(one_after_another(layer, nodes.dispatch()))
+        return layer.build("two_hop")
     kernels = _Chunks(layer, options)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
     return layer.build("one_copy_per_gpu")
@@ -88,7 +93,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         ("hopper", "blackwell"),
         {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
     ),
-    several_domains=("paper",),
+    several_domains=("paper", "real"),
     drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
     "reads (the same bytes the same way)",
 )

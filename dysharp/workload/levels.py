@@ -98,6 +98,15 @@ LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
 }
 
 
+def between_rails(routing: Routing, domain_gpus: int, scheme: str) -> Rows:
+    """Those rows of `scheme` in NICs whose GPUs have different indices in their domains: they pass the spine."""
+    near, far = _per_expert(routing, domain_gpus)
+    index = np.arange(routing.n_gpus) % domain_gpus
+    sent = {"direct": far, "nic_only": near + far}.get(scheme, np.zeros_like(far))
+    across = np.where(index[:, None] != index[None, :], sent, 0)
+    return across.sum(axis=1), across.sum(axis=0)
+
+
 def expected_domains(n_domains: int, n_experts: int, topk: int) -> float:
     """Expected distinct domains of a token under uniform routing, its own one included: n (1 - C(E - E/n, k) / C(E, k))."""
     each = n_experts // n_domains

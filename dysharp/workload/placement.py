@@ -1,4 +1,4 @@
-"""Placements of experts on GPUs: contiguous, `auto` with replicas, EPLB's global greedy, or a file of the user."""
+"""Placements of experts on GPUs: contiguous, `auto` with replicas, EPLB's greedy, global or by node, or a file of the user."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.specs.reading import check_bounded, parse_toml, read_text
 from dysharp.workload.routing import Placement
 
-_KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "FILE.json", "FILE.toml")
+_KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "eplb:nodes=N,groups=G", "FILE.json", "FILE.toml")
 _MAX_SLOTS = 1 << 20
+_OPTIONS = ("slots", "nodes", "groups")
+"""Options of `eplb`."""
 
 
 def contiguous(n_experts: int, n_gpus: int) -> Placement:
@@ -40,8 +42,13 @@ def auto(n_experts: int, n_gpus: int) -> Placement:
     return Placement(n_gpus, per_gpu, slot_expert, "auto", _note(slot_expert, n_experts, n_gpus))
 
 
-def eplb(load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots: int | None = None) -> Placement:
-    """The global greedy of deepseek-ai/EPLB: it replicates the hottest experts and packs the heaviest replicas first.
+def eplb(
+    load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots: int | None = None, *, n_nodes: int = 1, n_groups: int = 1
+) -> Placement:
+    """The greedy of deepseek-ai/EPLB: it replicates the hottest experts and packs the heaviest replicas first.
+
+    With several nodes it is the hierarchical one: groups of neighbouring experts go to nodes, the heaviest first, equally
+    many to each; every node replicates and packs its own experts. Nodes are runs of neighbouring GPUs.
 
     `load`: [n_experts] non-negative load. `n_slots`: expert slots of all GPUs, a multiple of `n_gpus` and at least
     `n_experts`. Default: one slot per GPU more than the experts need, as in DeepSeek's prefill layout (288 slots for
@@ -52,20 +59,43 @@ def eplb(load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots:
         n_slots = (-(-n_experts // n_gpus) + 1) * n_gpus
     if n_slots < n_experts or n_slots % n_gpus or n_slots > _MAX_SLOTS:
         raise ConfigError(f"placement eplb: found slots={n_slots}, expected a multiple of {n_gpus} GPUs from {n_experts} (experts) to {_MAX_SLOTS}")
-    slot_expert = _pack(*_replicate(load, n_slots), n_gpus)
+    _check_nodes(n_experts, n_gpus, n_nodes, n_groups)
+    of_node = _pack(np.arange(n_groups, dtype=np.int32), load.reshape(n_groups, -1).sum(axis=1).astype(np.float64), n_nodes)
+    experts = np.arange(n_experts, dtype=np.int32).reshape(n_groups, -1)[of_node].reshape(n_nodes, -1)
+    nodes = (own[_pack(*_replicate(load[own], n_slots // n_nodes, as_made=n_nodes > 1), n_gpus // n_nodes)] for own in experts)
+    slot_expert = np.concatenate([*nodes])
     return Placement(n_gpus, n_slots // n_gpus, slot_expert, "eplb", _note(slot_expert, n_experts, n_gpus))
 
 
-def _replicate(load: NDArray[np.integer] | NDArray[np.floating], n_slots: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Expert and load of every replica. Each further replica goes to the expert with the largest load per replica."""
-    copies = np.ones(load.size, dtype=np.int64)
+def _check_nodes(n_experts: int, n_gpus: int, n_nodes: int, n_groups: int) -> None:
+    """Raise ConfigError unless GPUs and groups share nodes evenly, and experts share groups evenly."""
+    for counted, what, by, among in (
+        (n_gpus, "GPUs", n_nodes, "nodes"),
+        (n_groups, "groups", n_nodes, "nodes"),
+        (n_experts, "experts", n_groups, "groups"),
+    ):
+        if by < 1 or counted % by:
+            raise ConfigError(f"placement eplb: found {counted} {what} on {by} {among}, expected a multiple")
+
+
+def _replicate(
+    load: NDArray[np.integer] | NDArray[np.floating], n_slots: int, as_made: bool = False
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Expert and load of every replica. Each further replica goes to the expert with the largest load per replica.
+
+    Replicas are in the order of experts; `as_made`: first one of each expert, then the further ones, as in the public code.
+    The order decides ties of the packing.
+    """
+    copies, further = np.ones(load.size, dtype=np.int64), list[int]()
     heap = [(-float(value), expert) for expert, value in enumerate(load)]
     heapq.heapify(heap)
     for _ in range(n_slots - load.size):
         expert = heap[0][1]
         copies[expert] += 1
+        further.append(expert)
         heapq.heapreplace(heap, (-float(load[expert]) / copies[expert], expert))
-    replica = np.repeat(np.arange(load.size, dtype=np.int32), copies)
+    each = np.arange(load.size, dtype=np.int32)
+    replica = np.append(each, np.array(further, np.int32)) if as_made else np.repeat(each, copies)
     return replica, load[replica] / copies[replica]
 
 
@@ -140,7 +170,7 @@ def _parse(path: Path) -> Any:
 
 
 def place(name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | NDArray[np.floating]) -> Placement:
-    """The placement of a name: contiguous, auto, eplb, eplb:slots=N, or a .json / .toml file.
+    """The placement of a name: contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a .json / .toml file.
 
     `load`: [n_experts] rows per expert, for eplb only. Raises ConfigError for an unknown name.
     """
@@ -148,7 +178,8 @@ def place(name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | ND
         return from_file(Path(name.removeprefix("given:")), n_experts, n_gpus)
     head, _, rest = name.partition(":")
     if head == "eplb":
-        return eplb(load, n_gpus, _slots_option(rest) if rest else None)
+        given = _options(rest) if rest else {}
+        return eplb(load, n_gpus, given.get("slots"), n_nodes=given.get("nodes", 1), n_groups=given.get("groups", 1))
     if name == "contiguous":
         return contiguous(n_experts, n_gpus)
     if name == "auto":
@@ -156,13 +187,16 @@ def place(name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | ND
     raise ConfigError(f"unknown placement {name[:60]!r}{nearest(name, _KINDS)}")
 
 
-def _slots_option(text: str) -> int:
-    key, _, value = text.partition("=")
-    if key != "slots":
-        raise ConfigError(f"placement eplb: unknown option {key!r}{nearest(key, ['slots'])}")
-    if not value.isascii() or not value.isdigit() or len(value) > 9:
-        raise ConfigError(f"placement eplb: found slots={_shown(value)}, expected a whole number")
-    return int(value)
+def _options(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key not in _OPTIONS:
+            raise ConfigError(f"placement eplb: unknown option {key!r}{nearest(key, _OPTIONS)}")
+        if not value.isascii() or not value.isdigit() or len(value) > 9:
+            raise ConfigError(f"placement eplb: found {key}={_shown(value)}, expected a whole number")
+        found[key] = int(value)
+    return found
 
 
 def replica_slots(expert: NDArray[np.int32], placement: Placement, n_experts: int) -> NDArray[np.int32]:

@@ -13,20 +13,20 @@ SMALL = {"model": "S-8", "cluster": "paper-dgx-h100-x4", "gpus": 16, "routing": 
 
 
 def test_leading_tokens_are_near_the_whole_layer() -> None:
-    whole = dysharp.run("deepep", tokens=512, **SMALL)
-    part = dysharp.run("deepep", tokens=512, window=128, **SMALL)
-    assert part.window["of_tokens"] == 512
+    whole = dysharp.run("deepep", tokens=2048, **SMALL)
+    part = dysharp.run("deepep", tokens=2048, window=768, **SMALL)
+    assert part.window["of_tokens"] == 2048
     assert part.layer_us == pytest.approx(whole.time_us, rel=0.05)
 
 
 def test_one_domain_simulates_all_tokens() -> None:
     with pytest.raises(ConfigError, match="and one NVLink domain, expected"):
-        dysharp.run("deepep", tokens=512, window=128, **(SMALL | {"gpus": 8}))
+        dysharp.run("deepep", tokens=2048, window=768, **(SMALL | {"gpus": 8}))
 
 
 def test_compare_prints_the_whole_layer() -> None:
     args = ["compare", "--systems", "deepep,megatron-a2a", "--model", "S-8", "--cluster", "paper-dgx-h100-x4", "--gpus", "16"]
-    shown = CliRunner().invoke(cli, [*args, "--tokens", "512", "--window", "128", "--routing", "uniform"])
+    shown = CliRunner().invoke(cli, [*args, "--tokens", "2048", "--window", "768", "--routing", "uniform"])
     assert shown.exit_code == 0, shown.output
-    assert "the table is of the first 128 tokens of each GPU; this is the estimate for all 512" in shown.stdout
-    assert "us for the first 128 tokens" in " ".join(shown.stdout.split())
+    assert "the table is of the first 768 tokens of each GPU; this is the estimate for all 2048" in shown.stdout
+    assert "us for the first 768 tokens" in " ".join(shown.stdout.split())

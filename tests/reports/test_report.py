@@ -179,3 +179,17 @@ def test_in_a_browser(tmp_path: Path, page: str) -> None:
             assert order[0].startswith("skip")
             assert [o.split()[1] for o in order[1:]] == ["Times", "Critical", "Phases"]
         browser.close()
+
+
+def test_every_cause_of_a_comparison_has_a_colour_and_a_word() -> None:
+    from dysharp.api.comparison import _CAUSES as named
+    from dysharp.reports.report import _CAUSE_WORDS, CAUSES, COLOURS
+
+    assert set(CAUSES) == set(named) == set(_CAUSE_WORDS)
+    assert len(set(COLOURS.values())) == len(CAUSES)
+
+
+def test_nics_are_causes() -> None:
+    done = dysharp.compare(["deepep", "megatron-a2a"], model="S-8", cluster="paper-dgx-h100-x4", gpus=16, tokens=64)
+    page = render(report_of_comparison(done, "dysharp compare"))
+    assert "NICs, out" in page

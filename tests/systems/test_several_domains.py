@@ -162,3 +162,72 @@ def test_hypothetical_hardware_is_printed():
     request = type("Request", (), {"cluster": domains(2, 2)})()
     assert settings_of("dysharp", "paper", {}, request) == (f"warning: dysharp assumes {get_system('dysharp').between_domains}",)
     assert settings_of("deepep", "paper", {}, request) == ()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_an_oversubscribed_spine_slows_what_leaves_its_rail(name):
+    """Rails do not pass the spine: systems on rails take as long as before. Rows between rails have a third of the rate."""
+    even, _ = planned(name, domains(4, 2), tokens=32)
+    slow, _ = planned(name, domains(4, 2, oversubscription=3.0), tokens=32)
+    verify(slow)
+    before, after = run_oracle(even), run_oracle(slow)
+    across = traffic_bytes(slow, after)["spine out"]
+    declared = slow.declared.traffic["spine out"]
+    assert {operator: across.get(operator, 0) for operator in declared} == declared
+    if name in ("deepep-ll", "megatron-a2a"):
+        assert program_bound(slow).resource.partition(".")[2].startswith("spine")
+        assert program_bound(slow).terms["payload"] > 1.3 * program_bound(even).terms["payload"]
+        assert after.time_ps > before.time_ps
+        assert sum(attribute(slow, after).values()) == after.time_ps
+        assert difference(PlainEngine(), slow, after) is None
+    else:
+        assert not any(across.values())
+        assert after.time_ps == before.time_ps
+
+
+def test_nothing_is_lost_on_the_spine():
+    """Rows between rails and inside rails are the rows of NICs of an even network."""
+    even, _ = planned("deepep-ll", domains(4, 2), tokens=8)
+    slow, _ = planned("deepep-ll", domains(4, 2, oversubscription=2.0), tokens=8)
+    for way in ("out", "in"):
+        for operator in ("dispatch", "combine"):
+            parts = (slow.declared.traffic[f"{net} {way}"][operator] for net in ("nic", "spine"))
+            assert sum(parts) == even.declared.traffic[f"nic {way}"][operator]
+
+
+def test_tensors_through_the_spine():
+    machine = Machine(system="deepep-ll", gpus=8, cluster=domains(4, 2, oversubscription=2.0), path="row", order="random", seed=3)
+    assert run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds
+
+
+def test_a_lost_nic():
+    net = ScaleOut(2, 47.0, 8.0, nics_per_gpu=2, lost_nics=(3,))
+    assert net.rates(4) == (94_000, 94_000, 94_000, 47_000)
+    for key, found in (("lost_nics", (3,)), ("lost_nics", (9,))):
+        with pytest.raises(ConfigError, match=r"found GPU [39]( without a NIC, expected nics_per_gpu above 1|, expected 0 to 7)"):
+            planned("deepep", domains(4, 2, **{key: found}))
+
+
+def test_keys_of_the_network_in_a_text():
+    slow = load_cluster("hw-dgx-h100-x4,scale_out.oversubscription=2.0").scale_out
+    assert slow is not None
+    assert (slow.oversubscription, slow.domain_gpus, slow.nic_GBps) == (2.0, 8, 47.0)
+    with pytest.raises(ConfigError, match="scale_out"):
+        load_cluster("hw-dgx-h100,scale_out.oversubscription=2.0")
+
+
+def test_real_form_of_hybrid_ep_between_domains():
+    """Rows as in two hops; the engine equals the oracle; tensors are exact; twice the SMs are faster."""
+    cluster = domains(2, 2, base="hw-dgx-h100")
+    program, _ = planned("hybrid-ep", cluster, n_sm=2, chunk=4, form="real", compute=False)
+    verify(program)
+    trace = run_oracle(program)
+    assert difference(PlainEngine(), program, trace) is None
+    assert sum(attribute(program, trace).values()) == trace.time_ps
+    counted = traffic_bytes(program, trace)
+    for side, by_operator in program.declared.traffic.items():
+        assert {name: counted[side][name] for name in by_operator} == by_operator, side
+    few, many = (run_oracle(planned("hybrid-ep", cluster, tokens=64, n_sm=n, chunk=4, form="real", compute=False)[0]).time_ps for n in (2, 8))
+    assert many < few
+    machine = Machine(system="hybrid-ep", gpus=8, cluster=domains(4, 2, base="hw-dgx-h100"), path="row", order="random", seed=3)
+    assert run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds

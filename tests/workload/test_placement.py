@@ -70,6 +70,31 @@ def test_eplb_equals_the_published_greedy(n_experts: int, n_gpus: int, spare: in
     assert got.slot_expert.reshape(n_gpus, -1).tolist() == [sorted(experts) for experts in held]
 
 
+@pytest.mark.parametrize(
+    ("load", "experts"),
+    [
+        ([90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86], [5, 6, 5, 7, 8, 4, 3, 4, 10, 9, 10, 2, 0, 1, 11, 1]),
+        ([20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27], [7, 10, 6, 8, 6, 11, 8, 9, 2, 4, 5, 1, 5, 0, 3, 1]),
+    ],
+)
+def test_eplb_by_node_is_that_of_its_own_example(load: list[int], experts: list[int]) -> None:
+    """deepseek-ai/EPLB, README: 12 experts in 4 groups, 16 slots, 2 nodes with 8 GPUs. GPUs hold equal sets of experts."""
+    placement = eplb(np.array(load), 8, 16, n_nodes=2, n_groups=4)
+    published = sorted(tuple(sorted(pair)) for pair in np.reshape(experts, (8, 2)).tolist())
+    assert sorted(map(tuple, placement.slot_expert.reshape(8, 2).tolist())) == published
+    for node in (slice(0, 8), slice(8, 16)):
+        assert set(placement.slot_expert[node].tolist()) == set(experts[node])
+
+
+def test_eplb_by_node_keeps_groups_together() -> None:
+    model = load_model("deepseek-v3")
+    routing = make_routing("lognormal:0.65", model, 32, 64, placement="eplb:slots=288,nodes=4,groups=8")
+    groups = [set((node // 32).tolist()) for node in routing.placement.slot_expert.reshape(4, -1)]
+    assert sorted(group for held in groups for group in held) == list(range(8))
+    with pytest.raises(ConfigError, match="found 8 groups on 3 nodes, expected a multiple"):
+        eplb(np.ones(24), 6, n_nodes=3, n_groups=8)
+
+
 def test_eplb_balances_a_skewed_load() -> None:
     model = load_model("L-8")
     plain = imbalance(make_routing("lognormal:0.65", model, 32, 512))

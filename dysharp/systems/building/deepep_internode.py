@@ -69,23 +69,36 @@ class Internode(SoftwareSteps):
         chunk[order] = np.cumsum(first) - 1
         return chunk, int(first.sum())
 
-    def _queues(self, name: str) -> I32:
+    def queues(self, name: str) -> I32:
         """`[gpus, channels]` issuers of transfers in program order."""
         b = self.layer.b
         return np.array([[b.issuer(g, Discipline.PROGRAM_ORDER, name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)], np.int32)
 
-    def _start(self, name: str, fixed: str, after: I32 | None) -> I32:
+    def begin(self, name: str, after: I32 | None) -> I32:
         """The notify with a cached handle ("NAME.notify", after `after` of all GPUs), and the fixed time behind it."""
         costs, domains = self.costs, self.layer.cluster.domains
         notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", log2(domains)) + costs.ps("internode.notify_us"))
         if after is not None:
             self.layer.wait_all(notify, after)
-        call = self.delay(f"{name}.call", costs.ps(fixed))
+        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"))
         self.layer.wait_each(call, notify)
         return call
 
-    def _sm_work(self, operator: str, gpu: I32, channel: I64, copies: I64, row_ps: int) -> I32:
-        """A DELAY per chunk on the SMs of its channel: `row_ps` per copied row. `gpu`, `channel`, `copies`: `[chunks]`."""
+    def groups(self, name: str, stream: I64) -> tuple[I64, int]:
+        """(`[units]` chunk of each unit, number of chunks): as many units in a row of one stream as an RDMA write has."""
+        return self._chunks(stream, self.chunk[name == "combine"])
+
+    def hold(self, stream: I64, sends: I32, work: I32) -> None:
+        """A send takes a slot of its ring, which the work on its chunk gives back. All `[sends]`."""
+        b, domains = self.layer.b, self.layer.cluster.domains
+        rings, ring = np.unique(stream, return_inverse=True)
+        slots = [b.semaphore(int(r) // (self.n * domains), RING_ROWS, "rdma ring", "rows") for r in rings.tolist()]
+        b.hold(np.array(slots, np.int32)[ring], sends, work)
+
+    def work(self, operator: str, gpu: I32, channel: I64, chunk: I64, n_bytes: int) -> I32:
+        """A DELAY per chunk on the SMs of its channel, for every copied row. `gpu`, `channel`: `[chunks]`; `chunk`: `[units]`."""
+        copies = np.bincount(chunk, weights=self.hop.copies, minlength=len(gpu)).astype(np.int64)
+        row_ps = self._row_ps(f"internode.{operator}_GBps", n_bytes)
         issuer = self.issuers(f"{operator}.forward", Discipline.READY_FIFO, self.n)[gpu, channel]
         durations = [max(1, row_ps * n) for n in range(int(copies.max(initial=0)) + 1)]
         return self.copies(operator, durations, gpu, issuer, np.maximum(copies, 1), name="forward").op
@@ -98,13 +111,13 @@ class Internode(SoftwareSteps):
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when all rows of the GPU have arrived."""
-        layer, hop, costs, b = self.layer, self.hop, self.costs, self.layer.b
+        layer, hop, costs = self.layer, self.hop, self.costs
         n = layer.cluster.domains
-        start = self._start("dispatch", "internode.dispatch_us", None)
-        writes = self._writes(start)
+        start = self.begin("dispatch", None)
+        writes = self.writes(start)
         stream = (hop.source.astype(np.int64) * self.n + self.channel) * n + hop.domain
-        chunk, n_chunks = self._chunks(stream, self.chunk[0])
-        sender = self._queues("send")
+        chunk, n_chunks = self.groups("dispatch", stream)
+        sender = self.queues("send")
         far = np.flatnonzero(hop.far)
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
@@ -112,17 +125,14 @@ class Internode(SoftwareSteps):
         layer.wait_each(sends[first], writes[layer_index(layer, hop.token[order][first])])
         gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
         gpu[chunk], channel[chunk] = hop.relay, self.channel
-        copies = np.bincount(chunk, weights=hop.copies, minlength=n_chunks).astype(np.int64)
-        work = self._sm_work("dispatch", gpu, channel, copies, self._row_ps("internode.dispatch_GBps", layer.sent_bytes))
+        work = self.work("dispatch", gpu, channel, chunk, layer.sent_bytes)
         layer.wait_tiles(work, tiles)
         last = np.full(n_chunks, -1, np.int64)  # the last token of each chunk of the own domain: its slots are written then
         near = np.flatnonzero(~hop.far)
         last[chunk[near]] = hop.token[near]
         own = np.flatnonzero(last >= 0)
         layer.wait_each(work[own], writes[layer_index(layer, last[own])])
-        rings, ring = np.unique(stream[order], return_inverse=True)
-        slots = [b.semaphore(int(r) // (self.n * n), RING_ROWS, "rdma ring", "rows") for r in rings.tolist()]
-        b.hold(np.array(slots, np.int32)[ring], sends, work[chunk[order]])
+        self.hold(stream[order], sends, work[chunk[order]])
         away = np.bincount(chunk[hop.unit_of_pair], weights=layer.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
         paced = self._paced("dispatch", gpu, away, work, costs.stores_ps(layer.sent_bytes))
         forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
@@ -132,7 +142,7 @@ class Internode(SoftwareSteps):
         layer.wait_each(received[layer.p.gpu], forwards.op)
         return received
 
-    def _writes(self, start: I32) -> I32:
+    def writes(self, start: I32) -> I32:
         """A DELAY per token of `layer.sent` on the sending SM of its channel: a copy into a send slot per domain."""
         layer = self.layer
         units = np.bincount(layer_index(layer, self.hop.token), minlength=len(layer.sent))
@@ -157,9 +167,9 @@ class Internode(SoftwareSteps):
         """Add Combine, which starts when `finished[gpu]` of all GPUs are done."""
         layer, hop, costs = self.layer, self.hop, self.costs
         n = layer.cluster.domains
-        start = self._start("combine", "internode.combine_us", finished)
+        start = self.begin("combine", finished)
         stream = (hop.relay.astype(np.int64) * n + hop.source // hop.size) * self.n + self.channel
-        chunk, n_chunks = self._chunks(stream, self.chunk[1])
+        chunk, n_chunks = self.groups("combine", stream)
         order = self._side_by_side()
         node = layer.p.gpu[order]
         gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), order, chunk, n_chunks)
@@ -174,8 +184,7 @@ class Internode(SoftwareSteps):
         layer.wait_each(gathers[group_first], paced.op)
         gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
         gpu[chunk], channel[chunk] = hop.relay, self.channel
-        copies = np.bincount(chunk, weights=hop.copies, minlength=n_chunks).astype(np.int64)
-        work = self._sm_work("combine", gpu, channel, copies, self._row_ps("internode.combine_GBps", layer.model.row_bytes))
+        work = self.work("combine", gpu, channel, chunk, layer.model.row_bytes)
         layer.wait_tiles(work, tiles)
         units = np.argsort(chunk, kind="stable")
         returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay[units]], units)

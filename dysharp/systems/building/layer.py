@@ -19,14 +19,14 @@ from dysharp.compute import Tiling
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, HubTable, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, NIC, NIC_NET, OTHER, REQUESTS, RESPONSES, hardware_of, nets_of
+from dysharp.program.constants import CLASSES, NIC, NIC_NET, OTHER, REQUESTS, RESPONSES, SPINE, SPINE_NET, hardware_of, nets_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Sends, Transfers, ids
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
-from dysharp.workload.levels import LEVELS
+from dysharp.workload.levels import LEVELS, between_rails
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -230,17 +230,24 @@ class LayerBuilder:
         far: NDArray[np.bool_] = (node != to) if self.nic_only else (node // size != to // size)
         return far if self.b.nets else np.zeros(len(node), bool)
 
+    def _passes_spine(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Whether a PUT by NIC passes a spine that is slower than the NICs: its GPUs are on different rails."""
+        size = self.cluster.domain_gpus
+        return np.asarray((node % size != to % size) & (len(self.b.nets) >= SPINE_NET), np.bool_)
+
     def puts(self, template: Template, node: I32, to: I32, row: NDArray[np.integer], **columns: ArrayLike) -> I32:
         """PUTs with one row each, by NVLink inside a domain and by NIC (template "NAME.nic") between domains.
 
         `columns`: further columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
         """
         far, op = self.is_far(node, to), np.empty(len(node), np.int32)
-        nic = replace(template, name=f"{template.name}.nic", framing=self.b.framing(RDMA), net=NIC_NET) if far.any() else template
-        for mine, one in ((~far, template), (far, nic)):
+        across = far & self._passes_spine(node, to)
+        for mine, net in ((~far, 0), (far & ~across, NIC_NET), (across, SPINE_NET)):
             n = int(mine.sum())
-            if not n and one is nic:
+            if not n and net:
                 continue
+            name = self.b.nets[net - 1].name if net else ""
+            one = replace(template, name=f"{template.name}.{name}", framing=self.b.framing(RDMA), net=net) if net else template
             own = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
             ones = np.ones(n, np.int32)
             op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], ones, row[mine]), targets=1, **own), n)
@@ -709,9 +716,15 @@ class LayerBuilder:
     def _build_levels(self, scheme: Scheme) -> Program:
         """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`, or one_copy_per_expert."""
         direct = "nic_only" if self.nic_only else "direct"
-        rows = LEVELS[direct if scheme == "one_copy_per_expert" else str(scheme)](self.routing, self.cluster.domain_gpus)
+        named = direct if scheme == "one_copy_per_expert" else str(scheme)
+        sides, size = [("up", "down"), (f"{NIC} out", f"{NIC} in")], self.cluster.domain_gpus
+        rows = [*LEVELS[named](self.routing, size)]
+        if len(self.b.nets) >= SPINE_NET:
+            sides.append((f"{SPINE} out", f"{SPINE} in"))
+            across = between_rails(self.routing, size, named)
+            rows[1:] = [(rows[1][0] - across[0], rows[1][1] - across[1]), across]
         sums: dict[str, dict[str, int]] = {}
-        for (out, into), (sent, received) in zip((("up", "down"), (f"{NIC} out", f"{NIC} in")), rows, strict=True):
+        for (out, into), (sent, received) in zip(sides, rows, strict=True):
             sent_rows, received_rows = int(sent.sum()), int(received.sum())
             sums[out] = {"dispatch": sent_rows * self.sent_bytes, "combine": received_rows * self.back_bytes}
             sums[into] = {"dispatch": received_rows * self.sent_bytes, "combine": sent_rows * self.back_bytes}

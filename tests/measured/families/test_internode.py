@@ -37,6 +37,15 @@ def test_a_printed_rate_counts_the_own_node() -> None:
     assert domains_of(64, 256, 8, limited=True) == 4.0
 
 
+def test_hybrid_ep_has_as_many_turns_with_fewer_tokens() -> None:
+    hybrid = {"system": "Hybrid-EP", "hardware": "8xH100/node + IB", "metric": "bandwidth", "unit": "GB/s"}
+    (parsed,) = classify(internode(**hybrid, measure="Kernel only", local_experts=8, sms=4)).parsed  # type: ignore[arg-type]
+    assert parsed.family.name == "hybrid-ep-internode"
+    assert dict(parsed.case.options()) == {"chunk": 64, "dispatch": "fp8", "n_sm": 4, "permute": False}
+    (missing,) = classify(internode(**hybrid, measure="Torch API", local_experts=8)).missing  # type: ignore[arg-type]
+    assert "torch calls" in missing.reason
+
+
 @pytest.mark.parametrize(
     ("changed", "family", "reason"),
     [
@@ -100,7 +109,7 @@ def test_the_bars_between_domains(packaged_measurements) -> None:
     bars = between_bars(rows, fitted())
     assert all(bar["holds"] for bar in bars), bars
     counts = {row["family"]: (row["n"], row["n_rows"]) for row in rows if row["system"] == "all"}
-    assert counts == {"deepep-internode": (98, 141), "deepep-ll-internode": (18, 28)}
+    assert counts == {"deepep-internode": (98, 141), "deepep-ll-internode": (18, 28), "hybrid-ep-internode": (27, 54)}
 
 
 @pytest.mark.slow
