@@ -104,9 +104,10 @@ def print_between(done: Report) -> None:
         return
     print_lines(["", "between NVLink domains (nodes of 8 GPUs with NICs); in no number above"])
     _print_families([row for row in rows if row["n"]])
-    print_lines(["", "their rows without a prediction"])
     cells = [(row["family"], reason) for row in rows for reason in row["unpredicted"].split("; ") if reason]
-    console().print(plain_table(("what", "rows and why"), cells, left=2, text=("rows and why",)))
+    if cells:
+        print_lines(["", "their rows without a prediction"])
+        console().print(plain_table(("what", "rows and why"), cells, left=2, text=("rows and why",)))
     print_lines([""])
 
 
@@ -147,10 +148,11 @@ def print_bars(done: Report, groups: bool) -> None:
         _print(done.apart, APART_KEYS)
     if done.forms:
         _print(done.forms, FORM_KEYS)
-    if done.beyond:
+    one = [row for row in done.beyond if not row["between"] and (groups or row["system"] == "all")]
+    if one:
         click.echo("beyond the bars: in no mean, coverage or bar")
-        _print([row for row in done.beyond if groups or row["system"] == "all"], BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
-        print_between(done)
+        _print(one, BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
+    print_between(done)
     reasons = by_reason(done.unsupported)
     if reasons:
         counted = sum(row["counted"] for row in reasons)

@@ -6,7 +6,8 @@
 | a row to the rail's GPU of each remote domain | from the registered input, without send slots and rings |
 | work of an SM | on a chunk of neighbouring tokens as soon as all of its rows have landed: a time per row and domain |
 
-The buffer has room for all tokens.
+The buffer has room for all tokens. A call has a cached handle: the gathering of routing maps and the kernels between the
+buffer and the experts' rows, which the real form of one domain has, are not charged.
 
 Constants: `internode.hybrid_*` in specs/data/fitted.toml. Source of the steps: DeepEP, branch hybrid-ep,
 docs/Hybrid-EP_Implementation.md.
