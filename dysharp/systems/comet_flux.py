@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.batch import Returns
+from dysharp.systems.building.batch import Batch, Returns
 from dysharp.systems.building.collective import collective
 from dysharp.systems.building.experts import GemmOps, add_stage, blocks_in_order, stages
 from dysharp.systems.building.layer import LayerBuilder
@@ -32,7 +32,7 @@ class Options:
     | option | meaning |
     |---|---|
     | `n_comm` | SMs that return results while GEMM-2 runs on the others; users tune it per shape |
-    | `mediation` | the host counts rows and waits for the counts before Dispatch (building/mediation.py) |
+    | `mediation` | the host counts rows and waits for the counts before GEMM-1 (building/mediation.py); the all-gather needs no routing |
     """
 
     n_comm: int = choice_int("comet_flux.n_comm")
@@ -64,11 +64,11 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     turns = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=turns, by_rows=True), turns, by_sender=True)
     gemms = _gemms(layer, options)
-    _wait_for_flags(layer, gemms, gathered.tile)
+    blocks = _wait_for_flags(layer, gemms, gathered.tile)
     layer.join_tiles(gemms.first[0], heads=gemms.second)
     layer.wait_rows(_returned(layer, options).of_useful_row, gemms.results)
     if options.mediation:
-        mediate(layer, counts=True, permutes=False)
+        mediate(layer, counts=True, permutes=False, first=[Batch(op=blocks, node=layer.tile_gpu)], rows=False)
     return layer.build("ring", back="one_copy_per_gpu")
 
 
@@ -83,8 +83,10 @@ def _gemms(layer: LayerBuilder, options: Options) -> GemmOps:
     return GemmOps(ops[0], ops[1], sms[0])
 
 
-def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> None:
+def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
     """A tile waits for its rows, and for the rest of the tokens of every GPU that sent one of them.
+
+    Returns `[tiles]` the ops that put the blocks of a tile on SMs.
 
     `rest`: `[gpus, senders]` region tiles of the tokens that no expert of the GPU reads, -1 = none. Blocks take tiles by
     the turn of the tile's last sender, then by expert.
@@ -102,6 +104,7 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> None:
         layer.wait_tiles(head, layer.tiles)
         layer.wait_each(head, started)
         layer.b.edges(Tail.TILE_READY, flag[flag >= 0], Head.OP_ISSUE, head[of[flag >= 0]])
+    return started
 
 
 def _returned(layer: LayerBuilder, options: Options) -> Returns:

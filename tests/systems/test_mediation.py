@@ -46,3 +46,14 @@ def test_a_permutation_takes_its_bytes() -> None:
     rows = 16 * TINY.topk
     moved = -(-2 * rows * TINY.row_bytes * 1_000_000 // 2_500_000)
     assert first_row(program) == 4_000_000 + moved
+
+
+def test_an_all_gather_needs_no_counts() -> None:
+    """COMET as released sends before the host knows the counts; its thread blocks wait for them."""
+    plain, mediated = plan("comet-flux"), plan("comet-flux", mediation=True)
+    assert first_row(plain) == first_row(mediated)
+    first = {}
+    for name, program in (("plain", plain), ("mediated", mediated)):
+        gemm = np.array([t.operator == "gemm1" for t in program.templates])[program.ops.template]
+        first[name] = int(run_burst(program)[0].start[gemm].min())
+    assert first["mediated"] >= 15_000_000 > first["plain"]

@@ -23,12 +23,12 @@ I64 = NDArray[np.int64]
 COUNT_BYTES = 4  # rows of an expert
 
 
-def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequence[Batch] = ()) -> None:
+def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequence[Batch] = (), rows: bool = True) -> None:
     """Let Dispatch of `layer` wait for mediation, and end the pass with the permutation of the results.
 
     `counts`: the GPUs exchange rows per expert, and the host waits for them (forward only: a backward pass knows them).
     `permutes`: a kernel sorts the rows by expert before Dispatch, and another one puts the results back after Combine.
-    `first`: ops that begin Dispatch besides the transfers of rows.
+    `first`: ops that wait besides the transfers of rows. `rows` False: the transfers do not depend on the routing and do not wait.
     """
     steps = SoftwareSteps(layer)
     counted = layer.exchange(COUNT_BYTES * layer.model.n_experts, name="counts") if counts and layer.direction == "fwd" else None
@@ -37,7 +37,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
     begin = steps.delay("mediation", waits + (_permute_ps(sent * layer.sent_bytes) if permutes else np.zeros(layer.n_gpus, np.int64)))
     if counted is not None:
         layer.wait_tiles(begin, counted)
-    for batch in (*layer.dispatched, *first):
+    for batch in (*(layer.dispatched if rows else ()), *first):
         layer.wait_each(batch.op, begin[batch.node])
     if permutes:
         end = steps.delay("unpermute", _permute_ps(sent * layer.back_bytes))
