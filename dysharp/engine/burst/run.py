@@ -104,7 +104,7 @@ def trace_of(program: Program, state: BurstState) -> Trace:
 
 def deadlock_text(program: Program, state: BurstState) -> str:
     """One line: how many ops are stuck and what the first of each kind waits for."""
-    ops, holds = state.ops, state.holds
+    ops, holds = state.ops, state.releases
     stuck = np.flatnonzero(ops.ot[:-1, col.DONE] < 0)
     unready = stuck[ops.ot[stuck, col.READY] < 0]
     unissued = stuck[(ops.ot[stuck, col.READY] >= 0) & (ops.ot[stuck, col.ISSUE] < 0)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.engine.burst.lower import lower, tree
+from dysharp.engine.burst.lower import beyond_packets, lower, tree
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
@@ -127,6 +127,8 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
     """All arrays of one run at time zero: those of the op level, and the packet fabric with room for `n_slots` packets."""
     if p.nets:
         raise ConfigError(f'packet level: found network "{p.nets[0].name}" beside NVLink, expected one NVLink domain (use --fidelity burst)')
+    if reason := beyond_packets(p):
+        raise ConfigError(f"packet level: {reason} (use --fidelity burst)")
     config = with_table(p, config)
     state = lower(p)
     cuts = packet_wires(p)

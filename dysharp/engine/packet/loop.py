@@ -42,14 +42,15 @@ from dysharp.uarch.packet.hub import entries_answer, ingress_leave, request_take
 from dysharp.uarch.packet.links import credits_take, dirty_take, lines_end, links_free, slot_free
 from dysharp.uarch.packet.ops import answered, deliver, grant_issuer, grant_link, local, node_links_ask, node_wake_up, notes_make, result_delivered
 from dysharp.uarch.packet.switch import crossings_end, cycles_end, grant_output, heads_arrive, sessions_look
-from dysharp.uarch.ready import complete, op_release, tile_due, work_drain
+from dysharp.uarch.points import work_drain
+from dysharp.uarch.ready import complete, op_release, tile_due
 from dysharp.uarch.tree import tree_first
 
 
 @kernel
 def run_events(budget, state, fabric):
     """Run until `budget` more events have been counted, nothing is pending or a table has to grow. Returns True while there is more to do."""
-    ops, members, stores, releases, holds, issue, slots, links, _, _, clock = state
+    ops, members, stores, releases, issue, slots, links, _, _, clock = state
     packets, lanes, outputs, sources, units, hubs, agenda, accepted, flits_by_kind = fabric
     op, mem, packet, cuts, link = ops.op, members.mem, packets.packet, sources.cuts, lanes.link
     dirty_issuers, dirty_nodes, dirty_links, dirty_outputs = issue.dirty_issuers, links.dirty_up, lanes.dirty_links, outputs.dirty_outputs
@@ -65,7 +66,7 @@ def run_events(budget, state, fabric):
     x[RUN_STATUS] = RUNNING
     while x[RUN_EVENTS] < stop:
         if x[RUN_WORK_HEAD] >= 0:
-            work_drain(ops, mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
+            work_drain(ops, members, stores, releases, issue, links, clock)
         # ---- releases ----
         while tree[1] == now or accepted[0] >= 0:
             if x[RUN_FREE] < c[C_MARGIN] or len(lanes.credit_due) - (x[RUN_CREDITS] - x[RUN_CREDIT_READ]) < c[C_MARGIN]:
@@ -80,7 +81,7 @@ def run_events(budget, state, fabric):
                 if o >= 0:
                     complete(o, now, ops, x)
             elif leaf == leaf_rings + RING_LOCAL:
-                local(now, ops, members, stores, issue, links, clock)
+                local(now, ops, members, stores, releases, issue, links, clock)
             elif leaf < leaf_wake:  # NOTIFY; HARDWARE_NOTIFY is zero here, for notifications travel as packets
                 t = tile_due(stores, clock)
                 notes_make(t, op, stores, packet, packets.free, link, sources.egress, dirty_links, c, x)
@@ -115,16 +116,16 @@ def run_events(budget, state, fabric):
                     continue
                 ingress_leave(p, packet, outputs, lanes.held, c)
                 if kind == DATA or kind == MCOPY:
-                    deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c)
+                    deliver(p, now, ops, members, stores, releases, issue, links, clock, packet, sources, lanes, c)
                 elif kind == NOTE:
-                    op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, issue, x)
+                    op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, releases, issue, x)
                     slot_free(p, packets.free, x)
                 elif kind == ACK or kind == MACK or kind == RESP:
                     answered(p, now, ops, links, clock, packets)
                 else:
                     result_delivered(p, now, ops, links, clock, packets, units.idle, c)
             if x[RUN_WORK_HEAD] >= 0:
-                work_drain(ops, mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
+                work_drain(ops, members, stores, releases, issue, links, clock)
         # ---- grants ----
         if x[RUN_DIRTY] == 0 and dirty_links[0] == 0 and dirty_outputs[0] == 0:
             if tree[1] == INF:
@@ -140,7 +141,7 @@ def run_events(budget, state, fabric):
             for word in range(len(dirty_issuers)):
                 low = bit_take_after(dirty_issuers, word, -1)
                 while low >= 0:
-                    grant_issuer((word << 5) + low, now, ops, members, holds, issue, slots, links, clock, sources, c)
+                    grant_issuer((word << 5) + low, now, ops, members, releases, issue, slots, links, clock, sources, c)
                     low = bit_take_after(dirty_issuers, word, low)
             for word in range(len(dirty_nodes)):
                 while dirty_nodes[word] != 0:
