@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.program.builder import PULLS
-from dysharp.program.tables import Alloc, Discipline, Edges, Head, Holds, Kind, Point, Program, Semaphores, Tail
+from dysharp.program.tables import Alloc, Chains, Discipline, Edges, Head, Holds, Issuers, Kind, Point, Pools, Program, Semaphores, Tail
 from dysharp.testing.random_programs import random_program
 
 Array = NDArray[Any]
-PARTS = ("issued", "delivered", "rows", "respond", "announced", "pace", "early", "by data", "cancelled")
+PARTS = ("chains", "issued", "delivered", "rows", "respond", "announced", "pace", "early", "by data", "cancelled")
 
 
 class _Tables:
@@ -53,6 +53,38 @@ class _Tables:
     def program(self) -> Program:
         e, h = (np.ascontiguousarray(a.T.astype(np.int32)) for a in (self.edges, self.holds))
         return replace(self.p, edges=Edges(*e), holds=Holds(*h), semaphores=self.semaphores)
+
+
+def _chains(t: _Tables) -> None:
+    """Some tasks and transfers of a node run in chains, on few slots of their own: one chain after the other in program order."""
+    p, tasks = t.p, np.array([x.tasks for x in t.p.templates])
+    single = ~np.isin(t.kinds, (Kind.JOIN, Kind.COMPUTE)) | ((t.kinds == Kind.COMPUTE) & (tasks[p.ops.template] == 1))
+    single[t.holds[t.holds[:, 3] != t.holds[:, 5], 5]] = False  # what gives a window back must not wait for a slot
+    chain, issuer = np.full(p.n_ops, -1, np.int32), p.ops.issuer.copy()
+    pools: list[int] = []
+    modes: list[int] = []
+    first_pool, first_issuer = len(p.pools.node), len(p.issuers.node)
+    for node in range(p.n_nodes):
+        ops = t.some(np.flatnonzero(single & (p.ops.node == node)), 0.3)
+        issuer[ops] = first_issuer + node
+        for part in np.split(ops, np.sort(t.rng.integers(0, len(ops) + 1, len(ops) // 2))):
+            if len(part):
+                chain[part] = len(pools)
+                pools.append(first_pool + node)
+                modes.append(int(t.rng.integers(0, 2)))
+    nodes = np.arange(p.n_nodes, dtype=np.int32)
+    slots = t.rng.integers(1, 3, p.n_nodes)
+    q, s = p.pools, p.issuers
+    t.p = replace(
+        p,
+        ops=replace(p.ops, chain=chain, issuer=issuer),
+        chains=Chains(np.array(pools, np.int32), np.array(modes, np.int32)),
+        pools=Pools(np.append(q.node, nodes), np.append(q.slots, slots).astype(q.slots.dtype), (*q.name, *(f"node[{i}].chains" for i in nodes))),
+        issuers=Issuers(
+            np.append(s.node, nodes), np.append(s.pool, first_pool + nodes), np.append(s.discipline, 0 * nodes),
+            np.append(s.interval_ps, 0 * nodes), (*s.name, *(f"node[{i}].chains" for i in nodes)),
+        ),
+    )  # fmt: skip
 
 
 def _issued(t: _Tables) -> None:
@@ -166,7 +198,7 @@ def _cancelled(t: _Tables) -> None:
         t.add_edges(Tail.OP_DONE, t.rng.integers(0, joins), Head.JOIN_CANCEL, joins)
 
 
-_CHANGES = dict(zip(PARTS, (_issued, _delivered, _rows, _respond, _announced, _pace, _early, _by_data, _cancelled), strict=True))
+_CHANGES = dict(zip(PARTS, (_chains, _issued, _delivered, _rows, _respond, _announced, _pace, _early, _by_data, _cancelled), strict=True))
 
 
 def random_points(seed: int, *, size: str = "tiny", parts: tuple[str, ...] = ()) -> Program:
@@ -177,6 +209,6 @@ def random_points(seed: int, *, size: str = "tiny", parts: tuple[str, ...] = ())
     tables = _Tables(random_program(seed, size=size), np.random.default_rng((seed, 7)))
     drawn = parts or tuple(part for part in PARTS if tables.rng.random() < 0.5)
     for part in PARTS:
-        if part in drawn:
+        if part in drawn and not (part == "chains" and "cancelled" in drawn):  # no engine has both
             _CHANGES[part](tables)
     return tables.program()

@@ -7,7 +7,8 @@ INF = 1 << 62  # no pending time
 TEMPLATE, NODE, WIRE, ISSUER, PRIO, KEY, MEMBER, FLAGS = range(8)
 HAS_EDGES, HAS_HOLDS, HAS_RELEASES, HAS_NEXT_TRAIN = 1, 2, 4, 8  # bits of FLAGS
 HAS_ISSUED, HAS_DELIVERED, HAS_FIRST_EVENT = 16, 32, 64  # what falls at its issue, at a member's delivery, at a JOIN's first event
-ANY_FLAG, MEMBERS_SHIFT = 7, 8  # ANY_FLAG: bits of what waits for the op's end; the bits from MEMBERS_SHIFT on count the op's members
+HAS_CHAIN = 128
+ANY_FLAG, MEMBERS_SHIFT = 7 + HAS_CHAIN, 8  # ANY_FLAG: bits of what waits for the op's end; the bits from MEMBERS_SHIFT on count the op's members
 # state
 DEPS = 8  # dependencies left
 COPIES = 9  # copies still to leave the switch
@@ -21,6 +22,8 @@ CANCELS, ANNOUNCED = COPIES, VC  # of a JOIN: edges left until it is cancelled; 
 CANCELLED = 1 << 30  # DEPS of an op that never runs
 # times, in the int64 view
 READY, ISSUE, START, END, DONE, TAIL, SCRATCH = range(8, 15)  # TAIL: last byte of the train; SCRATCH: due time in a ring
+
+CHAIN, CHAIN_NEXT = 30, 31  # of an op of a chain: the chain, the op behind it (-1 = none)
 
 TOUCH_LINE_2 = 16  # any int32 column of the record's second cache line
 
@@ -60,6 +63,9 @@ PORT_RATE, PORT_LAT, PORT_ACK, PORT_MESSAGE, PORT_VC_BYTES, PORT_OUTPUT, PORT_NE
 ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZE, ISSUER_SEQ, ISSUER_OWNER = range(8)
 # ISSUER_OWNER: the issuer itself, or whose queue it is; round robin: its queues are ISSUER_NEXT .. ISSUER_END, ISSUER_SEQ is the one served last
 # ISSUER_NEXT .. ISSUER_END: its ops not yet taken (program order) or the place of its heap; ISSUER_SIZE: heap size; ISSUER_SEQ: ready count
+
+# chain, int32 [n_chains, 4]: pool, 1 = gives its slot back at every end, ops not done, 1 = has a slot
+CHAIN_POOL, CHAIN_YIELD, CHAIN_LEFT, CHAIN_ON = range(4)
 
 # paced issuer, int64 [n_issuers, 2]: time between two of its ops, time from which the next one may go
 PACE_PS, PACE_NEXT = range(2)

@@ -13,6 +13,7 @@ from dysharp.uarch.columns import (
     HARDWARE_LOCAL,
     HARDWARE_MEMORY,
     HARDWARE_NETS,
+    HAS_CHAIN,
     HAS_HOLDS,
     HAS_ISSUED,
     INF,
@@ -138,7 +139,8 @@ def compute_end(p, now, ops, slots, issue, clock):
     tree_set(clock.tree, p, pool_keys[base] if pools[p, POOL_SIZE] > 0 else INF)
     o = batch >> BATCH_BITS
     n = batch & ((1 << BATCH_BITS) - 1)
-    pools[p, POOL_FREE] += n
+    if op[o, FLAGS] & HAS_CHAIN == 0:
+        pools[p, POOL_FREE] += n
     for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
         mark(issue.dirty_issuers, x, slots.pool_issuer[k])
     op[o, LEFT] -= n
@@ -166,16 +168,14 @@ def issuer_queue(i, issue):
 
 @kernel
 def issuer_head(i, issue, ops):
-    """The op issuer i would take next, -1 if none is ready. Cancelled ops lose their place in the order."""
+    """The op issuer i would take next, -1 if none is ready. Ops that are cancelled or have passed the queue lose their place."""
     issuers, issuer_ops = issue.issuers, issue.issuer_ops
     if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
         at = issuers[i, ISSUER_NEXT]
         while at < issuers[i, ISSUER_END]:
             o = issuer_ops[at]
-            if ops.ot[o, READY] >= 0:
-                return o
             if ops.op[o, DEPS] < CANCELLED // 2:
-                return -1
+                return o if ops.ot[o, READY] >= 0 else -1
             at += 1
             issuers[i, ISSUER_NEXT] = at
         return -1
@@ -199,13 +199,30 @@ def issuer_drop(i, issue):
             issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]
 
 
+@block
+def rests(i, issue, x):
+    """Whether issuer i is paced and its next op may not go yet."""
+    return len(issue.pace) > 0 and x[RUN_NOW] < issue.pace[i, PACE_NEXT]
+
+
+@block
+def op_issue(o, ops, releases, issue, x):
+    """Op o is issued now, if its semaphores have room. Returns whether they had."""
+    if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, releases):
+        return False
+    ops.ot[o, ISSUE] = x[RUN_NOW]
+    if ops.op[o, FLAGS] & HAS_ISSUED:
+        issued(o, ops, releases, issue, x)
+    return True
+
+
 @kernel
 def issuer_take(i, ops, releases, issue, pools, x):
     """Next op that issuer i may put on the machine now (slots and semaphores permitting; the latter are taken), -1 if none.
 
     A gang stays at the head until its last task has a slot; any other op leaves the queue here.
     """
-    if len(issue.pace) > 0 and x[RUN_NOW] < issue.pace[i, PACE_NEXT]:
+    if rests(i, issue, x):
         return -1
     o = issuer_head(i, issue, ops)
     if o < 0:
@@ -213,12 +230,8 @@ def issuer_take(i, ops, releases, issue, pools, x):
     pool = issue.issuers[i, ISSUER_POOL]
     if pool >= 0 and pools[pool, POOL_FREE] == 0:
         return -1
-    if ops.ot[o, ISSUE] < 0:
-        if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, releases):
-            return -1
-        ops.ot[o, ISSUE] = x[RUN_NOW]
-        if ops.op[o, FLAGS] & HAS_ISSUED:
-            issued(o, ops, releases, issue, x)
+    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, releases, issue, x):
+        return -1
     if pool < 0:
         issuer_drop(i, issue)
     return o

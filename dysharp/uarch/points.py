@@ -4,8 +4,10 @@ from dysharp.uarch.columns import (
     ANNOUNCED,
     CANCELLED,
     CANCELS,
+    CHAIN_NEXT,
     DEPS,
     FLAGS,
+    HAS_CHAIN,
     HAS_DELIVERED,
     HAS_EDGES,
     HAS_FIRST_EVENT,
@@ -176,6 +178,8 @@ def work_drain(ops, members, stores, releases, issue, links, clock):
                 semaphores_pass(point, releases, issue, x)
             if flags & HAS_EDGES:
                 edges_fall(point, point, ops, members, stores, releases, issue, links, clock)
+            if flags & HAS_CHAIN and op[point, CHAIN_NEXT] >= 0:
+                op_release(op[point, CHAIN_NEXT], point, ops, releases, issue, x)
         else:
             o = point - n_ops if point < 2 * n_ops else members.mem[point - 2 * n_ops, MEMBER_OP]
             edges_fall(point, o, ops, members, stores, releases, issue, links, clock)

@@ -3,6 +3,8 @@
 from dysharp.uarch.columns import (
     CANCELLED,
     CAUSE,
+    CHAIN,
+    CHAIN_ON,
     DEPS,
     DONE,
     DOWN,
@@ -12,6 +14,7 @@ from dysharp.uarch.columns import (
     HARDWARE_NODES,
     HARDWARE_NOTIFY,
     HARDWARE_NOTIFY_BYTES,
+    HAS_CHAIN,
     HAS_FIRST_EVENT,
     HAS_ISSUED,
     ISSUE,
@@ -50,7 +53,7 @@ from dysharp.uarch.columns import (
     TOUCH_LINE_2,
     UP,
 )
-from dysharp.uarch.fifo import ring_push, ring_take
+from dysharp.uarch.fifo import fifo_push, ring_push, ring_take
 from dysharp.uarch.heap import heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.link import server_debt
@@ -138,6 +141,10 @@ def op_ready(o, cause, ops, releases, issue, x):
         complete(o, now, ops, x)
         return
     i = op[o, ISSUER]
+    if op[o, FLAGS] & HAS_CHAIN and issue.chains[op[o, CHAIN], CHAIN_ON] == 1:
+        fifo_push(issue.resident, i, op, NEXT2, o)
+        mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])
+        return
     discipline = issuers[i, ISSUER_DISCIPLINE]
     if discipline != PROGRAM_ORDER:
         if discipline == READY_FIFO:

@@ -4,11 +4,15 @@ It can be stopped after `budget` events and called again. docs/follow-an-op.md f
 """
 
 from dysharp.uarch.bits import bit_take, bit_take_after
+from dysharp.uarch.chains import KIND_DELAY, chain_leave, chain_take, task_start
 from dysharp.uarch.columns import (
     DEPS,
+    FLAGS,
     HARDWARE_NETS,
+    HAS_CHAIN,
     INF,
     ISSUER_POOL,
+    KIND,
     LEAF_ARRIVE,
     LEAF_CREDIT,
     LEAF_DOWN,
@@ -30,6 +34,7 @@ from dysharp.uarch.columns import (
     RUN_NOW,
     RUN_WORK_HEAD,
     START,
+    TEMPLATE,
 )
 from dysharp.uarch.fifo import member_due
 from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, issuer_take, train_issue
@@ -70,18 +75,24 @@ def paced(leaf, i, issue, clock):
 def grant_issuer(i, now, ops, members, releases, issue, slots, links, clock):
     """Issuer i puts on the machine whatever it may: tasks on free slots, transfers into the hub."""
     pool = issue.issuers[i, ISSUER_POOL]
+    chained = len(issue.chains) > 0
     while True:
-        o = issuer_take(i, ops, releases, issue, slots.pools, clock.x)
+        o = chain_take(i, ops, releases, issue, slots.pools, clock.x) if chained else issuer_take(i, ops, releases, issue, slots.pools, clock.x)
         if o < 0:
             break
         if len(issue.pace) > 0:
             pace(i, o, now, ops.ot, issue.pace, clock)
-        if pool >= 0:
+        is_task = pool >= 0 and (not chained or ops.templates[ops.op[o, TEMPLATE], KIND] <= KIND_DELAY)
+        if is_task and ops.op[o, FLAGS] & HAS_CHAIN:
+            task_start(o, pool, ops, slots, links.nodes, clock)
+        elif is_task:
             if gang_start(o, pool, ops, slots, links.nodes, clock):
                 issuer_drop(i, issue)
         elif train_issue(o, ops, members, links, clock):
             complete(o, now, ops, clock.x)
             clock.x[RUN_DIRTY] = 1
+            if ops.op[o, FLAGS] & HAS_CHAIN:
+                chain_leave(o, ops, issue, slots, clock.x)
 
 
 @kernel
@@ -140,6 +151,8 @@ def run_loop(budget, state):
                 member_fill(filled, ops, members, stores, releases, issue, links, clock)
             if done >= 0:
                 complete(done, now, ops, x)
+                if ops.op[done, FLAGS] & HAS_CHAIN:
+                    chain_leave(done, ops, issue, slots, x)
             if x[RUN_WORK_HEAD] >= 0:
                 work_drain(ops, members, stores, releases, issue, links, clock)
         # ---- grants ----

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program.csr import group
 from dysharp.program.names import edge_name
-from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
+from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
 from dysharp.uarch.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, Releases, Stores, Switch, Tables
 
@@ -25,13 +25,17 @@ def unsupported(program: Program) -> str | None:
     kinds = {t.kind for t in program.templates} - set(SUPPORTED)
     if kinds:
         return f"op kind {min(kinds).name} is run by the oracle only"
-    if program.ops.chain is not None or program.ops.session is not None:
-        return "chains and sessions are run by the oracle only"
+    if program.ops.session is not None:
+        return "sessions are run by the oracle only"
+    if program.ops.chain is not None and (program.edges.head_kind == Head.JOIN_CANCEL).any():
+        return "chains together with JOINs that are cancelled are run by the oracle only"
     return None
 
 
 def beyond_packets(program: Program) -> str | None:
     """Why the packet level cannot run a Program that this engine can, or None. One line."""
+    if program.ops.chain is not None:
+        return "found chains, expected none"
     if program.ops.threshold is not None:
         return "found JOINs with announced thresholds, expected none"
     if (program.issuers.interval_ps > 0).any():
@@ -81,6 +85,8 @@ def _ops(p: Program, kinds: Array, flags: Array, queue: Array) -> Array:
         op[:n, col.CANCELS] += np.bincount(cancels, minlength=n).astype(np.int32)
     if p.ops.threshold is not None:
         _await_announcements(p, kinds, op)
+    if p.ops.chain is not None:
+        _link_chains(p, op)
     return op
 
 
@@ -268,7 +274,31 @@ def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
     issuers[turns, col.ISSUER_SEQ] = -1
     pace = np.zeros((n if (p.issuers.interval_ps > 0).any() else 0, 2), np.int64)
     pace[:, col.PACE_PS] = p.issuers.interval_ps[: len(pace)]
-    return Issuers(issuers, issued[order], np.empty(len(issued), np.int64), np.empty(len(issued), np.int32), _words(n), pace)
+    heap_keys, heap_ids = np.empty(len(issued), np.int64), np.empty(len(issued), np.int32)
+    resident = np.full((n if p.chains is not None else 0, 2), -1, np.int32)
+    return Issuers(issuers, issued[order], heap_keys, heap_ids, _words(n), pace, _chains(p), resident)
+
+
+def _chains(p: Program) -> Array:
+    """`[n_chains, 4]` int32: the columns CHAIN_*."""
+    if p.chains is None or p.ops.chain is None:
+        return np.zeros((0, 4), np.int32)
+    chains = np.zeros((len(p.chains.pool), 4), np.int32)
+    chains[:, col.CHAIN_POOL], chains[:, col.CHAIN_YIELD] = p.chains.pool, p.chains.mode == Chaining.YIELD
+    chains[:, col.CHAIN_LEFT] = np.bincount(p.ops.chain[p.ops.chain >= 0], minlength=len(chains))
+    return chains
+
+
+def _link_chains(p: Program, op: Array) -> None:
+    """Every op of a chain but the first waits for the one before it."""
+    assert p.ops.chain is not None
+    ops = np.flatnonzero(p.ops.chain >= 0)
+    ops = ops[np.argsort(p.ops.chain[ops], kind="stable")]
+    follows = p.ops.chain[ops[1:]] == p.ops.chain[ops[:-1]]
+    op[ops, col.CHAIN] = p.ops.chain[ops]
+    op[ops[:-1][follows], col.CHAIN_NEXT] = ops[1:][follows]
+    op[ops[1:][follows], col.DEPS] += 1
+    op[ops, col.FLAGS] |= col.HAS_CHAIN
 
 
 def _pools(p: Program) -> Pools:
