@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Program, Tail
+from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import blocks_in_order, fused, in_pairs
+from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import system
@@ -33,6 +33,7 @@ class Options:
     | `poll_ns` | time until a thread block sees that its tile is ready, without readiness in hardware (mh-base, mh-pkt) |
     | `grid` | order in which polling thread blocks take SMs: "expert" after expert, or experts in "turn" |
     | `second_gemm` | what GEMM-2 of a tile waits for: its own "tile" of GEMM-1, or the whole "kernel"; "auto" = tile where readiness is in hardware |
+    | `totals` | how the hub knows the number of rows of an expert, with readiness in hardware: "known" before, or "announced" by every source at its end |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
@@ -40,6 +41,7 @@ class Options:
     poll_ns: int = choice_int("moe_hub.poll_ns")
     grid: str = choice_str("moe_hub.grid")
     second_gemm: str = choice_str("moe_hub.second_gemm")
+    totals: str = choice_str("moe_hub.totals")
     compute: bool = True
 
 
@@ -68,11 +70,26 @@ def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) 
         return
     whole_kernel = options.second_gemm == "kernel" or (options.second_gemm == "auto" and polled)
     gemms = in_pairs(layer, back) if whole_kernel else fused(layer, back)
+    if gemms is not None and not polled and options.totals == "announced":
+        _await_totals(layer, gemms)
     if seen is not None and gemms is not None:
         started = blocks_in_order(layer, gemms, layer.tiles if options.grid == "expert" else _in_turn(layer))
         for head in gemms.first:
             layer.wait_each(head, seen)
             layer.wait_each(head, started)
+
+
+def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
+    """Tiles that are not full start when every GPU has announced its totals, which it does when its last row has left."""
+    sent, told = layer.join("rows.sent"), layer.join("totals.known")
+    for rows in layer.dispatched:
+        last = np.full(layer.n_gpus, -1, np.int32)
+        last[rows.node] = rows.op  # each GPU sends its rows in the order of their ops
+        layer.b.edges(Tail.OP_ISSUED, last[last >= 0], Head.OP_ISSUE, sent[last >= 0])
+    SoftwareSteps(layer).flags("totals", 1, sent, told)
+    part = np.flatnonzero(layer.tile_rows < layer.tiling.rows)
+    for head in gemms.first:
+        layer.wait_each(head[part], told[layer.tile_gpu[part]])
 
 
 def _polls(layer: LayerBuilder, poll_ns: int) -> I32:

@@ -38,6 +38,7 @@ POINT_MUTANTS = (
     # paced issuers
     Mutant("no rest", LOOP, "        issuer_pace[i, PACE_NEXT] = now + issuer_pace[i, PACE_PS]", "        pass"),
     Mutant("rest after every batch", LOOP, " and ot[o, START] < 0:", ":"),
+    Mutant("chains do not rest", CHAINS, "    if rests(i, issue, x):", "    if False:"),
     Mutant("nobody wakes", LOOP, "    mark(issue.dirty_issuers, clock.x, i)", "    pass"),
     # chains
     Mutant("no order in a chain", LOWER, "    op[ops[1:][follows], col.DEPS] += 1", "    pass"),

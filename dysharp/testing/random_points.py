@@ -185,6 +185,8 @@ def _cancelled(t: _Tables) -> None:
     n, m, e = t.p.n_ops, t.p.members, t.edges
     fills = np.diff(m.fill_ptr[m.ptr]) > 0
     needed = t.tells() | (fills & ~np.isin(t.kinds, PULLS))
+    if t.p.ops.threshold is not None:
+        needed |= (t.p.ops.threshold >= 0) & (t.kinds == Kind.JOIN)  # may count on every event
     owner = np.append(np.repeat(np.arange(n), np.diff(m.ptr)), n)
     of_member = e[:, 0] == Tail.MEMBER_DELIVERED
     source = np.where(of_member, owner[np.where(of_member, e[:, 1], t.p.n_members)], n)

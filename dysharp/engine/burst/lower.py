@@ -36,18 +36,16 @@ def beyond_packets(program: Program) -> str | None:
     """Why the packet level cannot run a Program that this engine can, or None. One line."""
     if program.ops.chain is not None:
         return "found chains, expected none"
-    if program.ops.threshold is not None:
-        return "found JOINs with announced thresholds, expected none"
     if (program.issuers.interval_ps > 0).any():
         return "found a paced issuer, expected none"
-    tails = np.isin(program.edges.tail_kind, (Tail.OP_DONE, Tail.TILE_READY))
+    tails = program.edges.tail_kind != Tail.MEMBER_DELIVERED
     if not tails.all():
-        return f"found {edge_name(program, int(tails.argmin()))}, expected one from OP_DONE or TILE_READY"
-    heads = np.isin(program.edges.head_kind, (Head.OP_ISSUE, Head.TILE_NOTIFY))
+        return f"found {edge_name(program, int(tails.argmin()))}, expected one from another point"
+    heads = program.edges.head_kind != Head.MEMBER_RESPOND
     if not heads.all():
-        return f"found {edge_name(program, int(heads.argmin()))}, expected one to OP_ISSUE or TILE_NOTIFY"
-    if (program.holds.acquire_kind != Point.OP_ISSUED).any() or (program.holds.release_kind != Point.OP_DONE).any():
-        return "found semaphores taken or given back elsewhere than at issue and done, expected none"
+        return f"found {edge_name(program, int(heads.argmin()))}, expected one to another point"
+    if (program.holds.acquire_kind == Point.ROW_FIRST_TOUCH).any():
+        return "found a semaphore that the first byte of a row takes, expected none"
     return None
 
 
