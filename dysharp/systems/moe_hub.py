@@ -33,7 +33,7 @@ class Options:
     | `poll_ns` | time until a thread block sees that its tile is ready, without readiness in hardware (mh-base, mh-pkt) |
     | `grid` | order in which polling thread blocks take SMs: "expert" after expert, or experts in "turn" |
     | `second_gemm` | what GEMM-2 of a tile waits for: its own "tile" of GEMM-1, or the whole "kernel"; "auto" = tile where readiness is in hardware |
-    | `totals` | how the hub knows the number of rows of an expert, with readiness in hardware: "known" before, or "announced" by every source at its end |
+    | `totals` | rows of an expert, for the hub (moe-hub, mh-dep): "known" before, or "announced" by every source at its end |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 

@@ -22,19 +22,31 @@ POINT_MUTANTS = (
     Mutant("announcements are events", LOWER, "np.where(signals, HEAD_ANNOUNCE, HEAD_EVENT)", "HEAD_EVENT"),
     Mutant("one announcement is enough", LOWER, "p.ops.threshold[joins] + signals * each", "p.ops.threshold[joins] + (signals > 0) * each"),
     # semaphores
-    Mutant("rows take no semaphores", POINTS, "        semaphores_pass(point, releases, issue, x)\n\n\n@block\ndef member_fill", "        pass\n\n\n@block\ndef member_fill"),
+    Mutant(
+        "rows take no semaphores",
+        POINTS,
+        "        semaphores_pass(point, releases, issue, x)\n\n\n@block\ndef member_fill",
+        "        pass\n\n\n@block\ndef member_fill",
+    ),
     Mutant("every train takes the semaphores of its row", POINTS, "        releases.touched[row] = 1", "        pass"),
     Mutant("first events take no semaphores", READY, "    if ops.op[o, FLAGS] & HAS_FIRST_EVENT:", "    if False:"),
     Mutant("every event is the first", READY, "        ops.op[o, FLAGS] &= ~HAS_FIRST_EVENT", "        pass"),
     Mutant("issue gives nothing back", READY, "    semaphores_pass(point, releases, issue, x)\n    work_push", "    work_push"),
     # cancelling
     Mutant("cancelled at the first edge", POINTS, "        if ops.op[head, CANCELS] == 0:", "        if True:"),
-    Mutant("ready JOINs are cancelled", POINTS, "    if ops.ot[o, READY] >= 0 or op[o, DEPS] >= CANCELLED // 2:\n        return rest", "    if op[o, DEPS] >= CANCELLED // 2:\n        return rest"),
+    Mutant(
+        "ready JOINs are cancelled",
+        POINTS,
+        "    if ops.ot[o, READY] >= 0 or op[o, DEPS] >= CANCELLED // 2:\n        return rest",
+        "    if op[o, DEPS] >= CANCELLED // 2:\n        return rest",
+    ),
     Mutant("what depends on it runs", POINTS, "        rest = edges_cancel(o, rest, ops, releases)", "        pass"),
     Mutant("cancelled ops give nothing back", POINTS, "        semaphores_pass(o, releases, issue, x)", "        pass"),
     Mutant("cancelled ops take nothing", POINTS, "releases.sem_left[releases.hold_sem[h]] -= releases.hold_amount[h]", "pass"),
     Mutant("cancelled ops keep their place", ISSUE, "            if ops.op[o, DEPS] < CANCELLED // 2:", "            if True:"),
-    Mutant("nobody takes the place of a cancelled op", POINTS, "            mark(issue.dirty_issuers", "            (lambda *_: 0)(issue.dirty_issuers"),
+    Mutant(
+        "nobody takes the place of a cancelled op", POINTS, "            mark(issue.dirty_issuers", "            (lambda *_: 0)(issue.dirty_issuers"
+    ),
     # paced issuers
     Mutant("no rest", LOOP, "        issuer_pace[i, PACE_NEXT] = now + issuer_pace[i, PACE_PS]", "        pass"),
     Mutant("rest after every batch", LOOP, " and ot[o, START] < 0:", ":"),

@@ -96,7 +96,8 @@ class Issuers(NamedTuple):
     `issuers`: [n_issuers, 7] int64. `issuer_ops`: [n_issued] int32, ops by issuer in program order.
     `heap_keys`, `heap_ids`: [n_issued], the heap of issuer i begins at its ISSUER_NEXT.
     `dirty_issuers`: bit set of the issuers that want a grant attempt. `pace`: [n_issuers, 2] int64 ps, empty where no issuer is paced.
-    `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs of ready ops whose chain has a slot (linked as in `Links`), empty without chains.
+    `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs of ready ops whose chain has a slot (linked as in `Links`), empty
+    without chains.
     """
 
     issuers: Array
