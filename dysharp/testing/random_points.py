@@ -56,7 +56,10 @@ class _Tables:
 
 
 def _chains(t: _Tables) -> None:
-    """Some tasks and transfers of a node run in chains, on few slots of their own: one chain after the other in program order."""
+    """Some tasks and transfers of a node run in chains: one chain after the other, in program order.
+
+    They share two or three slots with other tasks. One chain at a time waits on a slot, so the others can go on.
+    """
     p, tasks = t.p, np.array([x.tasks for x in t.p.templates])
     single = ~np.isin(t.kinds, (Kind.JOIN, Kind.COMPUTE)) | ((t.kinds == Kind.COMPUTE) & (tasks[p.ops.template] == 1))
     single[t.holds[t.holds[:, 3] != t.holds[:, 5], 5]] = False  # what gives a window back must not wait for a slot
@@ -65,15 +68,19 @@ def _chains(t: _Tables) -> None:
     modes: list[int] = []
     first_pool, first_issuer = len(p.pools.node), len(p.issuers.node)
     for node in range(p.n_nodes):
-        ops = t.some(np.flatnonzero(single & (p.ops.node == node)), 0.3)
+        here = np.flatnonzero(single & (p.ops.node == node))
+        ops = t.some(here, 0.3)
         issuer[ops] = first_issuer + node
+        others = t.some(np.setdiff1d(here[np.isin(t.kinds[here], (Kind.COMPUTE, Kind.DELAY))], ops), 0.5)
+        issuer[others] = first_issuer + p.n_nodes + node
         for part in np.split(ops, np.sort(t.rng.integers(0, len(ops) + 1, len(ops) // 2))):
             if len(part):
                 chain[part] = len(pools)
                 pools.append(first_pool + node)
                 modes.append(int(t.rng.integers(0, 2)))
     nodes = np.arange(p.n_nodes, dtype=np.int32)
-    slots = t.rng.integers(1, 3, p.n_nodes)
+    slots = t.rng.integers(2, 4, p.n_nodes)
+    twice, order = np.append(nodes, nodes), t.rng.integers(Discipline.READY_FIFO, Discipline.ROUND_ROBIN, p.n_nodes)
     q, s = p.pools, p.issuers
     t.p = replace(
         p,
@@ -81,8 +88,8 @@ def _chains(t: _Tables) -> None:
         chains=Chains(np.array(pools, np.int32), np.array(modes, np.int32)),
         pools=Pools(np.append(q.node, nodes), np.append(q.slots, slots).astype(q.slots.dtype), (*q.name, *(f"node[{i}].chains" for i in nodes))),
         issuers=Issuers(
-            np.append(s.node, nodes), np.append(s.pool, first_pool + nodes), np.append(s.discipline, 0 * nodes),
-            np.append(s.interval_ps, 0 * nodes), (*s.name, *(f"node[{i}].chains" for i in nodes)),
+            np.append(s.node, twice), np.append(s.pool, first_pool + twice), np.concatenate((s.discipline, 0 * nodes, order)).astype(np.int32),
+            np.append(s.interval_ps, 0 * twice), (*s.name, *(f"node[{i}].chains" for i in nodes), *(f"node[{i}].beside" for i in nodes)),
         ),
     )  # fmt: skip
 
@@ -123,7 +130,12 @@ def _respond(t: _Tables) -> None:
 
 def _announced(t: _Tables) -> None:
     """Some JOINs wait for announcements and for as many events as these say, at most for all there are."""
-    n, e = t.p.n_ops, t.edges
+    n, signals = t.p.n_ops, np.flatnonzero(t.kinds == Kind.SIGNAL)
+    joins = np.flatnonzero(t.kinds == Kind.JOIN)
+    told = t.some(joins[~np.isin(joins, t.holds[:, 5])], 0.7)  # what gives a window back waits for nothing else
+    told = told[told > signals[0]] if len(signals) else told[:0]
+    t.add_edges(Tail.OP_DONE, signals[t.rng.integers(0, np.searchsorted(signals, told))], Head.OP_ISSUE, told)
+    e = t.edges
     value = np.where(t.kinds == Kind.SIGNAL, t.rng.integers(0, 3, n), 0)
     owner = np.append(np.repeat(np.arange(n), np.diff(t.p.members.ptr)), n)
     of_member = e[:, 0] == Tail.MEMBER_DELIVERED
@@ -206,10 +218,11 @@ _CHANGES = dict(zip(PARTS, (_chains, _issued, _delivered, _rows, _respond, _anno
 def random_points(seed: int, *, size: str = "tiny", parts: tuple[str, ...] = ()) -> Program:
     """A legal Program with edges, holds, thresholds and cancelling at any point, that cannot deadlock. Equal arguments give equal Programs.
 
-    `parts`: which of PARTS it has; by default each one with the probability one half. Raises KeyError for another part.
+    `parts`: which of PARTS it has. By default an odd seed has one of them, in turn, and an even seed each one with probability one half.
     """
     tables = _Tables(random_program(seed, size=size), np.random.default_rng((seed, 7)))
-    drawn = parts or tuple(part for part in PARTS if tables.rng.random() < 0.5)
+    some = tuple(part for part in PARTS if tables.rng.random() < 0.5)
+    drawn = parts or (some if seed % 2 == 0 else (PARTS[seed // 2 % len(PARTS)],))
     for part in PARTS:
         if part in drawn and not (part == "chains" and "cancelled" in drawn):  # no engine has both
             _CHANGES[part](tables)

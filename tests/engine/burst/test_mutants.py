@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import random_program
 
 SEEDS = range(400)
+CANCELLED = partial(random_points, parts=("cancelled",))
 
 
 def test_plain_engine_is_the_engine():
@@ -39,8 +41,8 @@ def test_mutant_is_caught(mutant):
 
 @pytest.mark.parametrize("mutant", POINT_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_at_other_points_is_caught(mutant):
-    found = caught(mutant, range(200), random_points)
-    assert found, f"no Program of 200 told {mutant.name!r} from the oracle"
+    found = caught(mutant, range(300), random_points) or caught(mutant, range(100), CANCELLED)
+    assert found, f"no Program of 400 told {mutant.name!r} from the oracle"
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
