@@ -133,11 +133,14 @@ def test_slow_nic_slows_its_link_alone_in_the_paper_form():
     assert run_oracle(slow).time_ps - run_oracle(fast).time_ps == pytest.approx(1e6 * more, rel=0.1)
 
 
-@pytest.mark.parametrize(("n", "nic", "nvlink"), [(2, 1.0, 1.48), (4, 1.46, 1.28), (8, 1.64, 1.12)])
-def test_ceilings_of_multicast_and_sums_between_domains(n, nic, nvlink):
+@pytest.mark.parametrize(
+    ("n", "gpus", "nic", "nvlink"),
+    [(2, 8, 1.0, 1.48), (4, 8, 1.46, 1.28), (8, 8, 1.64, 1.12), (2, 32, 1.0, 1.58), (4, 32, 1.46, 1.36)],
+)
+def test_ceilings_of_multicast_and_sums_between_domains(n, gpus, nic, nvlink):
     """Gains over unicast, Dispatch and Combine one after the other: bytes of the busier direction of each link."""
-    routing = make_routing("uniform", load_model("deepseek-v3"), 8 * n, 256)
-    before, after = LEVELS["two_hop"](routing, 8), LEVELS["dysharp"](routing, 8)
+    routing = make_routing("uniform", load_model("deepseek-v3"), gpus * n, 256 // (gpus // 8))
+    before, after = LEVELS["two_hop"](routing, gpus), LEVELS["dysharp"](routing, gpus)
 
     def both(rows: tuple[np.ndarray, np.ndarray]) -> int:
         return int(rows[0].sum() + rows[1].sum())  # Dispatch out, and Combine out, which mirrors Dispatch in
