@@ -86,6 +86,7 @@ class _RowMachine:
         self._partial: dict[int, tuple[Array, Expression]] = {}
         self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
         self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
+        self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
         self._prepare_output()
         self.progress = Progress(program, self)
 
@@ -188,7 +189,9 @@ class _RowMachine:
         elif template.fn == "sum":
             self._push_sum(op, rows)
         elif template.fn == "row":
-            self._push_rows(op, rows)
+            self._push_rows(op, rows, self.member_node[member] if template.dst == "relay.row" else UNBOUND)
+        elif template.fn == "relay_row":
+            self._forward_rows(op, rows)
         for row in rows:
             self._arrived(row, self.bytes[op])
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
@@ -290,13 +293,25 @@ class _RowMachine:
                     out[layout.node[region], layout.key[row]].append(row)
         return out
 
-    def _push_rows(self, op: int, rows: list[int]) -> None:
-        """Push each expert row of a token into its own partial row at the source."""
+    def _push_rows(self, op: int, rows: list[int], relay: int) -> None:
+        """Push each expert row of a token into its own partial row at the source, or into the row of it on GPU `relay`."""
         for row in rows:
-            mine = [self.layout.pushed(row, self.key[op])]
-            self._partial[row] = self._hub_sum(self.node[op], mine)
+            fills = row if relay == UNBOUND else self.layout.key[row]
+            mine = [self.layout.pushed(fills, self.key[op])]
+            value = self._hub_sum(self.node[op], mine)
+            if relay == UNBOUND:
+                self._partial[row] = value
+            else:
+                self._left[relay, fills] = value
             if self.gate_grad is not None:
                 self._return_gate_grads(self.key[op], mine)
+
+    def _forward_rows(self, op: int, rows: list[int]) -> None:
+        """Push expert rows that other GPUs have left on this GPU into their partial rows at the source."""
+        for row in rows:
+            if (self.node[op], row) not in self._left:
+                raise EmulationMismatch(f"op {op}: found row {row} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
+            self._partial[row] = self._left[self.node[op], row]
 
     @cached_property
     def _rows_of(self) -> dict[tuple[int, int], list[int]]:

@@ -23,8 +23,9 @@ from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.program.constants import NIC_NET, REQUESTS, RESPONSES
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.experts import fused
+from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
-from dysharp.systems.building.two_hop import I32, I64, TwoHop, landing
+from dysharp.systems.building.two_hop import I32, I64, TwoHop
 
 
 def in_switch_layer(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int, start: I32) -> Program:

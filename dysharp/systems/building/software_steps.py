@@ -94,7 +94,7 @@ class SoftwareSteps:
         Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
         layer = self.layer
-        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.is_far(sends.node, sends.to))
+        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.by_nic(sends.node, sends.to))
         template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
         issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
         heads = sends.op.copy()
