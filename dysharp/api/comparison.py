@@ -157,10 +157,13 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
 
 
 def _usual(request: Request) -> list[str]:
-    """The systems of a paper cluster: those of one NVLink domain, or all that run on several."""
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several.
+
+    Rings send every token to every GPU, hop by hop. Their ops would outnumber those of all others, so they are not among them.
+    """
     if request.cluster.domains == 1:
         return list(DEFAULT_SYSTEMS)
-    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper")]
+    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and s.traffic != "ring"]
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:

@@ -87,6 +87,7 @@ class _RowMachine:
         self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
         self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
         self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
+        self._relay_regions = {region for region, name in enumerate(program.regions.name) if name == "relay"}
         self._prepare_output()
         self.progress = Progress(program, self)
 
@@ -211,6 +212,10 @@ class _RowMachine:
                 raise EmulationMismatch(f"op {op}: found token {token} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
             if not relayed and self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
                 raise EmulationMismatch(f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}")
+            if layout.region[row] in self._relay_regions:
+                here = layout.node[layout.region[row]]
+                self._relays[here, token] = (self._relays[self.node[op], token] if relayed else t.tokens[token]).copy()
+                continue
             place = layout.place[row]
             row_bytes, hidden = self.row_bytes[row], t.experts.hidden
             part = slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
