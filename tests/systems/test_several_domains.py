@@ -12,6 +12,7 @@ from dysharp.compute.transfer import expected_copies
 from dysharp.engine.packet.fabric import FabricConfig, build
 from dysharp.errors import ConfigError
 from dysharp.functional.emulation import Shape, run_emulation
+from dysharp.functional.faults import machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
 from dysharp.program import Program
@@ -93,6 +94,9 @@ def test_tensors_over_domains(name, block):
 def test_packets_between_domains_are_refused():
     machine = Machine(system="deepep", gpus=4, cluster=domains(2, 2), path="packet")
     with pytest.raises(ConfigError, match="path packet: found network 'nic' between NVLink domains, expected one domain"):
+        run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=2, dtype=None, backward=False, kinds=())
+    machine = Machine(system="deepep", gpus=4, cluster=domains(2, 2), faults=machine_faults(("evict",)))
+    with pytest.raises(ConfigError, match=r"injected faults of packets: found network 'nic' .* or nic-lose, nic-retry, nic-reorder"):
         run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=2, dtype=None, backward=False, kinds=())
 
 
