@@ -9,7 +9,9 @@ import pytest
 
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
 from dysharp.compute.transfer import expected_copies
-from dysharp.engine.packet.fabric import FabricConfig, build
+from dysharp.engine.burst.run import run_burst
+from dysharp.engine.packet.fabric import fabric_of
+from dysharp.engine.packet.program import run_packet
 from dysharp.errors import ConfigError
 from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.faults import machine_faults
@@ -124,10 +126,31 @@ def test_one_domain_in_use_is_one_domain():
     assert run_oracle(near).digest() == run_oracle(far).digest()
 
 
-def test_packet_level_refuses_several_domains():
-    program, _ = planned("deepep", domains(2, 2), tokens=2)
-    with pytest.raises(ConfigError, match='packet level: found network "nic" beside NVLink'):
-        build(program, FabricConfig())
+@pytest.mark.parametrize("base", ["paper-dgx-h100", "hw-dgx-h100"])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_packet_level_agrees(name, base):
+    """NVLink packet by packet, NICs message by message: equal bytes in every network, times within 3 %."""
+    cluster = domains(2, 4, base=base)
+    form = "real" if base.startswith("hw") and get_system(name).has_real_form else "paper"
+    if not get_system(name).runs_on(cluster, form):
+        pytest.skip("no such form between domains")
+    program, _ = planned(name, cluster, tokens=16, model=replace(MODEL, hidden=2048))
+    burst, _ = run_burst(program)
+    packet = run_packet(program, fabric_of(cluster)).trace
+    np.testing.assert_array_equal(packet.up_busy, burst.up_busy)
+    np.testing.assert_array_equal(packet.down_busy, burst.down_busy)
+    assert packet.time_ps == pytest.approx(burst.time_ps, rel=0.03)
+    assert (packet.done >= 0).all()
+
+
+def test_packet_level_knows_slow_nics_and_the_spine():
+    """A slow NIC and a slow spine cost as much as at burst level."""
+    for scale_out in ({"slow_nics": ((3, 1 / 3),)}, {"oversubscription": 3.0}, {"message_us": 0.5}):
+        program, _ = planned("deepep-ll", domains(4, 2, **scale_out), tokens=32)
+        even, _ = planned("deepep-ll", domains(4, 2), tokens=32)
+        burst, packet = run_burst(program)[0].time_ps, run_packet(program).trace.time_ps
+        assert packet == pytest.approx(burst, rel=0.03)
+        assert packet > 1.05 * run_packet(even).trace.time_ps
 
 
 def test_slow_nic_slows_its_link_alone_in_the_paper_form():
