@@ -109,6 +109,26 @@ def test_other_systems_are_refused_by_name():
         planned("comet", domains(4, 2))
 
 
+@pytest.mark.parametrize("name", ["moe-hub", "mh-dep", "mh-pkt", "mh-base", "hub-sharp"])
+def test_hubs_stay_inside_a_domain(name):
+    reason = "hubs place rows that come by NVLink, and the paper has no NIC"
+    with pytest.raises(ConfigError, match=rf"{name} in paper form .*: found 4 NVLink domains of 2 GPUs, expected one .*: {reason}$"):
+        planned(name, domains(4, 2))
+
+
+def test_a_barrier_has_whole_rounds():
+    """NVSHMEM's dissemination barrier of radix 2: three nodes take as many rounds as four."""
+    times = []
+    for n in (2, 3, 4, 8):
+        model = replace(MODEL, n_experts=2 * n)
+        program, _ = planned("deepep", domains(n, 2, base="hw-dgx-h100"), model=model, form="real", n_sm=4)
+        template = next(i for i, t in enumerate(program.templates) if t.name == "dispatch.notify")
+        op = int(np.flatnonzero(program.ops.template == template)[0])
+        times.append(int(program.durations[program.templates[template].duration, program.ops.rows[op]]))
+    one, rest = times[2] - times[0], 2 * times[0] - times[2]
+    assert times == [rest + one, rest + 2 * one, rest + 2 * one, rest + 3 * one]
+
+
 def test_layouts_that_do_not_divide():
     with pytest.raises(ConfigError, match="found 12, expected at most 8, or a multiple of it"):
         load_cluster("hw-dgx-h100-x4").with_gpus(12)
