@@ -19,15 +19,13 @@ from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
-from dysharp.systems.building.rails import RailLayer
+from dysharp.systems.building.rails import RailLayer, nccl_layer
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-NET_STEP_US = 14.0  # network step of protocol Simple in a ring: NCCL src/graph/tuning.cc
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 
@@ -94,8 +92,8 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
 
 
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    kind = RailLayer if options.pxn and cluster.domains > 1 else LayerBuilder
-    return kind(model, cluster, routing, direction, compute=options.compute)
+    make = nccl_layer if options.pxn else LayerBuilder
+    return make(model, cluster, routing, direction, compute=options.compute)
 
 
 def _by_rail(layer: RailLayer) -> Program:
@@ -172,8 +170,7 @@ class _AllToAll(SoftwareSteps):
         """Add NCCL's all-to-all after `after` of all GPUs: start, own chunk, last chunks, rows paced as stores."""
         layer, costs = self.layer, self.costs
         rows = zip(self._rows(puts.node).tolist(), self._rows(puts.node[puts.node == puts.to]).tolist(), strict=True)
-        step = round(NET_STEP_US * PS_PER_US) if layer.cluster.domains > 1 else 0
-        start = self.delay(f"{name}.nccl", [step + costs.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
+        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
         layer.wait_all(start, after)
         paced = self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
         layer.wait_each(paced.op, start[paced.node])

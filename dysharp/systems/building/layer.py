@@ -269,6 +269,10 @@ class LayerBuilder:
             op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], ones, row[mine]), targets=1, **own), n)
         return op
 
+    def last_hops(self, op: I32) -> I32:
+        """`[n]` the last hop of each PUT `op`: the PUT itself where it goes straight."""
+        return op
+
     def _al_table(self, framing: Framing) -> int:
         """The AL Table of the hubs with its TLB, which dynamic packets ask for the place of each row; -1 for other packets."""
         entries = self.cluster.al_tlb_entries

@@ -14,9 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.program import Discipline, Template, To
 from dysharp.program.constants import NIC, NIC_NET
+from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
+from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_row")}
@@ -27,6 +29,18 @@ class RailLayer(LayerBuilder):
     """As `LayerBuilder`, with PUTs between rails in two hops. `puts` returns the first hops."""
 
     per_expert = "by_rail"
+
+    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True) -> None:
+        super().__init__(model, cluster, routing, direction, compute=compute)
+        self._onward: list[tuple[I32, I32]] = []  # first hops, their last hops
+
+    def last_hops(self, op: I32) -> I32:
+        """`[n]` the hop by NIC of each PUT `op` between rails; other PUTs themselves."""
+        last = np.arange(int(op.max(initial=-1)) + 1, dtype=np.int32)
+        for first, then in self._onward:
+            known = first < len(last)
+            last[first[known]] = then[known]
+        return np.asarray(last[op], np.int32)
 
     def by_nic(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Whether a PUT from `node` to `to` leaves `node` by NIC: along the rail. Rows between rails leave by NVLink."""
@@ -59,4 +73,10 @@ class RailLayer(LayerBuilder):
         onward = {**columns, "issuer": self.per_gpu(Discipline.READY_FIFO, "proxy")[rail], "prio": 0}
         then = ids(self.b.ops(self.b.template(way), rail, to=To(one, to, one, row), targets=1, **onward), n)
         self.wait_tiles(then, landed.tile)
+        self._onward.append((first, then))
         return first
+
+
+def nccl_layer(model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool) -> LayerBuilder:
+    """The layer of a system whose rows travel by NCCL's all-to-all: by rails where there are several domains."""
+    return (RailLayer if cluster.domains > 1 else LayerBuilder)(model, cluster, routing, direction, compute=compute)
