@@ -103,9 +103,7 @@ def test_packets_between_domains_are_refused():
 
 
 def test_other_systems_are_refused_by_name():
-    with pytest.raises(
-        ConfigError, match=r'comet in paper form on cluster "paper-dgx-h100": found 4 NVLink domains of 2 GPUs'
-    ):
+    with pytest.raises(ConfigError, match=r'comet in paper form on cluster "paper-dgx-h100": found 4 NVLink domains of 2 GPUs'):
         planned("comet", domains(4, 2))
 
 

@@ -192,7 +192,6 @@ class Internode(SoftwareSteps):
         returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay[units]], units)
         layer.wait_each(returns, work[chunk[units]])
 
-
     def _side_by_side(self) -> I64:
         """The pairs in the order of pushing: by GPU, then the first token of every channel, the second one, and so on."""
         layer, hop = self.layer, self.hop
@@ -208,5 +207,3 @@ def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:
     """Index into `layer.sent` of each token."""
     index: I64 = np.searchsorted(layer.sent, token)
     return index
-
-

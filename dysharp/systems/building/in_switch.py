@@ -82,9 +82,7 @@ class _Units:
         layer, hop, p, b = self.layer, self.hop, self.layer.p, self.layer.b
         pairs = spans(self.first_pair[units], hop.copies[units])
         rows = layer.pair_rows[pairs]
-        template = Template(
-            name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=b.framing(self.framing), src=src, dst=layer.arrived
-        )
+        template = Template(name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=b.framing(self.framing), src=src, dst=layer.arrived)
         first = b.ops(
             b.template(template), hop.relay[units], issuer=issuer[hop.relay[units]], bytes=layer.sent_bytes, key=hop.token[units],
             to=To(hop.copies[units], p.gpu[pairs], rows, layer.row_of[spans(p.slot_ptr[pairs], rows)]), targets=self.listed[units],

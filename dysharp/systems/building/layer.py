@@ -290,9 +290,7 @@ class LayerBuilder:
             hub_rows=hub_rows, tokens=self.tokens,
         )  # fmt: skip
 
-    def windows(
-        self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False
-    ) -> tuple[int, int]:
+    def windows(self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False) -> tuple[int, int]:
         """(dispatch, combine) windows in tokens per source GPU; 0 means automatic (building/windows.py).
 
         `together`: Dispatch and Combine are under way at once. `every_gpu`: every token goes to every GPU.
@@ -301,9 +299,7 @@ class LayerBuilder:
         combine = combine or automatic[1]
         return dispatch or min(automatic[0], combine), combine
 
-    def dispatch_puts(
-        self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False
-    ) -> Transfers:
+    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False) -> Transfers:
         """Push every token once to each of its GPUs. One unit per pair, in token order.
 
         `turns`: see `turn`. `by_rows`: see `_trains`.

@@ -136,9 +136,7 @@ class TwoHop:
         layer = self.layer
         owned = np.bincount(self.source, minlength=layer.n_gpus)
         most = int(max(1, owned.max(initial=1)))
-        _, row, tile = layer.b.regions(
-            np.arange(layer.n_gpus), owned, layer.back_bytes, most, alloc=Alloc.PREFIX, key=self.token, name="partial"
-        )
+        _, row, tile = layer.b.regions(np.arange(layer.n_gpus), owned, layer.back_bytes, most, alloc=Alloc.PREFIX, key=self.token, name="partial")
         op = np.empty(len(order), np.int32)
         far = self.far[order]
         for name, net, mine in (("combine.put", 0, ~far), ("combine.nic", NIC_NET, far)):
