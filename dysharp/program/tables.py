@@ -190,6 +190,7 @@ class Template:
     | expert.NAME | one per useful (token, expert), in the slots of the regions "expert" |
     | partial | one per (token, GPU), or per (token, expert) with fn `row`, in the regions "partial" |
     | relay | one per (token, remote domain), on the GPU that forwards it, in the regions "relay" |
+    | relay.row | one per (token, expert) with two hops, on the GPU that forwards it, in the regions "relay.row"; its key is the row of partial |
     | relay.partial | one per (token, GPU), on the GPU that adds those of its domain, in the regions "relay.partial" |
     | w1.grad, w2.grad | the sums of weight gradients |
 
@@ -204,7 +205,8 @@ class Template:
     | gemm2_wgrad | expert.dy and the stored a | w2.grad |
     | gemm1_wgrad | expert.dh and the stored x | w1.grad |
     | sum | the token's rows, unweighted: expert.y, expert.dx (without GEMMs: expert.x, expert.dy) | y, dx or partial |
-    | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot |
+    | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot. Or relay.row |
+    | relay_row | relay.row | partial |
     | relay_sum | the token's rows of relay.partial on the op's GPU | partial |
     | control, delay, join | no tensor | no tensor |
     """

@@ -20,6 +20,7 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 SOURCE = "MoE-Hub (arXiv 2605.05888)"
+ONE_DOMAIN = "hubs place rows that come by NVLink, and the paper has no NIC"
 DROPS = "routing kernel, scaling kernel at the source, room of regions"
 
 
@@ -124,6 +125,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     fused=False,
     colour="#1B9E77",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
@@ -139,6 +141,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     fused=False,
     colour="#66A61E",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
@@ -154,6 +157,7 @@ def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, o
     fused=False,
     colour="#7570B3",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
@@ -169,6 +173,7 @@ def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, o
     fused=False,
     colour="#E7298A",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""

@@ -134,6 +134,8 @@ class System:
     with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
     several_domains: tuple[str, ...] = ()
     """Forms ("paper", "real") in which the system runs on several NVLink domains. Others are refused there."""
+    one_domain: str = ""
+    """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
     between_domains: str = ""
     """Hardware between domains that the system needs and nobody sells; "" = none. Printed with every result over domains."""
     returns: Scheme | None = None
@@ -162,7 +164,8 @@ class System:
             others = ", ".join(name for name, one in all_systems().items() if one.runs_on(cluster, form))
             found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"
             expected = f"expected one (systems for several in {form} form: {others})"
-            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}')
+            why = f": {self.one_domain}" if self.one_domain else ""
+            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}{why}')
         chosen = self.paper if real is None else real
         program: object = chosen(model, cluster, self.served(routing, options), direction, options)
         if not isinstance(program, Program):
@@ -213,6 +216,7 @@ def system(
     ships: Ships | None = None,
     serves: Serves | None = None,
     several_domains: tuple[str, ...] = (),
+    one_domain: str = "",
     between_domains: str = "",
     returns: Scheme | None = None,
     peels: str = "",
@@ -260,6 +264,7 @@ def system(
             ships=ships,
             serves=serves,
             several_domains=several_domains,
+            one_domain=one_domain,
             between_domains=between_domains,
             returns=returns,
             peels=peels,

@@ -41,7 +41,7 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 def test_the_catalogue_is_complete() -> None:
     assert set(specs.list_models()) == set(PAPER) | set(HUB) | set(STUDY) | set(REAL)
     joined = [f"hw-dgx-{gpu}-x{n}" for gpu in ("b200", "h100", "h200") for n in (2, 4, 8)]
-    joined += ["hw-gb200-nvl72-x2", "paper-dgx-h100-x4", "paper-dgx-h100-x8"]
+    joined += ["hw-gb200-nvl72-x2", *(f"paper-dgx-h100-x{n}" for n in (2, 4, 8)), *(f"paper-gh200-nvl32-x{n}" for n in (2, 4))]
     assert [name for name in specs.list_clusters() if "-x" in name] == joined
     assert [name for name in specs.list_clusters() if name not in joined] == [
         "hw-dgx-b200",
@@ -101,9 +101,7 @@ def test_the_papers_machine_in_engine_units() -> None:
     assert (c.n_gpus, c.n_switches, c.links_per_gpu) == (32, 9, 18)
     assert (c.link_bytes_per_us, c.link_latency_ps, c.flit_bytes) == (450_000, 250_000, 16)
     assert (c.n_vcs, c.vc_flits, c.reduction_buffer_bytes) == (8, 256, 65_536)
-    assert (c.multimemq_entries, c.al_tlb_entries, c.ts_entries, c.or_entries, c.tile_rows) == (
-        (32, 512, 1024, 1024, 128)
-    )
+    assert (c.multimemq_entries, c.al_tlb_entries, c.ts_entries, c.or_entries, c.tile_rows) == ((32, 512, 1024, 1024, 128))
     assert (c.peak_flops_per_us("fp8"), c.peak_flops_per_us("bf16")) == (1_979_000_000, 989_500_000)
     assert (c.hbm_bytes_per_us, c.hbm_bytes) == (4_800_000, 141_000_000_000)
     assert not c.software_costs

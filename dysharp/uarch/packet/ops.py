@@ -3,6 +3,8 @@
 from dysharp.uarch.columns import (
     COPIES,
     END,
+    HARDWARE_NETS,
+    HARDWARE_NODES,
     INF,
     IS_PULL,
     ISSUER_POOL,
@@ -47,6 +49,7 @@ from dysharp.uarch.packet.columns import (
     C_NOTE_FLITS,
     C_QUEUE,
     C_STRIPE,
+    C_TOTAL,
     CONTRIB,
     CUT_ACK,
     CUT_DOWN_H,
@@ -126,7 +129,8 @@ def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
         if row < 0 or rows[row, ROW_NOTIFY] < 0:
             continue
         o = rows[row, ROW_NOTIFY]
-        if op[o, NODE] == node:
+        owner = op[o, NODE] % (c[C_TOTAL] // c[C_LINKS])
+        if owner == node:
             continue
         p = slot_take(free, x)
         number = mix(row, 1) % c[C_LINKS]
@@ -134,7 +138,7 @@ def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
         packet[p, PACKET_OP] = o
         packet[p, PACKET_MEMBER] = tiles[t, TILE_CAUSE]
         packet[p, PACKET_FLITS] = c[C_NOTE_FLITS]
-        packet[p, PACKET_OUT] = op[o, NODE] * c[C_LINKS] + number
+        packet[p, PACKET_OUT] = owner * c[C_LINKS] + number
         x[RUN_NOTES] += 1
         egress_put(node * c[C_LINKS] + number, 2 * c[C_CLASSES] + 1, p, packet, link, egress, dirty_links, c)
 
@@ -254,7 +258,7 @@ def part_done(o, now, ops, x):
 def local(now, ops, members, stores, releases, issue, links, clock):
     """LOCAL: a member on the op's own node was served."""
     op, x = ops.op, clock.x
-    k = member_due(RING_LOCAL, members, clock)
+    k = member_due(RING_LOCAL * clock.m[HARDWARE_NETS], members, clock)
     o = members.mem[k, MEMBER_OP]
     x[RUN_EVENTS] += 1
     memory_take(links.nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
@@ -347,7 +351,7 @@ def grant_issuer(i, now, ops, members, releases, issue, slots, links, clock, sou
         elif train_issue(o, ops, members, links, clock):
             complete(o, now, ops, clock.x)
             clock.x[RUN_DIRTY] = 1
-        elif ops.op[o, COPIES] > 0:
+        elif ops.op[o, COPIES] > 0 and ops.op[o, NODE] < clock.m[HARDWARE_NODES]:  # other ports send messages, not packets
             transfer_begin(o, is_pull, ops.op, sources.cuts, sources.stripes, c)
             if not is_pull:
                 memory_take(links.nodes, ops.op[o, NODE], links.wires[ops.op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
