@@ -45,6 +45,8 @@ def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array
 @rule("pass")
 def payload_by_gpu(case: Pass) -> Lines:
     """Payload bytes of Dispatch and Combine on every link equal the system's traffic scheme."""
+    if case.program.nets:
+        raise NotRun("schemes of several NVLink domains count networks, not links (payload_is_declared)")
     counted = counted_traffic(case.program, case.trace)
     zero = np.zeros(case.program.n_nodes, np.int64)
     for operator in OPERATORS:
