@@ -305,6 +305,13 @@ def test_growth_is_the_smallest_step_of_a_model() -> None:
     assert not judge(Figure("f", "t", "s", tuple(falls), (check,)), falls)[1]
 
 
+def test_two_points_have_a_growth() -> None:
+    rows = {Point("dysharp", "S-8", "c", "uniform", tokens=n): {"time_us": float(n)} for n in (128, 256)}
+    check = Check("c", "time_us", "dysharp", reduce="growth", at_least=2.0, status="reproduced")
+    results, _ = judge(Figure("f", "t", "s", tuple(rows), (check,)), rows)
+    assert [(r.ours, r.outcome) for r in results] == [(2.0, "holds")]
+
+
 def test_growth_needs_two_points() -> None:
     rows = sized(2.0)
     with pytest.raises(ConfigError, match=r"growth: found one point per model, expected at least two"):

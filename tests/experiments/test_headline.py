@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dysharp.experiments import judge, load_figure
-from dysharp.experiments.worker import row_of
+from dysharp.experiments.runner import run_points
+from dysharp.experiments.store import Store
 
 HEADLINE = {f"{word} over {name}" for word in ("geomean", "largest") for name in ("DeepEP", "COMET", "NVLS")}
 
 
 @pytest.mark.slow
-def test_the_nine_configurations_give_the_expected_headline() -> None:
+def test_the_nine_configurations_give_the_expected_headline(tmp_path: Path) -> None:
     figure = load_figure("fig15")
-    results, _ = judge(figure, {point: row_of(point) for point in figure.points})
+    rows, failed = run_points(figure.points, Store(tmp_path), jobs=2)
+    assert failed == {}
+    results, _ = judge(figure, rows)
     ours = {r.point: (r.ours, r.outcome) for r in results if r.status != "other_choice"}
     print({name: ours[name] for name in HEADLINE})
     assert {name: ours[name][1] for name in HEADLINE} == dict.fromkeys(HEADLINE, "holds")
