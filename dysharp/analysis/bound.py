@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
 from dysharp.errors import SimulationError
-from dysharp.program.payload import sides_of
+from dysharp.program.payload import link_name
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
@@ -53,17 +53,17 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
     table = wire_table(program) if wires is None else wires
     candidates = []
     hops, rates = program.hop_ps, program.port_rate
-    for net, sides in enumerate(sides_of(program)):
+    for net in range(program.n_nets):
         mine = slice(net * program.n_nodes, (net + 1) * program.n_nodes)
         hop = float(hops[net])
-        for side, by_node, head in zip(sides, (table.up[mine], table.down[mine]), (0.0, hop), strict=True):
+        for side, (by_node, head) in enumerate(((table.up[mine], 0.0), (table.down[mine], hop))):
             took = by_node.sum(axis=1) * PS_PER_US / rates[mine]
             node = int(took.argmax())
             if took[node]:
                 ps = by_node[node] * PS_PER_US / rates[mine][node]
                 terms = {name: float(ps[i]) for i, name in enumerate(TERMS)}
                 terms |= {"head_latency": head, "tail_latency": hop}
-                candidates.append((f"gpu[{node}].{side}", terms))
+                candidates.append((link_name(program, net, node, side), terms))
     busy = pool_busy_ps(program) if busy is None else busy
     if busy.any():
         head, tail = _compute_ends(program)
