@@ -145,6 +145,7 @@ def workload_bound_us(
     - GEMMs: floating-point operations of the busiest GPU at the peak rate of the GEMM type. A backward pass has twice
       the operations of a forward pass, for gradients of data and of weights.
 
+    - Without a switch a GPU has the links to the other GPUs in use.
     - Several domains, in place of links: payload of the NICs of the hottest domain together. A token with a remote domain
       leaves its domain once and enters each remote domain once; its sums come back the same way.
 
@@ -162,7 +163,8 @@ def workload_bound_us(
     least = traffic(routing, "multicast", model.row_bytes)
     up = least["dispatch"]["up_per_gpu"] + least["combine"]["up_per_gpu"]
     down = least["dispatch"]["down_per_gpu"] + least["combine"]["down_per_gpu"]
-    link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / cluster.link_bytes_per_us
+    rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
+    link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / rate
     return max(gemm_us, link_us)
 
 

@@ -27,6 +27,8 @@ FAMILIES = {
     "inswitch-allreduce": "all-reduces in the switch",
     "custom-allreduce": "all-reduces between peers",
     "hybrid-ep": "Hybrid-EP's kernels",
+    "mori-intranode": "MoRI's kernels without a switch, eight MI300X and MI308X",
+    "mori-internode": "MoRI's kernels, two nodes of MI308X with unknown NICs",
     "deepep-internode": "Dispatch and Combine of DeepEP's normal kernels, without their notify",
     "deepep-ll-internode": "DeepEP's low-latency kernels",
     "hybrid-ep-internode": "Hybrid-EP's kernels",

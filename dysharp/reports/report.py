@@ -26,8 +26,10 @@ NIC_COLOURS = ("#882255", "#44AA99", "#AA4499", "#117733", "#DDCC77")
 CAUSES = (
     "link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us", "start_us", "surroundings_us",
     "nic_out_us", "nic_in_us", "nic_latency_us", "spine_out_us", "spine_in_us", "spine_latency_us",
+    "xgmi_out_us", "xgmi_in_us", "xgmi_latency_us",
 )  # fmt: skip
-COLOURS = dict(zip(CAUSES, (*PALETTE[:4], PALETTE[6], *PALETTE[4:6], PALETTE[8], PALETTE[7], *NIC_COLOURS), strict=True))
+"""Links of pairs have the colours of NVLink, because no fabric has both."""
+COLOURS = dict(zip(CAUSES, (*PALETTE[:4], PALETTE[6], *PALETTE[4:6], PALETTE[8], PALETTE[7], *NIC_COLOURS, *PALETTE[:2], PALETTE[3]), strict=True))
 PHASE_COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
 
 
@@ -243,6 +245,9 @@ _CAUSE_WORDS = {
     "spine_out_us": "uplinks of leaves",
     "spine_in_us": "downlinks of leaves",
     "spine_latency_us": "latencies through the spine",
+    "xgmi_out_us": "links of pairs, out",
+    "xgmi_in_us": "links of pairs, in",
+    "xgmi_latency_us": "latencies of links of pairs",
 }
 
 

@@ -139,7 +139,7 @@ class System:
     in_switch: str = ""
     """What the system does in the switch; "" = nothing. Printed where a fabric has none."""
     between_domains: str = ""
-    """Hardware between domains that the system needs and nobody sells; "" = none. Printed with every result over domains."""
+    """What the system assumes between domains and no measured machine has; "" = nothing. Printed with every result over domains."""
     returns: Scheme | None = None
     """The closed form of Combine's rows where Combine does not mirror Dispatch. None: it does."""
     peels: str = ""

@@ -41,7 +41,7 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 def test_the_catalogue_is_complete() -> None:
     assert set(specs.list_models()) == set(PAPER) | set(HUB) | set(STUDY) | set(REAL)
     joined = [f"hw-dgx-{gpu}-x{n}" for gpu in ("b200", "h100", "h200") for n in (2, 4, 8)]
-    joined += ["hw-gb200-nvl72-x2", "paper-dgx-h100-x4", "paper-dgx-h100-x8"]
+    joined += ["hw-gb200-nvl72-x2", "hw-mi300x-x2", "hw-mi308x-x2", "paper-dgx-h100-x4", "paper-dgx-h100-x8"]
     assert [name for name in specs.list_clusters() if "-x" in name] == joined
     assert [name for name in specs.list_clusters() if name not in joined] == [
         "hw-dgx-b200",
@@ -54,6 +54,10 @@ def test_the_catalogue_is_complete() -> None:
         "hw-gb300-tray",
         "hw-hgx-b300",
         "hw-hgx-h20",
+        "hw-mi300x",
+        "hw-mi308x",
+        "hw-mi350x",
+        "hw-mi355x",
         "paper-dgx-h100",
         "paper-dgx-h800",
         "paper-dgx-h800-400",
@@ -101,9 +105,7 @@ def test_the_papers_machine_in_engine_units() -> None:
     assert (c.n_gpus, c.n_switches, c.links_per_gpu) == (32, 9, 18)
     assert (c.link_bytes_per_us, c.link_latency_ps, c.flit_bytes) == (450_000, 250_000, 16)
     assert (c.n_vcs, c.vc_flits, c.reduction_buffer_bytes) == (8, 256, 65_536)
-    assert (c.multimemq_entries, c.al_tlb_entries, c.ts_entries, c.or_entries, c.tile_rows) == (
-        (32, 512, 1024, 1024, 128)
-    )
+    assert (c.multimemq_entries, c.al_tlb_entries, c.ts_entries, c.or_entries, c.tile_rows) == ((32, 512, 1024, 1024, 128))
     assert (c.peak_flops_per_us("fp8"), c.peak_flops_per_us("bf16")) == (1_979_000_000, 989_500_000)
     assert (c.hbm_bytes_per_us, c.hbm_bytes) == (4_800_000, 141_000_000_000)
     assert not c.software_costs
@@ -160,7 +162,7 @@ def test_unknown_dtype() -> None:
 
 def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
     names = [name for name in list_clusters() if name.startswith("hw-")]
-    assert len(names) == 20
+    assert len(names) == 26
     for name in names:
         c = load_cluster(name)
         gpu = load_gpu(c.gpu)
