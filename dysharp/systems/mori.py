@@ -1,4 +1,4 @@
-"""MoRI: AMD's kernels on a fabric without a switch: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
+"""MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
 from __future__ import annotations
 

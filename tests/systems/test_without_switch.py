@@ -82,6 +82,21 @@ def test_every_link_carries_the_rows_of_its_pair():
     assert wire_table(program).up[:n].sum() == 0
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_random_layers(seed):
+    """Skewed routing, dropped choices and odd numbers of GPUs: the engine gives the oracle's Trace."""
+    rng = np.random.default_rng(seed)
+    cluster = mesh(int(rng.choice((2, 3, 5, 8))), int(rng.choice((1, 2))))
+    model = replace(MODEL, n_experts=2 * cluster.n_gpus, topk=2)
+    routing = make_routing("lognormal:0.8", model, cluster.n_gpus, int(rng.integers(1, 9)), seed=seed)
+    slot = np.where(rng.random(routing.slot.shape) < 0.1, -1, routing.slot)
+    system = get_system("mori")
+    options = system.options(form=str(rng.choice(("paper", "real"))), zero_copy=bool(rng.integers(2)))
+    program = system.plan(model, cluster, replace(routing, slot=slot), str(rng.choice(("fwd", "bwd"))), options)
+    verify(program)
+    assert difference(PlainEngine(), program, run_oracle(program)) is None
+
+
 def test_a_hot_pair_waits_for_its_own_link():
     """All tokens of GPU 0 go to GPU 1: the time is that of one link. With a switch all links of the GPU would help."""
     cluster = mesh(4)
