@@ -213,7 +213,8 @@ def no_rows(cluster: Cluster) -> str:
     if cluster.gpu in KERNELS_ALONE:
         judged = "its communication kernels are in dysharp validate, mori-intranode"
         return f"no GEMM rows: GEMMs of {cluster.gpu} from its datasheet and constants of {arch_of(cluster.own_gpu)} GPUs; {judged}"
-    return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of other {arch_of(cluster.own_gpu)} GPUs"
+    other = "other " if cluster.own_gpu.arch == arch_of(cluster.own_gpu) else ""
+    return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of {other}{arch_of(cluster.own_gpu)} GPUs"
 
 
 def _machine_warnings(cluster: Cluster) -> list[str]:

@@ -164,8 +164,8 @@ class System:
         form = "paper" if real is None else "real"
         if not cluster.n_switches and form not in self.without_switch:
             others = ", ".join(name for name, one in all_systems().items() if form in one.without_switch)
-            found = f"found no switch (every pair of GPUs has a link), expected one: {self.in_switch or 'its rows go by NVLink'}"
-            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found} (systems without one in {form} form: {others})')
+            found = f"found no switch (every pair of GPUs has a link), expected a switch ({self.in_switch or 'its rows go by NVLink'})"
+            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}; without one in {form} form: {others}')
         if not self.runs_on(cluster, form):
             others = ", ".join(name for name, one in all_systems().items() if one.runs_on(cluster, form))
             found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import dysharp
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
 from dysharp.engine.packet.fabric import FabricConfig, build
 from dysharp.errors import ConfigError, ProgramError
@@ -131,7 +132,7 @@ def test_systems_of_the_switch_are_refused_by_name(name):
 
 def test_other_systems_are_refused_by_name():
     assert {"dysharp", "nvls", "hub-sharp"} <= set(IN_SWITCH)
-    with pytest.raises(ConfigError, match=r"^deepep in real form .* found no switch .* \(systems without one in real form: mori\)"):
+    with pytest.raises(ConfigError, match=r"^deepep in real form .* found no switch .* without one in real form: mori$"):
         planned("deepep", mesh(4), "real")
     with pytest.raises(ConfigError, match=r"^moe-hub in paper form .* found no switch"):
         planned("moe-hub", mesh(4), "paper")
@@ -154,6 +155,24 @@ def test_wrong_peers_and_pulls_are_refused():
         verify(replace(program, templates=by_nvlink))
     with pytest.raises(ProgramError, match=r"found step 4 in rings of 4, expected a step of 1 .. ring - 1"):
         verify(replace(program, nets=(replace(program.nets[0], step=4), *program.nets[1:])))
+
+
+def test_answers_name_the_links_of_pairs():
+    """Layer time, bound, causes, utilization and traffic of a Row are those of the links; the header says that there is no switch."""
+    row = dysharp.run("mori", model="deepseek-v3", cluster="hw-mi300x", tokens=64, routing="lognormal:0.65", options={"compute": False})
+    assert row.traffic_bytes["up"]["dispatch"] == 0
+    assert row.traffic_bytes["xgmi out"]["dispatch"] == row.traffic_bytes["xgmi in"]["dispatch"] > 0
+    assert row.attribution["xgmi_out_us"] > 0
+    assert 0 < row.utilization["xgmi out"] < row.utilization["xgmi out_max"] <= 1  # mean over links, busiest link
+    assert row.workload_bound_us <= row.time_us
+    assert any("no switch: every pair of GPUs has a link, 40.96 GB/s" in line for line in row.header)
+    with pytest.raises(ConfigError, match='fidelity: found "packet" on cluster "hw-mi300x", which has no switch, expected "burst"'):
+        dysharp.run("mori", model="deepseek-v3", cluster="hw-mi300x", tokens=8, fidelity="packet")
+
+
+def test_compare_takes_the_systems_that_run_there():
+    done = dysharp.compare(model="deepseek-v2-lite", cluster="hw-mi300x", gpus=4, tokens=16, forms="paper")
+    assert {row.system for row in done.rows} == {*SYSTEMS, "ideal"}
 
 
 def test_layouts():
