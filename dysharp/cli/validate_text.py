@@ -81,7 +81,7 @@ def print_families(done: Report) -> None:
     """Per kind of measurement: how many are predicted, and how well."""
     beyond = [row for row in done.beyond if row["system"] == "all" and row["n"] and not row["between"]]
     _print_families([*done.families, *beyond])
-    lines = ["", "in scope: rows of NVIDIA GPUs in one NVLink domain that a prediction is promised for"]
+    lines = ["", "in scope: rows of one NVLink domain, or node without a switch, that a prediction is promised for"]
     lines.append("median error: distance of the prediction from the measured value, in percent of the measured value")
     if beyond:
         lines.append(f"not used for error bars: {', '.join(row['family'] for row in beyond)}")

@@ -59,7 +59,7 @@ what             that is                              in scope  predicted  error
 deepep-dispatch  Dispatch of DeepEP's normal kernels         1          1     22.4         22.4
 hybrid-ep        Hybrid-EP's kernels                        40         38      9.1         21.0
 
-in scope: rows of NVIDIA GPUs in one NVLink domain that a prediction is promised for
+in scope: rows of one NVLink domain, or node without a switch, that a prediction is promised for
 median error: distance of the prediction from the measured value, in percent of the measured value
 not used for error bars: hybrid-ep
 
