@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
 from dysharp.errors import SimulationError
-from dysharp.program.payload import sides_of
+from dysharp.program.payload import link_name
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
@@ -53,17 +53,17 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
     table = wire_table(program) if wires is None else wires
     candidates = []
     hops, rates = program.hop_ps, program.port_rate
-    for net, sides in enumerate(sides_of(program)):
+    for net in range(program.n_nets):
         mine = slice(net * program.n_nodes, (net + 1) * program.n_nodes)
         hop = float(hops[net])
-        for side, by_node, head in zip(sides, (table.up[mine], table.down[mine]), (0.0, hop), strict=True):
+        for side, (by_node, head) in enumerate(((table.up[mine], 0.0), (table.down[mine], hop))):
             took = by_node.sum(axis=1) * PS_PER_US / rates[mine]
             node = int(took.argmax())
             if took[node]:
                 ps = by_node[node] * PS_PER_US / rates[mine][node]
                 terms = {name: float(ps[i]) for i, name in enumerate(TERMS)}
                 terms |= {"head_latency": head, "tail_latency": hop}
-                candidates.append((f"gpu[{node}].{side}", terms))
+                candidates.append((link_name(program, net, node, side), terms))
     busy = pool_busy_ps(program) if busy is None else busy
     if busy.any():
         head, tail = _compute_ends(program)
@@ -145,6 +145,7 @@ def workload_bound_us(
     - GEMMs: floating-point operations of the busiest GPU at the peak rate of the GEMM type. A backward pass has twice
       the operations of a forward pass, for gradients of data and of weights.
 
+    - Without a switch a GPU has the links to the other GPUs in use.
     - Several domains, in place of links: payload of the NICs of the hottest domain together. A token with a remote domain
       leaves its domain once and enters each remote domain once; its sums come back the same way.
 
@@ -162,7 +163,8 @@ def workload_bound_us(
     least = traffic(routing, "multicast", model.row_bytes)
     up = least["dispatch"]["up_per_gpu"] + least["combine"]["up_per_gpu"]
     down = least["dispatch"]["down_per_gpu"] + least["combine"]["down_per_gpu"]
-    link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / cluster.link_bytes_per_us
+    rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
+    link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / rate
     return max(gemm_us, link_us)
 
 

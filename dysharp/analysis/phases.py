@@ -95,16 +95,19 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
     `pool_busy`: `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools without GEMMs (hosts, load/store
     units) do not count.
     """
-    names = [name for sides in sides_of(program) for name in sides]
+    names = list(dict.fromkeys(name for sides in sides_of(program) for name in sides))
     out = dict.fromkeys((*names[:2], "sm", *(f"{name}_max" for name in names[:2]), "sm_max"), 0.0)
     out |= dict.fromkeys(further for name in names[2:] for further in (name, f"{name}_max"))  # type: ignore[arg-type]
     if trace.time_ps == 0:
         return out
     capacity = (trace.time_ps * program.port_rate / PS_PER_US).reshape(-1, program.n_nodes)
+    of_side: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}  # links between pairs have one name
     for net, sides in enumerate(sides_of(program)):
         for side, busy in zip(sides, (trace.up_busy, trace.down_busy), strict=True):
-            share = busy.reshape(capacity.shape)[net] / capacity[net]
-            out[side], out[f"{side}_max"] = float(share.mean()), float(share.max())
+            of_side[side].append(busy.reshape(capacity.shape)[net] / capacity[net])
+    for side, of_links in of_side.items():
+        share = np.concatenate(of_links)
+        out[side], out[f"{side}_max"] = float(share.mean()), float(share.max())
     computes = np.array([t.kind == Kind.COMPUTE for t in program.templates], np.bool_)
     issuers = np.unique(program.ops.issuer[computes[program.ops.template]])
     pools = np.unique(program.issuers.pool[issuers])

@@ -44,7 +44,8 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
     wanted = phase.name if phase else "train" if request.direction != "fwd" else ""
     reasons = {}
     for name, ships in ((name, s.ships) for name, s in systems.items()):
-        why = "" if systems[name].runs_on(request.cluster, "real") else "does not run on several NVLink domains"
+        lacks = "does not run on several NVLink domains" if request.cluster.n_switches else "does not run without a switch"
+        why = "" if systems[name].runs_on(request.cluster, "real") else lacks
         why = why or ("" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else ""))
         if why:
             reasons[name] = why

@@ -42,6 +42,9 @@ _CAUSES = {
     "spine_out_us": "uplinks of leaf switches",
     "spine_in_us": "downlinks of leaf switches",
     "spine_latency_us": "latencies through the spine",
+    "xgmi_out_us": "links of pairs, out",
+    "xgmi_in_us": "links of pairs, in",
+    "xgmi_latency_us": "latencies of links of pairs",
     "surroundings_us": "permutation, activation, casts and gaps between kernels",
 }
 _SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"
@@ -164,8 +167,8 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
 
 
 def _usual(request: Request) -> list[str]:
-    """The systems of a paper cluster: those of one NVLink domain, or all that run on several but `ONLY_BY_NAME`."""
-    if request.cluster.domains == 1:
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several, or without a switch, but `ONLY_BY_NAME`."""
+    if request.cluster.domains == 1 and request.cluster.n_switches:
         return list(DEFAULT_SYSTEMS)
     return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and name not in ONLY_BY_NAME]
 

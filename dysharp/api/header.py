@@ -21,19 +21,25 @@ def settings_of(system: str, form: str, options: Mapping[str, Any], request: Req
     assumed = (f"warning: {system} assumes {needs}",) if needs else ()
     if request.cluster.family != "hw":
         return assumed
-    return (*assumed, f"{system}: {form} form, {formats_of(system, options, request.model)}",)
+    return (
+        *assumed,
+        f"{system}: {form} form, {formats_of(system, options, request.model)}",
+    )
 
 
 def _domains(cluster: Cluster) -> tuple[str, ...]:
-    """One line with the NVLink domains and NICs of a cluster of several domains, otherwise ()."""
+    """Lines with the links of a fabric without a switch, and with the domains and NICs of a cluster of several domains."""
+    pairs = f"no switch: every pair of GPUs has a link, {cluster.pair_bytes_per_us / 1000:g} GB/s of payload each way"
+    alone = () if cluster.n_switches else (pairs if cluster.domains == 1 else f"{pairs}, inside a node",)
     out = cluster.scale_out
     if out is None or cluster.domains == 1:
-        return ()
+        return alone
     slow = f"; slow NICs: {', '.join(f'GPU {gpu} at {100 * part:.0f} %' for gpu, part in out.slow_nics)}" if out.slow_nics else ""
     slow += f"; lost NICs: {', '.join(f'one of GPU {gpu}' for gpu in out.lost_nics)}" if out.lost_nics else ""
     slow += f"; spine oversubscribed {out.oversubscription:g} to 1" if out.oversubscription > 1 else ""
     nics = f"{out.nics_per_gpu} NIC{'s' if out.nics_per_gpu > 1 else ''} per GPU, {out.rate / 1000:g} GB/s of payload each way"
-    return (f"{cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs; {nics}, {out.latency_us:g} us one way{slow}",)
+    parts = "NVLink domains" if cluster.n_switches else "nodes"
+    return (*alone, f"{cluster.domains} {parts} of {cluster.domain_gpus} GPUs; {nics}, {out.latency_us:g} us one way{slow}")
 
 
 def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
@@ -42,7 +48,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     model, cluster = request.model, request.cluster
     costs = "software costs are charged" if cluster.software_costs else "no software cost is charged"
     unmeasured = no_rows(cluster)
-    basis = "the papers' assumptions" if cluster.family == "paper" else "no rows" if unmeasured else "calibrated to measurements"
+    basis = "the papers' assumptions" if cluster.family == "paper" else unmeasured.partition(":")[0] if unmeasured else "calibrated to measurements"
     sent = "; Dispatch in FP8" if model.dispatch_format == "fp8" else ""
     lines = [
         f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "

@@ -128,6 +128,8 @@ def cluster_setting(cluster: Cluster, ports: int | None = None) -> Setting:
     `ports`: ports of the network; None: the ports of the switch. Virtual channels of both groups, the speed-up and the
     link delay come from the cluster.
     """
+    if not cluster.n_switches:
+        raise ConfigError(f'cluster "{cluster.name}": found no switch (every pair of GPUs has a link), expected one')
     if ports is None:
         ports = -(-cluster.n_gpus * cluster.links_per_gpu // cluster.n_switches)
         if ports > WORD:

@@ -46,6 +46,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "poll_ns": ("time until a thread block sees that its tile is ready (mh-base, mh-pkt)", EVERYWHERE),
     "grid": ("order in which polling thread blocks take SMs: expert after expert, or experts in turn", EVERYWHERE),
     "second_gemm": ("what GEMM-2 of a tile waits for: its own tile of GEMM-1, or the whole kernel; auto: as the hardware allows", EVERYWHERE),
+    "zero_copy": ("the experts write their results where Combine sends them from; false: Combine copies them there", REAL_FORM),
     "n_comm": ("SMs that return results while GEMM-2 runs on the others", EVERYWHERE),
     "blocks_per_sm": ("thread blocks that an SM holds; one computes while another one waits for its rows", EVERYWHERE),
 }
@@ -56,7 +57,7 @@ VALUES: dict[str, str] = {  # of options that are the same in every system
     "chunk": "1 token or more",
     "peers": "nvlink, nic",
 }
-OF_SYSTEM: dict[str, str] = {"trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
+OF_SYSTEM: dict[str, str] = {"mori.combine": "rows; without zero_copy also fp8-plain", "trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
 FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALUE
     "n_planes": "switch chips between the GPUs",
     "speedup": "crossbar lanes into and out of a switch port",

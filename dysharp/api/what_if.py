@@ -93,7 +93,11 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
     declared = sorted((s.change.rank, s.name, s.change, s) for s in all_systems().values() if s.change is not None)
     return [
         *trials,
-        Trial(f"links x{FASTER}", "same software constants, same switches", runs.job(name, options, runs.workload(faster))),
+        Trial(
+            f"links x{FASTER}",
+            "same software constants" + (", same switches" if cluster.n_switches else ""),
+            runs.job(name, options, runs.workload(faster)),
+        ),
         *_between_domains(runs, name, options),
         Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
         *(
@@ -110,11 +114,14 @@ def _between_domains(runs: AdviceRuns, name: str, options: dict[str, Any]) -> li
         return []
     nics = dataclasses.replace(cluster.scale_out, nic_GBps=FASTER * cluster.scale_out.nic_GBps)
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-nics-x{FASTER}", scale_out=nics)
-    together = dataclasses.replace(cluster, name=f"{cluster.name}-one-domain", scale_out=None)
     same = "same software constants, same latency between domains"
+    nics_faster = Trial(f"NICs x{FASTER}", same, runs.job(name, options, runs.workload(faster)))
+    if not cluster.n_switches:  # more GPUs would need more links each
+        return [nics_faster]
+    together = dataclasses.replace(cluster, name=f"{cluster.name}-one-domain", scale_out=None)
     one = "the kernels of one NVLink domain, and their constants"
     return [
-        Trial(f"NICs x{FASTER}", same, runs.job(name, options, runs.workload(faster))),
+        nics_faster,
         Trial("one NVLink domain", one, runs.job(name, options, runs.workload(together)), f"{cluster.n_gpus} GPUs by NVLink"),
     ]
 

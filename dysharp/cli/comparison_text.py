@@ -8,7 +8,7 @@ from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.api.tuning import BUDGET
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
-from dysharp.cli.row_text import bytes_unit, percent
+from dysharp.cli.row_text import bytes_unit, near_sides, percent
 from dysharp.table import plain_table
 
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
@@ -98,16 +98,17 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     )
 
     def cells(row: Row) -> tuple[str, ...]:
+        out, into = near_sides(row)
         return (
             row.system,
             row.form,
             f"{row.time_us:.1f}",
             *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()),
             f"{row.exposed_comm_us:.1f}",
-            f"{sum(row.traffic_bytes['up'].values()) / divisor:.2f}",
-            f"{sum(row.traffic_bytes['down'].values()) / divisor:.2f}",
-            percent(row, "up", narrow=narrow),
-            percent(row, "down", narrow=narrow),
+            f"{sum(row.traffic_bytes[out].values()) / divisor:.2f}",
+            f"{sum(row.traffic_bytes[into].values()) / divisor:.2f}",
+            percent(row, out, narrow=narrow),
+            percent(row, into, narrow=narrow),
             f"{done.speedup[row.system]:.2f}",
             f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,

@@ -89,6 +89,11 @@ def _models() -> Rows:
     ]
 
 
+def _measured(why_not: str) -> str:
+    """Cell of a real machine: whether measurements of it were used, of some of its parts, or none. `why_not`: `trust.no_rows`."""
+    return ("no rows" if why_not.startswith("no rows") else "partly") if why_not else "yes"
+
+
 def _clusters() -> Rows:
     from dysharp.measured.trust import no_rows
     from dysharp.specs import list_clusters, load_cluster
@@ -106,7 +111,7 @@ def _clusters() -> Rows:
             "fp8_TFLOPS": c.fp8_flops_per_us / 1e6,
             "hbm_GBps": c.hbm_bytes_per_us / 1000,
             "software_costs": c.software_costs,
-            "measured": "-" if c.family == "paper" else "no rows" if no_rows(c) else "yes",
+            "measured": "-" if c.family == "paper" else _measured(no_rows(c)),
             "source": c.source,
         }
         for c in map(load_cluster, list_clusters())

@@ -9,6 +9,7 @@ from dysharp.analysis import Row
 from dysharp.api.formats import resource_words
 from dysharp.api.prediction import eager_is_known
 from dysharp.cli.output import console
+from dysharp.program.constants import XGMI
 from dysharp.table import fact_table
 
 _CAUSES = {
@@ -26,6 +27,9 @@ _CAUSES = {
     "spine_out_us": "uplinks of leaf switches",
     "spine_in_us": "downlinks of leaf switches",
     "spine_latency_us": "latencies through the spine",
+    "xgmi_out_us": "links of pairs out",
+    "xgmi_in_us": "links of pairs in",
+    "xgmi_latency_us": "latencies of links of pairs",
 }
 _STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
 
@@ -37,7 +41,7 @@ def print_row(row: Row) -> None:
 
 def bytes_unit(rows: Sequence[Row]) -> tuple[float, str]:
     """One unit for all payload sizes of Rows: GB from one GB on, else MB (decimal)."""
-    largest = max((sum(row.traffic_bytes[side].values()) for row in rows for side in ("up", "down")), default=0)
+    largest = max((sum(row.traffic_bytes[side].values()) for row in rows for side in near_sides(row)), default=0)
     return (1e9, "GB") if largest >= 1e9 else (1e6, "MB")
 
 
@@ -72,17 +76,25 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         *phases,
         *_waiting_facts(row),
         ("waits, GPU that ends last", _times(row.stalls, _STALLS)),
-        ("payload up", sizes("up")),
-        ("payload down", sizes("down")),
-        *((f"payload {side}", sizes(side)) for side in _other_sides(row)),
-        ("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down"),
-        ("up links, mean / max", f"{percent(row, 'up')} % busy"),
-        ("down links, mean / max", f"{percent(row, 'down')} % busy"),
+        *((f"payload {side}", sizes(side)) for side in (*_nvlink_sides(row), *_other_sides(row))),
+        *([("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down")] if _nvlink_sides(row) else []),
+        *((f"{side} links, mean / max", f"{percent(row, side)} % busy") for side in _nvlink_sides(row)),
         *((f"{side} links, mean / max", f"{percent(row, side)} % busy") for side in _other_sides(row)),
         ("SMs, mean / max", f"{percent(row, 'sm')} % busy"),
         *_block_facts(row.blocks),
         ("simulation", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
     ]
+
+
+def _nvlink_sides(row: Row) -> tuple[str, ...]:
+    """Link directions of NVLink; () in a fabric without a switch."""
+    return tuple(side for side in near_sides(row) if side in ("up", "down"))
+
+
+def near_sides(row: Row) -> tuple[str, str]:
+    """The link directions between GPUs of one domain: those of NVLink, or of the links of pairs in a fabric without a switch."""
+    pairs = (f"{XGMI} out", f"{XGMI} in")
+    return pairs if pairs[0] in row.traffic_bytes else ("up", "down")
 
 
 def _other_sides(row: Row) -> list[str]:

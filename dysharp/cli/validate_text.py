@@ -27,6 +27,8 @@ FAMILIES = {
     "inswitch-allreduce": "all-reduces in the switch",
     "custom-allreduce": "all-reduces between peers",
     "hybrid-ep": "Hybrid-EP's kernels",
+    "mori-intranode": "MoRI's kernels without a switch, eight MI300X and MI308X",
+    "mori-internode": "MoRI's kernels, two nodes of MI308X with unknown NICs",
     "deepep-internode": "Dispatch and Combine of DeepEP's normal kernels, without their notify",
     "deepep-ll-internode": "DeepEP's low-latency kernels",
     "hybrid-ep-internode": "Hybrid-EP's kernels",
@@ -79,7 +81,7 @@ def print_families(done: Report) -> None:
     """Per kind of measurement: how many are predicted, and how well."""
     beyond = [row for row in done.beyond if row["system"] == "all" and row["n"] and not row["between"]]
     _print_families([*done.families, *beyond])
-    lines = ["", "in scope: rows of NVIDIA GPUs in one NVLink domain that a prediction is promised for"]
+    lines = ["", "in scope: rows of one NVLink domain, or node without a switch, that a prediction is promised for"]
     lines.append("median error: distance of the prediction from the measured value, in percent of the measured value")
     if beyond:
         lines.append(f"not used for error bars: {', '.join(row['family'] for row in beyond)}")

@@ -1,4 +1,5 @@
-"""Closed forms of expert-parallel kernels, in microseconds: DeepEP normal and low latency, TensorRT-LLM all-to-all.
+"""Closed forms of expert-parallel kernels, in microseconds: DeepEP normal and low latency, TensorRT-LLM all-to-all,
+MoRI.
 
 They are a second opinion beside runs of Programs. They have no ops, only rates of SMs and links and costs per token.
 Each function is pure and takes numbers or arrays. `tokens`: tokens per GPU. `copies`: mean distinct GPUs of a token,
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.compute.collectives import link_us, round_trip_us, sync_us
-from dysharp.compute.operators import Constants, arch_of, launch_us, overlap
+from dysharp.compute.operators import Constants, arch_of, hbm_us, launch_us, overlap
 from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
@@ -24,6 +25,8 @@ NORMAL_BARRIERS = 2.0
 """Barriers of a DeepEP normal call with a cached handle."""
 LL_HEADER_BYTES = 16.0
 """Header of a low-latency message."""
+XGMI_LINKS = 7
+"""xGMI links of an AMD GPU, one to each other GPU of its node."""
 TRT_LAUNCHES = 3
 """Kernels of one call of TensorRT-LLM's two-sided all-to-all: fill in metadata, move rows, and one last kernel that
 places indices, marks empty slots or sums."""
@@ -142,6 +145,30 @@ def alltoall_two_sided_us(
     work = t * np.asarray(fields_us, np.float64)
     link = link_us(gpu, constants, t * r * row)
     return _trt_floor_us(gpu, constants, gpus) + work + link
+
+
+def mori_dispatch_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike) -> F64:
+    """MoRI's Dispatch without a switch: compute units copy rows, and the link of a pair carries the rows of that pair."""
+    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    work = r * constants["mori.copy_us"] / gpu.n_sms
+    return constants["mori.dispatch_us"] + round_trip_us(gpu) + t * np.maximum(work, _pair_us(gpu, constants, r * row, gpus))
+
+
+def mori_combine_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, moved_bytes: ArrayLike
+) -> F64:
+    """MoRI's Combine: a copy of `moved_bytes` (read and written) per received row, a barrier, reads of rows by their source."""
+    t, r, row, moved = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes, moved_bytes))
+    issued = r * moved / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
+    copied = np.maximum(issued, hbm_us(gpu, constants, r * moved))
+    return constants["mori.combine_us"] + round_trip_us(gpu) + t * (copied + _pair_us(gpu, constants, r * row, gpus))
+
+
+def _pair_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: ArrayLike) -> F64:
+    """Time in which the link of a pair carries its equal share of `all_bytes`, which go to all GPUs."""
+    rate = 1e3 * gpu.link_GBps / XGMI_LINKS * constants["mori.link_part"]
+    out: F64 = np.asarray(all_bytes, np.float64) / np.asarray(gpus, np.float64) / rate
+    return out
 
 
 def alltoall_prepare_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, gpus: ArrayLike) -> F64:

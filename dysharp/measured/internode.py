@@ -100,12 +100,12 @@ def _slow_run(options: Options, layout: Layout, constants: Frozen, part: float, 
     program = program_of("deepep", options, group_limited, partial(machine, slow=part), layout, constants, tokens)
     trace, _ = run_burst(program)
     notified, received, again = (done_ps(program, trace, mark) for mark in ("dispatch.notify", "received", "combine.notify"))
-    ends = _arrivals(program, trace, ("combine.put", "combine.nic")) - again
+    ends = arrivals(program, trace, ("combine.put", "combine.nic")) - again
     return Straggler(*(ps / PS_PER_US for ps in (received - notified, float(np.median(ends)), float(ends.max()))))
 
 
-def _arrivals(program: Program, trace: Trace, names: tuple[str, ...]) -> F64:
-    """`[gpus]` ps when the last transfer of the templates `names` has reached each GPU."""
+def arrivals(program: Program, trace: Trace, names: tuple[str, ...]) -> F64:
+    """`[n_nodes]` float64: ps when the last transfer of the templates `names` has reached each GPU."""
     templates = [i for i, template in enumerate(program.templates) if template.name in names]
     ops = np.flatnonzero(np.isin(program.ops.template, templates))
     ends = np.zeros(program.n_nodes)

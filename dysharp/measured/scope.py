@@ -16,14 +16,20 @@ GPUS = (
     ("H200", "h200-sxm"),
     ("H800", "h800"),
     ("H20", "h20"),
+    ("MI300X", "mi300x"),
+    ("MI308X", "mi308x"),
+    ("MI355X", "mi355x"),
 )
 """Text in the column `hardware` -> packaged GPU; the first match counts."""
 NOT_PACKAGED = ("GH200", "L20")
 """Texts that mean another GPU, although they contain or accompany the name of a packaged GPU."""
-OTHER_GPUS = ("MI300X", "MI308X", "MI355X", "Ascend", "L20")
+OTHER_GPUS = ("Ascend", "L20")
+MESH_GPUS, MESH_KERNELS = ("MI300X", "MI308X", "MI355X", "gfx942"), "MoRI"
+"""Texts in `hardware` of machines without a switch, and the start of `system` of the kernels that are predicted there."""
 SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 """Texts in `hardware` of machines with several NVLink domains or without NVLink."""
 NO_GPU = "no packaged GPU of this kind"
+NO_SWITCH = "a fabric without a switch: only MoRI's kernels are predicted there"
 NO_DOMAIN = "more than one NVLink domain"
 RETIRED = "its authors have withdrawn it"
 GPUS_PER_NODE = 8  # of machines whose text says "/node"
@@ -36,12 +42,15 @@ CLUSTERS = {
     "h20": "hw-hgx-h20",
     "b300": "hw-hgx-b300",
     "gb300": "hw-gb300-tray",
+    "mi300x": "hw-mi300x",
+    "mi308x": "hw-mi308x",
+    "mi355x": "hw-mi355x",
 }
 """Packaged GPU -> the packaged cluster that its Programs are built for."""
 
 
 def out_of_scope(m: Measurement) -> str:
-    """Why measurements of this machine are not predicted; "" for an NVIDIA machine of one NVLink domain.
+    """Why measurements of this machine are not predicted; "" for a machine of one NVLink domain, or of one node without a switch.
 
     A measurement with the key `status` is out of scope, too: its authors have withdrawn it.
     Reads the columns `hardware` and `system` and five keys of `config_json`, and no other part of the measurement.
@@ -50,6 +59,8 @@ def out_of_scope(m: Measurement) -> str:
         return RETIRED
     if any(text in m.hardware for text in OTHER_GPUS):
         return NO_GPU
+    if any(text in m.hardware for text in MESH_GPUS) and not m.system.startswith(MESH_KERNELS):
+        return NO_SWITCH
     return NO_DOMAIN if spans_domains(m) else ""
 
 

@@ -31,6 +31,8 @@ Only families measured on several GPUs have such errors.
 FEWEST = 8
 """A GPU with fewer measurements of a family takes the errors of the entry `OTHER`."""
 DATASHEET = 1.01  # a cluster whose numbers differ from its GPU's datasheet by more than 1 % was not measured
+KERNELS_ALONE = ("mi300x", "mi308x")
+"""GPUs of which the packaged table has communication kernels and no GEMMs."""
 HELD_OUT = "error bars come from GPUs that were left out of the fit"
 EVEN, SPREAD = 1.05, 5.0
 """Routing is skewed if the busiest GPU has more useful rows than `EVEN` + `SPREAD` / sqrt(mean) times the mean.
@@ -205,10 +207,14 @@ def departures(cluster: Cluster) -> str:
 
 
 def no_rows(cluster: Cluster) -> str:
-    """A line about a real machine of whose GPU no measurement is known; "" for other machines."""
+    """A line about a real machine of whose GPU, or of whose GPU's GEMMs, no measurement is known; "" for other machines."""
     if cluster.family != "hw" or any(gpu == cluster.gpu for _, gpu in family_errors()):
         return ""
-    return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of other {arch_of(cluster.own_gpu)} GPUs"
+    if cluster.gpu in KERNELS_ALONE:
+        judged = "its communication kernels are in dysharp validate, mori-intranode"
+        return f"no GEMM rows: GEMMs of {cluster.gpu} from its datasheet and constants of {arch_of(cluster.own_gpu)} GPUs; {judged}"
+    other = "other " if cluster.own_gpu.arch == arch_of(cluster.own_gpu) else ""
+    return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of {other}{arch_of(cluster.own_gpu)} GPUs"
 
 
 def _machine_warnings(cluster: Cluster) -> list[str]:

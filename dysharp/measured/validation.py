@@ -20,7 +20,7 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
-from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, one_domain
+from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, between_domains, one_domain
 from dysharp.specs.numbers import counted
 
 F64 = NDArray[np.float64]
@@ -354,7 +354,7 @@ def between_bars(
     rows = [row for row in beyond if row["between"] == "bars" and row["system"] == ALL and row["n"]]
     if not rows:
         return []
-    n_constants = len(constants) - len(one_domain(constants))
+    n_constants = len(between_domains(constants))
     return [
         _bar("between domains: largest family median, %", max(row["median_ape"] for row in rows), BARS.between_median),
         _bar("between domains: largest 90th percentile, %", max(row["p90_ape"] for row in rows), BARS.between_p90),

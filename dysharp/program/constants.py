@@ -47,11 +47,26 @@ SPINE = "spine"
 """Name of the network of NICs between rails: from leaf to leaf through the spine."""
 SPINE_NET = 2
 """Its number; a Program has it where the spine is oversubscribed."""
+XGMI = "xgmi"
+"""Name of the networks of links between pairs of GPUs, where a fabric has no switch."""
 SPINE_US = 1.0  # more on the way through the spine: small writes of host-posted InfiniBand, same leaf against another leaf
 
 
 def nets_of(cluster: Cluster) -> tuple[Net, ...]:
-    """The networks of `cluster` besides NVLink: its NICs, or () where one domain is in use.
+    """The networks of `cluster` besides NVLink: NICs between domains, then the links of a fabric without a switch."""
+    return (*_between_domains(cluster), *_links_of_pairs(cluster))
+
+
+def _links_of_pairs(cluster: Cluster) -> tuple[Net, ...]:
+    """A network per other GPU of a domain, () with a switch. A put is done when it is delivered, as the kernels poll flags."""
+    if cluster.n_switches:
+        return ()
+    ring, rate = cluster.domain_gpus, cluster.pair_bytes_per_us
+    return tuple(Net(XGMI, rate, cluster.link_latency_ps, 0, step=step, ring=ring) for step in range(1, ring))
+
+
+def _between_domains(cluster: Cluster) -> tuple[Net, ...]:
+    """The networks between domains: its NICs, or () where one domain is in use.
 
     With an oversubscribed spine, what passes it is a network of its own: every NIC has an equal share of its leaf's uplinks.
     A NIC's rows inside its rail and rows between rails do not wait for each other there.

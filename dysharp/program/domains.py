@@ -40,6 +40,9 @@ def check_nets(p: Program) -> None:
                 raise ProgramError(f"network {net.name!r}: found {name} {getattr(net, name)}, expected {value} or more")
         if net.rates and (len(net.rates) != p.n_nodes or min(net.rates) < 1):
             raise ProgramError(f"network {net.name!r}: found {len(net.rates)} rates of nodes, expected {p.n_nodes} of 1 or more")
+        if (net.step or net.ring) and (not 1 <= net.step < net.ring or p.n_nodes % net.ring):
+            expected = f"a step of 1 .. ring - 1, in rings that divide {p.n_nodes} nodes"
+            raise ProgramError(f"network {net.name!r}: found step {net.step} in rings of {net.ring}, expected {expected}")
     for i, t in enumerate(p.templates):
         where = f"template {i} ({t.name})"
         if not 0 <= t.net < p.n_nets:
@@ -48,13 +51,16 @@ def check_nets(p: Program) -> None:
             continue
         if t.kind not in WIRED or t.kind in (Kind.PUSH_REDUCE, Kind.MERGED_LOAD):
             raise ProgramError(f"{where}: found {t.kind.name} in network {t.net}, expected a transfer without a session")
+        if p.nets[t.net - 1].step and t.kind not in (Kind.PUT, Kind.SIGNAL):
+            raise ProgramError(f"{where}: found {t.kind.name} on links between pairs, expected PUT or SIGNAL (no switch, no way back)")
         if t.table >= 0:
             raise ProgramError(f"{where}: found table {t.table} in network {t.net}, expected none (hubs have tables)")
 
 
 def check_domains(c: Columns) -> None:
-    """Transfers by NVLink and notifications of tiles stay inside one domain."""
+    """Transfers by NVLink and notifications of tiles stay inside one domain. A link between a pair leads to its peer alone."""
     p = c.p
+    _check_pairs(c)
     if not p.domain_nodes or p.domain_nodes == p.n_nodes:
         return
     domain = domain_of(p)
@@ -75,3 +81,18 @@ def check_domains(c: Columns) -> None:
         return f"{row_name(p, int(told[i]))}: found a notification to node {owner[i]}, expected one inside domain {domain[here[i]]}"
 
     fail_where(domain[here] != domain[owner], told_text)
+
+
+def _check_pairs(c: Columns) -> None:
+    """Members of ops on links between pairs are the peers of their nodes (or the node itself, which uses no link)."""
+    for number, net in enumerate(c.p.nets, start=1):
+        if not net.step:
+            continue
+        here = c.by_template(np.array([t.net == number for t in c.p.templates], bool))[c.owner]
+        node, to = c.p.ops.node[c.owner], c.p.members.node
+        peer = net.peer(node)
+
+        def text(m: int, peer: Array = peer) -> str:
+            return f"{c.name(int(c.owner[m]))}: found member {c.p.members.node[m]} on the link to node {peer[m]}, expected that node"
+
+        fail_where(here & (to != node) & (to != peer), text)

@@ -136,8 +136,19 @@ def _moved(c: Columns) -> dict[str, dict[str, int]]:
 
 
 def sides_of(program: Program) -> list[tuple[str, str]]:
-    """The names of both link directions of every network, NVLink first."""
+    """The names of both link directions of every network, NVLink first. Links between pairs have equal names."""
     return [("up", "down"), *((f"{net.name} out", f"{net.name} in") for net in program.nets)]
+
+
+def link_name(program: Program, net: int, node: int, side: int) -> str:
+    """The name of one link of `node` in network `net`, out (`side` 0) or in (1): "gpu[3].nic out", "gpu[3].xgmi to gpu[5]"."""
+    other = program.nets[net - 1] if net else None
+    if other is None or not other.step:
+        return f"gpu[{node}].{sides_of(program)[net][side]}"
+    if side:  # the same link, seen from its receiver
+        first = node - node % other.ring
+        node = first + (node - first - other.step) % other.ring
+    return f"gpu[{node}].{other.name} to gpu[{int(other.peer(np.int32(node)))}]"  # type: ignore[arg-type]
 
 
 def check_traffic(c: Columns) -> None:

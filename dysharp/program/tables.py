@@ -148,6 +148,9 @@ class Net:
 
     Times in picoseconds, sizes in bytes, rates in bytes per microsecond. Its buffers are infinite: what waits, waits at the
     link in.
+
+    With `step` the network is one link of every node (docs/design/0017-fabrics-without-a-switch.md): nodes are in rings of
+    `ring`, and the link leads to the node `step` places on in the ring. Such networks of a Program have one name.
     """
 
     name: str
@@ -157,10 +160,18 @@ class Net:
     message_ps: int = 0  # time of one train on the link out besides its bytes
     train_bytes: int = 1 << 30  # most payload of one train
     rates: tuple[int, ...] = ()  # by node, where not every node has `rate`
+    step: int = 0  # places on in the ring; 0 = the network joins any nodes
+    ring: int = 0  # nodes of a ring; 0 = no ring
 
     def rate_of(self, node: int) -> int:
         """The rate of the links of `node`."""
         return self.rates[node] if self.rates else self.rate
+
+    def peer(self, node: I32) -> I32:
+        """The node to which the link of each `node` leads, in a network with `step`."""
+        first = node - node % np.int32(self.ring)
+        peer: I32 = first + (node - first + np.int32(self.step)) % np.int32(self.ring)
+        return peer
 
 
 @dataclass(frozen=True, slots=True)

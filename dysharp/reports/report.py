@@ -21,11 +21,12 @@ from dysharp.systems import all_systems
 PlainRow = Mapping[str, Any]
 WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed")
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
-NIC_COLOURS = ("#882255", "#44AA99", "#AA4499", "#117733", "#DDCC77")
-"""Causes between domains but NICs out, which has the colour of `PALETTE` that is left: Tol's muted colours."""
+NIC_COLOURS = ("#882255", "#44AA99", "#AA4499", "#117733", "#DDCC77", "#88CCEE", "#999933", "#CC6677")
+"""Causes between domains and without a switch but NICs out, which has the colour of `PALETTE` that is left: Tol's muted colours."""
 CAUSES = (
     "link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us", "start_us", "surroundings_us",
     "nic_out_us", "nic_in_us", "nic_latency_us", "spine_out_us", "spine_in_us", "spine_latency_us",
+    "xgmi_out_us", "xgmi_in_us", "xgmi_latency_us",
 )  # fmt: skip
 COLOURS = dict(zip(CAUSES, (*PALETTE[:4], PALETTE[6], *PALETTE[4:6], PALETTE[8], PALETTE[7], *NIC_COLOURS), strict=True))
 PHASE_COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
@@ -243,6 +244,9 @@ _CAUSE_WORDS = {
     "spine_out_us": "uplinks of leaves",
     "spine_in_us": "downlinks of leaves",
     "spine_latency_us": "latencies through the spine",
+    "xgmi_out_us": "links of pairs, out",
+    "xgmi_in_us": "links of pairs, in",
+    "xgmi_latency_us": "latencies of links of pairs",
 }
 
 

@@ -14,6 +14,7 @@ from dysharp.specs.fields import (
     Family,
     Name,
     Small,
+    SmallOrNone,
     Text,
     check_fields,
     raise_if,
@@ -40,10 +41,10 @@ class Cluster:
     """"paper": the assumptions of a paper, without software costs that the paper does not name.
     "hw": a machine that one can buy, with fitted constants."""
     n_gpus: Small
-    n_switches: Small
-    """Switch chips (planes). Every GPU has links to every switch chip."""
+    n_switches: SmallOrNone
+    """Switch chips (planes). Every GPU has links to every switch chip. 0: no switch, every pair of GPUs of a domain has a link."""
     links_per_gpu: Small
-    """NVLink links per GPU. Every link ends at one switch port."""
+    """Links per GPU. Every link ends at one switch port, or at one other GPU."""
     link_bytes_per_us: Amount
     """Rate of all links of one GPU together, in one direction (450 GB/s = 450_000)."""
     link_latency_ps: AmountOrZero
@@ -90,9 +91,23 @@ class Cluster:
         return self.n_gpus if self.scale_out is None else min(self.n_gpus, self.scale_out.domain_gpus)
 
     @property
+    def nvlink_gpus(self) -> int:
+        """GPUs that a switch joins: those of a domain, or 1 without a switch."""
+        return self.domain_gpus if self.n_switches else 1
+
+    @property
     def domains(self) -> int:
-        """NVLink domains in use."""
+        """NVLink domains in use; without a switch, nodes whose GPUs have a link for every pair."""
         return self.n_gpus // self.domain_gpus
+
+    @property
+    def pair_bytes_per_us(self) -> int:
+        """Payload rate of the link between two GPUs in one direction, in bytes per microsecond, in a fabric without a switch.
+
+        On hw clusters the part `mori.link_part` of the datasheet's rate.
+        """
+        part = self.fitted["mori.link_part"] if self.family == "hw" else 1.0
+        return max(1, round(self.link_bytes_per_us / self.links_per_gpu * part))
 
     @property
     def software_costs(self) -> bool:
@@ -161,6 +176,9 @@ def _conflicts(c: Cluster) -> list[str]:
         faults.append(f"n_gpus: found {c.n_gpus}, expected at most {limit}")
     if c.links_per_gpu < c.n_switches:
         faults.append(f"links_per_gpu: found {c.links_per_gpu}, expected at least n_switches = {c.n_switches}")
+    most = min(limit, c.scale_out.domain_gpus) if c.scale_out is not None else limit
+    if not c.n_switches and most > c.links_per_gpu + 1:
+        faults.append(f"links_per_gpu: found {c.links_per_gpu} for {most} GPUs without a switch, expected {most - 1} (a link to every other GPU)")
     if (c.family == "hw" or c.gpu) and c.gpu not in list_gpus():
         faults.append(f"gpu: found {show(c.gpu)}, expected one of {', '.join(list_gpus())} (an hw cluster takes that GPU's constants)")
     faults += conflicts_of(c.constants) if c.constants else []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dysharp import units
 from dysharp.specs.cluster import Cluster
-from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, LinkRate, Name, Rate, Small, Text
+from dysharp.specs.fields import Constants, Delay, Entries, EntriesOrInfinite, Family, LinkRate, Name, Rate, Small, SmallOrNone, Text
 from dysharp.specs.scale_out import ScaleOut
 
 
@@ -17,7 +17,7 @@ class ClusterFile:
     name: Name
     family: Family
     n_gpus: Small
-    n_switches: Small
+    n_switches: SmallOrNone
     links_per_gpu: Small
     link_GBps: LinkRate
     link_latency_ns: Delay

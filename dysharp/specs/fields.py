@@ -41,6 +41,7 @@ Width = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Experts = Annotated[int, Field(strict=True, ge=1, le=1 << 16)]  # expert ids are 16 bits on the wire
 Tokens = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
 Small = Annotated[int, Field(strict=True, ge=1, le=1 << 12)]
+SmallOrNone = Annotated[int, Field(strict=True, ge=0, le=1 << 12)]
 Entries = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
 EntriesOrInfinite = Annotated[int, Field(strict=True, ge=0, le=1 << 24)]
 Amount = Annotated[int, Field(strict=True, ge=1, le=1 << 50)]

@@ -15,6 +15,7 @@ from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "fitted.toml"
 BETWEEN_DOMAINS = 8  # most constants of networks between NVLink domains
+WITHOUT_SWITCH = 4  # most constants of fabrics without a switch
 KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
 
@@ -98,8 +99,19 @@ def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
 
 
 def one_domain(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of one NVLink domain. Those between domains (`internode.*`) have a budget of their own."""
-    return {name: constant for name, constant in constants.items() if not name.startswith("internode.")}
+    """The constants of one NVLink domain. Those between domains and those without a switch have budgets of their own."""
+    others = {**between_domains(constants), **without_switch(constants)}
+    return {name: constant for name, constant in constants.items() if name not in others}
+
+
+def between_domains(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """The constants between NVLink domains (`internode.*`)."""
+    return {name: constant for name, constant in constants.items() if name.startswith("internode.")}
+
+
+def without_switch(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """The constants of fabrics without a switch (`mori.*`)."""
+    return {name: constant for name, constant in constants.items() if name.startswith("mori.")}
 
 
 def overrides_of(table: Any, where: str) -> Overrides:

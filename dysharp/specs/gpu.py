@@ -14,7 +14,7 @@ from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields
 from dysharp.specs.reading import parse_toml, read_text
 
 GPUS = Path(__file__).parent / "data" / "gpus"
-Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|hopper|blackwell)$")]
+Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|hopper|blackwell|cdna3|cdna4)$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Gpu:
     hbm_GB: Rate
     l2_MB: Rate
     link_GBps: LinkRate
-    """NVLink rate of all links of the GPU together, in one direction."""
+    """Rate of all NVLink or xGMI links of the GPU together, in one direction."""
     source: Text
 
     def __post_init__(self) -> None:

@@ -95,6 +95,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         step=16,
     ),
     several_domains=("paper", "real"),
+    without_switch=("paper",),
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -51,9 +51,8 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
         raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
     if options.peers == "nic" and cluster.domains == 1:
         raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{cluster.name}", expected a cluster with several in use')
-    return LayerBuilder(
-        model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, nic_only=options.peers == "nic"
-    )
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, nic_only=options.peers == "nic")
+
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
@@ -82,6 +81,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         phases_source="DeepEP README: low-latency kernels are for inference decoding",
     ),
     several_domains=("paper", "real"),
+    without_switch=("paper",),
     drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -87,6 +87,7 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     change=Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
     several_domains=("paper",),
     between_domains="a hypothetical scale-out switch that multicasts and sums",
+    in_switch="it multicasts and adds rows there",
     drops="AL TLB misses, TS/OR overflow, polling",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -105,6 +106,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     fused=True,
     row_formats=ROWS,
     colour="#332288",
+    in_switch="it multicasts and adds rows there",
     drops="the sender's tracking of remote memory state",
 )
 def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -121,6 +123,7 @@ def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: s
     fused=False,
     row_formats=ROWS,
     colour="#D55E00",
+    in_switch="it multicasts and adds rows there",
     drops="as dysharp",
 )
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -141,6 +144,7 @@ def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str,
     fused=False,
     row_formats=ROWS,
     colour="#F0E442",
+    in_switch="it multicasts and adds rows there",
     drops="as dysharp",
 )
 def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -37,6 +37,7 @@ class Options:
     permutes=0,
     fused=True,
     colour="#A6761D",
+    in_switch="it multicasts and adds rows there",
     drops="announcements of totals, entries of the row map that a hub has to write back",
     one_domain=ONE_DOMAIN,
 )

@@ -43,6 +43,7 @@ class Options:
     permutes=0,
     fused=False,
     bound=True,
+    without_switch=("paper",),
     gemm_variants=GEMMS,
     colour="#999999",
     change=Change(

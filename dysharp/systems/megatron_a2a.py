@@ -72,6 +72,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     colour="#004D40",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     several_domains=("paper", "real"),
+    without_switch=("paper",),
     drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -32,6 +32,7 @@ class Options:
     permutes=0,
     fused=False,
     colour="#E69F00",
+    in_switch="it multicasts and adds rows there",
     drops="NCCL channels and their SMs, the permutation of gathered rows",
     today=True,
 )

@@ -136,8 +136,12 @@ class System:
     """Forms ("paper", "real") in which the system runs on several NVLink domains. Others are refused there."""
     one_domain: str = ""
     """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
+    without_switch: tuple[str, ...] = ()
+    """Forms in which the system runs on a fabric without a switch (`Cluster.n_switches` 0). Others are refused there."""
+    in_switch: str = ""
+    """What the system does in the switch; "" = nothing. Printed where a fabric has none."""
     between_domains: str = ""
-    """Hardware between domains that the system needs and nobody sells; "" = none. Printed with every result over domains."""
+    """What the system assumes between domains and no measured machine has; "" = nothing. Printed with every result over domains."""
     returns: Scheme | None = None
     """The closed form of Combine's rows where Combine does not mirror Dispatch. None: it does."""
     peels: str = ""
@@ -160,6 +164,10 @@ class System:
         """
         real = self.real if self.real is not None and is_real(options.form, cluster) else None
         form = "paper" if real is None else "real"
+        if not cluster.n_switches and form not in self.without_switch:
+            others = ", ".join(name for name, one in all_systems().items() if form in one.without_switch)
+            found = f"found no switch (every pair of GPUs has a link), expected a switch ({self.in_switch or 'its rows go by NVLink'})"
+            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}; without one in {form} form: {others}')
         if not self.runs_on(cluster, form):
             others = ", ".join(name for name, one in all_systems().items() if one.runs_on(cluster, form))
             found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"
@@ -174,8 +182,8 @@ class System:
         return program
 
     def runs_on(self, cluster: Cluster, form: str) -> bool:
-        """Whether the system runs on the NVLink domains of `cluster` in `form`, "paper" or "real"."""
-        return cluster.domains == 1 or form in self.several_domains
+        """Whether the system runs on the domains of `cluster`, and without a switch where it has none, in `form`, "paper" or "real"."""
+        return (cluster.domains == 1 or form in self.several_domains) and (cluster.n_switches > 0 or form in self.without_switch)
 
     def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
@@ -217,6 +225,8 @@ def system(
     serves: Serves | None = None,
     several_domains: tuple[str, ...] = (),
     one_domain: str = "",
+    without_switch: tuple[str, ...] = (),
+    in_switch: str = "",
     between_domains: str = "",
     returns: Scheme | None = None,
     peels: str = "",
@@ -265,6 +275,8 @@ def system(
             serves=serves,
             several_domains=several_domains,
             one_domain=one_domain,
+            without_switch=without_switch,
+            in_switch=in_switch,
             between_domains=between_domains,
             returns=returns,
             peels=peels,

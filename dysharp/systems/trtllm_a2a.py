@@ -90,6 +90,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         phases=("decode", "prefill"),
         phases_source="TensorRT-LLM is an inference library",
     ),
+    without_switch=("paper",),
     drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:

@@ -59,7 +59,7 @@ what             that is                              in scope  predicted  error
 deepep-dispatch  Dispatch of DeepEP's normal kernels         1          1     22.4         22.4
 hybrid-ep        Hybrid-EP's kernels                        40         38      9.1         21.0
 
-in scope: rows of NVIDIA GPUs in one NVLink domain that a prediction is promised for
+in scope: rows of one NVLink domain, or node without a switch, that a prediction is promised for
 median error: distance of the prediction from the measured value, in percent of the measured value
 not used for error bars: hybrid-ep
 
@@ -126,7 +126,7 @@ def test_own_rows_come_first_and_bars_on_request(tmp_path):
     shown = run.invoke(cli, ["validate", "--data", str(path)]).stdout
     assert shown.splitlines()[0].endswith("5 rows, 2 predicted")
     assert max(map(len, shown.replace(str(path), "m.csv").splitlines())) <= 100
-    for part in ("'routing_stat'", "a-3", "no packaged GPU of this kind", "a-4", "`dysharp calibrate` reads it"):
+    for part in ("'routing_stat'", "a-3", "only MoRI's kernels are predicted there", "a-4", "`dysharp calibrate` reads it"):
         assert part in shown
     assert "macro median" not in shown
     for flag in ("--bars", "--groups"):

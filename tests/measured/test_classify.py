@@ -46,8 +46,13 @@ def test_a_row_without_a_program_is_unsupported(changed, reason) -> None:
     assert missing.counted
 
 
-@pytest.mark.parametrize(("changes", "reason"), [({"unit": "TB/s", "metric": "bandwidth"}, "no prediction in TB/s, expected us or ms"),
-                                                 ({"unit": "-", "metric": "a_fact", "value": "fast"}, "no value above 0")])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"unit": "TB/s", "metric": "bandwidth"}, "no prediction in TB/s, expected us or ms"),
+        ({"unit": "-", "metric": "a_fact", "value": "fast"}, "no value above 0"),
+    ],
+)
 def test_a_row_in_another_unit_has_no_prediction(changes: dict[str, str], reason: str) -> None:
     (missing,) = classify(read(line(**changes))).missing
     assert missing.reason.startswith(reason)
@@ -57,7 +62,7 @@ def test_a_row_in_another_unit_has_no_prediction(changes: dict[str, str], reason
 def test_scope_is_told_before_any_number_is_read(changes: dict[str, object]) -> None:
     """A measurement of another machine has one reason, whatever else is wrong with it."""
     (missing,) = classify(read(line(kind="ep_dispatch", system="DeepEP", hardware="8xMI300X", **changes))).missing
-    assert missing.reason == "no packaged GPU of this kind"
+    assert missing.reason == "a fabric without a switch: only MoRI's kernels are predicted there"
     assert not missing.counted
 
 

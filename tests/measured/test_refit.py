@@ -13,7 +13,7 @@ from dysharp.measured.family import all_families
 from dysharp.measured.fitting import seen_by
 from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, stages, to_toml
 from dysharp.measured.validation import BARS
-from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values
+from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values, one_domain
 from tests.measured.csv_lines import some_gemms
 
 
@@ -24,7 +24,7 @@ def test_launch_times_of_hosts_are_what_launch_bound_rows_give(packaged_measurem
 
 def test_constants_have_meaning_unit_and_rows_and_are_few():
     table = fitted()
-    assert len(table) <= BARS.constants
+    assert len(one_domain(table)) <= BARS.constants
     for constant in table.values():
         assert constant.low <= constant.value <= constant.high
         assert constant.meaning
@@ -62,7 +62,7 @@ def test_hosts_are_inputs_of_a_machine() -> None:
     """A fit leaves them alone, with or without their rows."""
     parsed = classify(some_gemms()).parsed
     new = refit(parsed, fitted(), np.zeros(len(parsed), bool))
-    given = {name: c.value for name, c in fitted().items() if name.endswith("host_call_us") or name.startswith("internode.")}
+    given = {name: c.value for name, c in fitted().items() if name.endswith("host_call_us") or name.startswith(("internode.", "mori."))}
     assert {name: c.value for name, c in new.constants.items() if c.stage == "given"} == given
 
 

@@ -30,7 +30,7 @@ MODEL = Model(
     element_bytes=2,
     gemm_dtype="fp8",
 )
-PAPER, REAL, RACK = "paper-gh200-nvl32", "hw-dgx-h100", "hw-gb200-nvl72"
+PAPER, REAL, RACK, MESH = "paper-gh200-nvl32", "hw-dgx-h100", "hw-gb200-nvl72", "hw-mi300x"
 
 
 def points() -> Iterator[dict[str, Any]]:
@@ -43,6 +43,9 @@ def points() -> Iterator[dict[str, Any]]:
             if system.has_real_form:
                 yield _point(name, REAL, 4, direction, "burst", {"form": "paper"})
                 yield _point(name, RACK, 8, direction, "burst")
+            if "real" in system.without_switch:
+                yield _point(name, MESH, 8, direction, "burst")
+                yield _point(name, MESH, 4, direction, "burst", {"form": "paper"})
         yield _point(name, PAPER, 8, "both", "burst")
 
 

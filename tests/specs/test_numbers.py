@@ -12,7 +12,7 @@ import pytest
 import dysharp
 from dysharp.errors import ConfigError
 from dysharp.measured.validation import BARS
-from dysharp.specs.fitted import BETWEEN_DOMAINS, fitted, one_domain
+from dysharp.specs.fitted import BETWEEN_DOMAINS, WITHOUT_SWITCH, between_domains, fitted, one_domain, without_switch
 from dysharp.specs.numbers import counted, numbers, numbers_from_toml
 
 ROOT = Path(dysharp.__file__).parent
@@ -71,7 +71,8 @@ def test_the_search_finds_numbers() -> None:
 
 def test_fitted_and_counted_numbers_stay_within_the_budget() -> None:
     assert len(one_domain(fitted())) + sum(number.count for number in counted()) <= BARS.constants
-    assert len(fitted()) - len(one_domain(fitted())) <= BETWEEN_DOMAINS
+    assert len(between_domains(fitted())) <= BETWEEN_DOMAINS
+    assert len(without_switch(fitted())) <= WITHOUT_SWITCH
     assert all(number.text for number in counted())
 
 

@@ -41,7 +41,8 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 def test_the_catalogue_is_complete() -> None:
     assert set(specs.list_models()) == set(PAPER) | set(HUB) | set(STUDY) | set(REAL)
     joined = [f"hw-dgx-{gpu}-x{n}" for gpu in ("b200", "h100", "h200") for n in (2, 4, 8)]
-    joined += ["hw-gb200-nvl72-x2", *(f"paper-dgx-h100-x{n}" for n in (2, 4, 8)), *(f"paper-gh200-nvl32-x{n}" for n in (2, 4))]
+    joined += ["hw-gb200-nvl72-x2", "hw-mi300x-x2", "hw-mi308x-x2"]
+    joined += [*(f"paper-dgx-h100-x{n}" for n in (2, 4, 8)), *(f"paper-gh200-nvl32-x{n}" for n in (2, 4))]
     assert [name for name in specs.list_clusters() if "-x" in name] == joined
     assert [name for name in specs.list_clusters() if name not in joined] == [
         "hw-dgx-b200",
@@ -54,6 +55,10 @@ def test_the_catalogue_is_complete() -> None:
         "hw-gb300-tray",
         "hw-hgx-b300",
         "hw-hgx-h20",
+        "hw-mi300x",
+        "hw-mi308x",
+        "hw-mi350x",
+        "hw-mi355x",
         "paper-dgx-h100",
         "paper-dgx-h800",
         "paper-dgx-h800-400",
@@ -158,7 +163,7 @@ def test_unknown_dtype() -> None:
 
 def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
     names = [name for name in list_clusters() if name.startswith("hw-")]
-    assert len(names) == 20
+    assert len(names) == 26
     for name in names:
         c = load_cluster(name)
         gpu = load_gpu(c.gpu)

@@ -19,7 +19,7 @@ from dysharp.compute import Tiling
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, HubTable, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import CLASSES, NIC, NIC_NET, OTHER, REQUESTS, RESPONSES, SPINE, SPINE_NET, hardware_of, nets_of
+from dysharp.program.constants import CLASSES, NIC, NIC_NET, OTHER, REQUESTS, RESPONSES, SPINE, SPINE_NET, XGMI, hardware_of, nets_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Sends, Transfers, ids
 from dysharp.systems.building.formats import ROW_BYTES
@@ -37,6 +37,8 @@ EXPLICIT = Framing("explicit", address_per_target=1, source_ack_per_target=1)
 CONTROL = Framing("control", payload_bytes=128)
 RDMA = Framing("rdma", payload_bytes=1 << 30, header=4, ack=0, source_ack=0)
 """A message: its payload, and 64 B for the fetch-add on the tail behind it. The NIC's rate is a rate of payload, so frames cost nothing."""
+LINK = Framing("link", payload_bytes=1 << 30, header=0, ack=0, source_ack=0)
+"""Stores on the link of a pair. Its rate is a rate of payload, so packets and acknowledgements cost nothing."""
 
 
 BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
@@ -105,7 +107,7 @@ class LayerBuilder:
         self.direction = direction
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
-        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES, nets=nets_of(cluster), domain_nodes=cluster.domain_gpus)
+        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES, nets=nets_of(cluster), domain_nodes=cluster.nvlink_gpus)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
@@ -240,7 +242,7 @@ class LayerBuilder:
         """Whether a PUT from `node` to `to` goes by NIC: its GPUs are in different domains, or `nic_only`."""
         size = self.cluster.domain_gpus
         far: NDArray[np.bool_] = (node != to) if self.nic_only else (node // size != to // size)
-        return far if self.b.nets else np.zeros(len(node), bool)
+        return far if self.cluster.domains > 1 else np.zeros(len(node), bool)
 
     def by_nic(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Whether a PUT from `node` to `to` leaves `node` by NIC."""
@@ -249,24 +251,45 @@ class LayerBuilder:
     def _passes_spine(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Whether a PUT by NIC passes a spine that is slower than the NICs: its GPUs are on different rails."""
         size = self.cluster.domain_gpus
-        return np.asarray((node % size != to % size) & (len(self.b.nets) >= SPINE_NET), np.bool_)
+        return np.asarray((node % size != to % size) & self.has_spine, np.bool_)
 
-    def puts(self, template: Template, node: I32, to: I32, row: NDArray[np.integer], **columns: ArrayLike) -> I32:
-        """PUTs with one row each, by NVLink inside a domain and by NIC (template "NAME.nic") between domains.
+    @property
+    def has_spine(self) -> bool:
+        """Whether the spine between leaf switches is a network of its own."""
+        return any(net.name == SPINE for net in self.b.nets)
 
-        `columns`: further columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
+    def net_of(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.integer]:
+        """`[n]` the network of a PUT from `node` to `to`: 0 = NVLink, or the own memory."""
+        far = self.is_far(node, to)
+        net = np.where(far, np.where(self._passes_spine(node, to), SPINE_NET, NIC_NET), 0)
+        links = [number for number, other in enumerate(self.b.nets, start=1) if other.step]
+        if links:  # no switch: the link to the GPU that is `step` places on is network links[0] + step - 1
+            net = np.where(far | (node == to), net, links[0] - 1 + (to - node) % self.cluster.domain_gpus)
+        return net
+
+    def puts(
+        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
+    ) -> I32:
+        """PUTs by NVLink, or by the link of their pair, inside a domain, and by NIC (template "NAME.nic") between domains.
+
+        `rows`: `[n]` rows that each PUT fills, default one. `row`: those of all PUTs, one after the other. `columns`: further
+        columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
         """
-        far, op = self.is_far(node, to), np.empty(len(node), np.int32)
-        across = far & self._passes_spine(node, to)
-        for mine, net in ((~far, 0), (far & ~across, NIC_NET), (across, SPINE_NET)):
+        nets, op = self.net_of(node, to), np.empty(len(node), np.int32)
+        for net in range(len(self.b.nets) + 1):
+            mine = nets == net
             n = int(mine.sum())
             if not n and net:
                 continue
-            name = self.b.nets[net - 1].name if net else ""
-            one = replace(template, name=f"{template.name}.{name}", framing=self.b.framing(RDMA), net=net) if net else template
+            one = template
+            if net:
+                other = self.b.nets[net - 1]
+                name = template.name if other.step else f"{template.name}.{other.name}"
+                one = replace(template, name=name, framing=self.b.framing(LINK if other.step else RDMA), net=net, table=-1)
             own = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
-            ones = np.ones(n, np.int32)
-            op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], ones, row[mine]), targets=1, **own), n)
+            ones, fills = np.ones(n, np.int32), row[mine] if rows is None else row[np.repeat(mine, rows)]
+            each = ones if rows is None else rows[mine]
+            op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], each, fills), targets=1, **own), n)
         return op
 
     def last_hops(self, op: I32) -> I32:
@@ -307,8 +330,28 @@ class LayerBuilder:
         template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
         issuer = self.per_gpu(discipline, "dispatch") if turns is None else turns
         pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.pair_source, self.p.gpu, turns)
+        if not self.cluster.n_switches:
+            return self._puts_of_pairs(issuer, prio)
         columns = self.p.token, self.pair_source, pairs, _ones(len(pairs))
         return self._send(template, STORE, issuer, *columns, 1, to=self.p.gpu, prio=prio, by_rows=by_rows)
+
+    def _puts_of_pairs(self, issuer: I32, prio: I32 | int) -> Transfers:
+        """`dispatch_puts` on the links of pairs: a row is one train."""
+        op = self.puts(
+            self._row_template("dispatch.put", Kind.PUT, LINK),
+            self.pair_source,
+            self.p.gpu,
+            self.row_of,
+            rows=self.pair_rows,
+            issuer=issuer[self.pair_source],
+            bytes=self.sent_bytes,
+            key=self.p.token,
+            prio=prio,
+            aux_bytes=self.dispatch_aux,
+        )
+        batch = Transfers(op=op, node=self.pair_source, to=self.p.gpu, unit=np.arange(len(op)), unit_rows=self.pair_rows)
+        self.dispatched.append(batch)
+        return batch
 
     def turn(self, node: I32, to: I32, turns: I32 | None) -> I32 | int:
         """`prio` of PUTs from `node` to `to` with the issuers `turns` (`[gpus]`, SMALLEST_KEY): peer by peer, the next GPU first.
@@ -721,22 +764,28 @@ class LayerBuilder:
         (`workload.traffic`). The traffic may depend on the system's `options`. `back`: the scheme of Combine where Combine
         does not mirror Dispatch.
         """
-        if self.b.nets:
+        if self.cluster.domains > 1:
             return self._build_levels(scheme)
         returned = traffic(self.routing, scheme if back is None else back, self.back_bytes, options)
         same = back is None and self.sent_bytes == self.back_bytes
         sent = returned if same else traffic(self.routing, scheme, self.sent_bytes, options)
         closed = {"dispatch": sent["dispatch"], "combine": returned["combine"]}
-        sums = {side: {op: int(moved[side]) for op, moved in closed.items()} for side in ("up", "down")}
+        out, into = self._near_sides
+        sums = {out: {op: int(moved["up"]) for op, moved in closed.items()}, into: {op: int(moved["down"]) for op, moved in closed.items()}}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
+
+    @property
+    def _near_sides(self) -> tuple[str, str]:
+        """The names of both link directions inside a domain."""
+        return ("up", "down") if self.cluster.n_switches else (f"{XGMI} out", f"{XGMI} in")
 
     def _build_levels(self, scheme: Scheme) -> Program:
         """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`, or one_copy_per_expert."""
         direct = "nic_only" if self.nic_only else self.per_expert
         named = direct if scheme == "one_copy_per_expert" else str(scheme)
-        sides, size = [("up", "down"), (f"{NIC} out", f"{NIC} in")], self.cluster.domain_gpus
+        sides, size = [self._near_sides, (f"{NIC} out", f"{NIC} in")], self.cluster.domain_gpus
         rows = [*LEVELS[named](self.routing, size)]
-        if len(self.b.nets) >= SPINE_NET:
+        if self.has_spine:
             sides.append((f"{SPINE} out", f"{SPINE} in"))
             across = between_rails(self.routing, size, named)
             rows[1:] = [(rows[1][0] - across[0], rows[1][1] - across[1]), across]

@@ -67,6 +67,11 @@ class Software:
         """Time of a step inside a kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
         return round(float(hbm_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
 
+    def moved_ps(self, n_bytes: float) -> int:
+        """Time of a step in which all SMs move `n_bytes` (reads plus writes): their loads and stores per clock, or memory."""
+        issued = n_bytes / (self._gpu.n_sms * self._gpu.boost_MHz * self._fitted["sm.permute_bytes"])
+        return max(self.stream_ps(n_bytes), round(issued * PS_PER_US))
+
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
         """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`compute.collectives`)."""
         return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)

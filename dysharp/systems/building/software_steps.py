@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import OTHER
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
@@ -121,17 +121,17 @@ class SoftwareSteps:
         _, row, tile = layer.b.regions(np.arange(g), np.full(g, size * per_pair), WORD_BYTES, size * per_pair, alloc=Alloc.PREFIX, name=name)
         source, word, place = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(size), indexing="ij"))
         target = source - source % size + place
-        one = np.ones(len(source), np.int32)
         template = Template(name, Kind.PUT, "other", "control", OTHER, framing=layer.b.framing(CONTROL))
-        first = layer.b.ops(
-            layer.b.template(template),
-            source,
-            issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, name)[source],
+        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, name)[source]
+        op = layer.puts(
+            template,
+            source.astype(np.int32),
+            target.astype(np.int32),
+            row + (target * size + source % size) * per_pair + word,
+            issuer=issuer,
             bytes=WORD_BYTES,
-            to=To(one, target, one, row + (target * size + source % size) * per_pair + word),
-            targets=1,
         )
-        layer.wait_first(Batch(op=ids(first, len(source)), node=source.astype(np.int32)), after)
+        layer.wait_first(Batch(op=op, node=source.astype(np.int32)), after)
         layer.wait_tiles(heads, ids(tile, g))
 
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:

@@ -50,10 +50,9 @@ class TwoHop:
         turn: I64 = (self.domain.astype(np.int64) - self.source // self.size) % n
         return turn
 
-    def template(self, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> int:
-        b = self.layer.b
-        framing = b.framing(RDMA if net else STORE)
-        return b.template(Template(name, Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net))
+    def template(self, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> Template:
+        framing = self.layer.b.framing(RDMA if net else STORE)
+        return Template(name, Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net)
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 
@@ -68,7 +67,7 @@ class TwoHop:
         landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
         one = np.ones(len(units), np.int32)
         first = layer.b.ops(
-            self.template("dispatch.nic", "dispatch", "relay", NIC_NET, layer.sent_buffer, "relay"),
+            layer.b.template(self.template("dispatch.nic", "dispatch", "relay", NIC_NET, layer.sent_buffer, "relay")),
             self.source[units],
             issuer=issuer,
             bytes=layer.sent_bytes,
@@ -88,20 +87,20 @@ class TwoHop:
             op[mine] = self._forward(self.template(name, "dispatch", "copy", 0, src, self.layer.arrived), mine, issuer)
         return Batch(op=op, node=self.relay[self.unit_of_pair])
 
-    def _forward(self, template: int, pairs: I64, issuer: I32) -> I32:
+    def _forward(self, template: Template, pairs: I64, issuer: I32) -> I32:
         layer, p = self.layer, self.layer.p
         node, rows = self.relay[self.unit_of_pair[pairs]], layer.pair_rows[pairs]
-        first = layer.b.ops(
+        return layer.puts(
             template,
             node,
+            p.gpu[pairs],
+            layer.row_of[spans(p.slot_ptr[pairs], rows)],
+            rows=rows,
             issuer=issuer[node],
             bytes=layer.sent_bytes,
             key=self.token[self.unit_of_pair[pairs]],
-            to=To(np.ones(len(pairs), np.int32), p.gpu[pairs], rows, layer.row_of[spans(p.slot_ptr[pairs], rows)]),
-            targets=1,
             aux_bytes=layer.dispatch_aux,
         )
-        return ids(first, len(pairs))
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
@@ -115,18 +114,17 @@ class TwoHop:
         gpu = np.zeros(n_groups, np.int32)
         gpu[group] = self.relay
         landed = landing(layer, "relay.partial", gpu, group[unit], p.token[order], layer.back_bytes)
-        one = np.ones(len(order), np.int32)
-        first = layer.b.ops(
+        op = layer.puts(
             self.template("combine.gather", "combine", "sum", 0, layer.result, "relay.partial"),
             p.gpu[order],
+            self.relay[unit],
+            landed.row,
             issuer=issuer[p.gpu[order]],
             bytes=layer.back_bytes,
             key=p.token[order],
-            to=To(one, self.relay[unit], one, landed.row),
-            targets=1,
             aux_bytes=layer.combine_aux,
         )
-        return ids(first, len(order)), landed.tile
+        return op, landed.tile
 
     def give_back(self, issuer: I32, order: I64) -> tuple[I32, I32]:
         """The sum of each unit from its relay to the source, in `order` (units). `issuer`: `[len(order)]`.
@@ -142,7 +140,7 @@ class TwoHop:
         for name, net, mine in (("combine.put", 0, ~far), ("combine.nic", NIC_NET, far)):
             units, one = order[mine], np.ones(int(mine.sum()), np.int32)
             first = layer.b.ops(
-                self.template(name, "combine", "relay_sum", net, "relay.partial", "partial"),
+                layer.b.template(self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")),
                 self.relay[units],
                 issuer=issuer[mine],
                 bytes=layer.back_bytes,

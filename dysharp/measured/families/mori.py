@@ -1,0 +1,172 @@
+"""MoRI's kernels on nodes of eight MI300X or MI308X, whose pairs of GPUs have links, and over two such nodes.
+
+Rows of tuning files are means over ranks, of the best of many launch shapes. Their rows with `zero_copy` and a cast are those of zero copy
+alone: the kernel does not cast there, and the files repeat the numbers. Rows that do not say whether they copy are read as zero copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from dysharp.compute import transfer
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.config_json import dtype_of, label, number
+from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
+from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import Frozen, frozen
+from dysharp.measured.scope import CLUSTERS, check_cluster
+from dysharp.specs import Cluster, load_cluster
+from dysharp.specs.gpu import Gpu
+from dysharp.units import PS_PER_US
+
+NEAR, FAR = 128, 256
+"""Tokens per GPU of the two runs of the line."""
+USUAL_EXPERTS, SAME = 256, 0.02
+"""Experts where a row does not say how many: those of rows that do, if they give the printed copies of a token within `SAME`."""
+SENT = {"bf16": "rows", "fp8": "fp8-plain", "fp4": "fp4-plain"}
+VALUE_BYTES = {"rows": 2.0, "fp8-plain": 1.0, "fp4-plain": 0.5}
+CAST = "fp8_direct_cast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoriCase(EpCase):
+    """One call. `sent`: format of the rows that the kernel sends. `moved_bytes`: read and written per received row before Combine."""
+
+    sent: str
+    zero_copy: bool
+    copies: float
+    row_bytes: float
+    moved_bytes: float
+
+    def options(self) -> Options:
+        return ("combine" if self.verb == "combine" else "dispatch", self.sent), ("zero_copy", self.zero_copy)
+
+
+def closed_us(case: MoriCase, gpu: Gpu, constants: Constants) -> F64:
+    """Rows of a pair on its link (`compute.transfer`)."""
+    sizes = case.tokens, case.copies, case.row_bytes, case.gpus
+    if case.verb == "dispatch":
+        return transfer.mori_dispatch_us(gpu, constants, *sizes)
+    return transfer.mori_combine_us(gpu, constants, *sizes, case.moved_bytes)
+
+
+def program_us(case: MoriCase, constants: Constants) -> float:
+    """Mean over GPUs of the kernel's time under uniform routing, from a run or from the line through two runs."""
+    return _line(case, constants, cluster_of)
+
+
+def nodes_us(case: MoriCase, constants: Constants) -> float:
+    """As `program_us` over two nodes."""
+    return _line(case, constants, two_nodes)
+
+
+def two_nodes(gpu: str, gpus: int, constants: Frozen) -> Cluster:
+    """The packaged cluster of two nodes of a GPU with `constants`."""
+    return replace(load_cluster(f"{CLUSTERS[gpu]}-x2").with_gpus(gpus), constants=constants)
+
+
+def _line(case: MoriCase, constants: Constants, machine_of: MachineOf) -> float:
+    key = (case.verb, case.options(), case.layout(), frozen(constants), machine_of)
+    if case.tokens <= FAR:
+        return _run(*key, case.tokens)
+    near, far = (_run(*key, tokens) for tokens in (NEAR, FAR))
+    return far + (case.tokens - FAR) / (FAR - NEAR) * (far - near)
+
+
+@lru_cache(maxsize=1024)
+def _run(verb: str, options: Options, layout: Layout, constants: Frozen, machine_of: MachineOf, tokens: int) -> float:
+    program = program_of("mori", options, uniform, machine_of, layout, constants, tokens)
+    trace, _ = run_burst(program)
+    received = trace.done[np.isin(program.ops.template, [i for i, t in enumerate(program.templates) if t.name == "received"])]
+    if verb == "dispatch":
+        return float(received.mean()) / PS_PER_US
+    return float((arrivals(program, trace, ("combine.put", "combine.nic")) - received).mean()) / PS_PER_US
+
+
+def _belongs(m: Measurement) -> bool:
+    return m.kind in ("ep_dispatch", "ep_combine") and m.system.startswith("MoRI-EP")
+
+
+def _over_nodes(m: Measurement) -> bool:
+    return m.config.get("nodes", 1) != 1 or "+ CX7" in m.hardware
+
+
+def _excluded(m: Measurement) -> str:
+    """Why a row is not predicted, or ""."""
+    reasons = {
+        m.id.startswith("morireadme"): "a front page for orders of magnitude, 13 to 27 % below every other source",
+        " v2" in m.system or "v1_ll" in m.system or "internode v2" in m.system: "MoRI version 2: not simulated",
+        "AsyncLL" in m.system: "MoRI AsyncLL: not simulated",
+        "p2p write" in m.system: "a Combine that writes: not simulated",
+        "not named)" in m.hardware and "MI300X or" in m.hardware: "GPU not named",
+    }
+    return next((reason for holds, reason in reasons.items() if holds), "")
+
+
+def _fields(m: Measurement) -> EpFields:
+    read = ep_fields(m, check_nodes if _over_nodes(m) else check_cluster, None if "experts" in m.config else USUAL_EXPERTS)
+    if "experts" not in m.config:
+        printed = number(m, "recv_copies_per_token") if "recv_copies_per_token" in m.config else 0.0
+        if abs(copies_of(read) - printed) > SAME * printed:
+            raise Unsupported("number of experts unknown")
+    return read
+
+
+def _case(m: Measurement) -> MoriCase:
+    if reason := _excluded(m):
+        raise Unsupported(reason)
+    verb, read = verb_of(m), _fields(m)
+    zero_copy = m.config.get("zero_copy") is not False and ("zero-copy" in m.system or "p2p read" not in m.system)
+    sent = SENT[dtype_of(m, "dtype", expected=tuple(SENT) if verb == "dispatch" else ("bf16",))]
+    if verb == "combine" and m.config.get("quant_type") == CAST and not zero_copy:
+        sent = "fp8-plain"
+    row_bytes, result = read["hidden"] * VALUE_BYTES[sent], read["hidden"] * VALUE_BYTES["rows"]
+    copies = copies_of(read)
+    return MoriCase(
+        **read,
+        verb=verb,
+        sent=sent,
+        zero_copy=zero_copy or verb == "dispatch",
+        copies=copies,
+        row_bytes=row_bytes,
+        moved_bytes=0.0 if zero_copy else result + row_bytes,
+        work=read["tokens"] * copies * row_bytes / 1e3 if m.unit == "GB/s" else 0.0,
+        dtypes=(f"{verb} {sent}",),
+        shape=label(m, "ep", "topk"),
+    )
+
+
+@family(
+    "mori-intranode",
+    belongs=lambda m: _belongs(m) and not _over_nodes(m),
+    closed_us=closed_us,
+    program_us=program_us,
+    in_bars=False,
+    level=Level.KERNEL,
+    order=260,
+)
+def case(m: Measurement) -> MoriCase:
+    """The case of a latency, or of the GB/s of received rows, those of the own GPU included."""
+    return _case(m)
+
+
+@family(
+    "mori-internode",
+    belongs=lambda m: _belongs(m) and _over_nodes(m),
+    program_us=nodes_us,
+    in_bars=False,
+    between="beyond",
+    level=Level.KERNEL,
+    order=270,
+)
+def nodes_case(m: Measurement) -> MoriCase:
+    """The case of a latency over two nodes, whose NIC no row names."""
+    found = _case(m)
+    if found.gpus != 2 * NODE_GPUS:
+        raise Unsupported("no packaged cluster of more than two nodes")
+    return found

@@ -1,0 +1,188 @@
+"""MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model
+from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.formats import row_bytes
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.two_hop import TwoHop, two_hop_layer
+from dysharp.systems.registry import Ships, system
+from dysharp.workload import Routing
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
+BACK = ("rows", "fp8-plain")
+MESSAGE_TOKENS = 64
+"""Tokens of a source that its proxy in another node sees together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of MoRI's kernels IntraNode and InterNodeV1.
+
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `dispatch` | format of rows: "rows" (the model's), "fp8", "fp8-plain" or "fp4-plain" (bytes: `building.formats`) |
+    | `combine` | format of results: "rows", or "fp8-plain" (cast into the registered buffer) |
+    | `zero_copy` | the experts write their results into the registered buffer; False: Combine copies them there |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+
+    The real form adds fixed times of both kernels, the work of compute units on copies, the copy into the registered
+    buffer, flags and barriers.
+    """
+
+    form: str = "auto"
+    dispatch: str = "rows"
+    combine: str = "rows"
+    zero_copy: bool = False
+    compute: bool = True
+
+
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    sent = row_bytes("mori.dispatch", options.dispatch, ROWS, model)
+    back = row_bytes("mori.combine", options.combine, BACK, model)
+    if options.zero_copy and options.combine != "rows":
+        raise ConfigError(f"mori.combine: found {options.combine!r} with zero_copy, expected rows (a cast needs the copy)")
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form with the software costs of both kernels."""
+    layer = _layer(model, cluster, routing, direction, options)
+    kernels = _InterNode(layer, options.zero_copy) if cluster.domains > 1 else _IntraNode(layer, options.zero_copy)
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build("two_hop" if cluster.domains > 1 else "one_copy_per_gpu")
+
+
+@system(
+    "mori",
+    real=plan_real,
+    source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
+    options=Options,
+    traffic="one_copy_per_gpu",
+    permutes=1,
+    fused=False,
+    row_formats=ROWS,
+    colour="#8C510A",
+    ships=Ships(
+        "ROCm/mori README: MI300X, MI308X, MI325X, MI355X",
+        ("cdna3", "cdna4"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+    ),
+    several_domains=("paper", "real"),
+    without_switch=("paper", "real"),
+    between_domains="NICs of 400 Gb/s and no work per message: rows of two nodes of MI308X took 1.7 to 5.5 times as long",
+    drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)",
+)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
+    layer = _layer(model, cluster, routing, direction, options)
+    return two_hop_layer(layer) if cluster.domains > 1 else one_copy_per_gpu(layer)
+
+
+class _Kernels(SoftwareSteps):
+    """Steps of both kernels. `zero_copy`: Combine does not copy received rows."""
+
+    def __init__(self, layer: LayerBuilder, zero_copy: bool) -> None:
+        super().__init__(layer)
+        self.zero_copy = zero_copy
+
+    def copies_on_units(self, node: I32) -> Batch:
+        """Add a DELAY on the compute units of `node[i]` for each copy i of Dispatch, one after the other."""
+        layer = self.layer
+        issuer = layer.per_gpu(Discipline.READY_FIFO, "copies", self.pools("copies"))[node]
+        return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy")
+
+    def counts(self, name: str, start: I32, sends: Batch) -> I32:
+        """A flag with a count to every GPU of the node, after `start[gpu]` and all `sends` of a GPU.
+
+        Returns `[gpus]` JOINs called `name`, which wait for all flags that a GPU receives.
+        """
+        layer = self.layer
+        sent, known = layer.join("dispatch.sent"), layer.join(name)
+        layer.wait_each(sent, start)
+        layer.wait_each(sent[sends.node], sends.op)
+        self.flags("dispatch.counts", 1, sent, known)
+        return known
+
+    def ready(self, finished: I32) -> I32:
+        """The start of Combine after `finished[gpu]`: the fixed time, the copy, the barrier of the node. Returns `[gpus]` JOINs."""
+        layer, costs = self.layer, self.costs
+        received = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
+        moved = 0 if self.zero_copy else layer.model.row_bytes + layer.back_bytes
+        fixed = costs.ps("mori.combine_us")
+        call = self.delay("combine.call", [fixed + costs.moved_ps(int(rows) * moved) for rows in received])
+        layer.wait_each(call, finished)
+        ready = layer.join("combine.ready")
+        self.flags("combine.barrier", 1, call, ready)
+        return ready
+
+
+class _IntraNode(_Kernels):
+    """Dispatch: copies into places that remote counters give, then counts. Combine: a barrier, then the sources read and add."""
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs have sent all rows."""
+        layer = self.layer
+        call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
+        work = self.copies_on_units(layer.pair_source)
+        layer.wait_each(work.op, call[work.node])
+        puts = layer.dispatch_puts(Discipline.READY_FIFO)
+        layer.wait_each(puts.op, work.op)
+        return self.counts("received", call, puts)
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine. A source reads after its barrier; the reads are pushes of the same bytes the same way."""
+        ready = self.ready(finished)
+        puts = self.layer.combine_puts(Discipline.READY_FIFO)
+        self.layer.wait_each(puts.op, ready[puts.to])
+
+
+class _InterNode(_Kernels):
+    """Tokens go once per remote node by NIC to the GPU of the source's index, which copies them on; sums per node come back."""
+
+    def __init__(self, layer: LayerBuilder, zero_copy: bool) -> None:
+        super().__init__(layer, zero_copy)
+        self.hop = TwoHop(layer)
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs of a node have copied all rows."""
+        layer, hop = self.layer, self.hop
+        call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
+        far = np.flatnonzero(hop.far)
+        block = (hop.token[far] % layer.tokens) // MESSAGE_TOKENS
+        message = (hop.source[far].astype(np.int64) * layer.tokens + block) * layer.cluster.domains + hop.domain[far]
+        messages, group = np.unique(message, return_inverse=True)
+        sends, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[far]], far, group, len(messages))
+        layer.wait_first(Batch(op=sends, node=hop.source[far]), call)
+        landed = np.full(len(hop.token), -1, np.int32)
+        landed[far] = tiles[group]
+        work = self.copies_on_units(hop.relay[hop.unit_of_pair])
+        layer.wait_each(work.op, call[work.node])
+        layer.wait_tiles(work.op, landed[hop.unit_of_pair])
+        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        layer.wait_each(forwards.op, work.op)
+        return self.counts("received", call, forwards)
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine: results gather at the proxy of their node after its barrier, and one sum per node goes back."""
+        layer, hop = self.layer, self.hop
+        ready = self.ready(finished)
+        units, back = np.arange(len(hop.token)), layer.push_order
+        gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
+        layer.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
+        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
+        layer.wait_tiles(returns, tiles)
