@@ -8,6 +8,7 @@ its buffer, and a proxy posts the message.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,12 +48,15 @@ class RailLayer(LayerBuilder):
         size = self.cluster.domain_gpus
         return np.asarray(self.is_far(node, to) & (node % size == to % size), np.bool_)
 
-    def puts(self, template: Template, node: I32, to: I32, row: NDArray[np.integer], **columns: ArrayLike) -> I32:
-        """As `LayerBuilder.puts`. Returns the first hop of each PUT, whose issuers are in `columns`."""
+    def puts(
+        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
+    ) -> I32:
+        """As `LayerBuilder.puts`, one row a PUT. Returns the first hop of each PUT, whose issuers are in `columns`."""
+        assert rows is None
         two = self.is_far(node, to) & ~self.by_nic(node, to)
         op = np.empty(len(node), np.int32)
         for mine, put in ((~two, super().puts), (two, self._two_hops)):
-            own = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
+            own: dict[str, Any] = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
             op[mine] = put(template, node[mine], to[mine], row[mine], **own)
         return op
 
