@@ -6,6 +6,7 @@
     python bench/nodes.py ll          DeepEP low latency, RDMA with NVLink and RDMA alone
     python bench/nodes.py breakeven   tokens per GPU from which two hops are faster than a message per expert
     python bench/nodes.py slow        one NIC at a third of its rate, EP32
+    python bench/nodes.py packet      NVLink by packets and NICs by messages against the burst level, small layers
 
 More tokens than `FAR` lie on the line through two runs. Each line: measured, simulated, difference.
 """
@@ -18,12 +19,14 @@ from functools import cache
 from statistics import median
 
 from dysharp.engine.burst.run import run_burst
+from dysharp.engine.packet.fabric import fabric_of
+from dysharp.engine.packet.program import run_packet
 from dysharp.measured.break_even import break_even
 from dysharp.measured.ep_kernels import done_ps
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
-from dysharp.systems import get_system
+from dysharp.systems import all_systems, get_system
 from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
 from dysharp.workload.levels import expected_domains
@@ -116,6 +119,25 @@ def slow() -> None:
         print(f"{name:17}: dispatch {dispatch:.0f} us, first GPU {min(ends) - max(ends) + dispatch:.0f} us; combine {combine:.0f} us")
 
 
+def packets() -> None:
+    """Times of whole layers at both levels: S-8 with 32 experts."""
+    model = replace(load_model("S-8"), name="small", n_experts=32)
+    print(f"{'cluster':18} tokens  {'system':12} {'form':5} burst us packet us  difference  bytes by network")
+    for name, tokens in (("paper-dgx-h100-x2", 16), ("paper-dgx-h100-x2", 256), ("hw-dgx-h100-x2", 64), ("paper-dgx-h100-x4", 16)):
+        cluster = load_cluster(name)
+        routing = make_routing("uniform", model, cluster.n_gpus, tokens)
+        for system in (one for one in all_systems().values() if one.several_domains):
+            form = "real" if cluster.software_costs and system.has_real_form else "paper"
+            if not system.runs_on(cluster, form):
+                continue
+            program = system.plan(model, cluster, routing, "fwd", system.options())
+            burst, packet = run_burst(program)[0], run_packet(program, fabric_of(cluster)).trace
+            same = (burst.up_busy == packet.up_busy).all() and (burst.down_busy == packet.down_busy).all()
+            us, more = burst.time_ps / PS_PER_US, 100 * (packet.time_ps / burst.time_ps - 1)
+            where = f"{name:18} {tokens:6}  {system.name:12} {form:5}"
+            print(f"{where} {us:8.2f} {packet.time_ps / PS_PER_US:9.2f}  {more:+8.2f} %  {'equal' if same else 'NOT equal'}")
+
+
 def crossing() -> None:
     """Two hops against a message per expert, FP8 Dispatch of DeepSeek-V3 on DGX H100."""
     print("GPUs  nodes per token  closed form  simulated  difference")
@@ -125,4 +147,4 @@ def crossing() -> None:
 
 
 if __name__ == "__main__":
-    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow, "breakeven": crossing}[sys.argv[1]]()
+    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow, "packet": packets, "breakeven": crossing}[sys.argv[1]]()

@@ -17,6 +17,12 @@ from dysharp.systems import all_systems, get_system
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
+ONLY_BY_NAME = ("fastermoe", "megatron-ag")
+"""Over several NVLink domains these run where somebody names them.
+
+Rings of megatron-ag send every token to every GPU hop by hop, so its ops would outnumber those of all others. FasterMoE
+computes tiles of an expert by step, so leading tokens give no estimate.
+"""
 
 FORMS = ("real", "paper", "all")
 
@@ -153,6 +159,7 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
         return (usual := _usual(request)), _in_form(request, forms, usual)
     real = [name for name, s in all_systems().items() if s.has_real_form and not (s.ships and s.ships.why_not(request.model, request.cluster))]
     real = [name for name in real if get_system(name).runs_on(request.cluster, "real")]
+    real = [name for name in real if request.cluster.domains == 1 or name not in ONLY_BY_NAME]
     if forms == "paper":
         return (usual := _usual(request)), _in_form(request, forms, usual)
     wanted = _in_form(request, forms, real)
@@ -160,10 +167,10 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
 
 
 def _usual(request: Request) -> list[str]:
-    """The systems of a paper cluster: those of one NVLink domain, or all that run on several, or without a switch."""
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch but `ONLY_BY_NAME`."""
     if request.cluster.domains == 1 and request.cluster.n_switches:
         return list(DEFAULT_SYSTEMS)
-    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper")]
+    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and name not in ONLY_BY_NAME]
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:

@@ -29,6 +29,7 @@ class EmulateArgs(TypedDict, total=False):
 
     block: Annotated[str, Argument("integer", "MoE block; `dysharp list blocks` shows all.")]
     gpus: Annotated[int, Argument(4, "GPUs of the machine.")]
+    cluster: Annotated[str, Argument("paper-gh200-nvl32", "name of a packaged cluster or a TOML file; its links, domains and table sizes.")]
     tokens: Annotated[int, Argument(8, "tokens of each GPU.")]
     dtype: Annotated[str | None, Argument(None, _DTYPE)]
     backward: Annotated[bool, Argument(False, "run the backward pass too and compare the gradients.")]
@@ -67,6 +68,7 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     machine = machine_with_engine(
         system=system,
         gpus=request["gpus"],
+        cluster=request["cluster"],
         order=request["order"],
         seed=request["seed"],
         path=request["path"],

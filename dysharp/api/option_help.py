@@ -27,6 +27,10 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "sides": ("one: the sender writes into the memory of the receiver; two: sender and receiver take part", REAL_FORM),
     "cast": ("the input is quantised before the kernel", REAL_FORM),
     "peers": ("messages inside an NVLink domain; nvlink: stores; nic: by NIC, as to other domains", EVERYWHERE),
+    "pxn": (
+        "between NVLink domains; true: rows for another rail leave by the GPU of that rail, as in NCCL; false: straight",
+        EVERYWHERE,
+    ),
     "dispatch": (ROWS, EVERYWHERE),
     "combine": ("format of the experts' results in Combine; rows: the model's own type", EVERYWHERE),
     "weights": ("format of the experts' weights; model: the type of the model's GEMMs", EVERYWHERE),

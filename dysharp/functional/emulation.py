@@ -133,7 +133,8 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     passes = list(machine.passes.values())
     statistics = [p.statistics for p in passes if p.statistics is not None]
     tables = _tables([s.tables for s in statistics])
-    injected = _injected(kinds, passes[0].tensors, _sum_counts([s.injected for s in statistics]))
+    injected = _injected(kinds, passes[0].tensors, _sum_counts([s.injected for s in statistics] + [p.outcome.injected for p in passes]))
+    domain_nodes = passes[0].program.domain_nodes or machine.gpus
     return Emulation(
         system=machine.system,
         block=block,
@@ -152,7 +153,7 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
         flits=_sum_counts([s.flits for s in statistics]),
         tables=tables,
         injected=injected,
-        not_injected={kind: why_not(kind, machine.system, tables) for kind, n in injected.items() if not n},
+        not_injected={kind: why_not(kind, machine.system, tables, machine.gpus // domain_nodes) for kind, n in injected.items() if not n},
         dump=tuple(text for s in statistics for text in s.dump),
     )
 

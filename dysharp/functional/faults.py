@@ -26,11 +26,19 @@ class Faults:
     late_memory: bool = False  # AL misses are answered only when no other event is possible, so first touches race
     lanes: int = 1  # virtual channels per class: packets of different tags overtake each other
     duplicate_every: int = 0  # every n-th request is sent again with the next attempt number
+    lose_every: int = 0  # every n-th message between NVLink domains is lost
+    unheard_every: int = 0  # every n-th acknowledgement of a message between NVLink domains is lost
+    late_every: int = 0  # every n-th message between NVLink domains waits for messages behind it
 
     @property
     def any(self) -> bool:
         """Whether any fault is injected."""
         return self != Faults()
+
+    @property
+    def of_packets(self) -> bool:
+        """Whether a fault is injected that packets have and rows do not."""
+        return replace(self, lose_every=0, unheard_every=0, late_every=0).any
 
 
 MACHINE = {
@@ -42,6 +50,12 @@ MACHINE = {
     "reorder": ("four virtual channels per class: packets overtake each other", {"lanes": 4}),
     "duplicate": ("every third request is sent twice, as after a retry", {"duplicate_every": 3}),
 }
+SCALE_OUT = {
+    "nic-lose": ("every third message between NVLink domains is lost and sent again", {"lose_every": 3}),
+    "nic-retry": ("acknowledgements between NVLink domains are lost, so messages come twice", {"unheard_every": 3}),
+    "nic-reorder": ("messages between NVLink domains overtake each other", {"late_every": 3}),
+}
+"""Faults of messages between NVLink domains (row path)."""
 
 
 def _empty(expert: Array, gpus: int, n_experts: int) -> Array:
@@ -95,7 +109,7 @@ USERS: dict[str, tuple[str, str, str]] = {  # fault -> block of the machine, its
     "al-tlb": ("al_tlb", "lookups", "packets of {system} carry addresses, so nothing is looked up in an AL TLB"),
     "first-touch": ("al_tlb", "lookups", "packets of {system} carry addresses, so no AL lookup can miss"),
 }
-KINDS = {**{name: text for name, (text, _) in MACHINE.items()}, **{name: text for name, (text, _) in ROUTING.items()}}
+KINDS = {**{name: text for name, (text, _) in (MACHINE | SCALE_OUT).items()}, **{name: text for name, (text, _) in ROUTING.items()}}
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
@@ -105,8 +119,10 @@ def check_kinds(kinds: Iterable[str]) -> None:
             raise ConfigError(f"inject {kind!r}: unknown{nearest(kind, KINDS)}")
 
 
-def why_not(kind: str, system: str, tables: Mapping[str, Mapping[str, int]]) -> str:
+def why_not(kind: str, system: str, tables: Mapping[str, Mapping[str, int]], domains: int = 1) -> str:
     """Why the injected `kind` happened 0 times in a run with these counts of blocks (`Statistics.tables`)."""
+    if kind in SCALE_OUT and domains == 1:
+        return f"cannot happen here: one NVLink domain, so {system} sends nothing by NIC (try --cluster hw-dgx-h100-x2 --gpus 16)"
     if kind in USERS:
         block, count, text = USERS[kind]
         if not tables.get(block, {}).get(count):
@@ -118,8 +134,8 @@ def machine_faults(kinds: Iterable[str]) -> Faults:
     """All faults of the machine among `kinds`, combined."""
     faults = Faults()
     for kind in kinds:
-        if kind in MACHINE:
-            faults = replace(faults, **MACHINE[kind][1])  # type: ignore[arg-type]
+        if kind in MACHINE | SCALE_OUT:
+            faults = replace(faults, **(MACHINE | SCALE_OUT)[kind][1])  # type: ignore[arg-type]
     return faults
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.functional.experts import Experts
-from dysharp.functional.faults import Faults
+from dysharp.functional.faults import SCALE_OUT, Faults
 from dysharp.functional.layer import Saved, Tensors
 from dysharp.functional.numbers import Number, number_of
 from dysharp.functional.orders import ORDERS
@@ -61,10 +61,11 @@ class Machine:
     | `gpus` | GPUs in use; tokens go to them in runs of equal length, the last GPU may get fewer |
     | `order` | one of `orders.ORDERS` |
     | `path` | "row", "packet" or "auto" (the packet path for few packets) |
-    | `faults` | faults to inject into the packet path |
+    | `faults` | faults to inject: into the packet path, or into messages between NVLink domains |
     | `tracer` | function that returns the Trace for order "trace", because this folder imports no engine |
 
-    Raises ConfigError for an unknown system, cluster, order or path, for GPUs that the cluster does not have, and for faults on the row path.
+    Raises ConfigError for an unknown system, cluster, order or path, for GPUs that the cluster does not have, and for faults of packets
+    on the row path.
     """
 
     system: str = "dysharp"
@@ -88,7 +89,7 @@ class Machine:
             raise ConfigError(f"order {self.order!r}: unknown{nearest(self.order, ORDERS)}")
         if self.path not in PATHS:
             raise ConfigError(f"path: found {self.path!r}, expected one of {', '.join(PATHS)}")
-        if self.path == "row" and self.faults.any:
+        if self.path == "row" and self.faults.of_packets:
             raise ConfigError("path: found row with injected faults, expected packet (faults live in its tables and channels)")
 
     def forward(self, x: Array, expert: Array, weight: Array, experts: Experts) -> tuple[Array, Context]:
@@ -157,19 +158,20 @@ class Machine:
                 progress=self.progress,
             )
         else:
-            outcome = run_rows(program, tensors, self.order, seed=self.seed, trace=trace, progress=self.progress)
+            outcome = run_rows(program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, progress=self.progress)
         self.passes[direction] = Pass(direction, tensors, program, outcome, statistics)
         return outcome
 
     def _sends_packets(self, program: Program) -> bool:
         if program.nets:
-            if self.path == "packet" or self.faults.any:
-                what = "injected faults" if self.faults.any else "path packet"
-                raise ConfigError(f"{what}: found network {program.nets[0].name!r} between NVLink domains, expected one domain (use path row)")
+            if self.path == "packet" or self.faults.of_packets:
+                what = "injected faults of packets" if self.faults.of_packets else "path packet"
+                instead = f"expected one domain, or {', '.join(SCALE_OUT)}" if self.faults.of_packets else "expected one domain (use path row)"
+                raise ConfigError(f"{what}: found network {program.nets[0].name!r} between NVLink domains, {instead}")
             return False
         if self.path != "auto":
             return self.path == "packet"
-        if self.faults.any:
+        if self.faults.of_packets:
             return True
         per_op = np.diff(program.members.ptr) * -(-program.ops.bytes // 128)
         return int(per_op.sum()) <= PACKETS_IN_A_MOMENT

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Saved, Tensors
+from dysharp.functional.messages import Arrival, Messages, QueuePair
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
 from dysharp.functional.sums import Expression, add_in_order
@@ -30,7 +32,7 @@ class Outcome:
     """Result of one pass.
 
     `out`: `[tokens, hidden]` in the stored dtype, y or dx. `gate_grad`: `[tokens, topk]`, backward pass only. `events`:
-    number of steps.
+    number of steps. `injected`: faults of messages between domains that happened, by kind.
     """
 
     out: Array
@@ -38,6 +40,7 @@ class Outcome:
     record: Record
     saved: Saved | None
     events: int
+    injected: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_rows(
@@ -47,22 +50,25 @@ def run_rows(
     *,
     seed: int = 0,
     trace: Trace | None = None,
+    faults: Faults | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
     """Interpret `program` on `tensors`. `order`: one of `orders.ORDERS`; "trace" needs the Trace of `program`.
+
+    `faults`: those of messages between domains happen; others are faults of packets and have no meaning here.
 
     `progress(done, total)` is called from time to time. Raises EmulationMismatch when no event is possible and ops are
     left (the watchdog), ConfigError for parts of a Program that the machine does not interpret.
     """
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
-    machine = _RowMachine(program, tensors, make_pool(order, seed, DELIVERIES, COMPLETIONS), trace)
+    machine = _RowMachine(program, tensors, make_pool(order, seed, DELIVERIES, COMPLETIONS), trace, Messages(faults or Faults()))
     return machine.run(progress)
 
 
 class _RowMachine:
-    def __init__(self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None) -> None:
-        self.p, self.t, self.pool, self.trace = program, tensors, pool, trace
+    def __init__(self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None, messages: Messages) -> None:
+        self.p, self.t, self.pool, self.trace, self.messages = program, tensors, pool, trace, messages
         self.record = Record()
         self.layout = Layout(program, tensors.routing)
         self.memory = ExpertMemory(tensors, self.layout, self.record)
@@ -70,6 +76,7 @@ class _RowMachine:
         self._check_layout()
         ops, m = program.ops, program.members
         self.kind = program.kinds().tolist()
+        self.net = program.op_net().tolist()
         self.template = ops.template.tolist()
         self.node, self.key, self.bytes = ops.node.tolist(), ops.key.tolist(), ops.bytes.tolist()
         self.ptr, self.member_node = m.ptr.tolist(), m.node.tolist()
@@ -86,6 +93,8 @@ class _RowMachine:
         self._partial: dict[int, tuple[Array, Expression]] = {}
         self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
         self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
+        self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
+        self._relay_regions = {region for region, name in enumerate(program.regions.name) if name == "relay"}
         self._prepare_output()
         self.progress = Progress(program, self)
 
@@ -120,7 +129,7 @@ class _RowMachine:
             raise EmulationMismatch(f"watchdog: {self.progress.stuck()}")
         self._copy_out()
         saved = None if self.backward else self.memory.saved()
-        return Outcome(self.out, self.gate_grad, self.record, saved, events)
+        return Outcome(self.out, self.gate_grad, self.record, saved, events, self.messages.injected)
 
     # ---- possible events (Listener) ----------------------------------------------------------------------------------
 
@@ -148,6 +157,9 @@ class _RowMachine:
             return
         kind = self.kind[op]
         members = range(self.ptr[op], self.ptr[op + 1])
+        if self.net[op]:
+            for member in members:
+                self.messages.send(member, self._queue_pair(member))
         if kind in PULLS:
             self._answers[op] = []
             for member in members:
@@ -158,6 +170,24 @@ class _RowMachine:
                 self._add(DELIVER, member, *self._delivery(member))
         if kind not in PULLS + PUSHES or not members:
             self._finish_later(op)
+
+    def _queue_pair(self, member: int) -> QueuePair:
+        op = self.owner[member]
+        return self.net[op], self.node[op], self.member_node[member]
+
+    def _arrives(self, member: int, way: int) -> tuple[bool, bool]:
+        """(whether the member's transfer brings something new now, whether its source hears of it).
+
+        `way`: DELIVER or RESPOND. A message that is lost, or whose acknowledgement is lost, goes the same way again,
+        in the order of a Trace a round trip later.
+        """
+        if not self.net[self.owner[member]]:
+            return True, True
+        arrival = self.messages.arrive(member, self._queue_pair(member))
+        if arrival in (Arrival.GONE, Arrival.UNHEARD):
+            round_trip = 4 * self.p.nets[self.net[self.owner[member]] - 1].lat
+            self._add(way, member, 0 if self.trace is None else int(self.trace.member[member]) + round_trip)
+        return arrival in (Arrival.TAKEN, Arrival.UNHEARD), arrival in (Arrival.TAKEN, Arrival.REPEATED)
 
     def _delivery(self, member: int) -> tuple[int, int]:
         """(time of a delivery, slot of its first row).
@@ -175,6 +205,14 @@ class _RowMachine:
 
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
+        new, heard = self._arrives(member, DELIVER)
+        if new:
+            self._take(op, member)
+        if heard:
+            self._one_less(op)
+
+    def _take(self, op: int, member: int) -> None:
+        """Write what the op brings to `member`."""
         rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         template = self.p.templates[self.template[op]]
         for row in rows:
@@ -188,11 +226,12 @@ class _RowMachine:
         elif template.fn == "sum":
             self._push_sum(op, rows)
         elif template.fn == "row":
-            self._push_rows(op, rows)
+            self._push_rows(op, rows, self.member_node[member] if template.dst == "relay.row" else UNBOUND)
+        elif template.fn == "relay_row":
+            self._forward_rows(op, rows)
         for row in rows:
             self._arrived(row, self.bytes[op])
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
-        self._one_less(op)
 
     def _copy(self, op: int, rows: list[int], name: str, *, relayed: bool) -> None:
         """Write the op's part of a token row into the rows that the op fills; the last part brings the gate weights.
@@ -208,6 +247,10 @@ class _RowMachine:
                 raise EmulationMismatch(f"op {op}: found token {token} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
             if not relayed and self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
                 raise EmulationMismatch(f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}")
+            if layout.region[row] in self._relay_regions:
+                here = layout.node[layout.region[row]]
+                self._relays[here, token] = (self._relays[self.node[op], token] if relayed else t.tokens[token]).copy()
+                continue
             place = layout.place[row]
             row_bytes, hidden = self.row_bytes[row], t.experts.hidden
             part = slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
@@ -217,6 +260,8 @@ class _RowMachine:
 
     def _arrived(self, row: int, n_bytes: int) -> None:
         self.row_missing[row] -= n_bytes
+        if self.row_missing[row] < 0:
+            raise EmulationMismatch(f"row {row}: found {-self.row_missing[row]} B more than its {self.row_bytes[row]} B, expected every byte once")
         if self.row_missing[row] != 0:
             return
         self.progress.fire(Tail.ROW_COMPLETE, row)
@@ -232,6 +277,14 @@ class _RowMachine:
 
     def _respond(self, member: int) -> None:
         op = self.owner[member]
+        new, heard = self._arrives(member, RESPOND)
+        if new:
+            self._answer(op, member)
+        if heard:
+            self._one_less(op)
+
+    def _answer(self, op: int, member: int) -> None:
+        """Add the answer of `member` to those of the op."""
         rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         if self.p.templates[self.template[op]].src == "relay.partial":
             value, expression = self._domain_sums[self.member_node[member], self.key[op]]
@@ -241,7 +294,6 @@ class _RowMachine:
             self._return_gate_grads(self.key[op], rows)
         self._answers[op].append((self.member_node[member], value, expression))
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
-        self._one_less(op)
 
     def _hub_sum(self, node: int, rows: list[int]) -> tuple[Array, Expression]:
         """The sum of expert rows in one GPU's memory, rounded to the stored dtype, and its expression."""
@@ -290,13 +342,25 @@ class _RowMachine:
                     out[layout.node[region], layout.key[row]].append(row)
         return out
 
-    def _push_rows(self, op: int, rows: list[int]) -> None:
-        """Push each expert row of a token into its own partial row at the source."""
+    def _push_rows(self, op: int, rows: list[int], relay: int) -> None:
+        """Push each expert row of a token into its own partial row at the source, or into the row of it on GPU `relay`."""
         for row in rows:
-            mine = [self.layout.pushed(row, self.key[op])]
-            self._partial[row] = self._hub_sum(self.node[op], mine)
+            fills = row if relay == UNBOUND else self.layout.key[row]
+            mine = [self.layout.pushed(fills, self.key[op])]
+            value = self._hub_sum(self.node[op], mine)
+            if relay == UNBOUND:
+                self._partial[row] = value
+            else:
+                self._left[relay, fills] = value
             if self.gate_grad is not None:
                 self._return_gate_grads(self.key[op], mine)
+
+    def _forward_rows(self, op: int, rows: list[int]) -> None:
+        """Push expert rows that other GPUs have left on this GPU into their partial rows at the source."""
+        for row in rows:
+            if (self.node[op], row) not in self._left:
+                raise EmulationMismatch(f"op {op}: found row {row} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
+            self._partial[row] = self._left[self.node[op], row]
 
     @cached_property
     def _rows_of(self) -> dict[tuple[int, int], list[int]]:

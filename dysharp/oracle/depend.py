@@ -13,7 +13,7 @@ from dysharp.program.tables import Head, Kind, Point, Tail
 
 @dataclass(slots=True)
 class Announced:
-    """State of a JOIN with a threshold (reserved). It is met after all announcements and enough events."""
+    """State of a JOIN with a threshold. It is met after all announcements and enough events."""
 
     signals_missing: int
     required: int

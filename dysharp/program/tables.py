@@ -3,8 +3,8 @@
 One Program is one (model, cluster, routing, direction, system). Tables are NumPy arrays. The builder writes them once.
 Their meaning in time: `docs/design/0001`. Reasons for the columns: `docs/design/0002`.
 
-"Reserved" marks parts that no system emits. Only the oracle and the verifier know them. The engine and the functional
-machine refuse them. `docs/design/0002`, Reserved, names the systems that need them.
+"Reserved" marks parts that only the oracle and the verifier know. `docs/design/0002`, Reserved, names the systems that need them,
+and Other points says which interpreter takes the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Kind(IntEnum):
     | DELAY | a named cost: `tasks` tasks on any pool; a host, stream or copy engine is a pool of one slot |
     | JOIN | counts events and fires at zero delay |
     | PUT | data to one node, acknowledged |
-    | SIGNAL | a small PUT; its value is reserved (announced thresholds) |
+    | SIGNAL | a small PUT; its value adds to the announced thresholds of its JOINs |
     | MULTICAST | data to several nodes, replicated in the switch |
     | GET | a request out, data back |
     | PULL_REDUCE | a request to several nodes, their responses summed in the switch |
@@ -69,7 +69,7 @@ class Alloc(IntEnum):
 class Tail(IntEnum):
     """The point for which an edge waits. `Edges.tail` is the id of an op, member, tile or row, by this kind.
 
-    The engine runs OP_DONE and TILE_READY. It refuses the remaining tails (docs/design/0002, Reserved).
+    docs/design/0002, Other points, says which interpreter takes which tail.
     """
 
     OP_DONE = 0
@@ -82,9 +82,7 @@ class Tail(IntEnum):
 class Head(IntEnum):
     """The point that an edge holds back. `Edges.head` is the id of an op, member or tile, by this kind.
 
-    The engine runs OP_ISSUE and TILE_NOTIFY. It refuses MEMBER_RESPOND and JOIN_CANCEL (docs/design/0002, Reserved).
-    JOIN_CANCEL cancels a JOIN and the ops that depend on it. It is reserved: MoE-Hub needs it for surplus tiles of a
-    worst-case grid.
+    JOIN_CANCEL cancels a JOIN and the ops that depend on it, such as surplus tiles of a worst-case grid.
     """
 
     OP_ISSUE = 0
@@ -96,8 +94,7 @@ class Head(IntEnum):
 class Point(IntEnum):
     """The point at which a semaphore hold begins or ends. Its id is an op or a row.
 
-    ROW_FIRST_TOUCH and JOIN_FIRST_EVENT are reserved: the row allocation table of MoE-Hub and the merge entries of CAIS
-    need them.
+    A hold from ROW_FIRST_TOUCH or JOIN_FIRST_EVENT on never waits: such a table overflows into memory.
     """
 
     OP_ISSUED = 0
@@ -107,7 +104,7 @@ class Point(IntEnum):
 
 
 class Chaining(IntEnum):
-    """Reserved (see `Chains`): whether a chain keeps its slot while its next op waits."""
+    """Whether a chain keeps its slot while its next op waits."""
 
     HOLD = 0
     YIELD = 1
@@ -204,6 +201,7 @@ class Template:
     | expert.NAME | one per useful (token, expert), in the slots of the regions "expert" |
     | partial | one per (token, GPU), or per (token, expert) with fn `row`, in the regions "partial" |
     | relay | one per (token, remote domain), on the GPU that forwards it, in the regions "relay" |
+    | relay.row | one per (token, expert) with two hops, on the GPU that forwards it, in the regions "relay.row"; its key is the row of partial |
     | relay.partial | one per (token, GPU), on the GPU that adds those of its domain, in the regions "relay.partial" |
     | w1.grad, w2.grad | the sums of weight gradients |
 
@@ -218,7 +216,8 @@ class Template:
     | gemm2_wgrad | expert.dy and the stored a | w2.grad |
     | gemm1_wgrad | expert.dh and the stored x | w1.grad |
     | sum | the token's rows, unweighted: expert.y, expert.dx (without GEMMs: expert.x, expert.dy) | y, dx or partial |
-    | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot |
+    | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot. Or relay.row |
+    | relay_row | relay.row | partial |
     | relay_sum | the token's rows of relay.partial on the op's GPU | partial |
     | control, delay, join | no tensor | no tensor |
     """
@@ -252,10 +251,10 @@ class Ops:
     issuer: I32
     rows: I32  # rows of a COMPUTE, column of Program.durations
     wire: I32  # row of Program.wires, -1 for COMPUTE, DELAY, JOIN
-    chain: I32 | None = None  # reserved, see Chains
+    chain: I32 | None = None  # see Chains
     session: I32 | None = None  # reserved, see Sessions
-    threshold: I32 | None = None  # reserved: events for which a JOIN waits, -1 = its edges; MoE-Hub, decode need it
-    value: I32 | None = None  # reserved: value that a SIGNAL adds to the thresholds of its JOINs
+    threshold: I32 | None = None  # events for which a JOIN waits besides announcements, -1 = its edges
+    value: I32 | None = None  # value that a SIGNAL adds to the thresholds of its JOINs
     offset: I32 | None = None  # first byte of the row that the op's train carries; a row may travel in several trains
 
 
@@ -342,8 +341,7 @@ class Semaphores:
 class Issuers:
     """`[n_issuers]`: queues that issue ops. `pool` -1 = no pool.
 
-    `interval_ps` is the least time between two ops, 0 = none. It is reserved: throttling in CAIS, network cards and
-    copy engines need it.
+    `interval_ps` is the least time between two ops, 0 = none.
     """
 
     node: I32
@@ -366,8 +364,7 @@ class Pools:
 class Chains:
     """`[n_chains]`: ops with `Ops.chain == c` run one after the other, by id, on one slot of `pool`.
 
-    Reserved: MoE-Hub's polling forms, CCFuser, the real form of COMET, CAIS, and DeepEP kernels beside GEMMs need
-    chains.
+    The functional machine and the packet level refuse chains.
     """
 
     pool: I32

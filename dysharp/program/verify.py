@@ -201,6 +201,24 @@ def _check_ops(p: Program) -> None:
             lambda i: f"op {i}: found issuer {o.issuer[i]} of another node, expected one of node {o.node[i]}",
         )
     _check_tasks(p)
+    if o.chain is not None:
+        _check_chains(p, o.chain)
+
+
+def _check_chains(p: Program, chain: Array) -> None:
+    """An op of a chain is a transfer or a single task of an issuer with the chain's slots."""
+    assert p.chains is not None
+    ops, kinds, tasks = np.flatnonzero(chain >= 0), p.kinds(), np.array([t.tasks for t in p.templates] or [0])
+    mine = kinds[ops]
+    fail_where(mine == Kind.JOIN, lambda i: f"op {ops[i]}: found a JOIN in chain {chain[ops[i]]}, expected a task or a transfer")
+    many = tasks[p.ops.template[ops]]
+    is_task = (mine == Kind.COMPUTE) | (mine == Kind.DELAY)
+    fail_where(is_task & (many != 1), lambda i: f"op {ops[i]}: found {many[i]} tasks in chain {chain[ops[i]]}, expected 1")
+    pool = np.append(p.issuers.pool, -1)[p.ops.issuer[ops]]
+    expected = p.chains.pool[chain[ops]]
+    fail_where(
+        pool != expected, lambda i: f"op {ops[i]}: found an issuer of pool {pool[i]}, expected pool {expected[i]} of chain {chain[ops[i]]}"
+    )
 
 
 def _check_trains(p: Program, offset: Array) -> None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
+from dysharp.systems.building.rails import nccl_layer
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing, in_parts
 
@@ -59,12 +61,11 @@ def served(routing: Routing, options: Options) -> Routing:
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of its all-to-alls and kernels."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
     stream = NcclStream(layer)
     if direction == "fwd":  # a backward pass knows the counts
-        costs = stream.kernels.costs
-        n_bytes = COUNT_BYTES * model.n_experts
-        stream.end = stream.kernels.delay("counts", costs.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + costs.kernel_ps)
+        kernels, n_bytes = stream.kernels, COUNT_BYTES * model.n_experts
+        stream.end = kernels.delay("counts", kernels.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + kernels.costs.kernel_ps)
     return _in_steps(layer, stream, options)
 
 
@@ -81,10 +82,13 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait, shadowing of hot experts",
     ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     today=True,
+    several_domains=("paper", "real"),
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    if options.mediation and cluster.domains > 1:
+        raise ConfigError(f"fastermoe.mediation: found {cluster.domains} NVLink domains, expected one")
+    layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
     return _in_steps(layer, CommStream(layer), options)
 
 

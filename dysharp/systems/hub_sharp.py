@@ -9,6 +9,7 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.moe_hub import ONE_DOMAIN
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
@@ -38,6 +39,7 @@ class Options:
     colour="#A6761D",
     in_switch="it multicasts and adds rows there",
     drops="announcements of totals, entries of the row map that a hub has to write back",
+    one_domain=ONE_DOMAIN,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory."""

@@ -19,14 +19,13 @@ from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
+from dysharp.systems.building.rails import RailLayer, nccl_layer
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-NET_STEP_US = 14.0  # network step of protocol Simple in a ring: NCCL src/graph/tuning.cc
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 
@@ -39,21 +38,23 @@ class Options:
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `mediation` | paper form only: rows are sorted, and the host waits for counts, before Dispatch; they are sorted |
     | | again at the receiver, and results are put back after Combine |
+    | `pxn` | several NVLink domains: rows for another rail go by NVLink to the GPU of that rail, which sends them, as NCCL does by |
+    | | default; False: straight to the receiver, through the spine |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
     The real form adds permutations, the exchange of counts, and NCCL's start and pace. NCCL's pace is a rate: its rings
-    and channels are not modelled. Between NVLink domains a row goes straight to the NIC of its GPU: the NVLink hop to the rail
-    (PXN), which NCCL takes to send fewer messages, is not charged.
+    and channels are not modelled. A rail's GPU sends row by row, NCCL in chunks.
     """
 
     form: str = "auto"
     mediation: bool = False
+    pxn: bool = True
     compute: bool = True
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    layer = _layer(model, cluster, routing, direction, options)
     there, back = _stream_orders(layer)
     kernels = _AllToAll(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch(there)), back)
@@ -76,9 +77,11 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     if options.mediation and cluster.domains > 1:
         raise ConfigError(f"megatron-a2a.mediation: found {cluster.domains} NVLink domains, expected one")
+    layer = _layer(model, cluster, routing, direction, options)
+    if isinstance(layer, RailLayer):
+        return _by_rail(layer)
     if not options.mediation:
         return one_copy_per_expert(layer, *_stream_orders(layer))
     there, back = _stream_orders(layer)
@@ -86,6 +89,21 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     finished = one_after_another(layer, sorted_at_receiver(layer))
     layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
     mediate(layer, counts=True, permutes=True)
+    return layer.build("one_copy_per_expert")
+
+
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    make = nccl_layer if options.pxn else LayerBuilder
+    return make(model, cluster, routing, direction, compute=options.compute)
+
+
+def _by_rail(layer: RailLayer) -> Program:
+    """As `one_copy_per_expert`. On NVLink, rows for the own domain and for rails take turns as the all-to-all sends them."""
+    there, back = _stream_orders(layer)
+    layer.dispatch_rows(Discipline.SMALLEST_KEY, there)
+    finished = one_after_another(layer)
+    returns = layer.combine_rows(Discipline.SMALLEST_KEY, back)
+    layer.wait_each(returns.op, finished[returns.node])
     return layer.build("one_copy_per_expert")
 
 
@@ -153,8 +171,7 @@ class _AllToAll(SoftwareSteps):
         """Add NCCL's all-to-all after `after` of all GPUs: start, own chunk, last chunks, rows paced as stores."""
         layer, costs = self.layer, self.costs
         rows = zip(self._rows(puts.node).tolist(), self._rows(puts.node[puts.node == puts.to]).tolist(), strict=True)
-        step = round(NET_STEP_US * PS_PER_US) if layer.cluster.domains > 1 else 0
-        start = self.delay(f"{name}.nccl", [step + costs.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
+        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
         layer.wait_all(start, after)
         paced = self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
         layer.wait_each(paced.op, start[paced.node])

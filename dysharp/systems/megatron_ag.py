@@ -13,6 +13,7 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.rings import ring_layer
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
@@ -56,15 +57,18 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     fused=False,
     colour="#117733",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    several_domains=("paper",),
     drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
     "the straight way to each GPU (the same bytes on every link); shared experts",
 )
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Every GPU receives every token, computes its experts' rows, and returns one row per token.
 
-    Rows leave peer by peer, so all links are busy at any time as in a ring.
+    Rows leave peer by peer, so all links are busy at any time as in a ring. Over several NVLink domains they take rings hop by hop.
     """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    if cluster.domains > 1:
+        return ring_layer(layer)
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
     finished = one_after_another(layer, surplus_arrived(layer, gathered))

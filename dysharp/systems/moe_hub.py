@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Program, Tail
+from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import blocks_in_order, fused, in_pairs
+from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import system
@@ -20,6 +20,7 @@ from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
 SOURCE = "MoE-Hub (arXiv 2605.05888)"
+ONE_DOMAIN = "hubs place rows that come by NVLink, and the paper has no NIC"
 DROPS = "routing kernel, scaling kernel at the source, room of regions"
 
 
@@ -33,6 +34,7 @@ class Options:
     | `poll_ns` | time until a thread block sees that its tile is ready, without readiness in hardware (mh-base, mh-pkt) |
     | `grid` | order in which polling thread blocks take SMs: "expert" after expert, or experts in "turn" |
     | `second_gemm` | what GEMM-2 of a tile waits for: its own "tile" of GEMM-1, or the whole "kernel"; "auto" = tile where readiness is in hardware |
+    | `totals` | rows of an expert, for the hub (moe-hub, mh-dep): "known" before, or "announced" by every source at its end |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
@@ -40,6 +42,7 @@ class Options:
     poll_ns: int = choice_int("moe_hub.poll_ns")
     grid: str = choice_str("moe_hub.grid")
     second_gemm: str = choice_str("moe_hub.second_gemm")
+    totals: str = choice_str("moe_hub.totals")
     compute: bool = True
 
 
@@ -68,11 +71,26 @@ def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) 
         return
     whole_kernel = options.second_gemm == "kernel" or (options.second_gemm == "auto" and polled)
     gemms = in_pairs(layer, back) if whole_kernel else fused(layer, back)
+    if gemms is not None and not polled and options.totals == "announced":
+        _await_totals(layer, gemms)
     if seen is not None and gemms is not None:
         started = blocks_in_order(layer, gemms, layer.tiles if options.grid == "expert" else _in_turn(layer))
         for head in gemms.first:
             layer.wait_each(head, seen)
             layer.wait_each(head, started)
+
+
+def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
+    """Tiles that are not full start when every GPU has announced its totals, which it does when its last row has left."""
+    sent, told = layer.join("rows.sent"), layer.join("totals.known")
+    for rows in layer.dispatched:
+        last = np.full(layer.n_gpus, -1, np.int32)
+        last[rows.node] = rows.op  # each GPU sends its rows in the order of their ops
+        layer.b.edges(Tail.OP_ISSUED, last[last >= 0], Head.OP_ISSUE, sent[last >= 0])
+    SoftwareSteps(layer).flags("totals", 1, sent, told)
+    part = np.flatnonzero(layer.tile_rows < layer.tiling.rows)
+    for head in gemms.first:
+        layer.wait_each(head[part], told[layer.tile_gpu[part]])
 
 
 def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
@@ -107,6 +125,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     fused=False,
     colour="#1B9E77",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
@@ -122,6 +141,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     fused=False,
     colour="#66A61E",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
@@ -137,6 +157,7 @@ def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, o
     fused=False,
     colour="#7570B3",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
@@ -152,6 +173,7 @@ def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, o
     fused=False,
     colour="#E7298A",
     drops=DROPS,
+    one_domain=ONE_DOMAIN,
 )
 def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""

@@ -138,6 +138,8 @@ class System:
     """Forms in which the system runs on a fabric without a switch (`Cluster.n_switches` 0). Others are refused there."""
     in_switch: str = ""
     """What the system does in the switch; "" = nothing. Printed where a fabric has none."""
+    one_domain: str = ""
+    """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
     between_domains: str = ""
     """What the system assumes between domains and no measured machine has; "" = nothing. Printed with every result over domains."""
     returns: Scheme | None = None
@@ -170,7 +172,8 @@ class System:
             others = ", ".join(name for name, one in all_systems().items() if one.runs_on(cluster, form))
             found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"
             expected = f"expected one (systems for several in {form} form: {others})"
-            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}')
+            why = f": {self.one_domain}" if self.one_domain else ""
+            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}{why}')
         chosen = self.paper if real is None else real
         program: object = chosen(model, cluster, self.served(routing, options), direction, options)
         if not isinstance(program, Program):
@@ -223,6 +226,7 @@ def system(
     several_domains: tuple[str, ...] = (),
     without_switch: tuple[str, ...] = (),
     in_switch: str = "",
+    one_domain: str = "",
     between_domains: str = "",
     returns: Scheme | None = None,
     peels: str = "",
@@ -272,6 +276,7 @@ def system(
             several_domains=several_domains,
             without_switch=without_switch,
             in_switch=in_switch,
+            one_domain=one_domain,
             between_domains=between_domains,
             returns=returns,
             peels=peels,

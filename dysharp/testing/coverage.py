@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.oracle.run import Run
-from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
+from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.program.trace import Trace
 
 
@@ -40,6 +40,16 @@ def _count_tables(program: Program, counts: Counter[str]) -> None:
     _by_name(counts, "head", Head, edges.head_kind)
     _by_name(counts, "alloc", Alloc, program.regions.alloc)
     _by_name(counts, "acquire", Point, holds.acquire_kind)
+    _by_name(counts, "release", Point, holds.release_kind)
+    ops = program.ops
+    if program.chains is not None and ops.chain is not None:
+        _by_name(counts, "chain", Chaining, program.chains.mode)
+        counts["op of a chain"] += int((ops.chain >= 0).sum())
+    if ops.threshold is not None:
+        counts["JOIN with a threshold"] += int((ops.threshold >= 0).sum())
+    if ops.value is not None:
+        counts["announcement"] += int((ops.value > 0).sum())
+    counts["paced issuer"] += int((issuers.interval_ps > 0).sum())
     issued = program.ops.issuer[program.ops.issuer >= 0]
     _by_name(counts, "issued by", Discipline, issuers.discipline[issued])
     own = holds.acquire == holds.release
@@ -82,6 +92,7 @@ def _count_members(program: Program, counts: Counter[str]) -> None:
 
 def _count_times(program: Program, trace: Trace, counts: Counter[str]) -> None:
     waited = trace.issue > trace.ready
+    counts["cancelled op"] += int((trace.done < 0).sum())
     holding = np.isin(np.arange(program.n_ops), program.holds.acquire)
     counts["issued later than ready"] += int(waited.sum())
     counts["issued later than ready, needs a semaphore"] += int((waited & holding).sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 
@@ -55,16 +55,16 @@ def difference(plain: PlainEngine, program: Program, expected: Trace) -> str | N
 
 
 @cache
-def _expected(seed: int) -> tuple[Program, Trace]:
-    program = random_program(seed)
+def _expected(make: Callable[[int], Program], seed: int) -> tuple[Program, Trace]:
+    program = make(seed)
     return program, run_oracle(program)
 
 
-def caught(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, str] | None:
-    """(seed, difference) of the first random Program on which `mutant` differs from the oracle, else None."""
+def caught(mutant: Mutant, seeds: Iterable[int], make: Callable[[int], Program] = random_program) -> tuple[int, str] | None:
+    """(seed, difference) of the first random Program of `make` on which `mutant` differs from the oracle, else None."""
     plain = engine(mutant)
     for seed in seeds:
-        how = difference(plain, *_expected(seed))
+        how = difference(plain, *_expected(make, seed))
         if how:
             return seed, how
     return None
@@ -176,8 +176,8 @@ MUTANTS = (
     Mutant(
         "worklist is a stack",
         READY,
-        "        op[x[RUN_WORK_TAIL], NEXT2] = o\n",
-        "        op[o, NEXT2] = x[RUN_WORK_HEAD]\n        x[RUN_WORK_HEAD] = o\n        return\n",
+        "        work_link(ops, x[RUN_WORK_TAIL], point)\n",
+        "        work_link(ops, point, x[RUN_WORK_HEAD])\n        x[RUN_WORK_HEAD] = point\n        return\n",
     ),
     Mutant(
         "ring ties by node backwards",
@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant("window one too large", ISSUE, ">= hold_amount[taken]", ">= hold_amount[taken] - 1"),
     Mutant("half a hold is kept", ISSUE, "sem_left[hold_sem[h]] += hold_amount[h]", "pass"),
     Mutant("hold is free", ISSUE, "sem_left[hold_sem[taken]] -= hold_amount[taken]", "pass"),
-    Mutant("hold never given back", READY, "sem_left[s] += releases.release_amount[h]", "pass"),
+    Mutant("hold never given back", READY, "releases.sem_left[s] += releases.release_amount[h]", "pass"),
     Mutant("nobody told of a hold given back", READY, "mark(issue.dirty_issuers, x, releases.sem_issuer[k])", "pass"),
     Mutant(
         "gang takes a slot too many",
@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant("turns never move on", ISSUE, "issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]", "pass"),
     Mutant("a turn ends before the last queue", ISSUE, "range(1, n + 1)", "range(1, n)"),
     Mutant("issuer of a queue is not told", READY, "mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])", "mark(issue.dirty_issuers, x, i)"),
-    Mutant("program order does not wait", ISSUE, " and ot[issuer_ops[at], READY] >= 0:", ":"),
+    Mutant("program order does not wait", ISSUE, "return o if ops.ot[o, READY] >= 0 else -1", "return o"),
     # delivery, answers, acknowledgements
     Mutant(
         "acknowledgement dropped at the member",

@@ -6,7 +6,9 @@ INF = 1 << 62  # no pending time
 # static
 TEMPLATE, NODE, WIRE, ISSUER, PRIO, KEY, MEMBER, FLAGS = range(8)
 HAS_EDGES, HAS_HOLDS, HAS_RELEASES, HAS_NEXT_TRAIN = 1, 2, 4, 8  # bits of FLAGS
-ANY_FLAG, MEMBERS_SHIFT = 7, 4  # ANY_FLAG: bits of what waits for the op; the bits above count the op's members
+HAS_ISSUED, HAS_DELIVERED, HAS_FIRST_EVENT = 16, 32, 64  # what falls at its issue, at a member's delivery, at a JOIN's first event
+HAS_CHAIN = 128
+ANY_FLAG, MEMBERS_SHIFT = 7 + HAS_CHAIN, 8  # ANY_FLAG: bits of what waits for the op's end; the bits from MEMBERS_SHIFT on count the op's members
 # state
 DEPS = 8  # dependencies left
 COPIES = 9  # copies still to leave the switch
@@ -16,13 +18,18 @@ NEXT2 = 12  # link: RESULT ring -> reduction unit's FIFO -> RESULT_DELIVERED rin
 VC = 13
 CAUSE = 14
 ANSWERS = 15  # responses (pull) or tasks not started (compute) left
+CANCELS, ANNOUNCED = COPIES, VC  # of a JOIN: edges left until it is cancelled; what a missing announcement counts in DEPS
+CANCELLED = 1 << 30  # DEPS of an op that never runs
 # times, in the int64 view
 READY, ISSUE, START, END, DONE, TAIL, SCRATCH = range(8, 15)  # TAIL: last byte of the train; SCRATCH: due time in a ring
+
+CHAIN, CHAIN_NEXT = 30, 31  # of an op of a chain: the chain, the op behind it (-1 = none)
 
 TOUCH_LINE_2 = 16  # any int32 column of the record's second cache line
 
 # member: one record of 32 B, int32 [n_members + 1, 8] and the same memory as int64 [n_members + 1, 4]
-MEMBER_NODE, MEMBER_NEXT, MEMBER_OP, MEMBER_FILL, MEMBER_EXT = range(5)
+MEMBER_NODE, MEMBER_NEXT, MEMBER_OP, MEMBER_FILL, MEMBER_EXT, MEMBER_WAITS = range(6)
+RESPONSE_HELD = 1 << 30  # added to MEMBER_WAITS (edges before the response) when the responder has read its memory
 MEMBER_TIME = 3  # in the int64 view
 
 # template, int32 [n_templates, 7]
@@ -57,14 +64,21 @@ ISSUER_NODE, ISSUER_POOL, ISSUER_DISCIPLINE, ISSUER_NEXT, ISSUER_END, ISSUER_SIZ
 # ISSUER_OWNER: the issuer itself, or whose queue it is; round robin: its queues are ISSUER_NEXT .. ISSUER_END, ISSUER_SEQ is the one served last
 # ISSUER_NEXT .. ISSUER_END: its ops not yet taken (program order) or the place of its heap; ISSUER_SIZE: heap size; ISSUER_SEQ: ready count
 
+# chain, int32 [n_chains, 4]: pool, 1 = gives its slot back at every end, ops not done, 1 = has a slot
+CHAIN_POOL, CHAIN_YIELD, CHAIN_LEFT, CHAIN_ON = range(4)
+
+# paced issuer, int64 [n_issuers, 2]: time between two of its ops, time from which the next one may go
+PACE_PS, PACE_NEXT = range(2)
+
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins
 
-# machine parameters, int64 [14]; LEAF_*: the first leaf of each source of events in the tree
+# machine parameters, int64 [16]; LEAF_*: the first leaf of each source of events in the tree
 (
     HARDWARE_NOTIFY, HARDWARE_RESPONDER, HARDWARE_LOCAL, HARDWARE_NOTIFY_BYTES, HARDWARE_CLASSES, HARDWARE_MEMORY, HARDWARE_NODES,
-    HARDWARE_NETS, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT, LEAF_TABLE,
-) = range(14)  # fmt: skip
+    HARDWARE_NETS, LEAF_UP, LEAF_ARRIVE, LEAF_DOWN, LEAF_RINGS, LEAF_CREDIT, LEAF_TABLE, LEAF_PACE, ROW_POINTS,
+) = range(16)  # fmt: skip
+# ROW_POINTS: 1 = something falls when a row is first touched or complete
 
 # run state, int64 [8]
 RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOCKED_PS, RUN_TOUCHED = range(8)

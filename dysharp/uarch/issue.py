@@ -2,8 +2,10 @@
 
 from dysharp.uarch.columns import (
     ANSWERS,
+    CANCELLED,
     CLS,
     COPIES,
+    DEPS,
     DURATION,
     END,
     FLAGS,
@@ -11,7 +13,9 @@ from dysharp.uarch.columns import (
     HARDWARE_LOCAL,
     HARDWARE_MEMORY,
     HARDWARE_NETS,
+    HAS_CHAIN,
     HAS_HOLDS,
+    HAS_ISSUED,
     INF,
     IS_PULL,
     ISSUE,
@@ -27,6 +31,7 @@ from dysharp.uarch.columns import (
     MEMBERS_SHIFT,
     NEXT,
     NODE,
+    PACE_NEXT,
     POOL_BASE,
     POOL_FREE,
     POOL_SIZE,
@@ -45,16 +50,16 @@ from dysharp.uarch.fifo import member_schedule, mixed_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import PROGRAM_ORDER, ROUND_ROBIN, mark
+from dysharp.uarch.ready import PROGRAM_ORDER, ROUND_ROBIN, issued, mark
 from dysharp.uarch.tree import tree_set
 
 BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 12 | n
 
 
 @block
-def holds_take(o, holds):
+def holds_take(o, releases):
     """Take all semaphores of op o, or none of them (an op may hold one semaphore several times)."""
-    hold_ptr, hold_sem, hold_amount, sem_left = holds
+    hold_ptr, hold_sem, hold_amount, sem_left = releases.hold_ptr, releases.hold_sem, releases.hold_amount, releases.sem_left
     taken = hold_ptr[o]
     last = hold_ptr[o + 1]
     while taken < last and sem_left[hold_sem[taken]] >= hold_amount[taken]:
@@ -70,7 +75,7 @@ def holds_take(o, holds):
 @kernel
 def train_issue(o, ops, members, links, clock):
     """A transfer enters the hub: members on its own node are served there, the rest queues for the link. True if it is done at once."""
-    op, ot, templates = ops
+    op, ot, templates = ops.op, ops.ot, ops.templates
     mem, nodes, m, now = members.mem, links.nodes, clock.m, clock.x[RUN_NOW]
     node = op[o, NODE]
     t = op[o, TEMPLATE]
@@ -134,7 +139,8 @@ def compute_end(p, now, ops, slots, issue, clock):
     tree_set(clock.tree, p, pool_keys[base] if pools[p, POOL_SIZE] > 0 else INF)
     o = batch >> BATCH_BITS
     n = batch & ((1 << BATCH_BITS) - 1)
-    pools[p, POOL_FREE] += n
+    if op[o, FLAGS] & HAS_CHAIN == 0:
+        pools[p, POOL_FREE] += n
     for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
         mark(issue.dirty_issuers, x, slots.pool_issuer[k])
     op[o, LEFT] -= n
@@ -161,13 +167,17 @@ def issuer_queue(i, issue):
 
 
 @kernel
-def issuer_head(i, issue, ot):
-    """The op issuer i would take next, -1 if none is ready."""
+def issuer_head(i, issue, ops):
+    """The op issuer i would take next, -1 if none is ready. Ops that are cancelled or have passed the queue lose their place."""
     issuers, issuer_ops = issue.issuers, issue.issuer_ops
-    at = issuers[i, ISSUER_NEXT]
     if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
-        if at < issuers[i, ISSUER_END] and ot[issuer_ops[at], READY] >= 0:
-            return issuer_ops[at]
+        at = issuers[i, ISSUER_NEXT]
+        while at < issuers[i, ISSUER_END]:
+            o = issuer_ops[at]
+            if ops.op[o, DEPS] < CANCELLED // 2:
+                return o if ops.ot[o, READY] >= 0 else -1
+            at += 1
+            issuers[i, ISSUER_NEXT] = at
         return -1
     queue = issuer_queue(i, issue)
     if issuers[queue, ISSUER_SIZE] > 0:
@@ -189,22 +199,39 @@ def issuer_drop(i, issue):
             issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]
 
 
+@block
+def rests(i, issue, x):
+    """Whether issuer i is paced and its next op may not go yet."""
+    return len(issue.pace) > 0 and x[RUN_NOW] < issue.pace[i, PACE_NEXT]
+
+
+@block
+def op_issue(o, ops, releases, issue, x):
+    """Op o is issued now, if its semaphores have room. Returns whether they had."""
+    if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, releases):
+        return False
+    ops.ot[o, ISSUE] = x[RUN_NOW]
+    if ops.op[o, FLAGS] & HAS_ISSUED:
+        issued(o, ops, releases, issue, x)
+    return True
+
+
 @kernel
-def issuer_take(i, ops, issue, holds, pools, x):
+def issuer_take(i, ops, releases, issue, pools, x):
     """Next op that issuer i may put on the machine now (slots and semaphores permitting; the latter are taken), -1 if none.
 
     A gang stays at the head until its last task has a slot; any other op leaves the queue here.
     """
-    o = issuer_head(i, issue, ops.ot)
+    if rests(i, issue, x):
+        return -1
+    o = issuer_head(i, issue, ops)
     if o < 0:
         return -1
     pool = issue.issuers[i, ISSUER_POOL]
     if pool >= 0 and pools[pool, POOL_FREE] == 0:
         return -1
-    if ops.ot[o, ISSUE] < 0:
-        if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, holds):
-            return -1
-        ops.ot[o, ISSUE] = x[RUN_NOW]
+    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, releases, issue, x):
+        return -1
     if pool < 0:
         issuer_drop(i, issue)
     return o

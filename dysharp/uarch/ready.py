@@ -1,7 +1,10 @@
 """Dependencies: what becomes ready or done, and everything that follows from it at zero delay (oracle/depend.py, oracle/stores.py)."""
 
 from dysharp.uarch.columns import (
+    CANCELLED,
     CAUSE,
+    CHAIN,
+    CHAIN_ON,
     DEPS,
     DONE,
     DOWN,
@@ -11,8 +14,9 @@ from dysharp.uarch.columns import (
     HARDWARE_NODES,
     HARDWARE_NOTIFY,
     HARDWARE_NOTIFY_BYTES,
-    HAS_EDGES,
-    HAS_RELEASES,
+    HAS_CHAIN,
+    HAS_FIRST_EVENT,
+    HAS_ISSUED,
     ISSUE,
     ISSUER,
     ISSUER_DISCIPLINE,
@@ -24,9 +28,7 @@ from dysharp.uarch.columns import (
     KIND,
     LEAF_RINGS,
     MEMBER,
-    MEMBER_FILL,
     MEMBER_NODE,
-    MEMBER_OP,
     NEXT2,
     NODE,
     PRIO,
@@ -34,7 +36,6 @@ from dysharp.uarch.columns import (
     RING_NOTIFY,
     ROW_NOTIFY,
     RUN_DIRTY,
-    RUN_DONE,
     RUN_EVENTS,
     RUN_NOW,
     RUN_TOUCHED,
@@ -51,19 +52,15 @@ from dysharp.uarch.columns import (
     TILE_SLOT0,
     TOUCH_LINE_2,
     UP,
-    WIRE,
-    WIRE_PAYLOAD,
 )
-from dysharp.uarch.fifo import ring_push, ring_take
+from dysharp.uarch.fifo import fifo_push, ring_push, ring_take
 from dysharp.uarch.heap import heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.link import server_debt
-from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_set
 
 KIND_JOIN = 2
 PROGRAM_ORDER, READY_FIFO, ROUND_ROBIN = 0, 1, 3
-HEAD_OP_ISSUE = 0
 
 
 @block
@@ -74,27 +71,62 @@ def mark(dirty, x, i):
 
 
 @block
-def work_push(op, x, o):
-    """Op o is done; what it releases waits in the worklist."""
-    op[o, NEXT2] = -1
-    if x[RUN_WORK_HEAD] < 0:
-        x[RUN_WORK_HEAD] = o
+def work_link(ops, point, following):
+    """The worklist goes on from `point` to `following`."""
+    n_ops = ops.op.shape[0] - 1
+    if point < n_ops:
+        ops.op[point, NEXT2] = following
     else:
-        op[x[RUN_WORK_TAIL], NEXT2] = o
-    x[RUN_WORK_TAIL] = o
+        ops.passed[point - n_ops] = following
+
+
+@block
+def work_next(ops, point):
+    """The point behind `point` in the worklist, -1 = none."""
+    n_ops = ops.op.shape[0] - 1
+    return ops.op[point, NEXT2] if point < n_ops else ops.passed[point - n_ops]
+
+
+@block
+def work_push(ops, x, point):
+    """A point is passed (`Releases`); what it releases waits in the worklist."""
+    work_link(ops, point, -1)
+    if x[RUN_WORK_HEAD] < 0:
+        x[RUN_WORK_HEAD] = point
+    else:
+        work_link(ops, x[RUN_WORK_TAIL], point)
+    x[RUN_WORK_TAIL] = point
 
 
 @block
 def complete(o, now, ops, x):
     """Op o is done now."""
     ops.ot[o, DONE] = now
-    work_push(ops.op, x, o)
+    work_push(ops, x, o)
+
+
+@block
+def semaphores_pass(point, releases, issue, x):
+    """Semaphores get back, or give, what the point changes."""
+    for h in range(releases.release_ptr[point], releases.release_ptr[point + 1]):
+        s = releases.release_sem[h]
+        releases.sem_left[s] += releases.release_amount[h]
+        for k in range(releases.sem_issuer_ptr[s], releases.sem_issuer_ptr[s + 1]):
+            mark(issue.dirty_issuers, x, releases.sem_issuer[k])
+
+
+@block
+def issued(o, ops, releases, issue, x):
+    """Something waits for the issue of op o, which is now."""
+    point = ops.op.shape[0] - 1 + o
+    semaphores_pass(point, releases, issue, x)
+    work_push(ops, x, point)
 
 
 @kernel
-def op_ready(o, cause, ops, issue, x):
+def op_ready(o, cause, ops, releases, issue, x):
     """Op o has no dependency left: a JOIN is done, any other op joins its issuer's queue."""
-    op, ot, templates = ops
+    op, ot, templates = ops.op, ops.ot, ops.templates
     issuers = issue.issuers
     now = x[RUN_NOW]
     ot[o, READY] = now
@@ -104,9 +136,15 @@ def op_ready(o, cause, ops, issue, x):
         ot[o, START] = now
         ot[o, END] = now
         x[RUN_EVENTS] += 1
+        if op[o, FLAGS] & HAS_ISSUED:
+            issued(o, ops, releases, issue, x)
         complete(o, now, ops, x)
         return
     i = op[o, ISSUER]
+    if op[o, FLAGS] & HAS_CHAIN and issue.chains[op[o, CHAIN], CHAIN_ON] == 1:
+        fifo_push(issue.resident, i, op, NEXT2, o)
+        mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])
+        return
     discipline = issuers[i, ISSUER_DISCIPLINE]
     if discipline != PROGRAM_ORDER:
         if discipline == READY_FIFO:
@@ -120,11 +158,21 @@ def op_ready(o, cause, ops, issue, x):
 
 
 @kernel
-def op_release(o, cause, ops, issue, x):
-    """One dependency of op o falls."""
+def op_release(o, cause, ops, releases, issue, x):
+    """One dependency of op o falls. Further ones change nothing: DEPS is below 0 then, or that of a cancelled op."""
     ops.op[o, DEPS] -= 1
+    if ops.op[o, FLAGS] & HAS_FIRST_EVENT:
+        first_event(o, ops, releases, issue, x)
     if ops.op[o, DEPS] == 0:
-        op_ready(o, cause, ops, issue, x)
+        op_ready(o, cause, ops, releases, issue, x)
+
+
+@block
+def first_event(o, ops, releases, issue, x):
+    """The first event of JOIN o takes its semaphores, full or not."""
+    if ops.ot[o, READY] < 0 and ops.op[o, DEPS] < CANCELLED // 2:
+        ops.op[o, FLAGS] &= ~HAS_FIRST_EVENT
+        semaphores_pass(len(releases.release_ptr) - ops.op.shape[0] + o, releases, issue, x)
 
 
 @block
@@ -144,7 +192,7 @@ def tile_touch(t, op, mem, stores, x):
 
 
 @kernel
-def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
+def tile_notify(t, cause, ops, mem, stores, releases, issue, nodes, clock):
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
     op, tiles, tile_times, slot_row, rows = ops.op, stores.tiles, stores.tile_times, stores.slot_row, stores.rows
     m, x = clock.m, clock.x
@@ -164,7 +212,7 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
             continue
         owner = op[o, NODE] % m[HARDWARE_NODES]
         if owner == here:
-            op_release(o, cause, ops, issue, x)
+            op_release(o, cause, ops, releases, issue, x)
         else:
             n_remote += 1
             server_debt(nodes, here, UP, m[HARDWARE_NOTIFY_BYTES])
@@ -184,7 +232,7 @@ def tile_due(stores, clock):
 
 
 @block
-def notified(ops, members, stores, issue, clock):
+def notified(ops, members, stores, releases, issue, clock):
     """NOTIFY: the owners of a tile's rows on other nodes know that the tile is done."""
     op, tiles, slot_row, rows = ops.op, stores.tiles, stores.slot_row, stores.rows
     t = tile_due(stores, clock)
@@ -192,43 +240,4 @@ def notified(ops, members, stores, issue, clock):
     for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
         row = slot_row[s]
         if row >= 0 and rows[row, ROW_NOTIFY] >= 0 and op[rows[row, ROW_NOTIFY], NODE] % clock.m[HARDWARE_NODES] != tiles[t, TILE_NODE]:
-            op_release(rows[row, ROW_NOTIFY], tiles[t, TILE_CAUSE], ops, issue, clock.x)
-
-
-@block
-def member_fill(k, ops, members, stores, issue, links, clock):
-    """All bytes of member k are visible: its rows have received them, and edges of tiles that are ready by it fall."""
-    mem, fill_row = members.mem, members.fill_row
-    o = mem[k, MEMBER_OP]
-    n_bytes = links.wires[ops.op[o, WIRE], WIRE_PAYLOAD]
-    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
-        t = row_fill(fill_row[f], n_bytes, stores, clock.x)
-        if t >= 0:
-            for e in range(stores.tile_edge_ptr[t], stores.tile_edge_ptr[t + 1]):
-                if stores.tile_edge_kind[e] == HEAD_OP_ISSUE:
-                    op_release(stores.tile_edge[e], o, ops, issue, clock.x)
-                else:
-                    tile_notify(stores.tile_edge[e], o, ops, mem, stores, issue, links.nodes, clock)
-
-
-@kernel
-def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
-    """Release what waits for the ops in the worklist, first done first."""
-    op, x = ops.op, clock.x
-    while x[RUN_WORK_HEAD] >= 0:
-        o = x[RUN_WORK_HEAD]
-        x[RUN_WORK_HEAD] = op[o, NEXT2]
-        x[RUN_DONE] += 1
-        flags = op[o, FLAGS]
-        if flags & HAS_RELEASES:
-            for h in range(releases.release_ptr[o], releases.release_ptr[o + 1]):
-                s = releases.release_sem[h]
-                sem_left[s] += releases.release_amount[h]
-                for k in range(releases.sem_issuer_ptr[s], releases.sem_issuer_ptr[s + 1]):
-                    mark(issue.dirty_issuers, x, releases.sem_issuer[k])
-        if flags & HAS_EDGES:
-            for e in range(releases.edge_ptr[o], releases.edge_ptr[o + 1]):
-                if releases.edge_head_kind[e] == HEAD_OP_ISSUE:
-                    op_release(releases.edge_head[e], o, ops, issue, x)
-                else:
-                    tile_notify(releases.edge_head[e], o, ops, mem, stores, issue, nodes, clock)
+            op_release(rows[row, ROW_NOTIFY], tiles[t, TILE_CAUSE], ops, releases, issue, clock.x)

@@ -16,12 +16,14 @@ class Ops(NamedTuple):
     """What every op is and where it stands.
 
     `op`: [n_ops + 1, 32] int32, one record an op. `ot`: the same memory as [n_ops + 1, 16] int64, for times in ps.
-    `templates`: [n_templates, 7] int32. The last op record is spare.
+    `templates`: [n_templates, 7] int32. The last op record is spare. `passed`: [n_points - n_ops] int32, links of the worklist for the
+    points behind the ends of the ops (`Releases`), empty where nothing falls at such a point.
     """
 
     op: Array
     ot: Array
     templates: Array
+    passed: Array
 
 
 class Members(NamedTuple):
@@ -55,10 +57,21 @@ class Stores(NamedTuple):
 
 
 class Releases(NamedTuple):
-    """What falls when an op is done: its out-edges, and what it gives back to semaphores.
+    """What falls when a point is passed: its out-edges, and what it gives back to semaphores.
 
-    `edge_ptr`: [n_ops + 1], into `edge_head_kind` and `edge_head`. `release_ptr`: [n_ops + 1], into `release_sem` and
-    `release_amount`. `sem_issuer_ptr`: [n_semaphores + 1], into `sem_issuer` (who may wait for the semaphore).
+    | point | number |
+    |---|---|
+    | op o is done | o |
+    | op o is issued | n_ops + o |
+    | member k is delivered | 2 n_ops + k |
+    | row r is first touched (semaphores) and complete (edges) | 2 n_ops + n_members + r |
+    | JOIN o has seen its first event | 2 n_ops + n_members + n_rows + o |
+
+    `edge_ptr`: [n_points + 1], into `edge_head_kind` and `edge_head`. `release_ptr`: [n_points + 1], into `release_sem` and
+    `release_amount` (below 0: taken). `sem_issuer_ptr`: [n_semaphores + 1], into `sem_issuer` (who may wait for the semaphore).
+    `sem_left`: [n_semaphores] int32, what is free. `hold_ptr`, `hold_sem`, `hold_amount`: what an op takes at its issue.
+    `value`: [n_ops] int32, what an announcement adds. `touched`: [n_rows] int8. Where nothing falls at other points than the ends of ops,
+    n_points is n_ops, and `value` and `touched` are empty.
     """
 
     edge_ptr: Array
@@ -69,18 +82,12 @@ class Releases(NamedTuple):
     release_amount: Array
     sem_issuer_ptr: Array
     sem_issuer: Array
-
-
-class Holds(NamedTuple):
-    """What an op takes from semaphores when it is issued.
-
-    `hold_ptr`: [n_ops + 1], into `hold_sem` and `hold_amount`. `sem_left`: [n_semaphores] int32, what is free.
-    """
-
+    sem_left: Array
     hold_ptr: Array
     hold_sem: Array
     hold_amount: Array
-    sem_left: Array
+    value: Array
+    touched: Array
 
 
 class Issuers(NamedTuple):
@@ -88,7 +95,9 @@ class Issuers(NamedTuple):
 
     `issuers`: [n_issuers, 7] int64. `issuer_ops`: [n_issued] int32, ops by issuer in program order.
     `heap_keys`, `heap_ids`: [n_issued], the heap of issuer i begins at its ISSUER_NEXT.
-    `dirty_issuers`: bit set of the issuers that want a grant attempt.
+    `dirty_issuers`: bit set of the issuers that want a grant attempt. `pace`: [n_issuers, 2] int64 ps, empty where no issuer is paced.
+    `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs of ready ops whose chain has a slot (linked as in `Links`), empty
+    without chains.
     """
 
     issuers: Array
@@ -96,6 +105,9 @@ class Issuers(NamedTuple):
     heap_keys: Array
     heap_ids: Array
     dirty_issuers: Array
+    pace: Array
+    chains: Array
+    resident: Array
 
 
 class Pools(NamedTuple):
@@ -183,7 +195,6 @@ class BurstState(NamedTuple):
     members: Members
     stores: Stores
     releases: Releases
-    holds: Holds
     issue: Issuers
     slots: Pools
     links: Links

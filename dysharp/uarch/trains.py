@@ -14,6 +14,7 @@ from dysharp.uarch.columns import (
     HARDWARE_CLASSES,
     HARDWARE_NETS,
     HARDWARE_RESPONDER,
+    HAS_DELIVERED,
     HAS_NEXT_TRAIN,
     INF,
     IS_PULL,
@@ -72,7 +73,7 @@ from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import mark
+from dysharp.uarch.ready import mark, work_push
 from dysharp.uarch.switch import channel_advance, credits_apply, cross, has_room, output_admit, train_expose, vc_choose
 from dysharp.uarch.tree import tree_set
 
@@ -89,7 +90,7 @@ def up_end(i, leaf, links, clock):
 @block
 def arrive(net, ops, members, links, switch, clock):
     """ARRIVE: a train reaches its input buffer of the switch; behind no other train, its copies ask for their outputs."""
-    op, ot, templates = ops
+    op, ot, templates = ops.op, ops.ot, ops.templates
     channels, m = switch.channels, clock.m
     o = ring_take(m[LEAF_ARRIVE] + net, RING_ARRIVE * m[HARDWARE_NETS] + net, op, NEXT, ot, SCRATCH, clock)
     if links.nodes[op[o, NODE], PORT_VC_BYTES] == 0:
@@ -243,7 +244,7 @@ def hub_take(i, c, op, mem, links, clock):
 @block
 def train_send(o, i, c, v, now, ops, links, switch, clock):
     """Op o's train goes up into virtual channel v. Returns when the up server is free again."""
-    op, ot, templates = ops
+    op, ot, templates = ops.op, ops.ot, ops.templates
     m = clock.m
     w = op[o, WIRE]
     n_bytes = links.wires[w, WIRE_UP]
@@ -274,6 +275,8 @@ def response_send(k, i, now, ops, members, links, clock):
     nodes = links.nodes
     end = server_grant(nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], nodes[i, PORT_MESSAGE])
     members.mem_time[k, MEMBER_TIME] = now
+    if op[o, FLAGS] & HAS_DELIVERED:
+        work_push(ops, x, 2 * (op.shape[0] - 1) + k)
     memory_take(nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
     end_tail = end + links.wires[w, WIRE_STRIPE_RESPONSE]
     ot[o, END] = max(ot[o, END], end_tail)

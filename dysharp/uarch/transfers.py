@@ -11,6 +11,7 @@ from dysharp.uarch.columns import (
     FLAGS,
     HARDWARE_NETS,
     HARDWARE_RESPONDER,
+    HAS_DELIVERED,
     INF,
     IS_PULL,
     LEFT,
@@ -18,9 +19,11 @@ from dysharp.uarch.columns import (
     MEMBER_NODE,
     MEMBER_OP,
     MEMBER_TIME,
+    MEMBER_WAITS,
     NODE,
     PORT_ACK,
     PORT_NET,
+    RESPONSE_HELD,
     RING_ACK,
     RING_LOCAL,
     RING_RESPOND_LATE,
@@ -37,6 +40,7 @@ from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_debt
 from dysharp.uarch.memory import memory_take
+from dysharp.uarch.ready import work_push
 from dysharp.uarch.trains import response_out, result_out
 from dysharp.uarch.tree import tree_set
 
@@ -84,9 +88,12 @@ def places_known(j, leaf, now, ops, members, links, tables, clock):
 
 @block
 def respond(ring, now, ops, members, links, clock):
-    """RESPOND: a responder has read its memory; its response queues for the up link. `ring`: where it was due."""
+    """RESPOND: a responder has read its memory; its response queues for the up link, or waits for edges. `ring`: where it was due."""
     k = member_due(ring, members, clock)
-    response_out(k, now, ops, members.mem, links, clock)
+    if members.mem[k, MEMBER_WAITS] > 0:
+        members.mem[k, MEMBER_WAITS] += RESPONSE_HELD
+    else:
+        response_out(k, now, ops, members.mem, links, clock)
 
 
 @block
@@ -116,6 +123,8 @@ def local(now, ops, members, links, clock):
     op[o, LEFT] -= 1
     memory_take(nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
     filled = -1 if is_pull else k
+    if is_pull and op[o, FLAGS] & HAS_DELIVERED:
+        work_push(ops, clock.x, 2 * (op.shape[0] - 1) + k)
     done = -1
     if op[o, LEFT] == 0:
         if is_pull or op[o, ANSWERS] == 0:

@@ -6,6 +6,7 @@
 | direct | a row per expert of the own domain | a row per expert of other domains, straight to its GPU |
 | nic_only | - | a row per expert of every other GPU |
 | by_rail | as direct, and once from the source to the GPU of its domain with the index of the receiver | as direct, between GPUs of one index |
+| ring | a row per token over every link of a ring, but the one into the source (`rings.rail_rings`) | likewise |
 | dysharp | up once per domain, down as in two_hop | out once, in once per remote domain |
 """
 
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.workload.rings import rail_rings
 from dysharp.workload.routing import Routing, needed_gpus
 from dysharp.workload.traffic import Rows
 
@@ -89,11 +91,26 @@ def by_rail(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((near.sum(axis=1), near.sum(axis=0)), (out, far.sum(axis=0)))
 
 
+def ring(routing: Routing, domain_gpus: int) -> Levels:
+    """All-gather by rings: token t of a GPU goes once around ring t mod D."""
+    n = routing.n_gpus
+    rings = rail_rings(n, domain_gpus)
+    tokens = np.bincount(np.arange(routing.tokens_per_gpu) % domain_gpus, minlength=domain_gpus)
+    out, into = np.zeros((2, 2, n), np.int64)  # [network, GPU]
+    for gpus, own in zip(rings, tokens.tolist(), strict=True):
+        behind = np.roll(gpus, -1)
+        net = (gpus // domain_gpus != behind // domain_gpus).astype(np.int64)
+        np.add.at(out, (net, gpus), own * (n - 1))
+        np.add.at(into, (net, behind), own * (n - 1))
+    return Levels((out[0], into[0]), (out[1], into[1]))
+
+
 LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
     "two_hop": two_hop,
     "direct": direct,
     "nic_only": nic_only,
     "by_rail": by_rail,
+    "ring": ring,
     "dysharp": dysharp,
 }
 

@@ -30,3 +30,9 @@ def test_compare_prints_the_whole_layer() -> None:
     assert shown.exit_code == 0, shown.output
     assert "the table is of the first 768 tokens of each GPU; this is the estimate for all 2048" in shown.stdout
     assert "us for the first 768 tokens" in " ".join(shown.stdout.split())
+
+
+def test_systems_that_only_names_run() -> None:
+    """`compare` without names leaves out the systems whose runs or estimates over domains would fail or take too long."""
+    found = {row.system for row in dysharp.compare(tokens=8, **SMALL).rows}
+    assert found == {"deepep", "deepep-ll", "dysharp", "hybrid-ep", "megatron-a2a"}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import dysharp as ds
-from dysharp.functional.faults import KINDS
+from dysharp.functional.faults import KINDS, SCALE_OUT
 
 SMALL = ("--gpus", "4", "--tokens", "4", "--hidden", "64", "--expert-hidden", "8")
 FIELDS = {"max_abs_error", "max_rel_error", "exact", "reference", "packets", "flits", "tables", "injected"}
@@ -22,7 +22,8 @@ def test_json_has_the_promised_fields(dysharp):
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_can_be_injected(dysharp, kind):
-    done = dysharp("emulate", "dysharp", *SMALL, "--tokens", "12", "--inject", kind, "--json")
+    where = ("--cluster", "paper-dgx-h100-x2", "--gpus", "16", "--experts", "16") if kind in SCALE_OUT else ()
+    done = dysharp("emulate", "dysharp", *SMALL, *where, "--tokens", "12", "--inject", kind, "--json")
     assert done.code == 0
     assert json.loads(done.out)["injected"][kind] > 0
 
@@ -41,7 +42,7 @@ def test_help_of_inject(dysharp):
     assert all(kind in done.out for kind in KINDS)
 
 
-@pytest.mark.parametrize(("kind", "block"), [("evict", "no switch adds packets"), ("al-tlb", "carry addresses")])
+@pytest.mark.parametrize(("kind", "block"), [("evict", "no switch adds packets"), ("al-tlb", "carry addresses"), ("nic-lose", "one NVLink")])
 def test_a_fault_that_cannot_happen_says_so(dysharp, kind, block):
     done = dysharp("emulate", "deepep", *SMALL, "--inject", kind)
     assert done.code == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dysharp.errors import ConfigError, EmulationMismatch
-from dysharp.functional.faults import KINDS, MACHINE, ROUTING, machine_faults
+from dysharp.functional.faults import KINDS, MACHINE, ROUTING, SCALE_OUT, machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.functional.packets import run_packets
 from dysharp.functional.reference import dense_forward, recorded_reference
@@ -151,7 +151,7 @@ def test_only_gate_weights_and_their_gradients_ride_along():
 
 
 def test_kinds_are_described():
-    assert set(KINDS) == set(MACHINE) | set(ROUTING)
+    assert set(KINDS) == set(MACHINE) | set(SCALE_OUT) | set(ROUTING)
 
 
 def test_rows_in_another_format_are_refused_before_anything_runs():

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dysharp.engine.burst.lower import unsupported
+from dysharp.engine.burst.lower import beyond_packets
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import (
     Alloc,
+    Chaining,
     Declared,
     Discipline,
     Hardware,
@@ -397,13 +398,29 @@ def test_edges_of_two_sizes():
         b.edges(Tail.OP_DONE, [1, 2, 3], Head.OP_ISSUE, [0, 1])
 
 
-def test_the_engine_names_the_edge_that_it_does_not_run():
+def test_the_packet_level_names_the_edge_that_it_does_not_run():
     for edge, text in (
         ((Tail.MEMBER_DELIVERED, 1, Head.OP_ISSUE, LAST), r"edge 6 from MEMBER_DELIVERED 1, op 0 \(send, node 0\), to OP_ISSUE, op 6 \("),
-        ((Tail.ROW_COMPLETE, 3, Head.OP_ISSUE, LAST), r"found edge 6 from ROW_COMPLETE, row 3 of region 1 \(node 1\), to OP_ISSUE"),
-        ((Tail.OP_DONE, SENT, Head.MEMBER_RESPOND, 4), r"to MEMBER_RESPOND 4, op 4 \(pull, node 0\), expected one to OP_ISSUE or TILE_NOTIFY"),
+        ((Tail.OP_DONE, SENT, Head.MEMBER_RESPOND, 4), r"to MEMBER_RESPOND 4, op 4 \(pull, node 0\), expected one to another point"),
     ):
-        assert re.search(text, unsupported(with_edge(legal(), *edge)) or "")
+        assert re.search(text, beyond_packets(with_edge(legal(), *edge)) or "")
+
+
+def test_chains_have_single_tasks_on_their_own_slots():
+    b = ProgramBuilder(HARDWARE, 1)
+    pools = [b.pool(0, 1), b.pool(0, 1)]
+    chain = b.chain(pools[0], Chaining.HOLD)
+    many = b.template(Template("gang", Kind.COMPUTE, "gemm1", tasks=2, duration=b.duration([0, 5])))
+    one = b.template(Template("task", Kind.COMPUTE, "gemm1", tasks=1, duration=b.duration([0, 5])))
+    issuers = [b.issuer(0, Discipline.READY_FIFO, pool=p) for p in pools]
+    b.ops(one, 0, issuer=issuers[0], rows=1, chain=chain)
+    verify(b.build())
+    b.ops(one, 0, issuer=issuers[1], rows=1, chain=chain)
+    with pytest.raises(ProgramError, match=r"op 1: found an issuer of pool 1, expected pool 0 of chain 0"):
+        verify(b.build())
+    b.ops(many, 0, issuer=issuers[0], rows=1, chain=chain)
+    with pytest.raises(ProgramError, match=r"op 2: found 2 tasks in chain 0, expected 1"):
+        verify(b.build())
 
 
 def test_program_order_can_block_for_ever():

@@ -41,7 +41,8 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 def test_the_catalogue_is_complete() -> None:
     assert set(specs.list_models()) == set(PAPER) | set(HUB) | set(STUDY) | set(REAL)
     joined = [f"hw-dgx-{gpu}-x{n}" for gpu in ("b200", "h100", "h200") for n in (2, 4, 8)]
-    joined += ["hw-gb200-nvl72-x2", "hw-mi300x-x2", "hw-mi308x-x2", "paper-dgx-h100-x4", "paper-dgx-h100-x8"]
+    joined += ["hw-gb200-nvl72-x2", "hw-mi300x-x2", "hw-mi308x-x2"]
+    joined += [*(f"paper-dgx-h100-x{n}" for n in (2, 4, 8)), *(f"paper-gh200-nvl32-x{n}" for n in (2, 4))]
     assert [name for name in specs.list_clusters() if "-x" in name] == joined
     assert [name for name in specs.list_clusters() if name not in joined] == [
         "hw-dgx-b200",

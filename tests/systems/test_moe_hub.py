@@ -9,7 +9,9 @@ import pytest
 from layers import TINY
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.program import Program, Trace
+from dysharp.engine.packet.program import run_packet
+from dysharp.oracle import run_oracle
+from dysharp.program import Program, Tail, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
 from dysharp.workload import make_routing
@@ -84,3 +86,19 @@ def test_readiness_in_hardware_ends_gemm_1_no_later() -> None:
         program = plan(name, 512, second_gemm="kernel")
         ends[name] = run(program).done[ops_of(program, "gemm1")].max()
     assert ends["moe-hub"] < ends["mh-pkt"]
+
+
+@pytest.mark.parametrize("system", ["moe-hub", "mh-dep"])
+def test_tiles_that_are_not_full_wait_for_the_totals(system: str) -> None:
+    told = plan(system, totals="announced")
+    trace = run(told)
+    heard = np.array([trace.tile_ready[told.regions.tile_ptr[i]] for i, name in enumerate(told.regions.name) if name == "totals"])
+    gemm = np.flatnonzero(np.isin(told.ops.template, [i for i, t in enumerate(told.templates) if t.operator == "gemm1" and t.tasks > 0]))
+    part = told.ops.rows[gemm] < told.ops.rows[gemm].max()
+    assert 0 < part.sum() < len(part)
+    assert (trace.ready[gemm] >= heard[told.ops.node[gemm]])[part].all()
+    edges = told.edges.head[np.isin(told.edges.tail, ops_of(told, "totals.known")) & (told.edges.tail_kind == Tail.OP_DONE)]
+    assert set(edges.tolist()) == set(gemm[part].tolist())
+    assert len(ops_of(plan(system), "totals")) == 0
+    np.testing.assert_array_equal(trace.done, run_oracle(told).done)
+    assert abs(run_packet(told).trace.time_ps / trace.time_ps - 1) < 0.05

@@ -9,9 +9,12 @@ import pytest
 
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
 from dysharp.compute.transfer import expected_copies
-from dysharp.engine.packet.fabric import FabricConfig, build
+from dysharp.engine.burst.run import run_burst
+from dysharp.engine.packet.fabric import fabric_of
+from dysharp.engine.packet.program import run_packet
 from dysharp.errors import ConfigError
 from dysharp.functional.emulation import Shape, run_emulation
+from dysharp.functional.faults import machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
 from dysharp.program import Program
@@ -25,6 +28,8 @@ from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import LEVELS, expected_domains, two_hop
 
 SYSTEMS = sorted(name for name, system in all_systems().items() if system.several_domains)
+SPINE = ("deepep-ll",)
+"""Systems whose rows pass the spine with default options."""
 MODEL = replace(load_model("S-8"), name="small", n_experts=16, topk=4, hidden=256, expert_hidden=128)
 
 
@@ -92,13 +97,34 @@ def test_packets_between_domains_are_refused():
     machine = Machine(system="deepep", gpus=4, cluster=domains(2, 2), path="packet")
     with pytest.raises(ConfigError, match="path packet: found network 'nic' between NVLink domains, expected one domain"):
         run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=2, dtype=None, backward=False, kinds=())
+    machine = Machine(system="deepep", gpus=4, cluster=domains(2, 2), faults=machine_faults(("evict",)))
+    with pytest.raises(ConfigError, match=r"injected faults of packets: found network 'nic' .* or nic-lose, nic-retry, nic-reorder"):
+        run_emulation(machine, "integer", Shape(32, 32, 16, 4), tokens=2, dtype=None, backward=False, kinds=())
 
 
 def test_other_systems_are_refused_by_name():
-    with pytest.raises(
-        ConfigError, match=r'comet in paper form on cluster "paper-dgx-h100": found 4 NVLink domains of 2 GPUs'
-    ):
+    with pytest.raises(ConfigError, match=r'comet in paper form on cluster "paper-dgx-h100": found 4 NVLink domains of 2 GPUs'):
         planned("comet", domains(4, 2))
+
+
+@pytest.mark.parametrize("name", ["moe-hub", "mh-dep", "mh-pkt", "mh-base", "hub-sharp"])
+def test_hubs_stay_inside_a_domain(name):
+    reason = "hubs place rows that come by NVLink, and the paper has no NIC"
+    with pytest.raises(ConfigError, match=rf"{name} in paper form .*: found 4 NVLink domains of 2 GPUs, expected one .*: {reason}$"):
+        planned(name, domains(4, 2))
+
+
+def test_a_barrier_has_whole_rounds():
+    """NVSHMEM's dissemination barrier of radix 2: three nodes take as many rounds as four."""
+    times = []
+    for n in (2, 3, 4, 8):
+        model = replace(MODEL, n_experts=2 * n)
+        program, _ = planned("deepep", domains(n, 2, base="hw-dgx-h100"), model=model, form="real", n_sm=4)
+        template = next(i for i, t in enumerate(program.templates) if t.name == "dispatch.notify")
+        op = int(np.flatnonzero(program.ops.template == template)[0])
+        times.append(int(program.durations[program.templates[template].duration, program.ops.rows[op]]))
+    one, rest = times[2] - times[0], 2 * times[0] - times[2]
+    assert times == [rest + one, rest + 2 * one, rest + 2 * one, rest + 3 * one]
 
 
 def test_layouts_that_do_not_divide():
@@ -118,10 +144,31 @@ def test_one_domain_in_use_is_one_domain():
     assert run_oracle(near).digest() == run_oracle(far).digest()
 
 
-def test_packet_level_refuses_several_domains():
-    program, _ = planned("deepep", domains(2, 2), tokens=2)
-    with pytest.raises(ConfigError, match='packet level: found network "nic" beside NVLink'):
-        build(program, FabricConfig())
+@pytest.mark.parametrize("base", ["paper-dgx-h100", "hw-dgx-h100"])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_packet_level_agrees(name, base):
+    """NVLink packet by packet, NICs message by message: equal bytes in every network, times within 3 %."""
+    cluster = domains(2, 4, base=base)
+    form = "real" if base.startswith("hw") and get_system(name).has_real_form else "paper"
+    if not get_system(name).runs_on(cluster, form):
+        pytest.skip("no such form between domains")
+    program, _ = planned(name, cluster, tokens=16, model=replace(MODEL, hidden=2048))
+    burst, _ = run_burst(program)
+    packet = run_packet(program, fabric_of(cluster)).trace
+    np.testing.assert_array_equal(packet.up_busy, burst.up_busy)
+    np.testing.assert_array_equal(packet.down_busy, burst.down_busy)
+    assert packet.time_ps == pytest.approx(burst.time_ps, rel=0.03)
+    assert (packet.done >= 0).all()
+
+
+def test_packet_level_knows_slow_nics_and_the_spine():
+    """A slow NIC and a slow spine cost as much as at burst level."""
+    for scale_out in ({"slow_nics": ((3, 1 / 3),)}, {"oversubscription": 3.0}, {"message_us": 0.5}):
+        program, _ = planned("deepep-ll", domains(4, 2, **scale_out), tokens=32)
+        even, _ = planned("deepep-ll", domains(4, 2), tokens=32)
+        burst, packet = run_burst(program)[0].time_ps, run_packet(program).trace.time_ps
+        assert packet == pytest.approx(burst, rel=0.03)
+        assert packet > 1.05 * run_packet(even).trace.time_ps
 
 
 def test_slow_nic_slows_its_link_alone_in_the_paper_form():
@@ -133,11 +180,14 @@ def test_slow_nic_slows_its_link_alone_in_the_paper_form():
     assert run_oracle(slow).time_ps - run_oracle(fast).time_ps == pytest.approx(1e6 * more, rel=0.1)
 
 
-@pytest.mark.parametrize(("n", "nic", "nvlink"), [(2, 1.0, 1.48), (4, 1.46, 1.28), (8, 1.64, 1.12)])
-def test_ceilings_of_multicast_and_sums_between_domains(n, nic, nvlink):
+@pytest.mark.parametrize(
+    ("n", "gpus", "nic", "nvlink"),
+    [(2, 8, 1.0, 1.48), (4, 8, 1.46, 1.28), (8, 8, 1.64, 1.12), (2, 32, 1.0, 1.58), (4, 32, 1.46, 1.36)],
+)
+def test_ceilings_of_multicast_and_sums_between_domains(n, gpus, nic, nvlink):
     """Gains over unicast, Dispatch and Combine one after the other: bytes of the busier direction of each link."""
-    routing = make_routing("uniform", load_model("deepseek-v3"), 8 * n, 256)
-    before, after = LEVELS["two_hop"](routing, 8), LEVELS["dysharp"](routing, 8)
+    routing = make_routing("uniform", load_model("deepseek-v3"), gpus * n, 256 // (gpus // 8))
+    before, after = LEVELS["two_hop"](routing, gpus), LEVELS["dysharp"](routing, gpus)
 
     def both(rows: tuple[np.ndarray, np.ndarray]) -> int:
         return int(rows[0].sum() + rows[1].sum())  # Dispatch out, and Combine out, which mirrors Dispatch in
@@ -174,7 +224,7 @@ def test_an_oversubscribed_spine_slows_what_leaves_its_rail(name):
     across = traffic_bytes(slow, after)["spine out"]
     declared = slow.declared.traffic["spine out"]
     assert {operator: across.get(operator, 0) for operator in declared} == declared
-    if name in ("deepep-ll", "megatron-a2a"):
+    if name in SPINE:
         assert program_bound(slow).resource.partition(".")[2].startswith("spine")
         assert program_bound(slow).terms["payload"] > 1.3 * program_bound(even).terms["payload"]
         assert after.time_ps > before.time_ps

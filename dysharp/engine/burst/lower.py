@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program.csr import group
 from dysharp.program.names import edge_name
-from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
+from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
-from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Members, Ops, Pools, Releases, Stores, Switch, Tables
+from dysharp.uarch.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, Releases, Stores, Switch, Tables
 
 Array = NDArray[Any]
+HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/uarch/points.py
 CHUNK = 1 << 11
 SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
 
@@ -24,18 +25,27 @@ def unsupported(program: Program) -> str | None:
     kinds = {t.kind for t in program.templates} - set(SUPPORTED)
     if kinds:
         return f"op kind {min(kinds).name} is run by the oracle only"
-    if program.ops.chain is not None or program.ops.threshold is not None or program.ops.session is not None:
-        return "chains, sessions and announced thresholds are run by the oracle only"
+    if program.ops.session is not None:
+        return "sessions are run by the oracle only"
+    if program.ops.chain is not None and (program.edges.head_kind == Head.JOIN_CANCEL).any():
+        return "chains together with JOINs that are cancelled are run by the oracle only"
+    return None
+
+
+def beyond_packets(program: Program) -> str | None:
+    """Why the packet level cannot run a Program that this engine can, or None. One line."""
+    if program.ops.chain is not None:
+        return "found chains, expected none"
     if (program.issuers.interval_ps > 0).any():
-        return "paced issuers are run by the oracle only"
-    tails = np.isin(program.edges.tail_kind, (Tail.OP_DONE, Tail.TILE_READY))
+        return "found a paced issuer, expected none"
+    tails = program.edges.tail_kind != Tail.MEMBER_DELIVERED
     if not tails.all():
-        return f"found {edge_name(program, int(tails.argmin()))}, expected one from OP_DONE or TILE_READY (the oracle alone runs other tails)"
-    heads = np.isin(program.edges.head_kind, (Head.OP_ISSUE, Head.TILE_NOTIFY))
+        return f"found {edge_name(program, int(tails.argmin()))}, expected one from another point"
+    heads = program.edges.head_kind != Head.MEMBER_RESPOND
     if not heads.all():
-        return f"found {edge_name(program, int(heads.argmin()))}, expected one to OP_ISSUE or TILE_NOTIFY (the oracle alone runs other heads)"
-    if (program.holds.acquire_kind != Point.OP_ISSUED).any() or (program.holds.release_kind != Point.OP_DONE).any():
-        return "semaphores taken or given back elsewhere than at issue and done are run by the oracle only"
+        return f"found {edge_name(program, int(heads.argmin()))}, expected one to another point"
+    if (program.holds.acquire_kind == Point.ROW_FIRST_TOUCH).any():
+        return "found a semaphore that the first byte of a row takes, expected none"
     return None
 
 
@@ -68,7 +78,26 @@ def _ops(p: Program, kinds: Array, flags: Array, queue: Array) -> Array:
         to[:, col.FLAGS] = np.diff(p.members.ptr[a : to.shape[0] + a + 1]) << col.MEMBERS_SHIFT | flags[part]
         to[:, col.DEPS], to[:, col.COPIES] = waits[part], 0
         to[:, col.LEFT] = to[:, col.ANSWERS] = np.where(pooled, tasks[p.ops.template[part]], 0)
+    cancels = p.edges.head[p.edges.head_kind == Head.JOIN_CANCEL]
+    if len(cancels):
+        op[:n, col.CANCELS] += np.bincount(cancels, minlength=n).astype(np.int32)
+    if p.ops.threshold is not None:
+        _await_announcements(p, kinds, op)
+    if p.ops.chain is not None:
+        _link_chains(p, op)
     return op
+
+
+def _await_announcements(p: Program, kinds: Array, op: Array) -> None:
+    """A JOIN with a threshold waits for all announcements, and for as many events as the threshold and they say."""
+    assert p.ops.threshold is not None
+    joins = np.flatnonzero((p.ops.threshold >= 0) & (kinds == Kind.JOIN))
+    signals = np.bincount(p.edges.head[_heads(p, kinds) == HEAD_ANNOUNCE], minlength=p.n_ops)[joins]
+    each = 1 + op[joins, col.DEPS] - signals
+    waits = p.ops.threshold[joins] + signals * each
+    if waits.max(initial=0) >= col.CANCELLED // 4:
+        raise ProgramError(f"burst engine: found a JOIN of {waits.max()} announcements times events, expected less than {col.CANCELLED // 4}")
+    op[joins, col.DEPS], op[joins, col.ANNOUNCED] = waits, each
 
 
 def _members(p: Program) -> Array:
@@ -83,6 +112,9 @@ def _members(p: Program) -> Array:
         to[...] = -1
         to[:, col.MEMBER_NODE], to[:, col.MEMBER_OP], to[:, col.MEMBER_FILL] = port[part], owner[part], p.members.fill_ptr[part]
         to[:, col.MEMBER_EXT] = 0 if ext is None else ext[part]
+    answers = p.edges.head[p.edges.head_kind == Head.MEMBER_RESPOND]
+    if len(answers):
+        mem[:n, col.MEMBER_WAITS] = np.bincount(answers, minlength=n)
     return mem
 
 
@@ -93,7 +125,7 @@ def dependencies(p: Program) -> Array:
     return (np.bincount(heads, minlength=p.n_ops) + np.bincount(notified, minlength=p.n_ops)).astype(np.int32)
 
 
-def _stores(p: Program) -> Stores:
+def _stores(p: Program, kinds: Array) -> Stores:
     r, n, e = p.regions, p.n_regions, p.edges
     counts, n_tiles = np.diff(r.row_ptr), np.diff(r.tile_ptr)
     region_of_row, region_of_tile = np.repeat(np.arange(n), counts), np.repeat(np.arange(n), n_tiles)
@@ -120,31 +152,93 @@ def _stores(p: Program) -> Stores:
     from_tile = e.tail_kind == Tail.TILE_READY
     edge_ptr, order = group(e.tail[from_tile], p.n_tiles)
     times = np.full((p.n_tiles, 2), -1, np.int64)
-    return Stores(rows, regions, slot_row, tiles, times, edge_ptr, e.head_kind[from_tile][order], e.head[from_tile][order])
+    return Stores(rows, regions, slot_row, tiles, times, edge_ptr, _heads(p, kinds)[from_tile][order], e.head[from_tile][order])
 
 
-def _releases(p: Program) -> Releases:
-    e, h = p.edges, p.holds
-    from_op = e.tail_kind == Tail.OP_DONE
-    edge_ptr, edges = group(e.tail[from_op], p.n_ops)
-    release_ptr, releases = group(h.release, p.n_ops)
-    pairs = np.unique(h.sem.astype(np.int64) << 32 | p.ops.issuer[h.acquire]) if len(h.sem) else np.zeros(0, np.int64)
-    sem_ptr, order = group((pairs >> 32).astype(np.int32), len(p.semaphores.capacity))
+def _first_events(p: Program) -> int:
+    """The number of the first of the points "a JOIN has seen its first event" (`Releases`)."""
+    return 2 * p.n_ops + p.n_members + p.n_rows
+
+
+def _points(p: Program, kinds: Array) -> int:
+    """Points where something may fall (`Releases`): the ends of the ops alone, where a Program has nothing at the others."""
+    h = p.holds
+    plain = np.isin(p.edges.tail_kind, (Tail.OP_DONE, Tail.TILE_READY)).all()
+    plain &= (h.release_kind == Point.OP_DONE).all() and (h.acquire_kind == Point.OP_ISSUED).all()
+    plain &= not (p.edges.head_kind == Head.JOIN_CANCEL).any()  # a cancelled op passes its points, too
+    return p.n_ops if plain and not (kinds[h.acquire] == Kind.JOIN).any() else _first_events(p) + p.n_ops
+
+
+def _heads(p: Program, kinds: Array) -> Array:
+    """Kinds of heads as the kernels have them: edges to a JOIN with a threshold are of two kinds of their own (`uarch/points.py`)."""
+    e, threshold = p.edges, p.ops.threshold
+    if threshold is None:
+        return e.head_kind
+    waits = np.append((threshold >= 0) & (kinds == Kind.JOIN), False)
+    to_join = waits[np.where(e.head_kind == Head.OP_ISSUE, e.head, p.n_ops)]
+    signals = np.append(kinds == Kind.SIGNAL, False)[_tail_ops(p)]
+    return np.where(to_join, np.where(signals, HEAD_ANNOUNCE, HEAD_EVENT), e.head_kind).astype(np.int32)
+
+
+def _tail_ops(p: Program) -> Array:
+    """`[n_edges]` the op whose point is the tail of an edge, n_ops for tiles and rows."""
+    e = p.edges
+    owner = np.append(np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr)), p.n_ops)
+    member = np.where(e.tail_kind == Tail.MEMBER_DELIVERED, e.tail, p.n_members)
+    of_op = (e.tail_kind == Tail.OP_DONE) | (e.tail_kind == Tail.OP_ISSUED)
+    return np.where(of_op, e.tail, owner[member])
+
+
+def _point_of(kind: Array, ident: Array, first: dict[int, int]) -> Array:
+    """Numbers of points (`Releases`) by their kind and id; -1 for a kind that `first` lacks."""
+    start = np.full(len(Tail), -(1 << 40), np.int64)
+    start[list(first)] = list(first.values())
+    point: Array = np.maximum(start[kind] + ident, -1)
+    return point
+
+
+def _releases(p: Program, kinds: Array) -> Releases:
+    e, h, n, points = p.edges, p.holds, p.n_ops, _points(p, kinds)
+    if points == n:
+        from_point, waits = e.tail_kind == Tail.OP_DONE, np.ones(len(h.sem), bool)
+        tail, changed = e.tail[from_point], h.release
+    else:
+        row, first = 2 * n + p.n_members, _first_events(p)
+        tails = _point_of(e.tail_kind, e.tail, {Tail.OP_DONE: 0, Tail.OP_ISSUED: n, Tail.MEMBER_DELIVERED: 2 * n, Tail.ROW_COMPLETE: row})
+        from_point, waits = tails >= 0, h.acquire_kind == Point.OP_ISSUED
+        waits[waits] = kinds[h.acquire[waits]] != Kind.JOIN
+        at: dict[int, int] = {Point.OP_DONE: 0, Point.OP_ISSUED: n, Point.ROW_FIRST_TOUCH: row, Point.JOIN_FIRST_EVENT: first}
+        tail, taken = tails[from_point], _point_of(h.acquire_kind, h.acquire, at)[~waits]
+        changed = np.append(taken, _point_of(h.release_kind, h.release, at))
+    edge_ptr, edges = group(tail, points)
+    release_ptr, order = group(changed, points)
+    hold_ptr, holds = group(h.acquire[waits], n)
+    pairs = np.unique(h.sem[waits].astype(np.int64) << 32 | p.ops.issuer[h.acquire[waits]]) if waits.any() else np.zeros(0, np.int64)
+    sem_ptr, by_sem = group((pairs >> 32).astype(np.int32), len(p.semaphores.capacity))
+    value = p.ops.value if p.ops.value is not None else np.zeros(n if p.ops.threshold is not None else 0, np.int32)
     return Releases(
         edge_ptr=edge_ptr,
-        edge_head_kind=e.head_kind[from_op][edges],
-        edge_head=e.head[from_op][edges],
+        edge_head_kind=_heads(p, kinds)[from_point][edges],
+        edge_head=e.head[from_point][edges],
         release_ptr=release_ptr,
-        release_sem=h.sem[releases],
-        release_amount=h.amount[releases],
+        release_sem=np.append(h.sem[~waits], h.sem)[order],
+        release_amount=np.append(-h.amount[~waits], h.amount)[order],
         sem_issuer_ptr=sem_ptr,
-        sem_issuer=(pairs & 0xFFFFFFFF).astype(np.int32)[order],
+        sem_issuer=(pairs & 0xFFFFFFFF).astype(np.int32)[by_sem],
+        sem_left=p.semaphores.capacity.astype(np.int32).copy(),
+        hold_ptr=hold_ptr,
+        hold_sem=h.sem[waits][holds],
+        hold_amount=h.amount[waits][holds],
+        value=value,
+        touched=np.zeros(p.n_rows if points > n else 0, np.int8),
     )
 
 
-def _holds(p: Program) -> Holds:
-    ptr, order = group(p.holds.acquire, p.n_ops)
-    return Holds(ptr, p.holds.sem[order], p.holds.amount[order], p.semaphores.capacity.astype(np.int32).copy())
+def _falls(releases: Releases, first: int, n: int) -> Array:
+    """`[n]` edges and changes of semaphores at the points from `first` on."""
+    part = slice(first, first + n + 1)
+    out: Array = np.diff(releases.edge_ptr[part]) + np.diff(releases.release_ptr[part])
+    return out
 
 
 def _queues(p: Program) -> tuple[Array, Array]:
@@ -176,7 +270,33 @@ def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
     issuers[turns, col.ISSUER_NEXT] = n + np.searchsorted(owner[n:], turns)
     issuers[turns, col.ISSUER_END] = n + np.searchsorted(owner[n:], turns, "right")
     issuers[turns, col.ISSUER_SEQ] = -1
-    return Issuers(issuers, issued[order], np.empty(len(issued), np.int64), np.empty(len(issued), np.int32), _words(n))
+    pace = np.zeros((n if (p.issuers.interval_ps > 0).any() else 0, 2), np.int64)
+    pace[:, col.PACE_PS] = p.issuers.interval_ps[: len(pace)]
+    heap_keys, heap_ids = np.empty(len(issued), np.int64), np.empty(len(issued), np.int32)
+    resident = np.full((n if p.chains is not None else 0, 2), -1, np.int32)
+    return Issuers(issuers, issued[order], heap_keys, heap_ids, _words(n), pace, _chains(p), resident)
+
+
+def _chains(p: Program) -> Array:
+    """`[n_chains, 4]` int32: the columns CHAIN_*."""
+    if p.chains is None or p.ops.chain is None:
+        return np.zeros((0, 4), np.int32)
+    chains = np.zeros((len(p.chains.pool), 4), np.int32)
+    chains[:, col.CHAIN_POOL], chains[:, col.CHAIN_YIELD] = p.chains.pool, p.chains.mode == Chaining.YIELD
+    chains[:, col.CHAIN_LEFT] = np.bincount(p.ops.chain[p.ops.chain >= 0], minlength=len(chains))
+    return chains
+
+
+def _link_chains(p: Program, op: Array) -> None:
+    """Every op of a chain but the first waits for the one before it."""
+    assert p.ops.chain is not None
+    ops = np.flatnonzero(p.ops.chain >= 0)
+    ops = ops[np.argsort(p.ops.chain[ops], kind="stable")]
+    follows = p.ops.chain[ops[1:]] == p.ops.chain[ops[:-1]]
+    op[ops, col.CHAIN] = p.ops.chain[ops]
+    op[ops[:-1][follows], col.CHAIN_NEXT] = ops[1:][follows]
+    op[ops[1:][follows], col.DEPS] += 1
+    op[ops, col.FLAGS] |= col.HAS_CHAIN
 
 
 def _pools(p: Program) -> Pools:
@@ -256,16 +376,20 @@ def _clock(p: Program) -> Clock:
     rings = down + n - nets  # rings of kind 0 are ARRIVE and have leaves of their own
     credit = rings + col.N_RINGS * nets
     table = credit + n
+    pace = table + p.n_nodes
+    paced = len(p.issuers.node) if (p.issuers.interval_ps > 0).any() else 0
+    rows = (p.edges.tail_kind == Tail.ROW_COMPLETE).any() or (p.holds.acquire_kind == Point.ROW_FIRST_TOUCH).any()
+    rows |= (p.holds.release_kind == Point.ROW_FIRST_TOUCH).any()
     hardware = np.array(
         [
             *(m.notify, m.responder, m.local, m.notify_bytes, len(p.classes), m.memory_rate, p.n_nodes, nets),
-            *(up, arrive, down, rings, credit, table),
+            *(up, arrive, down, rings, credit, table, pace, rows),
         ],
         np.int64,
     )
     x = np.zeros(8, np.int64)
     x[col.RUN_WORK_HEAD] = -1
-    return Clock(np.full((col.N_RINGS * nets, 3), -1, np.int32), tree(table + p.n_nodes), hardware, x)
+    return Clock(np.full((col.N_RINGS * nets, 3), -1, np.int32), tree(pace + paced), hardware, x)
 
 
 def _templates(p: Program) -> Array:
@@ -276,29 +400,40 @@ def _templates(p: Program) -> Array:
     return templates
 
 
+def _point_flags(p: Program, releases: Releases) -> Array:
+    """`[n_ops]` bits of FLAGS for points besides the ends of the ops."""
+    n = p.n_ops
+    flags = (_falls(releases, n, n) > 0) * np.int32(col.HAS_ISSUED)
+    flags |= (_falls(releases, _first_events(p), n) > 0) * np.int32(col.HAS_FIRST_EVENT)
+    owner = np.repeat(np.arange(n), np.diff(p.members.ptr))
+    flags[owner[_falls(releases, 2 * n, p.n_members) > 0]] |= np.int32(col.HAS_DELIVERED)
+    return flags
+
+
 def lower(p: Program) -> BurstState:
     """All arrays of one run at time zero. Raises ProgramError where the engine's subset ends."""
     reason = unsupported(p)
     if reason:
         raise ProgramError(f"burst engine: {reason}")
     kinds = p.kinds()
-    releases, holds, (queue, owner) = _releases(p), _holds(p), _queues(p)
+    releases, (queue, owner) = _releases(p, kinds), _queues(p)
     flags = np.zeros(p.n_ops, np.int32)
     for ptr, bit in (
         (releases.edge_ptr, col.HAS_EDGES),
-        (holds.hold_ptr, col.HAS_HOLDS),
+        (releases.hold_ptr, col.HAS_HOLDS),
         (releases.release_ptr, col.HAS_RELEASES),
     ):
-        flags |= (np.diff(ptr) > 0) * np.int32(bit)
+        flags |= (np.diff(ptr[: p.n_ops + 1]) > 0) * np.int32(bit)
+    if len(releases.release_ptr) > p.n_ops + 1:
+        flags |= _point_flags(p, releases)
     if p.ops.offset is not None:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.int32(col.HAS_NEXT_TRAIN)
     op, mem = _ops(p, kinds, flags, queue), _members(p)
     return BurstState(
-        ops=Ops(op, op.view(np.int64), _templates(p)),
+        ops=Ops(op, op.view(np.int64), _templates(p), np.empty(len(releases.edge_ptr) - 1 - p.n_ops, np.int32)),
         members=Members(mem, mem.view(np.int64), p.members.fill_row),
-        stores=_stores(p),
+        stores=_stores(p, kinds),
         releases=releases,
-        holds=holds,
         issue=_issuers(p, kinds, queue, owner),
         slots=_pools(p),
         links=_links(p),

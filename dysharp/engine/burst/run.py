@@ -104,8 +104,8 @@ def trace_of(program: Program, state: BurstState) -> Trace:
 
 def deadlock_text(program: Program, state: BurstState) -> str:
     """One line: how many ops are stuck and what the first of each kind waits for."""
-    ops, holds = state.ops, state.holds
-    stuck = np.flatnonzero(ops.ot[:-1, col.DONE] < 0)
+    ops, holds = state.ops, state.releases
+    stuck = np.flatnonzero((ops.ot[:-1, col.DONE] < 0) & ((ops.op[:-1, col.DEPS] < col.CANCELLED // 2) | (ops.ot[:-1, col.READY] >= 0)))
     unready = stuck[ops.ot[stuck, col.READY] < 0]
     unissued = stuck[(ops.ot[stuck, col.READY] >= 0) & (ops.ot[stuck, col.ISSUE] < 0)]
     parts = [f"deadlock at {int(state.clock.x[col.RUN_NOW]) / 1e6:.3f} us: {len(stuck)} of {program.n_ops} ops are not done"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.engine.burst.lower import lower, tree
+from dysharp.engine.burst.lower import beyond_packets, lower, tree
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
@@ -99,10 +99,13 @@ def with_table(p: Program, config: FabricConfig) -> FabricConfig:
 
 
 def packet_wires(p: Program) -> Array:
-    """`[n_wires, 12]` int64: how each train is cut into packets (columns CUT_*). The wire table of the Program is its sum, checked here."""
+    """`[n_wires, 12]` int64: how each train of NVLink is cut into packets (columns CUT_*). The wire table is their sum.
+
+    A message of another network is not cut: its row is 0.
+    """
     w, flit = p.wires, p.hardware.flit
     out = np.zeros((max(1, len(w.up)), 12), np.int64)
-    wired = np.flatnonzero(p.ops.wire >= 0)
+    wired = np.flatnonzero((p.ops.wire >= 0) & (p.op_net() == 0))
     rows, first = np.unique(p.ops.wire[wired], return_index=True)
     for row, op in zip(rows, wired[first], strict=True):
         template = p.templates[p.ops.template[op]]
@@ -125,8 +128,8 @@ def packet_wires(p: Program) -> Array:
 
 def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[BurstState, Fabric]:
     """All arrays of one run at time zero: those of the op level, and the packet fabric with room for `n_slots` packets."""
-    if p.nets:
-        raise ConfigError(f'packet level: found network "{p.nets[0].name}" beside NVLink, expected one NVLink domain (use --fidelity burst)')
+    if reason := beyond_packets(p):
+        raise ConfigError(f"packet level: {reason} (use --fidelity burst)")
     config = with_table(p, config)
     state = lower(p)
     cuts = packet_wires(p)
@@ -135,10 +138,11 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
     if total > 2048:
         raise ConfigError(f"packet level: found {total} links, expected at most 2048")
     n_rings = f.FABRIC_FIXED + 3 * int(c[f.C_SIZES]) + int(c[f.C_EXT])
-    leaf = len(p.pools.node) + col.N_RINGS + p.n_nodes
+    messages = len(p.pools.node) + col.N_RINGS * p.n_nets + p.n_nodes
+    leaf = messages + (2 * p.n_ports + p.n_nets if p.nets else 0)
     c[f.C_LEAF] = leaf
     _widen(p, state, cuts)
-    state = _clocked(p, state, leaf + n_rings)
+    state = _clocked(p, state, messages, leaf + n_rings)
     fabric = Fabric(
         packets=Packets(np.zeros((0, 16), np.int32), np.zeros((0, 8), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)),
         lanes=_lanes(p, config, c),
@@ -159,13 +163,17 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
     return state, grow(fabric, max(n_slots, 4 * int(c[f.C_MARGIN])))
 
 
-def _clocked(p: Program, state: BurstState, n_leaves: int) -> BurstState:
-    """The op level with the packet level's clock: its leaves and scalars, no latency of notifications (they travel as packets)."""
+def _clocked(p: Program, state: BurstState, messages: int, n_leaves: int) -> BurstState:
+    """The op level with the packet level's clock: its leaves and scalars, no latency of notifications (they travel as packets).
+
+    `messages`: the first leaf of the ports of other networks.
+    """
     x = np.zeros(f.RUN_COLUMNS, np.int64)
     x[col.RUN_WORK_HEAD] = -1
     m = state.clock.m.copy()
     m[col.HARDWARE_NOTIFY] = 0
     m[col.LEAF_RINGS] = len(p.pools.node)
+    m[col.LEAF_UP], m[col.LEAF_ARRIVE], m[col.LEAF_DOWN] = messages, messages + p.n_ports, messages + p.n_ports + p.n_nets
     return state._replace(clock=state.clock._replace(tree=tree(n_leaves), m=m, x=x))
 
 
@@ -243,7 +251,8 @@ def _widen(p: Program, state: BurstState, cuts: Array) -> None:
     if p.n_members:
         mem = state.members.mem
         mem[:-1, f.MEMBER_LEFT] = cuts[p.ops.wire[mem[:-1, col.MEMBER_OP]], f.CUT_PACKETS]
-        mem[:-1, col.MEMBER_EXT] //= p.hardware.flit
+        by_packets = mem[:-1, col.MEMBER_NODE] < p.n_nodes
+        mem[:-1, col.MEMBER_EXT] = np.where(by_packets, mem[:-1, col.MEMBER_EXT] // p.hardware.flit, mem[:-1, col.MEMBER_EXT])
 
 
 def durations(rate: int, n_links: int, flit: int, sizes: int) -> Array:

@@ -4,7 +4,19 @@ Releases of an instant, then grants: issuers, up links, outputs. It can be stopp
 """
 
 from dysharp.uarch.bits import bit_take, bit_take_after
-from dysharp.uarch.columns import INF, LEAF_RINGS, N_RINGS, RING_LOCAL, RUN_DIRTY, RUN_EVENTS, RUN_NOW, RUN_WORK_HEAD
+from dysharp.uarch.columns import (
+    HARDWARE_NETS,
+    HARDWARE_NODES,
+    INF,
+    LEAF_RINGS,
+    N_RINGS,
+    RING_LOCAL,
+    RING_NOTIFY,
+    RUN_DIRTY,
+    RUN_EVENTS,
+    RUN_NOW,
+    RUN_WORK_HEAD,
+)
 from dysharp.uarch.issue import compute_end
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.packet.columns import (
@@ -40,22 +52,25 @@ from dysharp.uarch.packet.columns import (
 )
 from dysharp.uarch.packet.hub import entries_answer, ingress_leave, request_take, respond, tails_arrive
 from dysharp.uarch.packet.links import credits_take, dirty_take, lines_end, links_free, slot_free
+from dysharp.uarch.packet.messages import message_event, message_in, message_out
 from dysharp.uarch.packet.ops import answered, deliver, grant_issuer, grant_link, local, node_links_ask, node_wake_up, notes_make, result_delivered
 from dysharp.uarch.packet.switch import crossings_end, cycles_end, grant_output, heads_arrive, sessions_look
-from dysharp.uarch.ready import complete, op_release, tile_due, work_drain
+from dysharp.uarch.points import work_drain
+from dysharp.uarch.ready import complete, op_release, tile_due
 from dysharp.uarch.tree import tree_first
 
 
 @kernel
 def run_events(budget, state, fabric):
     """Run until `budget` more events have been counted, nothing is pending or a table has to grow. Returns True while there is more to do."""
-    ops, members, stores, releases, holds, issue, slots, links, _, _, clock = state
+    ops, members, stores, releases, issue, slots, links, switch, tables, clock = state
     packets, lanes, outputs, sources, units, hubs, agenda, accepted, flits_by_kind = fabric
     op, mem, packet, cuts, link = ops.op, members.mem, packets.packet, sources.cuts, lanes.link
     dirty_issuers, dirty_nodes, dirty_links, dirty_outputs = issue.dirty_issuers, links.dirty_up, lanes.dirty_links, outputs.dirty_outputs
     tree, m, x, c = clock.tree, clock.m, clock.x, agenda.c
-    leaf_rings = m[LEAF_RINGS]
-    leaf_wake = leaf_rings + N_RINGS
+    leaf_rings, nets, n_nodes = m[LEAF_RINGS], m[HARDWARE_NETS], m[HARDWARE_NODES]
+    leaf_wake = leaf_rings + N_RINGS * nets
+    leaf_messages = leaf_wake + n_nodes
     leaf_fabric = c[C_LEAF]
     ring_arrive = FABRIC_FIXED + c[C_SIZES]
     ring_out = ring_arrive + c[C_EXT]
@@ -65,7 +80,7 @@ def run_events(budget, state, fabric):
     x[RUN_STATUS] = RUNNING
     while x[RUN_EVENTS] < stop:
         if x[RUN_WORK_HEAD] >= 0:
-            work_drain(ops, mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
+            work_drain(ops, members, stores, releases, issue, links, clock)
         # ---- releases ----
         while tree[1] == now or accepted[0] >= 0:
             if x[RUN_FREE] < c[C_MARGIN] or len(lanes.credit_due) - (x[RUN_CREDITS] - x[RUN_CREDIT_READ]) < c[C_MARGIN]:
@@ -79,13 +94,15 @@ def run_events(budget, state, fabric):
                 o = compute_end(leaf, now, ops, slots, issue, clock)
                 if o >= 0:
                     complete(o, now, ops, x)
-            elif leaf == leaf_rings + RING_LOCAL:
-                local(now, ops, members, stores, issue, links, clock)
-            elif leaf < leaf_wake:  # NOTIFY; HARDWARE_NOTIFY is zero here, for notifications travel as packets
+            elif leaf == leaf_rings + RING_LOCAL * nets:
+                local(now, ops, members, stores, releases, issue, links, clock)
+            elif leaf == leaf_rings + RING_NOTIFY * nets:  # HARDWARE_NOTIFY is zero here, for notifications travel as packets
                 t = tile_due(stores, clock)
                 notes_make(t, op, stores, packet, packets.free, link, sources.egress, dirty_links, c, x)
-            elif leaf < leaf_fabric:
+            elif leaf >= leaf_wake and leaf < leaf_messages:
                 node_wake_up(leaf - leaf_wake, leaf, sources, lanes, agenda)
+            elif leaf < leaf_fabric:
+                message_event(leaf, now, ops, members, stores, releases, issue, links, switch, tables, clock)
             elif r >= ring_line:
                 lines_end(r, leaf, now, packets, outputs.output, agenda, flits_by_kind)
             elif r >= ring_out:
@@ -115,16 +132,16 @@ def run_events(budget, state, fabric):
                     continue
                 ingress_leave(p, packet, outputs, lanes.held, c)
                 if kind == DATA or kind == MCOPY:
-                    deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c)
+                    deliver(p, now, ops, members, stores, releases, issue, links, clock, packet, sources, lanes, c)
                 elif kind == NOTE:
-                    op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, issue, x)
+                    op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, releases, issue, x)
                     slot_free(p, packets.free, x)
                 elif kind == ACK or kind == MACK or kind == RESP:
                     answered(p, now, ops, links, clock, packets)
                 else:
                     result_delivered(p, now, ops, links, clock, packets, units.idle, c)
             if x[RUN_WORK_HEAD] >= 0:
-                work_drain(ops, mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
+                work_drain(ops, members, stores, releases, issue, links, clock)
         # ---- grants ----
         if x[RUN_DIRTY] == 0 and dirty_links[0] == 0 and dirty_outputs[0] == 0:
             if tree[1] == INF:
@@ -140,11 +157,18 @@ def run_events(budget, state, fabric):
             for word in range(len(dirty_issuers)):
                 low = bit_take_after(dirty_issuers, word, -1)
                 while low >= 0:
-                    grant_issuer((word << 5) + low, now, ops, members, holds, issue, slots, links, clock, sources, c)
+                    grant_issuer((word << 5) + low, now, ops, members, releases, issue, slots, links, clock, sources, c)
                     low = bit_take_after(dirty_issuers, word, low)
             for word in range(len(dirty_nodes)):
                 while dirty_nodes[word] != 0:
-                    node_links_ask(bit_take(dirty_nodes, word), links, lanes, c[C_LINKS])
+                    i = bit_take(dirty_nodes, word)
+                    if i < n_nodes:
+                        node_links_ask(i, links, lanes, c[C_LINKS])
+                    else:
+                        message_out(i, now, ops, members, links, switch, clock)
+            for word in range(len(switch.dirty_down)):
+                while switch.dirty_down[word] != 0:
+                    message_in(bit_take(switch.dirty_down, word), now, ops, mem, links, switch, clock)
         while dirty_links[0] != 0:
             grant_link(dirty_take(dirty_links), now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda)
         while dirty_outputs[0] != 0:

@@ -79,8 +79,9 @@ def al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
 
 
 def trace_of(p: Program, state: BurstState, fabric: Fabric) -> Trace:
-    """What the op level recorded; bytes on links are those of the packets that crossed them."""
+    """What the op level recorded; bytes on NVLink are those of the packets that crossed its links."""
     m, shape = p.hardware, (p.n_nodes, p.hardware.n_links)
     up = fabric.lanes.link[:, f.LINK_FLITS].reshape(shape).sum(axis=1) * m.flit
     down = fabric.outputs.output[: len(fabric.lanes.link), f.OUTPUT_FLITS].reshape(shape).sum(axis=1) * m.flit
-    return replace(op_trace(p, state), up_busy=up, down_busy=down)
+    trace = op_trace(p, state)
+    return replace(trace, up_busy=np.append(up, trace.up_busy[p.n_nodes :]), down_busy=np.append(down, trace.down_busy[p.n_nodes :]))

@@ -17,8 +17,6 @@ Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP 
 
 from __future__ import annotations
 
-from math import log2
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,9 +73,13 @@ class Internode(SoftwareSteps):
         return np.array([[b.issuer(g, Discipline.PROGRAM_ORDER, name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)], np.int32)
 
     def begin(self, name: str, after: I32 | None) -> I32:
-        """The notify with a cached handle ("NAME.notify", after `after` of all GPUs), and the fixed time behind it."""
-        costs, domains = self.costs, self.layer.cluster.domains
-        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", log2(domains)) + costs.ps("internode.notify_us"))
+        """The notify with a cached handle ("NAME.notify", after `after` of all GPUs), and the fixed time behind it.
+
+        A rail's barrier is NVSHMEM's sync of a team: dissemination with radix 2 (NVSHMEM_BARRIER_TG_DISSEM_KVAL), so as many
+        rounds as n domains need doublings from one.
+        """
+        costs, rounds = self.costs, (self.layer.cluster.domains - 1).bit_length()
+        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"))
         if after is not None:
             self.layer.wait_all(notify, after)
         call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"))
@@ -190,7 +192,6 @@ class Internode(SoftwareSteps):
         returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay[units]], units)
         layer.wait_each(returns, work[chunk[units]])
 
-
     def _side_by_side(self) -> I64:
         """The pairs in the order of pushing: by GPU, then the first token of every channel, the second one, and so on."""
         layer, hop = self.layer, self.hop
@@ -206,5 +207,3 @@ def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:
     """Index into `layer.sent` of each token."""
     index: I64 = np.searchsorted(layer.sent, token)
     return index
-
-

@@ -83,9 +83,9 @@ class CommStream:
             for start in (self.end, after):
                 if start is not None:
                     layer.wait_first(batch, start)
-            away = batch.to != batch.node
-            layer.wait_each(end[batch.node], batch.op)
-            layer.wait_each(end[batch.to[away]], batch.op[away])
+            away, last = batch.to != batch.node, layer.last_hops(batch.op)
+            layer.wait_each(end[batch.node], last)
+            layer.wait_each(end[batch.to[away]], last[away])
         self.end = end
         return end
 
@@ -111,7 +111,7 @@ class NcclStream(CommStream):
         node = np.concatenate([batch.node for batch in batches])
         own = node[node == np.concatenate([batch.to for batch in batches])]
         rows = zip(*(np.bincount(of, minlength=layer.n_gpus).tolist() for of in (node, own)), strict=True)
-        start = self.kernels.delay(f"{name}.nccl", [costs.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
+        start = self.kernels.delay(f"{name}.nccl", [self.kernels.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
         for tail in (self.end, after):
             if tail is not None:
                 layer.wait_all(start, tail)

@@ -23,8 +23,9 @@ from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.program.constants import NIC_NET, REQUESTS, RESPONSES
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.experts import fused
+from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
-from dysharp.systems.building.two_hop import I32, I64, TwoHop, landing
+from dysharp.systems.building.two_hop import I32, I64, TwoHop
 
 
 def in_switch_layer(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int, start: I32) -> Program:
@@ -81,9 +82,7 @@ class _Units:
         layer, hop, p, b = self.layer, self.hop, self.layer.p, self.layer.b
         pairs = spans(self.first_pair[units], hop.copies[units])
         rows = layer.pair_rows[pairs]
-        template = Template(
-            name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=b.framing(self.framing), src=src, dst=layer.arrived
-        )
+        template = Template(name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=b.framing(self.framing), src=src, dst=layer.arrived)
         first = b.ops(
             b.template(template), hop.relay[units], issuer=issuer[hop.relay[units]], bytes=layer.sent_bytes, key=hop.token[units],
             to=To(hop.copies[units], p.gpu[pairs], rows, layer.row_of[spans(p.slot_ptr[pairs], rows)]), targets=self.listed[units],

@@ -56,12 +56,24 @@ def _ones(n: int) -> NDArray[np.integer]:
     return np.broadcast_to(np.int32(1), (n,))
 
 
+def _turns(discipline: Discipline, order: I64) -> I32 | int:
+    """`[n]` place of each entry in `order`, the `prio` for issuers that send by it. 0: they do not."""
+    if discipline is not Discipline.SMALLEST_KEY:
+        return 0
+    turn = np.zeros(int(order.max(initial=-1)) + 1, np.int32)
+    turn[order] = np.arange(len(order), dtype=np.int32)
+    return turn
+
+
 class LayerBuilder:
     """One pass of a layer under construction.
 
     `pair_*` arrays have one entry per distinct (token, GPU), `row_*` arrays one per useful row, that is per (token,
     expert). Both are in token order.
     """
+
+    per_expert = "direct"
+    """The key of `workload.levels.LEVELS` by which one_copy_per_expert goes between domains."""
 
     def __init__(
         self,
@@ -232,6 +244,10 @@ class LayerBuilder:
         far: NDArray[np.bool_] = (node != to) if self.nic_only else (node // size != to // size)
         return far if self.cluster.domains > 1 else np.zeros(len(node), bool)
 
+    def by_nic(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Whether a PUT from `node` to `to` leaves `node` by NIC."""
+        return self.is_far(node, to)
+
     def _passes_spine(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Whether a PUT by NIC passes a spine that is slower than the NICs: its GPUs are on different rails."""
         size = self.cluster.domain_gpus
@@ -274,6 +290,10 @@ class LayerBuilder:
             ones, fills = np.ones(n, np.int32), row[mine] if rows is None else row[np.repeat(mine, rows)]
             each = ones if rows is None else rows[mine]
             op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], each, fills), targets=1, **own), n)
+        return op
+
+    def last_hops(self, op: I32) -> I32:
+        """`[n]` the last hop of each PUT `op`: the PUT itself where it goes straight."""
         return op
 
     def _al_table(self, framing: Framing) -> int:
@@ -356,7 +376,8 @@ class LayerBuilder:
     ) -> Transfers:
         """Push every useful row on its own.
 
-        `order`: the useful rows in the order of sending (default: token order). `by_rows`: see `_trains`.
+        `order`: the useful rows in the order of sending (default: token order), by `discipline` PROGRAM_ORDER or, where rows
+        of one GPU have several templates, SMALLEST_KEY. `by_rows`: see `_trains`.
         """
         order = np.arange(len(self.row_of)) if order is None else order
         offset, n_bytes, aux = self._trains(framing, by_rows)
@@ -371,6 +392,7 @@ class LayerBuilder:
             issuer=self.per_gpu(discipline, "dispatch")[source],
             bytes=np.tile(n_bytes, len(order)),
             key=self.row_token[sent],
+            prio=_turns(discipline, np.arange(len(sent))),
             aux_bytes=np.tile(aux, len(order)),
             offset=np.tile(offset, len(order)) if n > 1 else 0,
         )
@@ -534,12 +556,11 @@ class LayerBuilder:
         """
         columns = self.row_token, self.row_gpu, self.row_source
         first_row, tile = self._partial_rows(columns)
-        return [
-            self._push_back(
-                "combine.row", "row", self.per_gpu(discipline, "combine"), order, columns, _ones(len(order)), first_row, tile, framing=framing
-            )
-            for order in orders
-        ]
+        batches = []
+        for order in orders:
+            issuer, prio, rows = self.per_gpu(discipline, "combine"), _turns(discipline, order), _ones(len(order))
+            batches.append(self._push_back("combine.row", "row", issuer, order, columns, rows, first_row, tile, prio, framing=framing))
+        return batches
 
     def _partial_rows(self, columns: tuple[I32, I32, I32]) -> tuple[int, I32]:
         """Add the regions "partial", with a row per entry of `columns`. Returns (first row, `Returns.tile`)."""
@@ -760,7 +781,7 @@ class LayerBuilder:
 
     def _build_levels(self, scheme: Scheme) -> Program:
         """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`, or one_copy_per_expert."""
-        direct = "nic_only" if self.nic_only else "direct"
+        direct = "nic_only" if self.nic_only else self.per_expert
         named = direct if scheme == "one_copy_per_expert" else str(scheme)
         sides, size = [self._near_sides, (f"{NIC} out", f"{NIC} in")], self.cluster.domain_gpus
         rows = [*LEVELS[named](self.routing, size)]

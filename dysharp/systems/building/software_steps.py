@@ -20,10 +20,12 @@ from dysharp.program.constants import OTHER
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software import Software
+from dysharp.units import PS_PER_US
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 SomeSends = TypeVar("SomeSends", bound=Sends)
+NET_STEP_US = 14.0  # network step of protocol Simple in a ring: NCCL src/graph/tuning.cc
 WORD_BYTES = 16  # a flag or a count with its address: one flit
 
 
@@ -40,6 +42,11 @@ class SoftwareSteps:
     def costs(self) -> Software:
         """Costs of software on the GPU of the cluster. Raises ConfigError on a cluster that names no GPU."""
         return Software(self.layer.cluster, self.layer.n_gpus)
+
+    def alltoall_ps(self, sent_bytes: int, own_bytes: int) -> int:
+        """`Software.alltoall_ps`, and a step of the network where there are several NVLink domains."""
+        step = round(NET_STEP_US * PS_PER_US) if self.layer.cluster.domains > 1 else 0
+        return step + self.costs.alltoall_ps(sent_bytes, own_bytes)
 
     # ---- steps of one GPU --------------------------------------------------------------------------------------------
 
@@ -94,7 +101,7 @@ class SoftwareSteps:
         Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
         layer = self.layer
-        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.is_far(sends.node, sends.to))
+        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.by_nic(sends.node, sends.to))
         template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
         issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
         heads = sends.op.copy()

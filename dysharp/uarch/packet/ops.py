@@ -3,6 +3,8 @@
 from dysharp.uarch.columns import (
     COPIES,
     END,
+    HARDWARE_NETS,
+    HARDWARE_NODES,
     INF,
     IS_PULL,
     ISSUER_POOL,
@@ -47,6 +49,7 @@ from dysharp.uarch.packet.columns import (
     C_NOTE_FLITS,
     C_QUEUE,
     C_STRIPE,
+    C_TOTAL,
     CONTRIB,
     CUT_ACK,
     CUT_DOWN_H,
@@ -91,7 +94,8 @@ from dysharp.uarch.packet.columns import (
 from dysharp.uarch.packet.hub import accept_put, chunk_from, cut_find, egress_put
 from dysharp.uarch.packet.links import dirty_mark, link_blocked, link_send, slot_free, slot_take, vc_find
 from dysharp.uarch.packet.switch import data_flits, mix, session_end
-from dysharp.uarch.ready import complete, member_fill
+from dysharp.uarch.points import member_fill
+from dysharp.uarch.ready import complete
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_set
 
@@ -125,7 +129,8 @@ def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
         if row < 0 or rows[row, ROW_NOTIFY] < 0:
             continue
         o = rows[row, ROW_NOTIFY]
-        if op[o, NODE] == node:
+        owner = op[o, NODE] % (c[C_TOTAL] // c[C_LINKS])
+        if owner == node:
             continue
         p = slot_take(free, x)
         number = mix(row, 1) % c[C_LINKS]
@@ -133,7 +138,7 @@ def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
         packet[p, PACKET_OP] = o
         packet[p, PACKET_MEMBER] = tiles[t, TILE_CAUSE]
         packet[p, PACKET_FLITS] = c[C_NOTE_FLITS]
-        packet[p, PACKET_OUT] = op[o, NODE] * c[C_LINKS] + number
+        packet[p, PACKET_OUT] = owner * c[C_LINKS] + number
         x[RUN_NOTES] += 1
         egress_put(node * c[C_LINKS] + number, 2 * c[C_CLASSES] + 1, p, packet, link, egress, dirty_links, c)
 
@@ -141,7 +146,7 @@ def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
 @kernel
 def packet_cut(i, q, ops, sources, packets, c, x):
     """The next packet of class q of link i as a record; its op counts it as sent."""
-    op, ot, templates = ops
+    op, ot, templates = ops.op, ops.ot, ops.templates
     packet, cursors, cuts = packets.packet, sources.cursors, sources.cuts
     o = cursors[i * c[C_CLASSES] + q, 0]
     chunk = cursors[i * c[C_CLASSES] + q, 1]
@@ -163,7 +168,7 @@ def packet_cut(i, q, ops, sources, packets, c, x):
 @kernel
 def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, agenda):
     """Link i sends the next packet that may go: egress queues round robin."""
-    op, ot, templates = ops
+    op, ot, templates = ops.op, ops.ot, ops.templates
     packet, link, occupied = packets.packet, lanes.link, lanes.occupied
     egress, cursors, cuts, groups, fetches, node_wake, _, requests = sources
     flit_ps, c, x, st = agenda.flit_ps, agenda.c, agenda.x, agenda.st
@@ -250,20 +255,20 @@ def part_done(o, now, ops, x):
 
 
 @block
-def local(now, ops, members, stores, issue, links, clock):
+def local(now, ops, members, stores, releases, issue, links, clock):
     """LOCAL: a member on the op's own node was served."""
     op, x = ops.op, clock.x
-    k = member_due(RING_LOCAL, members, clock)
+    k = member_due(RING_LOCAL * clock.m[HARDWARE_NETS], members, clock)
     o = members.mem[k, MEMBER_OP]
     x[RUN_EVENTS] += 1
     memory_take(links.nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
     if not ops.templates[op[o, TEMPLATE], IS_PULL]:
-        member_fill(k, ops, members, stores, issue, links, clock)
+        member_fill(k, ops, members, stores, releases, issue, links, clock)
     part_done(o, now, ops, x)
 
 
 @block
-def deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c):
+def deliver(p, now, ops, members, stores, releases, issue, links, clock, packet, sources, lanes, c):
     """A packet of a store is visible at its member; the member's last packet fills its rows. Its acknowledgement joins the egress."""
     op, mem, cuts = ops.op, members.mem, sources.cuts
     k = packet[p, PACKET_MEMBER]
@@ -275,7 +280,7 @@ def deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, 
     if mem[k, MEMBER_LEFT] == 0:
         members.mem_time[k, MEMBER_TIME] = now
         memory_take(links.nodes, mem[k, MEMBER_NODE], links.wires[w, WIRE_PAYLOAD], clock.m, now)
-        member_fill(k, ops, members, stores, issue, links, clock)
+        member_fill(k, ops, members, stores, releases, issue, links, clock)
     packet[p, PACKET_KIND] = ACK if packet[p, PACKET_KIND] == DATA else ACKPART
     packet[p, PACKET_FLITS] = cuts[w, CUT_ACK]
     i = packet[p, PACKET_OUT]
@@ -332,11 +337,11 @@ def node_links_ask(node, links, lanes, n_links):
 
 
 @block
-def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock, sources, c):
+def grant_issuer(i, now, ops, members, releases, issue, slots, links, clock, sources, c):
     """Issuer i puts on the machine whatever it may: tasks on free slots, transfers into the hub."""
     pool = issue.issuers[i, ISSUER_POOL]
     while True:
-        o = issuer_take(i, ops, issue, holds, slots.pools, clock.x)
+        o = issuer_take(i, ops, releases, issue, slots.pools, clock.x)
         if o < 0:
             break
         is_pull = ops.templates[ops.op[o, TEMPLATE], IS_PULL]
@@ -346,7 +351,7 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock, source
         elif train_issue(o, ops, members, links, clock):
             complete(o, now, ops, clock.x)
             clock.x[RUN_DIRTY] = 1
-        elif ops.op[o, COPIES] > 0:
+        elif ops.op[o, COPIES] > 0 and ops.op[o, NODE] < clock.m[HARDWARE_NODES]:  # other ports send messages, not packets
             transfer_begin(o, is_pull, ops.op, sources.cuts, sources.stripes, c)
             if not is_pull:
                 memory_take(links.nodes, ops.op[o, NODE], links.wires[ops.op[o, WIRE], WIRE_PAYLOAD], clock.m, now)

@@ -14,7 +14,9 @@ from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To, Trace
 from dysharp.program.payload import moved_bytes
+from dysharp.program.tables import Point
 from dysharp.program.verify import verify
+from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import coverage, random_program
 
 CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
@@ -34,6 +36,15 @@ MUST_OCCUR = (
     *("run: channels full", "run: train above its channel", "run: behind another train"),
     *("run: semaphore full", "run: no free slot", "run: cut-through wait", "run: task behind memory"),
     *("tie.ready", "tie.start", "tie.done", "tie.member", "tie.tile_ready", "tie across columns"),
+)
+
+
+MUST_OCCUR_AT_POINTS = (
+    *(f"tail.{t.name}" for t in Tail),
+    *(f"head.{h.name}" for h in Head),
+    *(f"acquire.{p.name}" for p in Point if p is not Point.OP_DONE),
+    *("release.OP_ISSUED", "chain.HOLD", "chain.YIELD", "op of a chain", "JOIN with a threshold", "announcement"),
+    *("paced issuer", "cancelled op", "run: semaphore full", "run: no free slot"),
 )
 
 
@@ -57,6 +68,16 @@ def test_engine_equals_oracle(chunk):
     print("\n".join(f"{n:8d} {name}" for name, n in sorted(seen.items())))
     assert seen["programs"] == PER_CHUNK
     assert [name for name in MUST_OCCUR if seen[name] == 0] == []
+
+
+@pytest.mark.parametrize("chunk", range(3))
+def test_engine_equals_oracle_at_other_points(chunk):
+    seen: Counter[str] = Counter()
+    for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
+        program = random_points(seed)
+        verify(program)
+        seen.update(coverage(program, assert_same(program, f"seed {seed}")))
+    assert [name for name in MUST_OCCUR_AT_POINTS if seen[name] == 0] == []
 
 
 @pytest.mark.parametrize("seed", LARGER)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import DysharpError
 from dysharp.testing.mutants import MUTANTS, Mutant, caught, difference, engine
+from dysharp.testing.point_mutants import POINT_MUTANTS
+from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import random_program
 
 SEEDS = range(400)
+CANCELLED = partial(random_points, parts=("cancelled",))
 
 
 def test_plain_engine_is_the_engine():
@@ -35,9 +39,17 @@ def test_mutant_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
+@pytest.mark.parametrize("mutant", POINT_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_at_other_points_is_caught(mutant):
+    found = caught(mutant, range(300), random_points) or caught(mutant, range(100), CANCELLED)
+    assert found, f"no Program of 400 told {mutant.name!r} from the oracle"
+    print(f"{mutant.name}: seed {found[0]}, {found[1]}")
+
+
 def test_mutants_are_many_and_distinct():
     assert len(MUTANTS) >= 20
-    assert len({m.name for m in MUTANTS}) == len({(m.module, m.old, m.new) for m in MUTANTS}) == len(MUTANTS)
+    mutants = (*MUTANTS, *POINT_MUTANTS)
+    assert len({m.name for m in mutants}) == len({(m.module, m.old, m.new) for m in mutants}) == len(mutants)
 
 
 def test_stale_mutant_fails_loudly():

@@ -1,0 +1,96 @@
+"""Chains: ops that follow each other on one SM slot (oracle/issue.py)."""
+
+from dysharp.uarch.columns import (
+    CANCELLED,
+    CHAIN,
+    CHAIN_LEFT,
+    CHAIN_ON,
+    CHAIN_POOL,
+    CHAIN_YIELD,
+    DEPS,
+    DURATION,
+    FLAGS,
+    HARDWARE_MEMORY,
+    HAS_CHAIN,
+    ISSUE,
+    ISSUER_POOL,
+    KIND,
+    NEXT2,
+    NODE,
+    POOL_BASE,
+    POOL_FREE,
+    POOL_SIZE,
+    RUN_NOW,
+    START,
+    TEMPLATE,
+    WIRE,
+)
+from dysharp.uarch.fifo import fifo_pop
+from dysharp.uarch.heap import heap_push
+from dysharp.uarch.issue import BATCH_BITS, issuer_drop, issuer_head, op_issue, rests
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.memory import memory_take
+from dysharp.uarch.ready import mark
+from dysharp.uarch.tree import tree_set
+
+KIND_DELAY = 1
+
+
+@kernel
+def chain_leave(o, ops, issue, slots, x):
+    """Op o is done. Its chain gives its slot back if it is over, or if it does so at every end."""
+    c = ops.op[o, CHAIN]
+    chains = issue.chains
+    chains[c, CHAIN_LEFT] -= 1
+    if chains[c, CHAIN_ON] == 1 and (chains[c, CHAIN_LEFT] == 0 or chains[c, CHAIN_YIELD] == 1):
+        chains[c, CHAIN_ON] = 0
+        p = chains[c, CHAIN_POOL]
+        slots.pools[p, POOL_FREE] += 1
+        for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
+            mark(issue.dirty_issuers, x, slots.pool_issuer[k])
+
+
+@block
+def task_start(o, p, ops, slots, nodes, clock):
+    """Op o of a chain starts its task on the slot that the chain has in pool p."""
+    m, now = clock.m, clock.x[RUN_NOW]
+    took = ops.templates[ops.op[o, TEMPLATE], DURATION]
+    n_bytes = slots.task_bytes[took, ops.op[o, WIRE]]
+    end = now + slots.durations[took, ops.op[o, WIRE]]
+    ops.ot[o, START] = now
+    if m[HARDWARE_MEMORY] > 0 and n_bytes > 0:
+        end = max(end, memory_take(nodes, ops.op[o, NODE], n_bytes, m, now))
+    base = slots.pools[p, POOL_BASE]
+    heap_push(slots.pool_keys, slots.pool_ids, base, slots.pools[p, POOL_SIZE], end, (o << BATCH_BITS) | 1)
+    slots.pools[p, POOL_SIZE] += 1
+    tree_set(clock.tree, p, slots.pool_keys[base])
+
+
+@kernel
+def chain_take(i, ops, releases, issue, pools, x):
+    """As `issuer_take`, where there are chains. An op whose chain has a slot passes the queue and needs no slot."""
+    if rests(i, issue, x):
+        return -1
+    o = issue.resident[i, 0]
+    passes = o >= 0
+    if not passes:
+        o = issuer_head(i, issue, ops)
+    if o < 0:
+        return -1
+    pool = issue.issuers[i, ISSUER_POOL]
+    chained = ops.op[o, FLAGS] & HAS_CHAIN != 0
+    is_task = ops.templates[ops.op[o, TEMPLATE], KIND] <= KIND_DELAY
+    if (is_task or chained) and not passes and pools[pool, POOL_FREE] == 0:
+        return -1
+    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, releases, issue, x):
+        return -1
+    if passes:
+        fifo_pop(issue.resident, i, ops.op, NEXT2)
+        ops.op[o, DEPS] = CANCELLED  # no place in the program order any more
+    elif chained:
+        issue.chains[ops.op[o, CHAIN], CHAIN_ON] = 1
+        pools[pool, POOL_FREE] -= 1
+        issuer_drop(i, issue)
+    elif not is_task:
+        issuer_drop(i, issue)
+    return o

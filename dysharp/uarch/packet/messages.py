@@ -1,0 +1,65 @@
+"""Networks besides NVLink at packet level: messages on the servers of the burst level (docs/design/0012-several-domains.md).
+
+A message is one train. Its ports, rings and ends are those of `uarch/trains.py` and `uarch/transfers.py`.
+"""
+
+from dysharp.uarch.columns import (
+    HARDWARE_NETS,
+    LEAF_ARRIVE,
+    LEAF_DOWN,
+    LEAF_RINGS,
+    LEAF_UP,
+    RING_DELIVER,
+    RING_RESPOND,
+    RING_RESULT,
+    RING_RESULT_DELIVERED,
+)
+from dysharp.uarch.fifo import member_due
+from dysharp.uarch.kernel import kernel
+from dysharp.uarch.points import member_fill
+from dysharp.uarch.ready import complete
+from dysharp.uarch.trains import arrive, down_end, grant_down, grant_up, up_end
+from dysharp.uarch.transfers import acknowledged, deliver, respond, result, result_delivered
+
+
+@kernel
+def message_event(leaf, now, ops, members, stores, releases, issue, links, switch, tables, clock):
+    """What is due at `leaf`: a port is free, a message arrives, is delivered, answered or acknowledged."""
+    m = clock.m
+    nets = m[HARDWARE_NETS]
+    rings = m[LEAF_RINGS]
+    done = -1
+    filled = -1
+    if leaf >= m[LEAF_DOWN]:
+        down_end(leaf - m[LEAF_DOWN], now, ops, members, stores, links, switch, tables, clock)
+    elif leaf >= m[LEAF_ARRIVE]:
+        arrive(leaf - m[LEAF_ARRIVE], ops, members, links, switch, clock)
+    elif leaf >= m[LEAF_UP]:
+        up_end(leaf - m[LEAF_UP], leaf, links, clock)
+    elif leaf < rings + (RING_DELIVER + 1) * nets:
+        filled = member_due(leaf - rings, members, clock)
+        deliver(filled, now, ops, members, links, clock)
+    elif leaf < rings + (RING_RESPOND + 1) * nets:
+        respond(leaf - rings, now, ops, members, links, clock)
+    elif leaf < rings + (RING_RESULT + 1) * nets:
+        result(leaf - rings, now, ops, members.mem, links, switch, clock)
+    elif leaf < rings + (RING_RESULT_DELIVERED + 1) * nets:
+        done = result_delivered(leaf - rings, now, ops, links, clock)
+    else:
+        done = acknowledged(leaf - rings, ops, clock)
+    if filled >= 0:
+        member_fill(filled, ops, members, stores, releases, issue, links, clock)
+    if done >= 0:
+        complete(done, now, ops, clock.x)
+
+
+@kernel
+def message_out(i, now, ops, members, links, switch, clock):
+    """Port i of another network sends its next message, if it is free."""
+    grant_up(i, now, ops, members, links, switch, clock)
+
+
+@kernel
+def message_in(j, now, ops, mem, links, switch, clock):
+    """Port j of another network takes in the message that came first, if it is free."""
+    grant_down(j, now, ops, mem, links, switch, clock)

@@ -1,0 +1,107 @@
+"""NCCL between NVLink domains: all-to-all by rails (PXN), all-gather and reduce-scatter by rings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_several_domains import MODEL, domains, planned
+
+from dysharp.analysis import program_bound, traffic_bytes
+from dysharp.errors import ConfigError
+from dysharp.functional.emulation import Shape, run_emulation
+from dysharp.functional.machine import Machine
+from dysharp.oracle import run_oracle
+from dysharp.program.verify import verify
+from dysharp.testing.mutants import difference
+from dysharp.testing.plain import PlainEngine
+from dysharp.workload import make_routing
+from dysharp.workload.levels import LEVELS
+from dysharp.workload.rings import rail_rings
+
+
+@pytest.mark.parametrize(("pxn", "scheme"), [(True, "by_rail"), (False, "direct")])
+def test_rows_between_rails_take_a_hop_by_nvlink(pxn, scheme):
+    """Bytes per GPU: PXN leaves a domain at the GPU with the receiver's index, the straight way at the sender."""
+    cluster = domains(4, 2)
+    program, routing = planned("megatron-a2a", cluster, tokens=16, pxn=pxn)
+    verify(program)
+    trace = run_oracle(program)
+    assert difference(PlainEngine(), program, trace) is None
+    counted, levels = traffic_bytes(program, trace), LEVELS[scheme](routing, 2)
+    row = MODEL.row_bytes
+    assert (counted["up"]["dispatch"], counted["nic out"]["dispatch"]) == (int(levels.nvlink[0].sum()) * row, int(levels.nic[0].sum()) * row)
+    sent = np.zeros((2, cluster.n_gpus), np.int64)
+    nets = program.op_net()
+    member = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))
+    for op, to in zip(member.tolist(), program.members.node.tolist(), strict=True):
+        if program.templates[program.ops.template[op]].operator == "dispatch" and program.ops.node[op] != to:
+            sent[nets[op], program.ops.node[op]] += program.ops.bytes[op]
+    np.testing.assert_array_equal(sent[0], levels.nvlink[0] * row)
+    np.testing.assert_array_equal(sent[1], levels.nic[0] * row)
+
+
+def test_rails_need_no_spine():
+    """With an oversubscribed spine PXN takes as long as on an even network; the straight way takes longer."""
+    times = {
+        (pxn, over): run_oracle(planned("megatron-a2a", domains(4, 2, oversubscription=over), tokens=32, pxn=pxn)[0]).time_ps
+        for pxn in (True, False)
+        for over in (1.0, 3.0)
+    }
+    assert times[True, 3.0] == times[True, 1.0]
+    assert times[False, 3.0] > 1.1 * times[False, 1.0]
+    assert times[True, 1.0] == pytest.approx(times[False, 1.0], rel=0.1)
+
+
+@pytest.mark.parametrize("pxn", [True, False])
+def test_tensors_of_the_real_form(pxn):
+    machine = Machine(
+        system="megatron-a2a", gpus=8, cluster=domains(4, 2, base="hw-dgx-h100"), path="row", order="random", seed=5, options={"pxn": pxn}
+    )
+    assert run_emulation(machine, "gated", Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds
+
+
+def test_rows_of_levels_are_those_of_the_straight_way():
+    """PXN sends by NIC what the straight way sends, from other GPUs of the same domains."""
+    routing = make_routing("lognormal:0.8", MODEL, 8, 32)
+    rail, straight = LEVELS["by_rail"](routing, 2), LEVELS["direct"](routing, 2)
+    np.testing.assert_array_equal(rail.nic[1], straight.nic[1])
+    np.testing.assert_array_equal(rail.nic[0].reshape(4, 2).sum(axis=1), straight.nic[0].reshape(4, 2).sum(axis=1))
+
+
+@pytest.mark.parametrize(("n", "size"), [(2, 8), (4, 2), (3, 4), (5, 3), (2, 1), (8, 8)])
+def test_rings_stay_on_rails(n, size):
+    """Every ring passes every GPU once; between domains it keeps its rail; one ring enters and one leaves by each GPU's NIC."""
+    rings = rail_rings(n * size, size)
+    assert rings.shape == (size, n * size)
+    np.testing.assert_array_equal(np.sort(rings, axis=1), np.broadcast_to(np.arange(n * size), rings.shape))
+    here, behind = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
+    far = here // size != behind // size
+    np.testing.assert_array_equal(here[far] % size, behind[far] % size)
+    assert np.bincount(here[far], minlength=n * size).tolist() == np.bincount(behind[far], minlength=n * size).tolist() == [1] * (n * size)
+
+
+def test_rings_that_cannot_come_back():
+    with pytest.raises(ConfigError, match="rings: found 3 NVLink domains of 2 GPUs, expected an even number of domains"):
+        planned("megatron-ag", domains(3, 2), model=MODEL)
+
+
+@pytest.mark.parametrize(("n", "size"), [(2, 4), (3, 4)])
+def test_rings_carry_the_closed_form(n, size):
+    """Each NIC (S / D)(G - 1) / G of the gathered buffer S; no all-gather needs fewer than S (n - 1) / (n D)."""
+    gpus, tokens = n * size, 2 * size
+    model = MODEL if n == 2 else dataclasses.replace(MODEL, n_experts=12)
+    program, routing = planned("megatron-ag", domains(n, size), tokens=tokens, model=model)
+    verify(program)
+    trace = run_oracle(program)
+    gathered = gpus * tokens * MODEL.row_bytes
+    levels, counted = LEVELS["ring"](routing, size), traffic_bytes(program, trace)
+    each = gathered // size * (gpus - 1) // gpus
+    assert (levels.nic[0] * MODEL.row_bytes == each).all()
+    assert (levels.nvlink[0] * MODEL.row_bytes == gathered * (size - 1) // size * (gpus - 1) // gpus).all()
+    for operator in ("dispatch", "combine"):
+        assert counted["nic out"][operator] == counted["nic in"][operator] == gpus * each
+    assert each >= gathered * (n - 1) // (n * size)
+    assert program_bound(program).us <= trace.time_ps / 1e6
+    assert difference(PlainEngine(), program, trace) is None
