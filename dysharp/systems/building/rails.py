@@ -8,7 +8,6 @@ its buffer, and a proxy posts the message.
 from __future__ import annotations
 
 from dataclasses import replace
-
 from typing import Any
 
 import numpy as np
