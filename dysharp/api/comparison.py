@@ -167,7 +167,7 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
 
 
 def _usual(request: Request) -> list[str]:
-    """The systems of a paper cluster: those of one NVLink domain, or all that run on several, or without a switch, but `ONLY_BY_NAME`."""
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch but `ONLY_BY_NAME`."""
     if request.cluster.domains == 1 and request.cluster.n_switches:
         return list(DEFAULT_SYSTEMS)
     return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and name not in ONLY_BY_NAME]

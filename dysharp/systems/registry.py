@@ -134,12 +134,12 @@ class System:
     with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
     several_domains: tuple[str, ...] = ()
     """Forms ("paper", "real") in which the system runs on several NVLink domains. Others are refused there."""
-    one_domain: str = ""
-    """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
     without_switch: tuple[str, ...] = ()
     """Forms in which the system runs on a fabric without a switch (`Cluster.n_switches` 0). Others are refused there."""
     in_switch: str = ""
     """What the system does in the switch; "" = nothing. Printed where a fabric has none."""
+    one_domain: str = ""
+    """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
     between_domains: str = ""
     """What the system assumes between domains and no measured machine has; "" = nothing. Printed with every result over domains."""
     returns: Scheme | None = None
@@ -224,9 +224,9 @@ def system(
     ships: Ships | None = None,
     serves: Serves | None = None,
     several_domains: tuple[str, ...] = (),
-    one_domain: str = "",
     without_switch: tuple[str, ...] = (),
     in_switch: str = "",
+    one_domain: str = "",
     between_domains: str = "",
     returns: Scheme | None = None,
     peels: str = "",
@@ -274,9 +274,9 @@ def system(
             ships=ships,
             serves=serves,
             several_domains=several_domains,
-            one_domain=one_domain,
             without_switch=without_switch,
             in_switch=in_switch,
+            one_domain=one_domain,
             between_domains=between_domains,
             returns=returns,
             peels=peels,

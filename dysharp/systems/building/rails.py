@@ -51,7 +51,7 @@ class RailLayer(LayerBuilder):
     def puts(
         self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
     ) -> I32:
-        """As `LayerBuilder.puts`, one row a PUT. Returns the first hop of each PUT, whose issuers are in `columns`."""
+        """As `LayerBuilder.puts`, with one row each. Returns the first hop of each PUT, whose issuers are in `columns`."""
         assert rows is None
         two = self.is_far(node, to) & ~self.by_nic(node, to)
         op = np.empty(len(node), np.int32)
@@ -82,5 +82,5 @@ class RailLayer(LayerBuilder):
 
 
 def nccl_layer(model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool) -> LayerBuilder:
-    """The layer of a system whose rows travel by NCCL's all-to-all: by rails where there are several domains."""
-    return (RailLayer if cluster.domains > 1 else LayerBuilder)(model, cluster, routing, direction, compute=compute)
+    """The layer of a system whose rows travel by NCCL's all-to-all: by rails where there are several NVLink domains."""
+    return (RailLayer if cluster.domains > 1 and cluster.n_switches else LayerBuilder)(model, cluster, routing, direction, compute=compute)
