@@ -54,7 +54,6 @@ BETWEEN = (
     "so do our rates. Low-latency kernels with 288 experts run with the next number of experts that all GPUs share evenly. "
     "docs/design/0012-several-domains.md says which measurements fixed the constants `internode.*`."
 )
-COMMAND = "dysharp validate --hold-out shape --hold-out gpu --page docs/validation.md"
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
@@ -99,8 +98,9 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
 
 def page_of(done: Validation, figure: str = "") -> str:
     """The page as Markdown. Its first line has the command that writes the page. `figure`: address of the plot."""
+    held_out = "".join(f" --hold-out {by}" for by in dict.fromkeys(entry["by"] for entry in done.hold_out))
     parts = [
-        f"<!-- Generated: {COMMAND} -->",
+        f"<!-- Generated: dysharp validate{held_out} --page docs/validation.md -->",
         "# Predictions against measurements",
         "This page compares predictions with public measurements. The predictions use the constants of `dysharp/specs/data/fitted.toml`. "
         "All groups of measurements are printed, also groups with large errors.",
@@ -133,7 +133,7 @@ def page_of(done: Validation, figure: str = "") -> str:
         parts += [
             "## Beyond the bars",
             "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
-            "families; Hybrid-EP has one of its own, `hybrid.rank_us`. The page docs/design/0008 describes all-reduces through the switch "
+            "families; Hybrid-EP has one of its own, `hybrid.rank_us`, and MoRI four (docs/design/0017-fabrics-without-a-switch.md). The page docs/design/0008 describes all-reduces through the switch "
             "(`multimem`) and between peers. The hop of NVLink 5 was read off in-switch measurements of GB200, so they are not held out. "
             "`closed_median_ape` is the median error of the closed form.",
             _table(one, BEYOND_KEYS),

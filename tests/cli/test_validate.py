@@ -29,7 +29,7 @@ def test_command(tmp_path):
     shown = run.invoke(cli, ["validate", "--data", str(path), "--groups", "--plot", str(tmp_path / "a.svg"), "--page", str(tmp_path / "a.md")])
     assert "dense-gemm" in shown.stdout
     assert (tmp_path / "a.svg").stat().st_size > 1000
-    assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --hold-out")
+    assert (tmp_path / "a.md").read_text().startswith("<!-- Generated: dysharp validate --page docs/validation.md -->")
 
 
 OWN_ROWS = """\
