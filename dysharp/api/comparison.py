@@ -170,7 +170,8 @@ def _usual(request: Request) -> list[str]:
     """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch but `ONLY_BY_NAME`."""
     if request.cluster.domains == 1 and request.cluster.n_switches:
         return list(DEFAULT_SYSTEMS)
-    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and name not in ONLY_BY_NAME]
+    by_name = (*ONLY_BY_NAME, *(("mori",) if request.cluster.n_switches else ()))  # AMD's kernels
+    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and name not in by_name]
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:

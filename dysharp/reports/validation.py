@@ -133,7 +133,8 @@ def page_of(done: Validation, figure: str = "") -> str:
         parts += [
             "## Beyond the bars",
             "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
-            "families; Hybrid-EP has one of its own, `hybrid.rank_us`, and MoRI four (docs/design/0017-fabrics-without-a-switch.md). The page docs/design/0008 describes all-reduces through the switch "
+            "families; Hybrid-EP has one of its own, `hybrid.rank_us`, and MoRI four (docs/design/0017-fabrics-without-a-switch.md). "
+            "The page docs/design/0008 describes all-reduces through the switch "
             "(`multimem`) and between peers. The hop of NVLink 5 was read off in-switch measurements of GB200, so they are not held out. "
             "`closed_median_ape` is the median error of the closed form.",
             _table(one, BEYOND_KEYS),

@@ -215,7 +215,7 @@ MUTANTS = (
     Mutant("no keys", READY, "order = op[o, KEY] + 1", "order = 0"),
     Mutant("turns never move on", ISSUE, "issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]", "pass"),
     Mutant("a turn ends before the last queue", ISSUE, "range(1, n + 1)", "range(1, n)"),
-    Mutant("issuer of a queue is not told", READY, "mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])", "mark(issue.dirty_issuers, x, i)"),
+    Mutant("issuer of a queue is not told", READY, "owner = issuers[i, ISSUER_OWNER]", "owner = i"),
     Mutant("program order does not wait", ISSUE, "return o if ops.ot[o, READY] >= 0 else -1", "return o"),
     # delivery, answers, acknowledgements
     Mutant(

@@ -141,9 +141,10 @@ def op_ready(o, cause, ops, releases, issue, x):
         complete(o, now, ops, x)
         return
     i = op[o, ISSUER]
+    owner = issuers[i, ISSUER_OWNER]
     if op[o, FLAGS] & HAS_CHAIN and issue.chains[op[o, CHAIN], CHAIN_ON] == 1:
-        fifo_push(issue.resident, i, op, NEXT2, o)
-        mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])
+        fifo_push(issue.resident, owner, op, NEXT2, o)
+        mark(issue.dirty_issuers, x, owner)
         return
     discipline = issuers[i, ISSUER_DISCIPLINE]
     if discipline != PROGRAM_ORDER:
@@ -154,7 +155,7 @@ def op_ready(o, cause, ops, releases, issue, x):
             order = op[o, KEY] + 1
         heap_push(issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o)
         issuers[i, ISSUER_SIZE] += 1
-    mark(issue.dirty_issuers, x, issuers[i, ISSUER_OWNER])
+    mark(issue.dirty_issuers, x, owner)
 
 
 @kernel

@@ -173,8 +173,8 @@ def test_advice_prints_its_formats() -> None:
     ("option", "word", "expected"),
     [
         ("sides", "left", "one or two"),
-        ("dispatch", "int8", "one of rows, fp8, fp8-plain, mxfp8, nvfp4"),
-        ("combine", "int8", "one of rows, fp8, fp8-plain, mxfp8, nvfp4"),
+        ("dispatch", "int8", "one of rows, fp8, fp8-plain, mxfp8, fp4-plain, nvfp4"),
+        ("combine", "int8", "one of rows, fp8, fp8-plain, mxfp8, fp4-plain, nvfp4"),
         ("weights", "int4", "one of model, fp4, mxfp8, nvfp4"),
     ],
 )
