@@ -46,6 +46,13 @@ class _Tables:
         out[self.edges[(self.edges[:, 2] == Head.TILE_NOTIFY) & (self.edges[:, 0] != Tail.TILE_READY), 1]] = True
         return out
 
+    def tail_ops(self) -> Array:
+        """`[n_edges]` the op whose point is the tail of an edge, n_ops for tiles and rows."""
+        kind, tail, n = self.edges[:, 0], self.edges[:, 1], self.p.n_ops
+        owner = np.append(np.repeat(np.arange(n), np.diff(self.p.members.ptr)), n)
+        of_op = (kind == Tail.OP_DONE) | (kind == Tail.OP_ISSUED)
+        return np.where(of_op, tail, owner[np.where(kind == Tail.MEMBER_DELIVERED, tail, self.p.n_members)])
+
     def add_edges(self, tail_kind: int, tail: Array, head_kind: int, head: Array) -> None:
         new = np.stack((np.full(len(tail), tail_kind), tail, np.full(len(tail), head_kind), head), 1)
         self.edges = np.concatenate((self.edges, new.astype(self.edges.dtype)))
@@ -137,10 +144,7 @@ def _announced(t: _Tables) -> None:
     t.add_edges(Tail.OP_DONE, signals[t.rng.integers(0, np.searchsorted(signals, told))], Head.OP_ISSUE, told)
     e = t.edges
     value = np.where(t.kinds == Kind.SIGNAL, t.rng.integers(0, 3, n), 0)
-    owner = np.append(np.repeat(np.arange(n), np.diff(t.p.members.ptr)), n)
-    of_member = e[:, 0] == Tail.MEMBER_DELIVERED
-    source = np.where(of_member, owner[np.where(of_member, e[:, 1], t.p.n_members)], n)
-    source = np.where((e[:, 0] == Tail.OP_DONE) | (e[:, 0] == Tail.OP_ISSUED), e[:, 1], source)
+    source = t.tail_ops()
     to_op = e[:, 2] == Head.OP_ISSUE
     announces = to_op & np.append(t.kinds == Kind.SIGNAL, False)[source]
     events = np.bincount(e[to_op & ~announces, 3], minlength=n)
@@ -199,10 +203,7 @@ def _cancelled(t: _Tables) -> None:
     needed = t.tells() | (fills & ~np.isin(t.kinds, PULLS))
     if t.p.ops.threshold is not None:
         needed |= (t.p.ops.threshold >= 0) & (t.kinds == Kind.JOIN)  # may count on every event
-    owner = np.append(np.repeat(np.arange(n), np.diff(m.ptr)), n)
-    of_member = e[:, 0] == Tail.MEMBER_DELIVERED
-    source = np.where(of_member, owner[np.where(of_member, e[:, 1], t.p.n_members)], n)
-    source = np.where((e[:, 0] == Tail.OP_DONE) | (e[:, 0] == Tail.OP_ISSUED), e[:, 1], source)
+    source = t.tail_ops()
     needed[source[(e[:, 2] == Head.MEMBER_RESPOND) & (source < n)]] = True
     for op in range(n - 1, -1, -1):  # edges go to larger ids
         heads = e[(source == op) & (e[:, 2] == Head.OP_ISSUE), 3]
