@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.api.answer import answer_lines
-from dysharp.api.candidates import candidates, options_to_run
+from dysharp.api.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.api.formats import KNOB
 from dysharp.api.jobs import Workers
 from dysharp.api.phase import Phase, get_phase, passes_of, replayed
@@ -138,8 +138,7 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
         else:
             not_ranked[name] = str(predicted)
     if not done:
-        reasons = "; ".join(f"{name}: {why}" for name, why in not_ranked.items())
-        raise ConfigError(f"advise: no system runs this on {asked.cluster.name}: {reasons}")
+        raise ConfigError(nothing_to_rank(not_ranked, asked))
     done.sort(key=lambda entry: entry.time_us)
     ranking = tuple(entry for entry in done if entry.wide is not None)
     unjudged = tuple(entry for entry in done if entry.wide is None)

@@ -11,6 +11,8 @@ from dysharp.errors import ConfigError
 from dysharp.measured.family import all_families
 from dysharp.systems import System, all_systems, get_system
 
+UNJUDGED = "no measurement judges it; --systems ranks it"
+
 
 def candidates(names: Sequence[str] | None, request: Request, phase: Phase | None) -> tuple[dict[str, System], dict[str, str]]:
     """({name: system to rank}, {name: reason for leaving it out}).
@@ -31,6 +33,15 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
     judged = {name for family in families.values() for name in family.systems} | families.keys()
     ranked = {name: system for name, system in today.items() if system.has_real_form and name in judged}
     return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(ranked, request, phase)
+
+
+def nothing_to_rank(not_ranked: Mapping[str, str], request: Request) -> str:
+    """The error of advice that has no system left: those that run where somebody names them, else why each one is left out."""
+    by_name = [name for name, why in not_ranked.items() if why == UNJUDGED and get_system(name).runs_on(request.cluster, "real")]
+    start = f"advise: no system runs this on {request.cluster.name}: "
+    if by_name:
+        return f"{start}found none whose layer is judged by measurements; --systems {','.join(by_name)} ranks others"
+    return start + "; ".join(f"{name}: {why}" for name, why in not_ranked.items())
 
 
 def options_to_run(systems: Mapping[str, System], request: Request) -> tuple[dict[str, dict[str, Value]], set[str]]:
@@ -56,5 +67,5 @@ def _why_not(system: System) -> str:
     if system.bound:
         return "is a bound, no system that one could build"
     if system.has_real_form:
-        return "no measurement judges it; --systems ranks it"
+        return UNJUDGED
     return "has no real form: its software costs are not known" if system.today else "has no real form and runs on no machine of today"

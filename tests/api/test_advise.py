@@ -200,6 +200,12 @@ def test_systems_without_kernels_are_told_apart(system: str, model: str, cluster
             ds.advise(model, cluster=cluster, tokens=8, systems=[system])
 
 
+def test_a_machine_without_judged_systems_names_what_can_be_ranked() -> None:
+    found = r"^advise: no system runs this on hw-mi300x: found none whose layer is judged by measurements; --systems mori ranks others$"
+    with pytest.raises(ConfigError, match=found):
+        ds.advise("deepseek-v2-lite", cluster="hw-mi300x", tokens=8)
+
+
 def test_odd_sizes_have_no_fused_kernel() -> None:
     ships, b200 = all_systems()["megamoe"].ships, load_cluster("hw-dgx-b200")
     assert ships is not None
