@@ -32,7 +32,8 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
     families = all_families()  # one may bear the name of the system that it measures
     judged = {name for family in families.values() for name in family.systems} | families.keys()
     ranked = {name: system for name, system in today.items() if system.has_real_form and name in judged}
-    return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(ranked, request, phase)
+    real = {name: system for name, system in today.items() if system.has_real_form}
+    return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(real, request, phase)
 
 
 def nothing_to_rank(not_ranked: Mapping[str, str], request: Request) -> str:
