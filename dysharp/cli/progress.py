@@ -16,7 +16,7 @@ from dysharp.errors import one_line
 
 EVERY_S = 10.0
 """Between two lines without a terminal."""
-COMPILING = "compiling kernels (once, about 20 s)"
+COMPILING = "compiling kernels (once, about 30 s)"
 _KNOWN_AFTER = 0.02  # share of the work after which the time left is told
 _KNOWN_AFTER_S = 2.0
 
