@@ -64,6 +64,13 @@ def _shift(value: int, by: int) -> int:
     return value << by if by >= 0 else 0
 
 
+def _views(state: Any) -> Any:
+    """The state with memoryviews for arrays: they return Python integers. An int32 would overflow where compiled code does not."""
+    if isinstance(state, tuple):
+        return type(state)(*map(_views, state))
+    return None if state is None else memoryview(state)
+
+
 def _identity(function: Any) -> Any:
     return function
 
@@ -92,8 +99,7 @@ class PlainEngine:
         A changed engine may raise anything.
         """
         state = self._load("engine.burst.lower").lower(program)
-        # A memoryview returns Python integers. An int32 would overflow where compiled code does not.
-        views = state._make(group._make(memoryview(array) for array in group) for group in state)
+        views = _views(state)
         self._steps = 0
         self._loop.run_start(views)
         self._loop.run_loop(EVENTS, views)

@@ -15,8 +15,11 @@ from dysharp.uarch.columns import (
     ISSUE,
     ISSUER_POOL,
     KIND,
+    LEAF_PACE,
     NEXT2,
     NODE,
+    PACE_NEXT,
+    PACE_PS,
     POOL_BASE,
     POOL_FREE,
     POOL_SIZE,
@@ -27,7 +30,7 @@ from dysharp.uarch.columns import (
 )
 from dysharp.uarch.fifo import fifo_pop
 from dysharp.uarch.heap import heap_push
-from dysharp.uarch.issue import BATCH_BITS, issuer_drop, issuer_head, op_issue, rests
+from dysharp.uarch.issue import BATCH_BITS, issuer_drop, issuer_head, issuer_take, op_issue, rests
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import mark
@@ -36,11 +39,16 @@ from dysharp.uarch.tree import tree_set
 KIND_DELAY = 1
 
 
+@block
+def chain_leave(o, ops, issue, slots, x, points):
+    """Op o is done. If it is of a chain, that may give its slot back."""
+    if points is not None and ops.op[o, FLAGS] & HAS_CHAIN:
+        slot_leave(ops.op[o, CHAIN], points.chains, issue, slots, x)
+
+
 @kernel
-def chain_leave(o, ops, issue, slots, x):
-    """Op o is done. Its chain gives its slot back if it is over, or if it does so at every end."""
-    c = ops.op[o, CHAIN]
-    chains = issue.chains
+def slot_leave(c, chains, issue, slots, x):
+    """Chain c has one op less. It gives its slot back if it is over, or if it does so at every end."""
     chains[c, CHAIN_LEFT] -= 1
     if chains[c, CHAIN_ON] == 1 and (chains[c, CHAIN_LEFT] == 0 or chains[c, CHAIN_YIELD] == 1):
         chains[c, CHAIN_ON] = 0
@@ -67,11 +75,11 @@ def task_start(o, p, ops, slots, nodes, clock):
 
 
 @kernel
-def chain_take(i, ops, releases, issue, pools, x):
+def chain_take(i, ops, holds, issue, pools, x, points):
     """As `issuer_take`, where there are chains. An op whose chain has a slot passes the queue and needs no slot."""
-    if rests(i, issue, x):
+    if rests(i, x, points):
         return -1
-    o = issue.resident[i, 0]
+    o = points.resident[i, 0]
     passes = o >= 0
     if not passes:
         o = issuer_head(i, issue, ops)
@@ -82,15 +90,51 @@ def chain_take(i, ops, releases, issue, pools, x):
     is_task = ops.templates[ops.op[o, TEMPLATE], KIND] <= KIND_DELAY
     if (is_task or chained) and not passes and pools[pool, POOL_FREE] == 0:
         return -1
-    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, releases, issue, x):
+    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
         return -1
     if passes:
-        fifo_pop(issue.resident, i, ops.op, NEXT2)
+        fifo_pop(points.resident, i, ops.op, NEXT2)
         ops.op[o, DEPS] = CANCELLED  # no place in the program order any more
     elif chained:
-        issue.chains[ops.op[o, CHAIN], CHAIN_ON] = 1
+        points.chains[ops.op[o, CHAIN], CHAIN_ON] = 1
         pools[pool, POOL_FREE] -= 1
         issuer_drop(i, issue)
     elif not is_task:
         issuer_drop(i, issue)
     return o
+
+
+@block
+def next_take(i, ops, holds, issue, pools, x, points):
+    """`issuer_take`, or `chain_take` where there are chains."""
+    if points is not None and len(points.chains) > 0:
+        return chain_take(i, ops, holds, issue, pools, x, points)
+    return issuer_take(i, ops, holds, issue, pools, x)
+
+
+@block
+def starts(o, i, now, pool, ops, slots, nodes, clock, points):
+    """Issuer i rests behind op o if it is paced. Whether op o is a task of a chain, which starts on the chain's slot."""
+    if points is None:
+        return False
+    pace(i, o, ops.ot, points.pace, clock)
+    if ops.op[o, FLAGS] & HAS_CHAIN == 0 or ops.templates[ops.op[o, TEMPLATE], KIND] > KIND_DELAY:
+        return False
+    task_start(o, pool, ops, slots, nodes, clock)
+    return True
+
+
+@block
+def pace(i, o, ot, issuer_pace, clock):
+    """Issuer i, if it is paced and has just issued op o, rests."""
+    if len(issuer_pace) > 0 and issuer_pace[i, PACE_PS] > 0 and ot[o, START] < 0:
+        issuer_pace[i, PACE_NEXT] = clock.x[RUN_NOW] + issuer_pace[i, PACE_PS]
+        tree_set(clock.tree, clock.m[LEAF_PACE] + i, issuer_pace[i, PACE_NEXT])
+
+
+@block
+def is_gang(o, pool, ops, points):
+    """Whether op o, of an issuer with this pool, is tasks for its slots. A transfer of a chain has an issuer with a pool, too."""
+    if points is not None:
+        return pool >= 0 and ops.templates[ops.op[o, TEMPLATE], KIND] <= KIND_DELAY
+    return pool >= 0

@@ -15,7 +15,6 @@ from dysharp.uarch.columns import (
     HARDWARE_NETS,
     HAS_CHAIN,
     HAS_HOLDS,
-    HAS_ISSUED,
     INF,
     IS_PULL,
     ISSUE,
@@ -57,9 +56,9 @@ BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 
 
 
 @block
-def holds_take(o, releases):
+def holds_take(o, holds):
     """Take all semaphores of op o, or none of them (an op may hold one semaphore several times)."""
-    hold_ptr, hold_sem, hold_amount, sem_left = releases.hold_ptr, releases.hold_sem, releases.hold_amount, releases.sem_left
+    hold_ptr, hold_sem, hold_amount, sem_left = holds
     taken = hold_ptr[o]
     last = hold_ptr[o + 1]
     while taken < last and sem_left[hold_sem[taken]] >= hold_amount[taken]:
@@ -139,7 +138,7 @@ def compute_end(p, now, ops, slots, issue, clock):
     tree_set(clock.tree, p, pool_keys[base] if pools[p, POOL_SIZE] > 0 else INF)
     o = batch >> BATCH_BITS
     n = batch & ((1 << BATCH_BITS) - 1)
-    if op[o, FLAGS] & HAS_CHAIN == 0:
+    if frees_slots(o, op, ops.points):
         pools[p, POOL_FREE] += n
     for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
         mark(issue.dirty_issuers, x, slots.pool_issuer[k])
@@ -150,6 +149,14 @@ def compute_end(p, now, ops, slots, issue, clock):
         ot[o, END] = now
         done = o
     return done
+
+
+@block
+def frees_slots(o, op, points):
+    """Whether the slots of op o are free when its tasks end. A chain keeps its slot."""
+    if points is not None:
+        return op[o, FLAGS] & HAS_CHAIN == 0
+    return True
 
 
 @kernel
@@ -166,18 +173,23 @@ def issuer_queue(i, issue):
     return i
 
 
+@block
+def skip(i, issuers, issuer_ops, op, points):
+    """Ops at the head of the program order that are cancelled, or have passed the queue, lose their place."""
+    if points is not None:
+        while issuers[i, ISSUER_NEXT] < issuers[i, ISSUER_END] and op[issuer_ops[issuers[i, ISSUER_NEXT]], DEPS] >= CANCELLED // 2:
+            issuers[i, ISSUER_NEXT] += 1
+
+
 @kernel
 def issuer_head(i, issue, ops):
-    """The op issuer i would take next, -1 if none is ready. Ops that are cancelled or have passed the queue lose their place."""
+    """The op issuer i would take next, -1 if none is ready."""
     issuers, issuer_ops = issue.issuers, issue.issuer_ops
     if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
+        skip(i, issuers, issuer_ops, ops.op, ops.points)
         at = issuers[i, ISSUER_NEXT]
-        while at < issuers[i, ISSUER_END]:
-            o = issuer_ops[at]
-            if ops.op[o, DEPS] < CANCELLED // 2:
-                return o if ops.ot[o, READY] >= 0 else -1
-            at += 1
-            issuers[i, ISSUER_NEXT] = at
+        if at < issuers[i, ISSUER_END] and ops.ot[issuer_ops[at], READY] >= 0:
+            return issuer_ops[at]
         return -1
     queue = issuer_queue(i, issue)
     if issuers[queue, ISSUER_SIZE] > 0:
@@ -200,29 +212,30 @@ def issuer_drop(i, issue):
 
 
 @block
-def rests(i, issue, x):
+def rests(i, x, points):
     """Whether issuer i is paced and its next op may not go yet."""
-    return len(issue.pace) > 0 and x[RUN_NOW] < issue.pace[i, PACE_NEXT]
+    if points is not None:
+        return len(points.pace) > 0 and x[RUN_NOW] < points.pace[i, PACE_NEXT]
+    return False
 
 
 @block
-def op_issue(o, ops, releases, issue, x):
+def op_issue(o, ops, holds, issue, x):
     """Op o is issued now, if its semaphores have room. Returns whether they had."""
-    if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, releases):
+    if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, holds):
         return False
     ops.ot[o, ISSUE] = x[RUN_NOW]
-    if ops.op[o, FLAGS] & HAS_ISSUED:
-        issued(o, ops, releases, issue, x)
+    issued(o, ops, issue, x, ops.points)
     return True
 
 
 @kernel
-def issuer_take(i, ops, releases, issue, pools, x):
+def issuer_take(i, ops, holds, issue, pools, x):
     """Next op that issuer i may put on the machine now (slots and semaphores permitting; the latter are taken), -1 if none.
 
     A gang stays at the head until its last task has a slot; any other op leaves the queue here.
     """
-    if rests(i, issue, x):
+    if rests(i, x, ops.points):
         return -1
     o = issuer_head(i, issue, ops)
     if o < 0:
@@ -230,7 +243,7 @@ def issuer_take(i, ops, releases, issue, pools, x):
     pool = issue.issuers[i, ISSUER_POOL]
     if pool >= 0 and pools[pool, POOL_FREE] == 0:
         return -1
-    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, releases, issue, x):
+    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
         return -1
     if pool < 0:
         issuer_drop(i, issue)

@@ -8,9 +8,7 @@ from dysharp.uarch.columns import (
     DEPS,
     FLAGS,
     HAS_CHAIN,
-    HAS_DELIVERED,
     HAS_EDGES,
-    HAS_FIRST_EVENT,
     HAS_RELEASES,
     ISSUER,
     ISSUER_OWNER,
@@ -31,7 +29,7 @@ from dysharp.uarch.columns import (
     WIRE_PAYLOAD,
 )
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.ready import first_event, mark, op_ready, op_release, semaphores_pass, tile_notify, work_next, work_push
+from dysharp.uarch.ready import delivered, first_event, mark, op_ready, op_release, semaphores_pass, tile_notify, work_next
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.trains import response_out
 
@@ -40,15 +38,14 @@ HEAD_OP_ISSUE, HEAD_MEMBER_RESPOND, HEAD_TILE_NOTIFY, HEAD_JOIN_CANCEL, HEAD_ANN
 
 
 @block
-def announce(o, signal, ops, releases, issue, x):
+def announce(o, signal, ops, issue, x, points):
     """SIGNAL `signal` tells JOIN o how many further events to wait for. DEPS counts a missing announcement as more than all events."""
     op = ops.op
     if ops.ot[o, READY] < 0 and op[o, DEPS] < CANCELLED // 2:
-        if op[o, FLAGS] & HAS_FIRST_EVENT:
-            first_event(o, ops, releases, issue, x)
-        op[o, DEPS] += releases.value[signal] - op[o, ANNOUNCED]
+        first_event(o, ops, issue, x, points)
+        op[o, DEPS] += points.value[signal] - op[o, ANNOUNCED]
         if op[o, DEPS] <= 0:
-            op_ready(o, signal, ops, releases, issue, x)
+            op_ready(o, signal, ops, issue, x)
 
 
 @block
@@ -72,19 +69,19 @@ def edges_cancel(point, rest, ops, releases):
 
 
 @kernel
-def op_cancel(o, ops, releases, issue, x):
+def op_cancel(o, ops, issue, x, points):
     """JOIN o and what depends on it never run, unless it is ready already. Semaphores see their issue and their end."""
-    op = ops.op
+    op, releases, holds = ops.op, points.releases, points.holds
     n_ops = op.shape[0] - 1
     rest = cancel_mark(o, -1, ops)
     while rest >= 0:
         o = rest
         rest = op[o, NEXT2]
         x[RUN_DONE] += 1
-        for h in range(releases.hold_ptr[o], releases.hold_ptr[o + 1]):
-            releases.sem_left[releases.hold_sem[h]] -= releases.hold_amount[h]
-        semaphores_pass(n_ops + o, releases, issue, x)
-        semaphores_pass(o, releases, issue, x)
+        for h in range(holds.hold_ptr[o], holds.hold_ptr[o + 1]):
+            holds.sem_left[holds.hold_sem[h]] -= holds.hold_amount[h]
+        semaphores_pass(n_ops + o, releases, holds.sem_left, issue, x)
+        semaphores_pass(o, releases, holds.sem_left, issue, x)
         if op[o, ISSUER] >= 0:
             mark(issue.dirty_issuers, x, issue.issuers[op[o, ISSUER], ISSUER_OWNER])  # the next one in its order may go
         rest = edges_cancel(n_ops + o, rest, ops, releases)
@@ -94,92 +91,123 @@ def op_cancel(o, ops, releases, issue, x):
 
 
 @block
-def member_respond(k, ops, members, links, clock):
+def member_respond(k, ops, clock, points):
     """One edge to the response of member k falls. It goes now if the last edge falls behind the read of the memory."""
-    mem = members.mem
+    mem = points.members.mem
     mem[k, MEMBER_WAITS] -= 1
     if mem[k, MEMBER_WAITS] == RESPONSE_HELD:
         mem[k, MEMBER_WAITS] = 0
-        response_out(k, clock.x[RUN_NOW], ops, mem, links, clock)
+        response_out(k, clock.x[RUN_NOW], ops, mem, points.links, clock)
 
 
 @kernel
-def edge_fall(kind, head, o, ops, members, stores, releases, issue, links, clock):
-    """An edge falls that is not a plain one to an op. `o`: the op that caused it."""
+def other_fall(kind, head, o, ops, stores, issue, clock, points):
+    """An edge falls to anything but the issue of an op. `o`: the op that caused it."""
     if kind == HEAD_TILE_NOTIFY:
-        tile_notify(head, o, ops, members.mem, stores, releases, issue, links.nodes, clock)
+        tile_notify(head, o, ops, points.members.mem, stores, issue, points.links.nodes, clock)
     elif kind == HEAD_EVENT:
-        op_release(head, o, ops, releases, issue, clock.x)
+        op_release(head, o, ops, issue, clock.x)
     elif kind == HEAD_ANNOUNCE:
-        announce(head, o, ops, releases, issue, clock.x)
+        announce(head, o, ops, issue, clock.x, points)
     elif kind == HEAD_MEMBER_RESPOND:
-        member_respond(head, ops, members, links, clock)
+        member_respond(head, ops, clock, points)
     else:
         ops.op[head, CANCELS] -= 1
         if ops.op[head, CANCELS] == 0:
-            op_cancel(head, ops, releases, issue, clock.x)
+            op_cancel(head, ops, issue, clock.x, points)
 
 
 @block
-def edges_fall(point, o, ops, members, stores, releases, issue, links, clock):
+def edge_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
+    """An edge falls. `o`: the op that caused it."""
+    if kind == HEAD_OP_ISSUE:
+        op_release(head, o, ops, issue, clock.x)
+    elif points is None:
+        tile_notify(head, o, ops, mem, stores, issue, nodes, clock)
+    else:
+        other_fall(kind, head, o, ops, stores, issue, clock, points)
+
+
+@block
+def edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock):
     """The out-edges of the point fall, in the order of the table."""
     for e in range(releases.edge_ptr[point], releases.edge_ptr[point + 1]):
-        if releases.edge_head_kind[e] == HEAD_OP_ISSUE:
-            op_release(releases.edge_head[e], o, ops, releases, issue, clock.x)
-        else:
-            edge_fall(releases.edge_head_kind[e], releases.edge_head[e], o, ops, members, stores, releases, issue, links, clock)
-
-
-@kernel
-def row_touch(point, row, ops, releases, issue, x):
-    """The first byte of the row takes its semaphores, full or not."""
-    if releases.touched[row] == 0:
-        releases.touched[row] = 1
-        semaphores_pass(point, releases, issue, x)
+        edge_fall(releases.edge_head_kind[e], releases.edge_head[e], o, ops, mem, stores, issue, nodes, clock, ops.points)
 
 
 @block
-def member_fill(k, ops, members, stores, releases, issue, links, clock):
+def row_point(row, ops, mem):
+    """Number of the point of a row (`Releases`)."""
+    return 2 * (ops.op.shape[0] - 1) + mem.shape[0] - 1 + row
+
+
+@block
+def row_touch(row, n_bytes, ops, issue, clock, points):
+    """The first byte of the row takes its semaphores, full or not."""
+    if points is not None and clock.m[ROW_POINTS] != 0 and n_bytes > 0 and points.touched[row] == 0:
+        points.touched[row] = 1
+        semaphores_pass(row_point(row, ops, points.members.mem), points.releases, points.holds.sem_left, issue, clock.x)
+
+
+@block
+def row_complete(row, n_bytes, o, ops, stores, issue, clock, points):
+    """If the row is complete now, what waits for that falls. `o`: the op that filled it."""
+    if points is not None and clock.m[ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, ROW_LEFT] == 0:
+        mem = points.members.mem
+        edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, points.links.nodes, clock)
+
+
+@block
+def member_fill(k, ops, members, stores, issue, links, clock):
     """All bytes of member k are visible: its rows have received them, and edges of rows and tiles that are ready by it fall."""
-    mem, fill_row, m, x = members.mem, members.fill_row, clock.m, clock.x
+    mem, fill_row, x = members.mem, members.fill_row, clock.x
     o = mem[k, MEMBER_OP]
     n_bytes = links.wires[ops.op[o, WIRE], WIRE_PAYLOAD]
-    n_ops = ops.op.shape[0] - 1
-    if ops.op[o, FLAGS] & HAS_DELIVERED:
-        work_push(ops, x, 2 * n_ops + k)
+    delivered(k, o, ops, x, ops.points)
     for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
         row = fill_row[f]
-        point = 2 * n_ops + mem.shape[0] - 1 + row
-        if m[ROW_POINTS] != 0 and n_bytes > 0:
-            row_touch(point, row, ops, releases, issue, x)
+        row_touch(row, n_bytes, ops, issue, clock, ops.points)
         t = row_fill(row, n_bytes, stores, x)
-        if m[ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, ROW_LEFT] == 0:
-            edges_fall(point, o, ops, members, stores, releases, issue, links, clock)
+        row_complete(row, n_bytes, o, ops, stores, issue, clock, ops.points)
         if t >= 0:
             for e in range(stores.tile_edge_ptr[t], stores.tile_edge_ptr[t + 1]):
-                if stores.tile_edge_kind[e] == HEAD_OP_ISSUE:
-                    op_release(stores.tile_edge[e], o, ops, releases, issue, x)
-                else:
-                    edge_fall(stores.tile_edge_kind[e], stores.tile_edge[e], o, ops, members, stores, releases, issue, links, clock)
+                edge_fall(stores.tile_edge_kind[e], stores.tile_edge[e], o, ops, mem, stores, issue, links.nodes, clock, ops.points)
+
+
+@block
+def passes_elsewhere(point, ops, stores, issue, clock, points):
+    """Whether the point is not the end of an op. Then what waits for it falls."""
+    if points is None:
+        return False
+    n_ops = ops.op.shape[0] - 1
+    if point < n_ops:
+        return False
+    mem = points.members.mem
+    o = point - n_ops if point < 2 * n_ops else mem[point - 2 * n_ops, MEMBER_OP]
+    edges_fall(point, o, ops, mem, stores, points.releases, issue, points.links.nodes, clock)
+    return True
+
+
+@block
+def chain_goes_on(o, ops, issue, x, points):
+    """Op o is done; the op behind it in its chain waited for that."""
+    if points is not None and ops.op[o, FLAGS] & HAS_CHAIN and ops.op[o, CHAIN_NEXT] >= 0:
+        op_release(ops.op[o, CHAIN_NEXT], o, ops, issue, x)
 
 
 @kernel
-def work_drain(ops, members, stores, releases, issue, links, clock):
+def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
     """Release what waits for the points in the worklist, first passed first."""
     op, x = ops.op, clock.x
-    n_ops = op.shape[0] - 1
     while x[RUN_WORK_HEAD] >= 0:
         point = x[RUN_WORK_HEAD]
-        x[RUN_WORK_HEAD] = work_next(ops, point)
-        if point < n_ops:
-            x[RUN_DONE] += 1
-            flags = op[point, FLAGS]
-            if flags & HAS_RELEASES:
-                semaphores_pass(point, releases, issue, x)
-            if flags & HAS_EDGES:
-                edges_fall(point, point, ops, members, stores, releases, issue, links, clock)
-            if flags & HAS_CHAIN and op[point, CHAIN_NEXT] >= 0:
-                op_release(op[point, CHAIN_NEXT], point, ops, releases, issue, x)
-        else:
-            o = point - n_ops if point < 2 * n_ops else members.mem[point - 2 * n_ops, MEMBER_OP]
-            edges_fall(point, o, ops, members, stores, releases, issue, links, clock)
+        x[RUN_WORK_HEAD] = work_next(point, op, ops.points)
+        if passes_elsewhere(point, ops, stores, issue, clock, ops.points):
+            continue
+        x[RUN_DONE] += 1
+        flags = op[point, FLAGS]
+        if flags & HAS_RELEASES:
+            semaphores_pass(point, releases, sem_left, issue, x)
+        if flags & HAS_EDGES:
+            edges_fall(point, point, ops, mem, stores, releases, issue, nodes, clock)
+        chain_goes_on(point, ops, issue, x, ops.points)

@@ -15,6 +15,7 @@ from dysharp.uarch.columns import (
     HARDWARE_NOTIFY,
     HARDWARE_NOTIFY_BYTES,
     HAS_CHAIN,
+    HAS_DELIVERED,
     HAS_FIRST_EVENT,
     HAS_ISSUED,
     ISSUE,
@@ -71,30 +72,30 @@ def mark(dirty, x, i):
 
 
 @block
-def work_link(ops, point, following):
+def work_link(point, following, op, points):
     """The worklist goes on from `point` to `following`."""
-    n_ops = ops.op.shape[0] - 1
-    if point < n_ops:
-        ops.op[point, NEXT2] = following
-    else:
-        ops.passed[point - n_ops] = following
+    if points is not None and point >= op.shape[0] - 1:
+        points.passed[point - op.shape[0] + 1] = following
+        return
+    op[point, NEXT2] = following
 
 
 @block
-def work_next(ops, point):
+def work_next(point, op, points):
     """The point behind `point` in the worklist, -1 = none."""
-    n_ops = ops.op.shape[0] - 1
-    return ops.op[point, NEXT2] if point < n_ops else ops.passed[point - n_ops]
+    if points is not None and point >= op.shape[0] - 1:
+        return points.passed[point - op.shape[0] + 1]
+    return op[point, NEXT2]
 
 
 @block
 def work_push(ops, x, point):
     """A point is passed (`Releases`); what it releases waits in the worklist."""
-    work_link(ops, point, -1)
+    work_link(point, -1, ops.op, ops.points)
     if x[RUN_WORK_HEAD] < 0:
         x[RUN_WORK_HEAD] = point
     else:
-        work_link(ops, x[RUN_WORK_TAIL], point)
+        work_link(x[RUN_WORK_TAIL], point, ops.op, ops.points)
     x[RUN_WORK_TAIL] = point
 
 
@@ -106,25 +107,45 @@ def complete(o, now, ops, x):
 
 
 @block
-def semaphores_pass(point, releases, issue, x):
+def semaphores_pass(point, releases, sem_left, issue, x):
     """Semaphores get back, or give, what the point changes."""
     for h in range(releases.release_ptr[point], releases.release_ptr[point + 1]):
         s = releases.release_sem[h]
-        releases.sem_left[s] += releases.release_amount[h]
+        sem_left[s] += releases.release_amount[h]
         for k in range(releases.sem_issuer_ptr[s], releases.sem_issuer_ptr[s + 1]):
             mark(issue.dirty_issuers, x, releases.sem_issuer[k])
 
 
 @block
-def issued(o, ops, releases, issue, x):
-    """Something waits for the issue of op o, which is now."""
-    point = ops.op.shape[0] - 1 + o
-    semaphores_pass(point, releases, issue, x)
-    work_push(ops, x, point)
+def issued(o, ops, issue, x, points):
+    """Op o is issued now, and something may wait for that."""
+    if points is not None and ops.op[o, FLAGS] & HAS_ISSUED:
+        point = ops.op.shape[0] - 1 + o
+        semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
+        work_push(ops, x, point)
+
+
+@block
+def delivered(k, o, ops, x, points):
+    """Member k of op o is delivered, and something may wait for that."""
+    if points is not None and ops.op[o, FLAGS] & HAS_DELIVERED:
+        work_push(ops, x, 2 * (ops.op.shape[0] - 1) + k)
+
+
+@block
+def resides(o, owner, ops, issue, x, points):
+    """Whether the chain of op o has a slot. Such an op passes the queue of its issuer."""
+    if points is None:
+        return False
+    if ops.op[o, FLAGS] & HAS_CHAIN == 0 or points.chains[ops.op[o, CHAIN], CHAIN_ON] == 0:
+        return False
+    fifo_push(points.resident, owner, ops.op, NEXT2, o)
+    mark(issue.dirty_issuers, x, owner)
+    return True
 
 
 @kernel
-def op_ready(o, cause, ops, releases, issue, x):
+def op_ready(o, cause, ops, issue, x):
     """Op o has no dependency left: a JOIN is done, any other op joins its issuer's queue."""
     op, ot, templates = ops.op, ops.ot, ops.templates
     issuers = issue.issuers
@@ -136,15 +157,12 @@ def op_ready(o, cause, ops, releases, issue, x):
         ot[o, START] = now
         ot[o, END] = now
         x[RUN_EVENTS] += 1
-        if op[o, FLAGS] & HAS_ISSUED:
-            issued(o, ops, releases, issue, x)
+        issued(o, ops, issue, x, ops.points)
         complete(o, now, ops, x)
         return
     i = op[o, ISSUER]
     owner = issuers[i, ISSUER_OWNER]
-    if op[o, FLAGS] & HAS_CHAIN and issue.chains[op[o, CHAIN], CHAIN_ON] == 1:
-        fifo_push(issue.resident, owner, op, NEXT2, o)
-        mark(issue.dirty_issuers, x, owner)
+    if resides(o, owner, ops, issue, x, ops.points):
         return
     discipline = issuers[i, ISSUER_DISCIPLINE]
     if discipline != PROGRAM_ORDER:
@@ -159,21 +177,21 @@ def op_ready(o, cause, ops, releases, issue, x):
 
 
 @kernel
-def op_release(o, cause, ops, releases, issue, x):
+def op_release(o, cause, ops, issue, x):
     """One dependency of op o falls. Further ones change nothing: DEPS is below 0 then, or that of a cancelled op."""
     ops.op[o, DEPS] -= 1
-    if ops.op[o, FLAGS] & HAS_FIRST_EVENT:
-        first_event(o, ops, releases, issue, x)
+    first_event(o, ops, issue, x, ops.points)
     if ops.op[o, DEPS] == 0:
-        op_ready(o, cause, ops, releases, issue, x)
+        op_ready(o, cause, ops, issue, x)
 
 
 @block
-def first_event(o, ops, releases, issue, x):
-    """The first event of JOIN o takes its semaphores, full or not."""
-    if ops.ot[o, READY] < 0 and ops.op[o, DEPS] < CANCELLED // 2:
+def first_event(o, ops, issue, x, points):
+    """An event of JOIN o: the first one takes its semaphores, full or not."""
+    if points is not None and ops.op[o, FLAGS] & HAS_FIRST_EVENT and ops.ot[o, READY] < 0 and ops.op[o, DEPS] < CANCELLED // 2:
         ops.op[o, FLAGS] &= ~HAS_FIRST_EVENT
-        semaphores_pass(len(releases.release_ptr) - ops.op.shape[0] + o, releases, issue, x)
+        point = len(points.releases.release_ptr) - ops.op.shape[0] + o
+        semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
 
 
 @block
@@ -193,7 +211,7 @@ def tile_touch(t, op, mem, stores, x):
 
 
 @kernel
-def tile_notify(t, cause, ops, mem, stores, releases, issue, nodes, clock):
+def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
     op, tiles, tile_times, slot_row, rows = ops.op, stores.tiles, stores.tile_times, stores.slot_row, stores.rows
     m, x = clock.m, clock.x
@@ -213,7 +231,7 @@ def tile_notify(t, cause, ops, mem, stores, releases, issue, nodes, clock):
             continue
         owner = op[o, NODE] % m[HARDWARE_NODES]
         if owner == here:
-            op_release(o, cause, ops, releases, issue, x)
+            op_release(o, cause, ops, issue, x)
         else:
             n_remote += 1
             server_debt(nodes, here, UP, m[HARDWARE_NOTIFY_BYTES])
@@ -233,7 +251,7 @@ def tile_due(stores, clock):
 
 
 @block
-def notified(ops, members, stores, releases, issue, clock):
+def notified(ops, members, stores, issue, clock):
     """NOTIFY: the owners of a tile's rows on other nodes know that the tile is done."""
     op, tiles, slot_row, rows = ops.op, stores.tiles, stores.slot_row, stores.rows
     t = tile_due(stores, clock)
@@ -241,4 +259,4 @@ def notified(ops, members, stores, releases, issue, clock):
     for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
         row = slot_row[s]
         if row >= 0 and rows[row, ROW_NOTIFY] >= 0 and op[rows[row, ROW_NOTIFY], NODE] % clock.m[HARDWARE_NODES] != tiles[t, TILE_NODE]:
-            op_release(rows[row, ROW_NOTIFY], tiles[t, TILE_CAUSE], ops, releases, issue, clock.x)
+            op_release(rows[row, ROW_NOTIFY], tiles[t, TILE_CAUSE], ops, issue, clock.x)

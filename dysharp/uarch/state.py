@@ -12,20 +12,6 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-class Ops(NamedTuple):
-    """What every op is and where it stands.
-
-    `op`: [n_ops + 1, 32] int32, one record an op. `ot`: the same memory as [n_ops + 1, 16] int64, for times in ps.
-    `templates`: [n_templates, 7] int32. The last op record is spare. `passed`: [n_points - n_ops] int32, links of the worklist for the
-    points behind the ends of the ops (`Releases`), empty where nothing falls at such a point.
-    """
-
-    op: Array
-    ot: Array
-    templates: Array
-    passed: Array
-
-
 class Members(NamedTuple):
     """The copies of every op.
 
@@ -69,9 +55,7 @@ class Releases(NamedTuple):
 
     `edge_ptr`: [n_points + 1], into `edge_head_kind` and `edge_head`. `release_ptr`: [n_points + 1], into `release_sem` and
     `release_amount` (below 0: taken). `sem_issuer_ptr`: [n_semaphores + 1], into `sem_issuer` (who may wait for the semaphore).
-    `sem_left`: [n_semaphores] int32, what is free. `hold_ptr`, `hold_sem`, `hold_amount`: what an op takes at its issue.
-    `value`: [n_ops] int32, what an announcement adds. `touched`: [n_rows] int8. Where nothing falls at other points than the ends of ops,
-    n_points is n_ops, and `value` and `touched` are empty.
+    Where nothing falls at other points than the ends of ops, n_points is n_ops.
     """
 
     edge_ptr: Array
@@ -82,12 +66,18 @@ class Releases(NamedTuple):
     release_amount: Array
     sem_issuer_ptr: Array
     sem_issuer: Array
-    sem_left: Array
+
+
+class Holds(NamedTuple):
+    """What an op takes from semaphores when it is issued.
+
+    `hold_ptr`: [n_ops + 1], into `hold_sem` and `hold_amount`. `sem_left`: [n_semaphores] int32, what is free.
+    """
+
     hold_ptr: Array
     hold_sem: Array
     hold_amount: Array
-    value: Array
-    touched: Array
+    sem_left: Array
 
 
 class Issuers(NamedTuple):
@@ -95,9 +85,7 @@ class Issuers(NamedTuple):
 
     `issuers`: [n_issuers, 7] int64. `issuer_ops`: [n_issued] int32, ops by issuer in program order.
     `heap_keys`, `heap_ids`: [n_issued], the heap of issuer i begins at its ISSUER_NEXT.
-    `dirty_issuers`: bit set of the issuers that want a grant attempt. `pace`: [n_issuers, 2] int64 ps, empty where no issuer is paced.
-    `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs of ready ops whose chain has a slot (linked as in `Links`), empty
-    without chains.
+    `dirty_issuers`: bit set of the issuers that want a grant attempt.
     """
 
     issuers: Array
@@ -105,9 +93,6 @@ class Issuers(NamedTuple):
     heap_keys: Array
     heap_ids: Array
     dirty_issuers: Array
-    pace: Array
-    chains: Array
-    resident: Array
 
 
 class Pools(NamedTuple):
@@ -177,6 +162,41 @@ class Tables(NamedTuple):
     waits: Array
 
 
+class Points(NamedTuple):
+    """What kernels need where a Program has more than ends of ops: other points (`Releases`), chains, paced issuers.
+
+    `passed`: [n_points - n_ops] int32, links of the worklist. `value`: [n_ops] int32, what an announcement adds. `touched`: [n_rows] int8,
+    1 = the row has its first byte. `pace`: [n_issuers, 2] int64 ps. `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs
+    of ready ops whose chain has a slot (linked as in `Links`). Each is empty where nothing needs it.
+    `members`, `releases`, `holds`, `links`: those of the run.
+    """
+
+    passed: Array
+    value: Array
+    touched: Array
+    pace: Array
+    chains: Array
+    resident: Array
+    members: Members
+    releases: Releases
+    holds: Holds
+    links: Links
+
+
+class Ops(NamedTuple):
+    """What every op is and where it stands.
+
+    `op`: [n_ops + 1, 32] int32, one record an op. `ot`: the same memory as [n_ops + 1, 16] int64, for times in ps.
+    `templates`: [n_templates, 7] int32. The last op record is spare.
+    `points`: None for most Programs. Numba compiles every kernel apart for None, without what asks for points.
+    """
+
+    op: Array
+    ot: Array
+    templates: Array
+    points: Points | None
+
+
 class Clock(NamedTuple):
     """Time: `rings`: [N_RINGS * nets, 3] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars
     of the run.
@@ -195,6 +215,7 @@ class BurstState(NamedTuple):
     members: Members
     stores: Stores
     releases: Releases
+    holds: Holds
     issue: Issuers
     slots: Pools
     links: Links

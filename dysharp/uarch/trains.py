@@ -14,7 +14,6 @@ from dysharp.uarch.columns import (
     HARDWARE_CLASSES,
     HARDWARE_NETS,
     HARDWARE_RESPONDER,
-    HAS_DELIVERED,
     HAS_NEXT_TRAIN,
     INF,
     IS_PULL,
@@ -73,7 +72,7 @@ from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import mark, work_push
+from dysharp.uarch.ready import delivered, mark
 from dysharp.uarch.switch import channel_advance, credits_apply, cross, has_room, output_admit, train_expose, vc_choose
 from dysharp.uarch.tree import tree_set
 
@@ -275,8 +274,7 @@ def response_send(k, i, now, ops, members, links, clock):
     nodes = links.nodes
     end = server_grant(nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], nodes[i, PORT_MESSAGE])
     members.mem_time[k, MEMBER_TIME] = now
-    if op[o, FLAGS] & HAS_DELIVERED:
-        work_push(ops, x, 2 * (op.shape[0] - 1) + k)
+    delivered(k, o, ops, x, ops.points)
     memory_take(nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
     end_tail = end + links.wires[w, WIRE_STRIPE_RESPONSE]
     ot[o, END] = max(ot[o, END], end_tail)

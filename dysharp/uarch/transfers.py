@@ -11,7 +11,6 @@ from dysharp.uarch.columns import (
     FLAGS,
     HARDWARE_NETS,
     HARDWARE_RESPONDER,
-    HAS_DELIVERED,
     INF,
     IS_PULL,
     LEFT,
@@ -40,7 +39,7 @@ from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_debt
 from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import work_push
+from dysharp.uarch.ready import delivered
 from dysharp.uarch.trains import response_out, result_out
 from dysharp.uarch.tree import tree_set
 
@@ -87,12 +86,19 @@ def places_known(j, leaf, now, ops, members, links, tables, clock):
 
 
 @block
+def held(k, mem, points):
+    """Whether edges hold back the response of member k."""
+    if points is None or mem[k, MEMBER_WAITS] <= 0:
+        return False
+    mem[k, MEMBER_WAITS] += RESPONSE_HELD
+    return True
+
+
+@block
 def respond(ring, now, ops, members, links, clock):
     """RESPOND: a responder has read its memory; its response queues for the up link, or waits for edges. `ring`: where it was due."""
     k = member_due(ring, members, clock)
-    if members.mem[k, MEMBER_WAITS] > 0:
-        members.mem[k, MEMBER_WAITS] += RESPONSE_HELD
-    else:
+    if not held(k, members.mem, ops.points):
         response_out(k, now, ops, members.mem, links, clock)
 
 
@@ -123,8 +129,8 @@ def local(now, ops, members, links, clock):
     op[o, LEFT] -= 1
     memory_take(nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
     filled = -1 if is_pull else k
-    if is_pull and op[o, FLAGS] & HAS_DELIVERED:
-        work_push(ops, clock.x, 2 * (op.shape[0] - 1) + k)
+    if is_pull:
+        delivered(k, o, ops, clock.x, ops.points)
     done = -1
     if op[o, LEFT] == 0:
         if is_pull or op[o, ANSWERS] == 0:

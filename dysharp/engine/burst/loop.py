@@ -4,15 +4,12 @@ It can be stopped after `budget` events and called again. docs/follow-an-op.md f
 """
 
 from dysharp.uarch.bits import bit_take, bit_take_after
-from dysharp.uarch.chains import KIND_DELAY, chain_leave, chain_take, task_start
+from dysharp.uarch.chains import chain_leave, is_gang, next_take, starts
 from dysharp.uarch.columns import (
     DEPS,
-    FLAGS,
     HARDWARE_NETS,
-    HAS_CHAIN,
     INF,
     ISSUER_POOL,
-    KIND,
     LEAF_ARRIVE,
     LEAF_CREDIT,
     LEAF_DOWN,
@@ -20,8 +17,6 @@ from dysharp.uarch.columns import (
     LEAF_RINGS,
     LEAF_TABLE,
     LEAF_UP,
-    PACE_NEXT,
-    PACE_PS,
     RING_ACK,
     RING_DELIVER,
     RING_LOCAL,
@@ -33,11 +28,9 @@ from dysharp.uarch.columns import (
     RUN_EVENTS,
     RUN_NOW,
     RUN_WORK_HEAD,
-    START,
-    TEMPLATE,
 )
 from dysharp.uarch.fifo import member_due
-from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, issuer_take, train_issue
+from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, train_issue
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.points import member_fill, work_drain
 from dysharp.uarch.ready import complete, mark, notified, op_ready
@@ -52,15 +45,7 @@ def run_start(state):
     ops, issue, x = state.ops, state.issue, state.clock.x
     for o in range(ops.op.shape[0] - 1):
         if ops.op[o, DEPS] == 0:
-            op_ready(o, -1, ops, state.releases, issue, x)
-
-
-@block
-def pace(i, o, now, ot, issuer_pace, clock):
-    """Issuer i, if it is paced and has just issued op o, rests."""
-    if issuer_pace[i, PACE_PS] > 0 and ot[o, START] < 0:
-        issuer_pace[i, PACE_NEXT] = now + issuer_pace[i, PACE_PS]
-        tree_set(clock.tree, clock.m[LEAF_PACE] + i, issuer_pace[i, PACE_NEXT])
+            op_ready(o, -1, ops, issue, x)
 
 
 @block
@@ -72,33 +57,28 @@ def paced(leaf, i, issue, clock):
 
 
 @block
-def grant_issuer(i, now, ops, members, releases, issue, slots, links, clock):
+def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock):
     """Issuer i puts on the machine whatever it may: tasks on free slots, transfers into the hub."""
     pool = issue.issuers[i, ISSUER_POOL]
-    chained = len(issue.chains) > 0
     while True:
-        o = chain_take(i, ops, releases, issue, slots.pools, clock.x) if chained else issuer_take(i, ops, releases, issue, slots.pools, clock.x)
+        o = next_take(i, ops, holds, issue, slots.pools, clock.x, ops.points)
         if o < 0:
             break
-        if len(issue.pace) > 0:
-            pace(i, o, now, ops.ot, issue.pace, clock)
-        is_task = pool >= 0 and (not chained or ops.templates[ops.op[o, TEMPLATE], KIND] <= KIND_DELAY)
-        if is_task and ops.op[o, FLAGS] & HAS_CHAIN:
-            task_start(o, pool, ops, slots, links.nodes, clock)
-        elif is_task:
+        if starts(o, i, now, pool, ops, slots, links.nodes, clock, ops.points):
+            continue
+        if is_gang(o, pool, ops, ops.points):
             if gang_start(o, pool, ops, slots, links.nodes, clock):
                 issuer_drop(i, issue)
         elif train_issue(o, ops, members, links, clock):
             complete(o, now, ops, clock.x)
             clock.x[RUN_DIRTY] = 1
-            if ops.op[o, FLAGS] & HAS_CHAIN:
-                chain_leave(o, ops, issue, slots, clock.x)
+            chain_leave(o, ops, issue, slots, clock.x, ops.points)
 
 
 @kernel
 def run_loop(budget, state):
     """Run until `budget` more events have been counted or nothing is pending. Returns True while there is more to do."""
-    ops, members, stores, releases, issue, slots, links, switch, tables, clock = state
+    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = state
     dirty_issuers, dirty_up, dirty_down = issue.dirty_issuers, links.dirty_up, switch.dirty_down
     tree, m, x = clock.tree, clock.m, clock.x
     leaf_up, leaf_arrive, leaf_down, leaf_rings = m[LEAF_UP], m[LEAF_ARRIVE], m[LEAF_DOWN], m[LEAF_RINGS]
@@ -110,7 +90,7 @@ def run_loop(budget, state):
     while x[RUN_EVENTS] < stop:
         # what the last grants completed at once (transfers without members)
         if x[RUN_WORK_HEAD] >= 0:
-            work_drain(ops, members, stores, releases, issue, links, clock)
+            work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- releases ----
         while tree[1] == now:
             leaf = tree_first(tree)
@@ -138,7 +118,7 @@ def run_loop(budget, state):
             elif leaf < leaf_rings + (RING_ACK + 1) * nets:
                 done = acknowledged(leaf - leaf_rings, ops, clock)
             elif leaf < leaf_rings + (RING_NOTIFY + 1) * nets:
-                notified(ops, members, stores, releases, issue, clock)
+                notified(ops, members, stores, issue, clock)
             elif leaf < leaf_credit:  # RESPOND_LATE
                 respond(leaf - leaf_rings, now, ops, members, links, clock)
             elif leaf < leaf_table:
@@ -148,13 +128,12 @@ def run_loop(budget, state):
             else:
                 filled = places_known(leaf - leaf_table, leaf, now, ops, members, links, tables, clock)
             if filled >= 0:
-                member_fill(filled, ops, members, stores, releases, issue, links, clock)
+                member_fill(filled, ops, members, stores, issue, links, clock)
             if done >= 0:
                 complete(done, now, ops, x)
-                if ops.op[done, FLAGS] & HAS_CHAIN:
-                    chain_leave(done, ops, issue, slots, x)
+                chain_leave(done, ops, issue, slots, x, ops.points)
             if x[RUN_WORK_HEAD] >= 0:
-                work_drain(ops, members, stores, releases, issue, links, clock)
+                work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- grants ----
         if x[RUN_DIRTY] == 0:
             if tree[1] == INF:
@@ -166,7 +145,7 @@ def run_loop(budget, state):
         for word in range(len(dirty_issuers)):
             low = bit_take_after(dirty_issuers, word, -1)
             while low >= 0:
-                grant_issuer((word << 5) + low, now, ops, members, releases, issue, slots, links, clock)
+                grant_issuer((word << 5) + low, now, ops, members, holds, issue, slots, links, clock)
                 low = bit_take_after(dirty_issuers, word, low)
         for word in range(len(dirty_up)):
             while dirty_up[word] != 0:

@@ -12,7 +12,7 @@ from dysharp.program.csr import group
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
-from dysharp.uarch.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, Releases, Stores, Switch, Tables
+from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Members, Ops, Points, Pools, Releases, Stores, Switch, Tables
 
 Array = NDArray[Any]
 HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/uarch/points.py
@@ -197,7 +197,7 @@ def _point_of(kind: Array, ident: Array, first: dict[int, int]) -> Array:
     return point
 
 
-def _releases(p: Program, kinds: Array) -> Releases:
+def _releases(p: Program, kinds: Array) -> tuple[Releases, Holds]:
     e, h, n, points = p.edges, p.holds, p.n_ops, _points(p, kinds)
     if points == n:
         from_point, waits = e.tail_kind == Tail.OP_DONE, np.ones(len(h.sem), bool)
@@ -215,7 +215,6 @@ def _releases(p: Program, kinds: Array) -> Releases:
     hold_ptr, holds = group(h.acquire[waits], n)
     pairs = np.unique(h.sem[waits].astype(np.int64) << 32 | p.ops.issuer[h.acquire[waits]]) if waits.any() else np.zeros(0, np.int64)
     sem_ptr, by_sem = group((pairs >> 32).astype(np.int32), len(p.semaphores.capacity))
-    value = p.ops.value if p.ops.value is not None else np.zeros(n if p.ops.threshold is not None else 0, np.int32)
     return Releases(
         edge_ptr=edge_ptr,
         edge_head_kind=_heads(p, kinds)[from_point][edges],
@@ -225,12 +224,28 @@ def _releases(p: Program, kinds: Array) -> Releases:
         release_amount=np.append(-h.amount[~waits], h.amount)[order],
         sem_issuer_ptr=sem_ptr,
         sem_issuer=(pairs & 0xFFFFFFFF).astype(np.int32)[by_sem],
-        sem_left=p.semaphores.capacity.astype(np.int32).copy(),
-        hold_ptr=hold_ptr,
-        hold_sem=h.sem[waits][holds],
-        hold_amount=h.amount[waits][holds],
-        value=value,
-        touched=np.zeros(p.n_rows if points > n else 0, np.int8),
+    ), Holds(hold_ptr, h.sem[waits][holds], h.amount[waits][holds], p.semaphores.capacity.astype(np.int32))
+
+
+def _others(p: Program, members: Members, releases: Releases, holds: Holds, links: Links) -> Points | None:
+    """What a Program has besides ends of ops, or None."""
+    n, passed, announced = p.n_ops, len(releases.edge_ptr) - 1 - p.n_ops, p.ops.threshold is not None
+    paced = (p.issuers.interval_ps > 0).any()
+    if passed == 0 and not paced and not announced and p.ops.chain is None and not (p.edges.head_kind == Head.MEMBER_RESPOND).any():
+        return None
+    pace = np.zeros((len(p.issuers.node) if paced else 0, 2), np.int64)
+    pace[:, col.PACE_PS] = p.issuers.interval_ps[: len(pace)]
+    return Points(
+        passed=np.empty(passed, np.int32),
+        value=p.ops.value if p.ops.value is not None else np.zeros(n if announced else 0, np.int32),
+        touched=np.zeros(p.n_rows if passed else 0, np.int8),
+        pace=pace,
+        chains=_chains(p),
+        resident=np.full((len(p.issuers.node) if p.chains is not None else 0, 2), -1, np.int32),
+        members=members,
+        releases=releases,
+        holds=holds,
+        links=links,
     )
 
 
@@ -270,11 +285,8 @@ def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
     issuers[turns, col.ISSUER_NEXT] = n + np.searchsorted(owner[n:], turns)
     issuers[turns, col.ISSUER_END] = n + np.searchsorted(owner[n:], turns, "right")
     issuers[turns, col.ISSUER_SEQ] = -1
-    pace = np.zeros((n if (p.issuers.interval_ps > 0).any() else 0, 2), np.int64)
-    pace[:, col.PACE_PS] = p.issuers.interval_ps[: len(pace)]
     heap_keys, heap_ids = np.empty(len(issued), np.int64), np.empty(len(issued), np.int32)
-    resident = np.full((n if p.chains is not None else 0, 2), -1, np.int32)
-    return Issuers(issuers, issued[order], heap_keys, heap_ids, _words(n), pace, _chains(p), resident)
+    return Issuers(issuers, issued[order], heap_keys, heap_ids, _words(n))
 
 
 def _chains(p: Program) -> Array:
@@ -416,11 +428,11 @@ def lower(p: Program) -> BurstState:
     if reason:
         raise ProgramError(f"burst engine: {reason}")
     kinds = p.kinds()
-    releases, (queue, owner) = _releases(p, kinds), _queues(p)
+    (releases, holds), (queue, owner) = _releases(p, kinds), _queues(p)
     flags = np.zeros(p.n_ops, np.int32)
     for ptr, bit in (
         (releases.edge_ptr, col.HAS_EDGES),
-        (releases.hold_ptr, col.HAS_HOLDS),
+        (holds.hold_ptr, col.HAS_HOLDS),
         (releases.release_ptr, col.HAS_RELEASES),
     ):
         flags |= (np.diff(ptr[: p.n_ops + 1]) > 0) * np.int32(bit)
@@ -428,15 +440,17 @@ def lower(p: Program) -> BurstState:
         flags |= _point_flags(p, releases)
     if p.ops.offset is not None:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.int32(col.HAS_NEXT_TRAIN)
-    op, mem = _ops(p, kinds, flags, queue), _members(p)
+    op, mem, links = _ops(p, kinds, flags, queue), _members(p), _links(p)
+    members = Members(mem, mem.view(np.int64), p.members.fill_row)
     return BurstState(
-        ops=Ops(op, op.view(np.int64), _templates(p), np.empty(len(releases.edge_ptr) - 1 - p.n_ops, np.int32)),
-        members=Members(mem, mem.view(np.int64), p.members.fill_row),
+        ops=Ops(op, op.view(np.int64), _templates(p), _others(p, members, releases, holds, links)),
+        members=members,
         stores=_stores(p, kinds),
         releases=releases,
+        holds=holds,
         issue=_issuers(p, kinds, queue, owner),
         slots=_pools(p),
-        links=_links(p),
+        links=links,
         switch=_switch(p),
         tables=_tables(p),
         clock=_clock(p),

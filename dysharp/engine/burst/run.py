@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numba import typeof
 
 from dysharp.engine.burst.lower import lower
 from dysharp.errors import SimulationError
@@ -50,9 +51,11 @@ def run_burst_counted(program: Program, progress: Callable[[int, int], None] | N
     state = lower(program)
     x = state.clock.x
     lower_s = time.perf_counter() - begin
-    if not run_loop.signatures:
+    kind = typeof(state)  # a Program with other points has kernels of its own
+    if all(signature[1] != kind for signature in run_loop.signatures):
         begin = time.perf_counter()
         warm = lower(_empty(program))
+        warm = warm._replace(ops=warm.ops._replace(points=state.ops.points))
         run_start(warm)
         run_loop(0, warm)
         compile_s += time.perf_counter() - begin
@@ -104,7 +107,7 @@ def trace_of(program: Program, state: BurstState) -> Trace:
 
 def deadlock_text(program: Program, state: BurstState) -> str:
     """One line: how many ops are stuck and what the first of each kind waits for."""
-    ops, holds = state.ops, state.releases
+    ops, holds = state.ops, state.holds
     stuck = np.flatnonzero((ops.ot[:-1, col.DONE] < 0) & ((ops.op[:-1, col.DEPS] < col.CANCELLED // 2) | (ops.ot[:-1, col.READY] >= 0)))
     unready = stuck[ops.ot[stuck, col.READY] < 0]
     unissued = stuck[(ops.ot[stuck, col.READY] >= 0) & (ops.ot[stuck, col.ISSUE] < 0)]

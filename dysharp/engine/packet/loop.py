@@ -63,7 +63,7 @@ from dysharp.uarch.tree import tree_first
 @kernel
 def run_events(budget, state, fabric):
     """Run until `budget` more events have been counted, nothing is pending or a table has to grow. Returns True while there is more to do."""
-    ops, members, stores, releases, issue, slots, links, switch, tables, clock = state
+    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = state
     packets, lanes, outputs, sources, units, hubs, agenda, accepted, flits_by_kind = fabric
     op, mem, packet, cuts, link = ops.op, members.mem, packets.packet, sources.cuts, lanes.link
     dirty_issuers, dirty_nodes, dirty_links, dirty_outputs = issue.dirty_issuers, links.dirty_up, lanes.dirty_links, outputs.dirty_outputs
@@ -80,7 +80,7 @@ def run_events(budget, state, fabric):
     x[RUN_STATUS] = RUNNING
     while x[RUN_EVENTS] < stop:
         if x[RUN_WORK_HEAD] >= 0:
-            work_drain(ops, members, stores, releases, issue, links, clock)
+            work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- releases ----
         while tree[1] == now or accepted[0] >= 0:
             if x[RUN_FREE] < c[C_MARGIN] or len(lanes.credit_due) - (x[RUN_CREDITS] - x[RUN_CREDIT_READ]) < c[C_MARGIN]:
@@ -95,14 +95,14 @@ def run_events(budget, state, fabric):
                 if o >= 0:
                     complete(o, now, ops, x)
             elif leaf == leaf_rings + RING_LOCAL * nets:
-                local(now, ops, members, stores, releases, issue, links, clock)
+                local(now, ops, members, stores, issue, links, clock)
             elif leaf == leaf_rings + RING_NOTIFY * nets:  # HARDWARE_NOTIFY is zero here, for notifications travel as packets
                 t = tile_due(stores, clock)
                 notes_make(t, op, stores, packet, packets.free, link, sources.egress, dirty_links, c, x)
             elif leaf >= leaf_wake and leaf < leaf_messages:
                 node_wake_up(leaf - leaf_wake, leaf, sources, lanes, agenda)
             elif leaf < leaf_fabric:
-                message_event(leaf, now, ops, members, stores, releases, issue, links, switch, tables, clock)
+                message_event(leaf, now, ops, members, stores, issue, links, switch, tables, clock)
             elif r >= ring_line:
                 lines_end(r, leaf, now, packets, outputs.output, agenda, flits_by_kind)
             elif r >= ring_out:
@@ -132,16 +132,16 @@ def run_events(budget, state, fabric):
                     continue
                 ingress_leave(p, packet, outputs, lanes.held, c)
                 if kind == DATA or kind == MCOPY:
-                    deliver(p, now, ops, members, stores, releases, issue, links, clock, packet, sources, lanes, c)
+                    deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c)
                 elif kind == NOTE:
-                    op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, releases, issue, x)
+                    op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, issue, x)
                     slot_free(p, packets.free, x)
                 elif kind == ACK or kind == MACK or kind == RESP:
                     answered(p, now, ops, links, clock, packets)
                 else:
                     result_delivered(p, now, ops, links, clock, packets, units.idle, c)
             if x[RUN_WORK_HEAD] >= 0:
-                work_drain(ops, members, stores, releases, issue, links, clock)
+                work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- grants ----
         if x[RUN_DIRTY] == 0 and dirty_links[0] == 0 and dirty_outputs[0] == 0:
             if tree[1] == INF:
@@ -157,7 +157,7 @@ def run_events(budget, state, fabric):
             for word in range(len(dirty_issuers)):
                 low = bit_take_after(dirty_issuers, word, -1)
                 while low >= 0:
-                    grant_issuer((word << 5) + low, now, ops, members, releases, issue, slots, links, clock, sources, c)
+                    grant_issuer((word << 5) + low, now, ops, members, holds, issue, slots, links, clock, sources, c)
                     low = bit_take_after(dirty_issuers, word, low)
             for word in range(len(dirty_nodes)):
                 while dirty_nodes[word] != 0:

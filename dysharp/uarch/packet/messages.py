@@ -23,7 +23,7 @@ from dysharp.uarch.transfers import acknowledged, deliver, respond, result, resu
 
 
 @kernel
-def message_event(leaf, now, ops, members, stores, releases, issue, links, switch, tables, clock):
+def message_event(leaf, now, ops, members, stores, issue, links, switch, tables, clock):
     """What is due at `leaf`: a port is free, a message arrives, is delivered, answered or acknowledged."""
     m = clock.m
     nets = m[HARDWARE_NETS]
@@ -48,7 +48,7 @@ def message_event(leaf, now, ops, members, stores, releases, issue, links, switc
     else:
         done = acknowledged(leaf - rings, ops, clock)
     if filled >= 0:
-        member_fill(filled, ops, members, stores, releases, issue, links, clock)
+        member_fill(filled, ops, members, stores, issue, links, clock)
     if done >= 0:
         complete(done, now, ops, clock.x)
 

@@ -255,7 +255,7 @@ def part_done(o, now, ops, x):
 
 
 @block
-def local(now, ops, members, stores, releases, issue, links, clock):
+def local(now, ops, members, stores, issue, links, clock):
     """LOCAL: a member on the op's own node was served."""
     op, x = ops.op, clock.x
     k = member_due(RING_LOCAL * clock.m[HARDWARE_NETS], members, clock)
@@ -263,12 +263,12 @@ def local(now, ops, members, stores, releases, issue, links, clock):
     x[RUN_EVENTS] += 1
     memory_take(links.nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
     if not ops.templates[op[o, TEMPLATE], IS_PULL]:
-        member_fill(k, ops, members, stores, releases, issue, links, clock)
+        member_fill(k, ops, members, stores, issue, links, clock)
     part_done(o, now, ops, x)
 
 
 @block
-def deliver(p, now, ops, members, stores, releases, issue, links, clock, packet, sources, lanes, c):
+def deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c):
     """A packet of a store is visible at its member; the member's last packet fills its rows. Its acknowledgement joins the egress."""
     op, mem, cuts = ops.op, members.mem, sources.cuts
     k = packet[p, PACKET_MEMBER]
@@ -280,7 +280,7 @@ def deliver(p, now, ops, members, stores, releases, issue, links, clock, packet,
     if mem[k, MEMBER_LEFT] == 0:
         members.mem_time[k, MEMBER_TIME] = now
         memory_take(links.nodes, mem[k, MEMBER_NODE], links.wires[w, WIRE_PAYLOAD], clock.m, now)
-        member_fill(k, ops, members, stores, releases, issue, links, clock)
+        member_fill(k, ops, members, stores, issue, links, clock)
     packet[p, PACKET_KIND] = ACK if packet[p, PACKET_KIND] == DATA else ACKPART
     packet[p, PACKET_FLITS] = cuts[w, CUT_ACK]
     i = packet[p, PACKET_OUT]
@@ -337,11 +337,11 @@ def node_links_ask(node, links, lanes, n_links):
 
 
 @block
-def grant_issuer(i, now, ops, members, releases, issue, slots, links, clock, sources, c):
+def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock, sources, c):
     """Issuer i puts on the machine whatever it may: tasks on free slots, transfers into the hub."""
     pool = issue.issuers[i, ISSUER_POOL]
     while True:
-        o = issuer_take(i, ops, releases, issue, slots.pools, clock.x)
+        o = issuer_take(i, ops, holds, issue, slots.pools, clock.x)
         if o < 0:
             break
         is_pull = ops.templates[ops.op[o, TEMPLATE], IS_PULL]
