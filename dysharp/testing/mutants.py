@@ -176,8 +176,8 @@ MUTANTS = (
     Mutant(
         "worklist is a stack",
         READY,
-        "        work_link(ops, x[RUN_WORK_TAIL], point)\n",
-        "        work_link(ops, point, x[RUN_WORK_HEAD])\n        x[RUN_WORK_HEAD] = point\n        return\n",
+        "        work_link(x[RUN_WORK_TAIL], point, ops.op, ops.points)\n",
+        "        work_link(point, x[RUN_WORK_HEAD], ops.op, ops.points)\n        x[RUN_WORK_HEAD] = point\n        return\n",
     ),
     Mutant(
         "ring ties by node backwards",
@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant("window one too large", ISSUE, ">= hold_amount[taken]", ">= hold_amount[taken] - 1"),
     Mutant("half a hold is kept", ISSUE, "sem_left[hold_sem[h]] += hold_amount[h]", "pass"),
     Mutant("hold is free", ISSUE, "sem_left[hold_sem[taken]] -= hold_amount[taken]", "pass"),
-    Mutant("hold never given back", READY, "releases.sem_left[s] += releases.release_amount[h]", "pass"),
+    Mutant("hold never given back", READY, "sem_left[s] += releases.release_amount[h]", "pass"),
     Mutant("nobody told of a hold given back", READY, "mark(issue.dirty_issuers, x, releases.sem_issuer[k])", "pass"),
     Mutant(
         "gang takes a slot too many",
@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant("turns never move on", ISSUE, "issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]", "pass"),
     Mutant("a turn ends before the last queue", ISSUE, "range(1, n + 1)", "range(1, n)"),
     Mutant("issuer of a queue is not told", READY, "owner = issuers[i, ISSUER_OWNER]", "owner = i"),
-    Mutant("program order does not wait", ISSUE, "return o if ops.ot[o, READY] >= 0 else -1", "return o"),
+    Mutant("program order does not wait", ISSUE, " and ops.ot[issuer_ops[at], READY] >= 0:", ":"),
     # delivery, answers, acknowledgements
     Mutant(
         "acknowledgement dropped at the member",

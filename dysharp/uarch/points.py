@@ -91,26 +91,25 @@ def op_cancel(o, ops, issue, x, points):
 
 
 @block
-def member_respond(k, ops, clock, points):
+def member_respond(k, ops, mem, nodes, clock, points):
     """One edge to the response of member k falls. It goes now if the last edge falls behind the read of the memory."""
-    mem = points.members.mem
     mem[k, MEMBER_WAITS] -= 1
     if mem[k, MEMBER_WAITS] == RESPONSE_HELD:
         mem[k, MEMBER_WAITS] = 0
-        response_out(k, clock.x[RUN_NOW], ops, mem, points.links, clock)
+        response_out(k, clock.x[RUN_NOW], ops, mem, points.hub, nodes, points.dirty_up, clock)
 
 
 @kernel
-def other_fall(kind, head, o, ops, stores, issue, clock, points):
+def other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     """An edge falls to anything but the issue of an op. `o`: the op that caused it."""
     if kind == HEAD_TILE_NOTIFY:
-        tile_notify(head, o, ops, points.members.mem, stores, issue, points.links.nodes, clock)
+        tile_notify(head, o, ops, mem, stores, issue, nodes, clock)
     elif kind == HEAD_EVENT:
         op_release(head, o, ops, issue, clock.x)
     elif kind == HEAD_ANNOUNCE:
         announce(head, o, ops, issue, clock.x, points)
     elif kind == HEAD_MEMBER_RESPOND:
-        member_respond(head, ops, clock, points)
+        member_respond(head, ops, mem, nodes, clock, points)
     else:
         ops.op[head, CANCELS] -= 1
         if ops.op[head, CANCELS] == 0:
@@ -125,7 +124,7 @@ def edge_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     elif points is None:
         tile_notify(head, o, ops, mem, stores, issue, nodes, clock)
     else:
-        other_fall(kind, head, o, ops, stores, issue, clock, points)
+        other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points)
 
 
 @block
@@ -142,19 +141,18 @@ def row_point(row, ops, mem):
 
 
 @block
-def row_touch(row, n_bytes, ops, issue, clock, points):
+def row_touch(row, n_bytes, ops, mem, issue, clock, points):
     """The first byte of the row takes its semaphores, full or not."""
     if points is not None and clock.m[ROW_POINTS] != 0 and n_bytes > 0 and points.touched[row] == 0:
         points.touched[row] = 1
-        semaphores_pass(row_point(row, ops, points.members.mem), points.releases, points.holds.sem_left, issue, clock.x)
+        semaphores_pass(row_point(row, ops, mem), points.releases, points.holds.sem_left, issue, clock.x)
 
 
 @block
-def row_complete(row, n_bytes, o, ops, stores, issue, clock, points):
+def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
     """If the row is complete now, what waits for that falls. `o`: the op that filled it."""
     if points is not None and clock.m[ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, ROW_LEFT] == 0:
-        mem = points.members.mem
-        edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, points.links.nodes, clock)
+        edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
 
 
 @block
@@ -166,25 +164,24 @@ def member_fill(k, ops, members, stores, issue, links, clock):
     delivered(k, o, ops, x, ops.points)
     for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
         row = fill_row[f]
-        row_touch(row, n_bytes, ops, issue, clock, ops.points)
+        row_touch(row, n_bytes, ops, mem, issue, clock, ops.points)
         t = row_fill(row, n_bytes, stores, x)
-        row_complete(row, n_bytes, o, ops, stores, issue, clock, ops.points)
+        row_complete(row, n_bytes, o, ops, mem, stores, issue, links.nodes, clock, ops.points)
         if t >= 0:
             for e in range(stores.tile_edge_ptr[t], stores.tile_edge_ptr[t + 1]):
                 edge_fall(stores.tile_edge_kind[e], stores.tile_edge[e], o, ops, mem, stores, issue, links.nodes, clock, ops.points)
 
 
 @block
-def passes_elsewhere(point, ops, stores, issue, clock, points):
+def passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, points):
     """Whether the point is not the end of an op. Then what waits for it falls."""
     if points is None:
         return False
     n_ops = ops.op.shape[0] - 1
     if point < n_ops:
         return False
-    mem = points.members.mem
     o = point - n_ops if point < 2 * n_ops else mem[point - 2 * n_ops, MEMBER_OP]
-    edges_fall(point, o, ops, mem, stores, points.releases, issue, points.links.nodes, clock)
+    edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock)
     return True
 
 
@@ -202,7 +199,7 @@ def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
     while x[RUN_WORK_HEAD] >= 0:
         point = x[RUN_WORK_HEAD]
         x[RUN_WORK_HEAD] = work_next(point, op, ops.points)
-        if passes_elsewhere(point, ops, stores, issue, clock, ops.points):
+        if passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, ops.points):
             continue
         x[RUN_DONE] += 1
         flags = op[point, FLAGS]

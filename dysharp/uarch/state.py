@@ -168,7 +168,7 @@ class Points(NamedTuple):
     `passed`: [n_points - n_ops] int32, links of the worklist. `value`: [n_ops] int32, what an announcement adds. `touched`: [n_rows] int8,
     1 = the row has its first byte. `pace`: [n_issuers, 2] int64 ps. `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs
     of ready ops whose chain has a slot (linked as in `Links`). Each is empty where nothing needs it.
-    `members`, `releases`, `holds`, `links`: those of the run.
+    `releases`, `holds`: those of the run; `hub`, `dirty_up`: those of its `Links`.
     """
 
     passed: Array
@@ -177,10 +177,10 @@ class Points(NamedTuple):
     pace: Array
     chains: Array
     resident: Array
-    members: Members
     releases: Releases
     holds: Holds
-    links: Links
+    hub: Array
+    dirty_up: Array
 
 
 class Ops(NamedTuple):

@@ -152,15 +152,14 @@ def result_out(o, now, ops, mem, links, switch, clock):
 
 
 @block
-def response_out(k, now, ops, mem, links, clock):
+def response_out(k, now, ops, mem, hub, nodes, dirty_up, clock):
     """The response of member k queues for the up link of its node."""
     i = mem[k, MEMBER_NODE]
-    nodes = links.nodes
     c = ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], RESPONSE_CLS]
-    mixed_push(links.hub, i * clock.m[HARDWARE_CLASSES] + c, ops.op, NEXT, mem, -2 - k)
+    mixed_push(hub, i * clock.m[HARDWARE_CLASSES] + c, ops.op, NEXT, mem, -2 - k)
     nodes[i, UP + SERVER_MASK] |= 1 << c
     if nodes[i, UP + SERVER_FREE] <= now:
-        mark(links.dirty_up, clock.x, i)
+        mark(dirty_up, clock.x, i)
 
 
 @block

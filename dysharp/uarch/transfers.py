@@ -99,7 +99,7 @@ def respond(ring, now, ops, members, links, clock):
     """RESPOND: a responder has read its memory; its response queues for the up link, or waits for edges. `ring`: where it was due."""
     k = member_due(ring, members, clock)
     if not held(k, members.mem, ops.points):
-        response_out(k, now, ops, members.mem, links, clock)
+        response_out(k, now, ops, members.mem, links.hub, links.nodes, links.dirty_up, clock)
 
 
 @block

@@ -227,7 +227,7 @@ def _releases(p: Program, kinds: Array) -> tuple[Releases, Holds]:
     ), Holds(hold_ptr, h.sem[waits][holds], h.amount[waits][holds], p.semaphores.capacity.astype(np.int32))
 
 
-def _others(p: Program, members: Members, releases: Releases, holds: Holds, links: Links) -> Points | None:
+def _others(p: Program, releases: Releases, holds: Holds, links: Links) -> Points | None:
     """What a Program has besides ends of ops, or None."""
     n, passed, announced = p.n_ops, len(releases.edge_ptr) - 1 - p.n_ops, p.ops.threshold is not None
     paced = (p.issuers.interval_ps > 0).any()
@@ -242,10 +242,10 @@ def _others(p: Program, members: Members, releases: Releases, holds: Holds, link
         pace=pace,
         chains=_chains(p),
         resident=np.full((len(p.issuers.node) if p.chains is not None else 0, 2), -1, np.int32),
-        members=members,
         releases=releases,
         holds=holds,
-        links=links,
+        hub=links.hub,
+        dirty_up=links.dirty_up,
     )
 
 
@@ -441,10 +441,9 @@ def lower(p: Program) -> BurstState:
     if p.ops.offset is not None:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.int32(col.HAS_NEXT_TRAIN)
     op, mem, links = _ops(p, kinds, flags, queue), _members(p), _links(p)
-    members = Members(mem, mem.view(np.int64), p.members.fill_row)
     return BurstState(
-        ops=Ops(op, op.view(np.int64), _templates(p), _others(p, members, releases, holds, links)),
-        members=members,
+        ops=Ops(op, op.view(np.int64), _templates(p), _others(p, releases, holds, links)),
+        members=Members(mem, mem.view(np.int64), p.members.fill_row),
         stores=_stores(p, kinds),
         releases=releases,
         holds=holds,
