@@ -15,13 +15,18 @@ from multiprocessing.context import BaseContext
 
 from dysharp.analysis import Row
 from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
-from dysharp.api.options import Value, options_of
-from dysharp.api.point import run_point
+from dysharp.api.options import Value, options_by_system, options_of
+from dysharp.api.point import prepare, run_point
+from dysharp.api.progress import Step
+from dysharp.api.request import Request
 from dysharp.api.window import leading_workload
 from dysharp.api.workload import Workload
 from dysharp.errors import ConfigError
 from dysharp.parent import end_with
-from dysharp.systems import get_system
+from dysharp.program.builder import ProgramBuilder
+from dysharp.program.constants import hardware_of
+from dysharp.specs.choices import Scalar, choices_overridden, overridden
+from dysharp.systems import System, all_systems, get_system
 
 POOL_ROWS = 300_000
 """Useful rows of all jobs together from which processes pay."""
@@ -47,6 +52,43 @@ class Job:
         """(token, expert) rows of all its runs."""
         r = self.workload.request
         return sum(self.sizes or (r.tokens,)) * r.cluster.n_gpus * r.model.topk
+
+
+def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
+    """As `simulate`, in processes where they pay. Raises what `simulate` raises.
+
+    Kernels are loaded before the processes begin as copies of this one, so they are compiled once. Packet level stays in this
+    process, which tells how far it is.
+    """
+    given = options_by_system(request.options, systems, request.model, request.cluster)
+    options, workload = prepare(systems, request)
+    jobs = [Job(name, given[name], workload) for name in systems]
+    if request.fidelity != "burst" or len(jobs) == 1 or _processes(jobs, running=False) == 1:
+        return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
+
+    def told(system: str, done: int = 0, count: int = len(jobs), stage: str = "analysis") -> None:
+        if request.progress:
+            request.progress(Step(system, done + 1, count, stage))
+
+    _load_kernels(request, lambda: told(jobs[0].system, stage="compiling"))
+    told(jobs[0].system, stage="engine")
+    with Workers() as workers:
+        found = workers.rows(jobs, lambda system, done, count: told(system, done - 1, count))
+    return tuple(_row(rows) for rows in found)
+
+
+def _load_kernels(request: Request, compiling: Callable[[], None]) -> None:
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.uarch.compiling import on_compile
+
+    with on_compile(compiling):
+        run_burst(ProgramBuilder(hardware_of(request.cluster), 1).build())
+
+
+def _row(rows: tuple[Row, ...] | ConfigError) -> Row:
+    if isinstance(rows, ConfigError):
+        raise rows
+    return rows[0]
 
 
 class Workers:
@@ -84,7 +126,7 @@ class Workers:
         while waiting or running:
             while waiting and len(running) < processes:
                 i = waiting.popleft()
-                running[self._pool.submit(_rows_of, jobs[i])] = i
+                running[self._pool.submit(_rows_with, jobs[i], overridden())] = i
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
 
@@ -128,6 +170,13 @@ def _to_send(job: Job) -> Job:
 
 def _largest(job: Job) -> Workload:
     return leading_workload(job.workload, job.sizes[-1]) if job.sizes else job.workload
+
+
+def _rows_with(job: Job, choices: Mapping[str, Scalar]) -> tuple[Row, ...] | ConfigError:
+    """As `_rows_of` in another process, with the choices that are overridden in this one."""
+    all_systems()  # reads the defaults of options before choices are overridden
+    with choices_overridden(choices):
+        return _rows_of(job)
 
 
 def _rows_of(job: Job) -> tuple[Row, ...] | ConfigError:
