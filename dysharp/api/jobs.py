@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext
+from pathlib import Path
 
 from dysharp.analysis import Row
 from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
@@ -120,7 +120,8 @@ class Workers:
             yield from ((i, _rows_of(job)) for i, job in enumerate(jobs))
             return
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(_cores(), mp_context=_context(), initializer=end_with, initargs=(os.getpid(),))
+            context = multiprocessing.get_context("fork" if _copies() else "spawn")
+            self._pool = ProcessPoolExecutor(_cores(), mp_context=context, initializer=end_with, initargs=(os.getpid(),))
         waiting = deque(sorted(range(len(jobs)), key=lambda i: -jobs[i].n_rows))
         running: dict[Future[tuple[Row, ...] | ConfigError], int] = {}
         while waiting or running:
@@ -131,10 +132,15 @@ class Workers:
                 yield running.pop(future), future.result()
 
 
-def _context() -> BaseContext:
-    """How processes begin: as copies of this one where that is safe (Linux, one thread), because imports take 2 s. Else anew."""
-    copies = sys.platform == "linux" and threading.active_count() == 1
-    return multiprocessing.get_context("fork" if copies else "spawn")
+def _copies() -> bool:
+    """Whether processes begin as copies of this one: where that is safe (Linux, one thread), because imports take 2 s. Else anew."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def _would_run_again() -> bool:
+    """Whether a process that begins anew runs the script of this one again, as a user's script without a guard would."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return file is not None and "dysharp" not in (Path(file).stem, Path(file).parent.name)
 
 
 def _cores() -> int:
@@ -145,7 +151,7 @@ def _cores() -> int:
 
 def _processes(jobs: Sequence[Job], running: bool) -> int:
     """Processes that pay, that the computer has cores for, and whose memory fits. `running`: they have begun, so they cost nothing."""
-    if not running and sum(job.n_rows for job in jobs) < POOL_ROWS:
+    if not running and (sum(job.n_rows for job in jobs) < POOL_ROWS or (not _copies() and _would_run_again())):
         return 1
     most, usable = min(_cores(), len(jobs)), usable_bytes()
     if most * max(most_bytes(_largest(job).request) for job in jobs) <= usable:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +56,20 @@ def test_a_system_that_is_refused_is_named_before_anything_runs(used: list[int])
     with pytest.raises(ConfigError, match="needs about"):
         dysharp.compare(SYSTEMS, model="L-8", tokens=10_000_000)
     assert used == []
+
+
+SCRIPT = """
+import threading, time
+import dysharp
+from dysharp.api import jobs
+jobs.POOL_ROWS = 0
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(len(dysharp.compare(["deepep", "ideal"], model="S-8", gpus=4, tokens=32).rows), "rows")
+"""
+
+
+def test_a_script_with_threads_and_without_a_guard_is_not_run_twice(tmp_path: Path) -> None:
+    """A process that begins anew, and not as a copy, would run the script again and begin processes itself."""
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(tmp_path / "mine.py")], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("2 rows\n", 0), done.stderr
