@@ -1,7 +1,9 @@
 """How far the line through two short runs is from the whole layer: `python bench/lines.py [--points 99] [--seed 1]`.
 
 Each point is a random system, model and routing. Short runs take tokens drawn evenly over the list of each GPU. The line through the runs of
-n/2 and n tokens is compared with the run of all tokens, and with the line through n/4 and n/2 tokens. Takes about a second a point.
+n/2 and n tokens is compared with the run of all tokens, and with the line through n/4 and n/2 tokens. Two more lines are those of the time
+above the lower bound of the workload, whose bound for all tokens is known without a run. A point is taken where all four lines agree
+within --agree. Takes about a second a point, four with --tokens 8192.
 """
 
 from __future__ import annotations
@@ -9,10 +11,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dysharp.analysis import Row
 from dysharp.api.options import options_of
 from dysharp.api.point import run_point
 from dysharp.api.request import RequestArgs, make_request
@@ -34,8 +41,33 @@ def evenly(workload: Workload, tokens: int) -> Workload:
     return dataclasses.replace(workload, request=dataclasses.replace(workload.request, tokens=tokens), routing=routing)
 
 
-def point(rng: random.Random, tokens: int, share: int) -> tuple[str, float, float]:
-    """(label, error of the line, difference of the two lines) of one random point; `share`: the longest short run takes 1/share of the tokens."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One point. `lines`: through the two longest runs, the two shortest, the same above the bound; over the time of the whole run."""
+
+    label: str
+    lines: tuple[float, float, float, float]
+    short_s: float
+    whole_s: float
+
+    @property
+    def error(self) -> float:
+        """Of the line through the two longest short runs."""
+        return abs(self.lines[0] - 1)
+
+    @property
+    def spread(self) -> float:
+        """Of the four lines."""
+        return (max(self.lines) - min(self.lines)) / self.lines[0]
+
+    @property
+    def early(self) -> float:
+        """The line through the two shortest runs over that through the two longest."""
+        return self.lines[1] / self.lines[0] - 1
+
+
+def point(rng: random.Random, tokens: int, share: int) -> Result:
+    """One random point; `share`: the longest short run takes 1/share of the tokens."""
     system, model, routing, seed = rng.choice(SYSTEMS), rng.choice(MODELS), rng.choice(ROUTINGS), rng.randrange(100)
     asked = REST | {
         "model": model,
@@ -49,13 +81,20 @@ def point(rng: random.Random, tokens: int, share: int) -> tuple[str, float, floa
     workload = make_workload(dataclasses.replace(make_request(cast(RequestArgs, asked)), waiting=False))
     chosen = get_system(system)
     options, sizes = options_of(chosen, {}), (tokens // share // 4, tokens // share // 2, tokens // share)
-    quarter, half, most = (run_point(chosen, options, evenly(workload, n)).time_us for n in sizes)
-    whole = run_point(chosen, options, workload).time_us
-    early, late = (
-        half + (tokens - sizes[1]) * (half - quarter) / (sizes[1] - sizes[0]),
-        most + (tokens - sizes[2]) * (most - half) / (sizes[2] - sizes[1]),
-    )
-    return f"{system} {model} {routing} seed {seed}", late / whole - 1, early / late - 1
+    begin = time.process_time()
+    rows = [run_point(chosen, options, evenly(workload, n)) for n in sizes]
+    middle = time.process_time()
+    whole = run_point(chosen, options, workload)
+    end = time.process_time()
+
+    def line(first: int, value: Callable[[Row], float]) -> float:
+        before, after = value(rows[first]), value(rows[first + 1])
+        return after + (tokens - sizes[first + 1]) * (after - before) / (sizes[first + 1] - sizes[first])
+
+    plain = [line(first, lambda row: row.time_us) for first in (1, 0)]
+    above = [line(first, lambda row: row.time_us - row.workload_bound_us) + whole.workload_bound_us for first in (1, 0)]
+    late, early, late_above, early_above = (us / whole.time_us for us in (*plain, *above))
+    return Result(f"{system} {model} {routing} seed {seed}", (late, early, late_above, early_above), middle - begin, end - middle)
 
 
 def main() -> None:
@@ -65,17 +104,27 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=2048, help="per GPU")
     parser.add_argument("--share", type=int, default=8, help="the longest short run takes 1/SHARE of the tokens")
+    parser.add_argument("--agree", type=float, default=0.002, help="most relative spread of the four lines of a point that is taken")
     arguments = parser.parse_args()
-    rng, errors, differences = random.Random(arguments.seed), [], []
+    rng, found = random.Random(arguments.seed), list[Result]()
     for _ in range(arguments.points):
-        label, error, difference = point(rng, arguments.tokens, arguments.share)
-        print(f"{label:50}{error:+8.1%} {difference:+8.1%}", flush=True)
-        errors.append(abs(error))
-        differences.append(abs(difference))
-    error, agree = np.array(errors), np.array(differences) < 0.01
+        found.append(r := point(rng, arguments.tokens, arguments.share))
+        print(f"{r.label:50}{r.lines[0] - 1:+8.1%} {r.early:+8.1%} spread {r.spread:6.1%}  {r.short_s:5.2f} of {r.whole_s:5.2f} s", flush=True)
+    error, early, spread = (np.array([getattr(r, name) for r in found]) for name in ("error", "early", "spread"))
     print(f"error: median {np.median(error):.1%}, 90 % {np.quantile(error, 0.9):.1%}; within 1 %: {np.mean(error < 0.01):.0%}")
-    right, worst = (error[agree] < 0.01).sum(), error[agree].max(initial=0)
-    print(f"lines agree within 1 %: {agree.sum()}; of these within 1 % of the whole run: {right}, worst {worst:.1%}")
+    _print("two lines agree within 1 %", error, np.abs(early) < 0.01)
+    _print(f"four lines agree within {arguments.agree:.1%}", error, spread < arguments.agree)
+    short, whole = sum(r.short_s for r in found), sum(r.whole_s for r in found)
+    print(f"short runs take {short / whole:.2f} of whole runs; {1000 * short / len(found):.0f} ms a point, whole {1000 * whole / len(found):.0f} ms")
+    large = [r.short_s for r in found if "L-8" in r.label]
+    if large:
+        print(f"short runs of L-8: {1000 * sum(large) / len(large):.0f} ms a point")
+
+
+def _print(rule: str, error: NDArray[np.float64], taken: NDArray[np.bool_]) -> None:
+    right, worst = (error[taken] < 0.01).sum(), error[taken].max(initial=0)
+    middle = np.median(error[taken]) if taken.any() else 0
+    print(f"{rule}: {taken.sum()} points; of these within 1 % of the whole run: {right}, median {middle:.1%}, worst {worst:.1%}")
 
 
 if __name__ == "__main__":

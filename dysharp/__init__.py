@@ -18,8 +18,9 @@ Names load when first used, so that `import dysharp` is quick.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dysharp.lazy import loader
 
 if TYPE_CHECKING:
     from dysharp.api import advise, capture, compare, compare_network, emulate, network, run, trace, wrap
@@ -51,13 +52,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOME[name]
-    value = getattr(importlib.import_module(module), attribute)
-    globals()[name] = value
-    return value
+__getattr__ = loader(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

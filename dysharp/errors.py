@@ -35,6 +35,10 @@ class ConfigError(DysharpError):
     exit_code = 2
 
 
+class OverShare(ConfigError):
+    """A run that fits into the memory of the computer, but not into its share while other processes run. Exit code 2."""
+
+
 class ProgramError(DysharpError):
     """A Program that breaks a rule of the verifier. Exit code 1."""
 

@@ -1,15 +1,34 @@
-"""The public verbs. `import dysharp` re-exports them; see README.md in this folder."""
+"""The public verbs. `import dysharp` re-exports them; see README.md in this folder. Names load when first used."""
 
-from dysharp.api.advice import Advice, advise
-from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
-from dysharp.api.emulation import emulate, machine_with_engine, wrap
-from dysharp.api.network_curve import compare_network, network
-from dysharp.api.point import run
-from dysharp.api.progress import Progress, Step
-from dysharp.api.recording import capture
-from dysharp.api.timed import trace
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dysharp.lazy import loader
+
+if TYPE_CHECKING:
+    from dysharp.api.advice import Advice, advise
+    from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
+    from dysharp.api.emulation import emulate, machine_with_engine, wrap
+    from dysharp.api.network_curve import compare_network, network
+    from dysharp.api.point import run
+    from dysharp.api.progress import Progress, Step
+    from dysharp.api.recording import capture
+    from dysharp.api.timed import trace
 
 __all__ = [
     "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "emulate",
     "machine_with_engine", "network", "run", "trace", "wrap",
 ]  # fmt: skip
+
+_HOME = {
+    "dysharp.api.advice": ("Advice", "advise"),
+    "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
+    "dysharp.api.emulation": ("emulate", "machine_with_engine", "wrap"),
+    "dysharp.api.network_curve": ("compare_network", "network"),
+    "dysharp.api.point": ("run",),
+    "dysharp.api.progress": ("Progress", "Step"),
+    "dysharp.api.recording": ("capture",),
+    "dysharp.api.timed": ("trace",),
+}
+__getattr__ = loader(__name__, {name: (module, name) for module, names in _HOME.items() for name in names})

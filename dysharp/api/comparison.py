@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 from dysharp.analysis import Row
 from dysharp.api.formats import resource_words
-from dysharp.api.point import simulate
+from dysharp.api.jobs import simulate_together
 from dysharp.api.request import Request, RequestArgs, make_request, takes
 from dysharp.api.tuning import Search, default_of, tune
 from dysharp.api.warnings import grouped
@@ -134,7 +134,7 @@ def compare(
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
     found = tune(chosen, asked) if tuned else {}
     best = {f"{name}.{knob}": value for name, one in found.items() for knob, value in one.best.items()}
-    rows = simulate(chosen, replace(asked, options=dict(asked.options) | best))
+    rows = simulate_together(chosen, replace(asked, options=dict(asked.options) | best))
     if found:
         rows, found = _never_worse(rows, found, asked)
     base = {form: _base(same, baseline) for form in ("real", "paper") if (same := [row for row in rows if row.form == form])}
@@ -147,7 +147,7 @@ def _never_worse(rows: tuple[Row, ...], found: Mapping[str, Search], asked: Requ
     """The Rows and searches with the default settings of a system in place of those of its search where all tokens run faster with them."""
     systems = {row.system: get_system(row.system) for row in rows}
     changed = {name: one for name, one in found.items() if any(value != default_of(systems[name], knob) for knob, value in one.best.items())}
-    usual = {row.system: row for row in simulate({name: systems[name] for name in changed}, asked)} if changed else {}
+    usual = {row.system: row for row in simulate_together({name: systems[name] for name in changed}, asked)} if changed else {}
     kept = {row.system for row in rows if row.system in usual and usual[row.system].layer_us < row.layer_us}
     searches = {name: replace(one, best={}, overruled=one.best) if name in kept else one for name, one in found.items()}
     return tuple(usual[row.system] if row.system in kept else row for row in rows), searches

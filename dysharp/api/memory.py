@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.api.request import Request
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, OverShare
 from dysharp.systems import System
 from dysharp.units import GiB
 from dysharp.workload import make_routing
@@ -114,16 +114,17 @@ def shared_by(processes: int) -> Iterator[None]:
 
 
 def check_memory(system: System, r: Request, options: Any) -> None:
-    """Raise ConfigError when a run would need more memory than it may use."""
+    """Raise ConfigError when a run would need more memory than the computer has, OverShare when only its share is too small."""
     part = r if r.window is None else dataclasses.replace(r, tokens=r.window)
     sharers, usable = _sharers.get(), usable_bytes()
     if most_bytes(part) <= usable // sharers:
         return
     needed = estimate_bytes(system, part, options)
+    found = (
+        f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {part.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
+        f"this computer has {usable / GiB:.1f} GiB"
+    )
+    if needed > usable:
+        raise ConfigError(f"{found}; take fewer tokens or GPUs")
     if needed > usable // sharers:
-        shared = f" for {sharers} processes at once" if sharers > 1 else ""
-        fewer = "fewer jobs (-j), tokens or GPUs" if sharers > 1 else "fewer tokens or GPUs"
-        raise ConfigError(
-            f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {part.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
-            f"this computer has {usable / GiB:.1f} GiB{shared}; take {fewer}"
-        )
+        raise OverShare(f"{found} for {sharers} processes at once; take fewer jobs (-j), tokens or GPUs")

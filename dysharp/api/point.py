@@ -29,7 +29,13 @@ def run(system: str, **request: Unpack[RequestArgs]) -> Row:
 
 
 def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
-    """The Rows of several systems on one workload, drawn once. Options and memory are checked before anything is drawn.
+    """The Rows of several systems on one workload, drawn once, one after the other."""
+    options, workload = prepare(systems, request)
+    return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
+
+
+def prepare(systems: Mapping[str, System], request: Request) -> tuple[dict[str, Any], Workload]:
+    """The options of each system, and the workload of all. Options and memory are checked before anything is drawn.
 
     On an hw cluster a system has the formats that it ships with, unless the request names others.
     """
@@ -42,7 +48,7 @@ def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]
     workload = make_workload(request)
     if request.progress:
         request.progress(Step(next(iter(systems)), 1, len(systems), "header", header=header_of(workload)))
-    return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
+    return options, workload
 
 
 def run_point(system: System, options: Any, workload: Workload, index: int = 1, count: int = 1) -> Row:

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A run with its Row, which is that of `run`, and its Timeline."""
+    """A run with its Row, which is that of `run`, its Timeline and the record of its events."""
 
     row: Row
     timeline: Timeline
+    recording: Recording
 
     @property
     def words(self) -> str:
@@ -61,6 +62,17 @@ class Timed:
         from dysharp.timeline.perfetto import write_perfetto
 
         return write_perfetto(self.timeline, path, self.words)
+
+    def save_chakra(self, folder: str | Path, parts: int = 8) -> list[Path]:
+        """Write the run as Chakra execution traces, `folder/SYSTEM.GPU.et`, for other simulators. All of it, whatever window the Timeline has.
+
+        `parts`: most nodes of one operator between two GPUs, and of one expert's GEMM. Raises ConfigError where a file cannot be written to.
+        """
+        from dysharp.timeline.chakra import write_chakra
+        from dysharp.timeline.task_graph import task_graph
+
+        program = self.recording.program
+        return write_chakra(task_graph(self.recording, parts), program, folder, self.row.system, self.words)
 
     def __repr__(self) -> str:
         return f"<Trace of {self.row.system}: {len(self.timeline.slices)} slices; save(path) writes a Perfetto trace>"
@@ -101,7 +113,7 @@ def trace(
     followed = follow if follow is not None else only or tuple(range(0, asked.tokens * asked.cluster.n_gpus, asked.tokens))
     _check_tokens(followed, asked.tokens * asked.cluster.n_gpus, "follow")
     row, run, options = _recorded(chosen, given, workload)
-    return Timed(row, make_timeline(run, chosen.served(workload.routing, options), follow=tuple(followed), window=window))
+    return Timed(row, make_timeline(run, chosen.served(workload.routing, options), follow=tuple(followed), window=window), run)
 
 
 def _check_tokens(tokens: tuple[int, ...], n: int, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
 @jobs_flag
 @store_flag
-@click.option("--report", metavar="FILE.md", help="Also write the tables as Markdown.")
+@click.option("--report", metavar="FILE", help="Also write the tables as Markdown (.md), or the runs as one HTML file (.html).")
 @click.option("--pages", metavar="DIR", help="Also write one page per paper, with pictures and CSV files, into the folder DIR.")
 @click.option("--plot", metavar="FILE", help="Also draw the window map into FILE (.svg or .png); only with figure `windows`.")
 @click.option("--variants/--no-variants", default=True, help="Also run the figures' points at other values of free choices.  [default: on]")
@@ -136,7 +137,9 @@ def reproduce(
     asked += ["--no-variants"] * (not variants)
     asked += [f"--tornado --tornado-of {subject}"] * tornado + [f"--tokens {tornado_tokens}"] * (tornado_tokens is not None)
     asked += [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
-    if report is not None:
+    if report is not None and report.endswith(".html"):
+        _write_html(done, command_line(ctx), report)
+    elif report is not None:
         head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
         write_text(report, head + "\n".join(sections))
     if pages is not None:
@@ -166,8 +169,20 @@ def _check_request(
             raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
     if report is not None:
         check_destination(report)
+        if report.endswith(".html") and not names:
+            raise ConfigError("--report: found .html without a figure, expected .md for a tornado alone")
     if pages is not None:
         make_folder(Path(pages), "--pages")
+
+
+def _write_html(done: Sequence[Done], command: str, path: str) -> None:
+    """One HTML file: what became of the claims, then the simulated points, one table for each workload."""
+    from dysharp.reports.report import report_of_rows
+    from dysharp.reports.tables import verdict_text
+
+    rows = {id(row): row for _, _, found in done for row in found.values() if "attribution" in row}  # closed forms have no times
+    page = report_of_rows(list(rows.values()), command, "Reproduction of " + ", ".join(figure.name for figure, _, _ in done))
+    write_report(dataclasses.replace(page, answer=tuple(f"{figure.name}: {verdict_text(results)}" for figure, results, _ in done)), path)
 
 
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:

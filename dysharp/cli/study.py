@@ -60,18 +60,20 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
 @click.command()
 @click.argument("sql", metavar="SQL")
 @folder_flag
+@click.option("--reproduced", is_flag=True, help="Ask about the points that `reproduce` and `sweep` keep in the user's cache instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
 @json_flag
-def query(sql: str, folder: str, as_csv: bool, as_json: bool) -> None:
+def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) -> None:
     """Answer a question in SQL about the finished points of a study, which are the table `points`.
 
-    `dysharp query "describe points"` lists the columns. SQL is that of DuckDB.
+    `dysharp query "describe points"` lists the columns. SQL is that of DuckDB. DIR may also be the --store of `reproduce` or `sweep`.
     """
     from dysharp.cli.output import console, print_json
+    from dysharp.experiments import Store
     from dysharp.experiments.study_folder import StudyFolder, duckdb_module
     from dysharp.table import plain_table
 
-    connection = StudyFolder(Path(folder)).connect()
+    connection = StudyFolder(Store.default().folder if reproduced else Path(folder)).connect()
     try:
         found = connection.sql(sql)
         columns, lines = (found.columns, found.fetchall()) if found is not None else ([], [])

@@ -20,6 +20,8 @@ ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
 @workload_flags
 @click.option("-o", "--out", metavar="FILE", help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
 @click.option("--plot", metavar="FILE", help="Also draw the run, one row per GPU, into FILE (.svg or .png).")
+@click.option("--chakra", metavar="FOLDER", help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et.")
+@click.option("--parts", default=8, show_default=True, help="With --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM.")
 @click.option("--from", "start_us", type=float, default=0.0, metavar="US", help="Keep what ends after this time.  [default: 0]")
 @click.option("--to", "end_us", type=float, metavar="US", help="Keep what begins before this time.  [default: the end]")
 @click.option("--only", metavar="T,T,...|A:B", help="Keep the trains and tiles of these tokens, counted over all GPUs.  [default: all]")
@@ -29,6 +31,8 @@ def trace(
     system: str,
     out: str | None,
     plot: str | None,
+    chakra: str | None,
+    parts: int,
     start_us: float,
     end_us: float | None,
     only: str | None,
@@ -45,13 +49,15 @@ def trace(
     from dysharp.api import trace as trace_system
     from dysharp.api.comparison import header_lines
     from dysharp.api.options import parse_set
-    from dysharp.cli.output import print_header, print_json
+    from dysharp.cli.output import print_header, print_json, print_lines
     from dysharp.cli.progress import progress_bar
     from dysharp.files import check_destination
     from dysharp.reports.plots import check_format
 
-    if out is None and plot is None:
-        raise click.UsageError("Missing option '-o' or '--plot'")
+    if out is None and plot is None and chakra is None:
+        raise click.UsageError("Missing option '-o', '--plot' or '--chakra'")
+    if parts < 1:
+        raise ConfigError(f"--parts: found {parts}, expected at least 1")
     if out is not None:
         if not out.endswith(ENDINGS):
             raise ConfigError(f"--out: found {out!r}, expected a name that ends in {' or '.join(ENDINGS)}")
@@ -64,13 +70,20 @@ def trace(
         done = trace_system(system, start_us, end_us, kept, followed, options=parse_set(settings), progress=progress, **workload)
         if out is not None:
             done.save(out)
+        files = done.save_chakra(chakra, parts) if chakra is not None else []
     if plot is not None:
         from dysharp.reports.plots import save_figure
         from dysharp.reports.timeline import plot_timeline
 
         save_figure(plot_timeline(done.timeline, title=done.words), plot)
     print_header(header_lines([done.row]))
-    print_json(done.to_dict()) if as_json else _print(done, out)
+    if as_json:
+        print_json(done.to_dict() | ({"chakra": [str(path) for path in files]} if files else {}))
+        return
+    _print(done, out)
+    if files:
+        megabytes = sum(path.stat().st_size for path in files) / 1e6
+        print_lines([f"{files[0]} to {files[-1].name}: {megabytes:.1f} MB of Chakra execution traces, one file per GPU"])
 
 
 def _tokens(flag: str, text: str) -> tuple[int, ...]:

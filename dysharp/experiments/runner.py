@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.errors import ConfigError, OverShare, SimulationError
 from dysharp.experiments.closed import calculated_row
 from dysharp.experiments.figure import CALCULATED, Point
 from dysharp.experiments.store import Store, code_digest, point_dict
@@ -51,15 +52,15 @@ def check_points(points: Iterable[Point]) -> None:
 class _Processes:
     """The running worker processes, so that an interrupted run can end them."""
 
-    jobs: int = 1
     running: set[subprocess.Popen[str]] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
 
-    def row_of(self, point: Point) -> dict[str, Any]:
-        """The Row of one point.
+    def row_of(self, point: Point, sharers: int) -> dict[str, Any]:
+        """The Row of one point, simulated in its part of the memory. `sharers`: processes that run at once.
 
-        Raises SimulationError with the point's label and the last line that its process printed.
+        Raises OverShare where the point needs more than its part, SimulationError with the point's label and the last
+        line that its process printed.
         """
         if point.system in CALCULATED:
             return calculated_row(point)
@@ -71,7 +72,7 @@ class _Processes:
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
             self.running.add(process)
         try:
-            out, err = process.communicate(json.dumps({"point": point_dict(point), "jobs": self.jobs, "parent": os.getpid()}))
+            out, err = process.communicate(json.dumps({"point": point_dict(point), "jobs": sharers, "parent": os.getpid()}))
         finally:
             with self.lock:
                 self.running.discard(process)
@@ -80,6 +81,8 @@ class _Processes:
         answer = json.loads(out)
         if answer["code"] != code_digest():
             raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
+        if "over_share" in answer:
+            raise OverShare(f"{point.label}: {answer['over_share']}")
         return dict(answer["row"])
 
     def end(self) -> None:
@@ -99,42 +102,54 @@ def _why(returncode: int, err: str) -> str:
 def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
     """Rows of all points, as ({point: row}, {point: reason of its failure}). `jobs`: number of processes.
 
-    A point that the store has is not run. A point that fails does not stop the run. Raises SourcesChanged when the
-    package is edited during the run. SourcesChanged and KeyboardInterrupt end the running processes; finished points
-    stay in the store.
+    A point that the store has is not run. A point that needs more than its part of the memory runs after the others,
+    alone. A point that fails does not stop the run. Raises SourcesChanged when the package is edited during the run.
+    SourcesChanged and KeyboardInterrupt end the running processes; finished points stay in the store.
     """
     code_digest()  # taken before the first point runs, so that it is the digest of the code that the point runs
     wanted = list(dict.fromkeys(points))
     rows = {p: row for p in wanted if (row := store.get(p)) is not None}
     failed: dict[Point, str] = {}
     todo = [p for p in wanted if p not in rows]
-    kept = len(rows)
     if progress:
-        progress(kept, len(wanted), todo[0].label if todo else "from the store")
-    places = {p: store.path(p) for p in todo}
-    processes = _Processes(max(1, jobs))
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        futures = {pool.submit(processes.row_of, p): p for p in todo}
+        progress(len(rows), len(wanted), todo[0].label if todo else "from the store")
+    places, processes = {p: store.path(p) for p in todo}, _Processes()
+    try:
+        for sharers in dict.fromkeys((max(1, jobs), 1)):
+            alone: list[Point] = []
+            with closing(_finished(processes, todo, sharers)) as ended:
+                for point, future in ended:
+                    try:
+                        row = future.result()
+                        if store.path(point) != places[point]:
+                            raise InputsChanged(f"{point.label}: a file of the point changed while it ran; start the run again")
+                    except SourcesChanged:
+                        raise
+                    except OverShare:
+                        alone.append(point)
+                        continue
+                    except (ConfigError, SimulationError, ValueError) as error:
+                        failed[point] = str(error)
+                    else:
+                        store.put(point, row)
+                        rows[point] = row
+                    if progress:
+                        progress(len(rows) + len(failed), len(wanted), point.label)
+            todo = alone
+    except KeyboardInterrupt as error:
+        error.add_note(f"{len(rows)} of {len(wanted)} points are finished and kept in {store.folder}; the same command goes on from there")
+        raise
+    return {p: rows[p] for p in wanted if p in rows}, failed
+
+
+def _finished(processes: _Processes, todo: Sequence[Point], sharers: int) -> Generator[tuple[Point, Future[dict[str, Any]]]]:
+    """Points as they end, `sharers` at once. An error, or an end before the last point, ends the running processes."""
+    with ThreadPoolExecutor(sharers) as pool:
+        futures = {pool.submit(processes.row_of, p, sharers): p for p in todo}
         try:
             for future in as_completed(futures):
-                point = futures[future]
-                try:
-                    row = future.result()
-                    if store.path(point) != places[point]:
-                        raise InputsChanged(f"{point.label}: a file of the point changed while it ran; start the run again")
-                except SourcesChanged:
-                    raise
-                except (ConfigError, SimulationError, ValueError) as error:
-                    failed[point] = str(error)
-                else:
-                    store.put(point, row)
-                    rows[point] = row
-                if progress:
-                    progress(len(rows) + len(failed), len(wanted), point.label)
-        except BaseException as error:
+                yield futures[future], future
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             processes.end()
-            if isinstance(error, KeyboardInterrupt):
-                error.add_note(f"{len(rows)} of {len(wanted)} points are finished and kept in {store.folder}; the same command goes on from there")
             raise
-    return {p: rows[p] for p in wanted if p in rows}, failed

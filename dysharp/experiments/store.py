@@ -88,12 +88,17 @@ class Store:
         plain = json.loads(json.dumps(row))  # as it is read back
         write_text(self.path(point), json.dumps(point_key(point) | {"check": _check(plain), "row": plain}))
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """All undamaged records of all versions of the code, in the order of file names."""
+    def records(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """(file, record) of all undamaged records of all versions of the code, in the order of file names."""
         for path in sorted(self.folder.glob("*.json")):
             record = _record(path)
             if record is not None:
-                yield record
+                yield path, record
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The undamaged records."""
+        for _, record in self.records():
+            yield record
 
 
 def point_key(point: Point) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from dysharp.errors import ConfigError, MissingExtra
 from dysharp.experiments.figure import Point
-from dysharp.experiments.store import code_digest, point_dict, point_key
+from dysharp.experiments.store import Store, code_digest, point_dict, point_from, point_key
 from dysharp.files import make_folder
 
 LINES_PER_PART = 2000
@@ -105,9 +105,12 @@ class StudyFolder:
         return {key for (key,) in found}
 
     def connect(self) -> Any:
-        """A connection of duckdb with the view `points`: for each point the row that was finished last. Another process may write meanwhile."""
+        """A connection of duckdb with the view `points`: for each point the row that was finished last. Another process may write meanwhile.
+
+        The folder may be that of a study, or the `Store` of `reproduce` and `sweep`.
+        """
         connection, sources = duckdb_module().connect(), []
-        records = list(_records(self.folder / JOURNAL))  # before the parts: a writer may make a part of them at any time
+        records = [*_records(self.folder / JOURNAL), *_stored(self.folder)]  # before the parts: a writer may make a part of them at any time
         if records:
             with tempfile.TemporaryDirectory() as folder:
                 _write_lines(Path(folder) / JOURNAL, records)
@@ -116,7 +119,7 @@ class StudyFolder:
         if any(self.folder.glob(PARTS)):
             sources.append(f"select * from read_parquet('{_quoted(self.folder / PARTS)}', union_by_name=true)")
         if not sources:
-            raise ConfigError(f"{self.folder}: found no finished points, expected the folder of a study")
+            raise ConfigError(f"{self.folder}: found no finished points, expected the folder of a study, or the store of reproduce or sweep")
         newest = "qualify row_number() over (partition by point order by finished desc) = 1"
         connection.execute(f"create view points as select * from ({' union all by name '.join(sources)}) {newest}")
         return connection
@@ -138,13 +141,16 @@ def key_of(point: Point) -> str:
     return hashlib.blake2b(json.dumps(point_key(point), sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
-def record_of(key: str, point: Point, row: Mapping[str, Any]) -> dict[str, Any]:
-    """One line of the journal, which becomes one line of a part: numbers of the Row, what tells the point apart, and the whole Row as JSON."""
+def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", finished: float | None = None) -> dict[str, Any]:
+    """One line of the journal, which becomes one line of a part: numbers of the Row, what tells the point apart, and the whole Row as JSON.
+
+    `code`: digest of the code that made the Row, "" = this one. `finished`: when, in seconds since 1970; None = now.
+    """
     base, *fields = point.cluster.split(",")
     told = {f"cluster_{name}": _number(value) for name, _, value in (f.partition("=") for f in fields)}
     told |= {name.replace(".", "_"): value for name, value in point.options + point.choices}
     plain = {
-        name: row.get(name)
+        name: row.get(name, getattr(point, name, None))  # a closed form has no Row
         for name in (
             "system", "form", "model", "gpus", "tokens_per_gpu", "topk", "routing", "direction", "fidelity", "seed", "time_us", "bound_us",
             "bound_resource", "workload_bound_us", "exposed_comm_us", "n_ops", "n_events", "digest", "model_version",
@@ -155,8 +161,8 @@ def record_of(key: str, point: Point, row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "key": key,
         "point": hashlib.blake2b(json.dumps(point_dict(point), sort_keys=True).encode(), digest_size=12).hexdigest(),
-        "code": code_digest(),
-        "finished": time.time(),
+        "code": code or code_digest(),
+        "finished": time.time() if finished is None else finished,
         "cluster": base,
         "warnings": len(row.get("warnings", ())),
         "engine_s": row.get("wall_s", {}).get("engine"),
@@ -187,6 +193,15 @@ def _records(journal: Path) -> Iterator[dict[str, Any]]:
             if record["key"] not in seen:
                 seen.add(record["key"])
                 yield record
+
+
+def _stored(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of a `Store` of any version. One of a Point that this version does not know is left out."""
+    for path, stored in Store(folder).records():
+        try:
+            yield record_of(path.stem, point_from(stored["point"]), stored["row"], stored["code"], path.stat().st_mtime)
+        except (TypeError, KeyError, AttributeError, OSError):
+            continue
 
 
 def _write_lines(file: Path, records: list[dict[str, Any]]) -> None:

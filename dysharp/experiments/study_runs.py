@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from dysharp.errors import ConfigError, DysharpError, MissingExtra, SimulationError
+from dysharp.errors import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError
 from dysharp.experiments.figure import Point
 from dysharp.experiments.inputs import inputs_digest
 from dysharp.experiments.store import code_digest
@@ -39,6 +40,9 @@ class Asked:
 
 Ended = Generator[tuple[Asked, dict[str, Any] | str]]
 """Points as they end, each with its Row or with why it has none. Closed, it runs no further point."""
+Result = dict[str, Any] | str | OverShare
+"""The Row of a point, why it has none, or that it can run alone only."""
+Results = Generator[tuple[Asked, Result]]
 Runner = Callable[[Sequence[Asked]], Ended]
 
 
@@ -47,11 +51,13 @@ def content_of(point: Point) -> tuple[str, str]:
     return code_digest(), inputs_digest(point)
 
 
-def result_of(asked: Asked, jobs: int = 1) -> dict[str, Any] | str:
-    """The Row of a point, or why it has none: also where code or files are not those of the driver."""
+def result_of(asked: Asked, sharers: int = 1) -> Result:
+    """The Row of a point, or why it has none: also where code or files are not those of the driver. `sharers`: see `Simulate`."""
     try:
-        row = asked.simulate(asked.point, jobs)
+        row = asked.simulate(asked.point, sharers)
         found = content_of(asked.point)
+    except OverShare as error:
+        return error
     except (DysharpError, ValueError, MemoryError) as error:
         return str(error) or type(error).__name__
     for what, here, there in zip(("sources of dysharp", "files of the point"), found, asked.content, strict=True):
@@ -65,22 +71,37 @@ def runner(jobs: int = 1, scheduler: str = "") -> Iterator[Runner]:
     """What runs points: this process, `jobs` processes, or the workers of the dask scheduler at `scheduler`."""
     if scheduler:
         with _client(scheduler) as client:
-            yield lambda todo: _gathered(client, todo)
+            yield lambda todo: _alone_last(partial(_gathered, client), todo, _sharers(client))
     else:
-        yield _here if jobs == 1 else lambda todo: _processes(todo, jobs)
+        yield lambda todo: _alone_last(_here if jobs == 1 else _in_processes, todo, jobs)
 
 
-def _here(todo: Sequence[Asked]) -> Ended:
+def _alone_last(run: Callable[[Sequence[Asked], int], Results], todo: Sequence[Asked], sharers: int) -> Ended:
+    """Run points; those that need more than their part of the memory run after the others, one at a time."""
+    late: list[Asked] = []
+    with closing(run(todo, sharers)) as results:
+        for asked, result in results:
+            if not isinstance(result, OverShare):
+                yield asked, result
+            elif sharers > 1:
+                late.append(asked)
+            else:
+                yield asked, str(result)
+    for asked in late:
+        yield from _alone_last(run, [asked], 1)
+
+
+def _here(todo: Sequence[Asked], sharers: int) -> Results:
     for asked in todo:
-        yield asked, result_of(asked)
+        yield asked, result_of(asked, sharers)
 
 
-def _processes(todo: Sequence[Asked], jobs: int) -> Ended:
+def _in_processes(todo: Sequence[Asked], jobs: int) -> Results:
     """As `_here`, in `jobs` processes. A process that ends takes its points with it; they run again, at most `MOST_ATTEMPTS` times."""
     left, attempts = list(reversed(todo)), dict.fromkeys((asked.key for asked in todo), 0)
     while left:
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)) as pool:
-            running: dict[Future[dict[str, Any] | str], Asked] = {}
+            running: dict[Future[Result], Asked] = {}
             try:
                 while left or running:
                     while left and len(running) < 2 * jobs:
@@ -121,13 +142,12 @@ def _client(address: str) -> Any:
         raise ConfigError(f"--scheduler: found no dask scheduler at {address[:80]!r} ({error or type(error).__name__})") from None
 
 
-def _gathered(client: Any, todo: Sequence[Asked]) -> Ended:
+def _gathered(client: Any, todo: Sequence[Asked], sharers: int) -> Results:
     """Rows as dask finishes them. Dask runs the points of a lost worker again, and each point that raises `RETRIES` times more.
 
     Points that have not ended are cancelled where the caller stops. Raises SimulationError when the scheduler is lost.
     """
-    sharers = _sharers(client)
-    futures = {client.submit(result_of, asked, sharers, key=f"dysharp-{asked.key}", retries=RETRIES): asked for asked in todo}
+    futures = {client.submit(result_of, asked, sharers, key=f"dysharp-{asked.key}-{sharers}", retries=RETRIES): asked for asked in todo}
     try:
         for future, result in _distributed().as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False):
             if future.status in ("cancelled", "lost"):

@@ -80,7 +80,7 @@ def report_of_advice(done: Advice, command: str) -> Report:
     found = []
     for entry in (*done.ranking, *done.unjudged):
         bar = entry.bar() or (None, None)
-        row = entry.row.to_dict() | {"warnings": entry.warnings}
+        row = entry.row.to_dict() | {"warnings": tuple(text.removeprefix(f"{entry.system}: ") for text in entry.warnings)}  # the page names it
         found.append(Entry(entry.system, row, entry.time_us, *bar))
     panel = _panel(tuple(found), (*done.header, *(f"not ranked: {name}: {why}" for name, why in done.not_ranked.items())), "")
     return Report(f"Systems for {panel.heading}", command, (panel,), tuple(done.answer))

@@ -88,6 +88,11 @@ def choices_overridden(values: Mapping[str, Scalar]) -> Iterator[None]:
         _overridden.reset(token)
 
 
+def overridden() -> dict[str, Scalar]:
+    """{name: value} of the choices that `choices_overridden` has changed here, so that another process can change them too."""
+    return {name: c.value for name, c in _overridden.get().items()}
+
+
 def _with_value(c: Choice, value: Scalar) -> Choice:
     if type(value) is not type(c.value):
         raise ConfigError(f"choice {show(c.name)}: found {show(value)}, expected {type(c.value).__name__}")

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dysharp.errors import OverShare
 from dysharp.experiments.figure import Point
 
 
@@ -27,6 +28,13 @@ def logged_row(point: Point, jobs: int, log: str, seconds: float) -> dict[str, A
         file.write(f"{os.getpid()} {point.label}\n")
     time.sleep(seconds)
     return fake_row(point)
+
+
+def large_row(point: Point, jobs: int, log: str) -> dict[str, Any]:
+    """As `logged_row`; the points of "dysharp" are larger than their share of the memory while other points run."""
+    if point.system == "dysharp" and jobs > 1:
+        raise OverShare("too large for its share")
+    return logged_row(point, jobs, log, 0.0)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from dysharp.analysis import MODEL_VERSION
 from dysharp.cli.app import cli
 from dysharp.cli.entry import INTERRUPTED
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.errors import ConfigError, OverShare, SimulationError
 from dysharp.experiments import Point, Store, check_points, load_figure, run_points
 
 TINY = """
@@ -202,6 +202,10 @@ def test_command_prints_json_and_exits_with_the_verdict(tmp_path: Path) -> None:
     page = (tmp_path / "r.md").read_text()
     assert "## tiny" in page
     assert f"model version {MODEL_VERSION}" in page
+    assert CliRunner().invoke(cli, [*arguments[:-1], str(tmp_path / "r.html")]).exit_code == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "<title>Reproduction of tiny" in page
+    assert "tiny: claims: 1 of 1 hold" in page
     path.write_text(TINY.replace("seeds = [0, 1, 2]", "seeds = [0]").replace("at_least = 0.1", "at_least = 100.0"))
     done = CliRunner().invoke(cli, arguments[:2] + arguments[3:])
     assert done.exit_code == 0, "a user's machine may give other numbers"
@@ -233,3 +237,39 @@ def test_a_point_of_another_pass_is_another_row(tmp_path: Path) -> None:
     assert [rows[p]["direction"] for p in points] == ["fwd", "bwd", "both"]
     times = [rows[p]["time_us"] for p in points]
     assert times[0] < times[1] < times[2]
+
+
+def with_memory(folder: Path, usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that begin from now on have `usable` bytes of memory."""
+    (folder / "sitecustomize.py").write_text(f"import dysharp.api.memory as memory\nmemory.usable_bytes = lambda: {usable}\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(Path(__file__).parents[2])]))
+
+
+def test_a_point_above_its_share_of_the_memory_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimate of a point is 0.16 GiB or more: it fits into 300 MB, but not into half of it."""
+    with_memory(tmp_path, 300_000_000, monkeypatch)
+    rows, failed = run_points([GOOD, replace(GOOD, seed=1)], Store(tmp_path / "s"), jobs=2)
+    assert (len(rows), failed) == (2, {})
+    with_memory(tmp_path, 100_000_000, monkeypatch)
+    rows, failed = run_points([replace(GOOD, seed=2)], Store(tmp_path / "s"), jobs=2)
+    assert "this computer has 0.1 GiB; take fewer tokens or GPUs" in next(iter(failed.values()))
+
+
+def test_points_that_run_alone_run_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = [replace(GOOD, seed=i) for i in range(3)], [replace(GOOD, seed=i) for i in range(3, 6)]
+    running, ends = set[Point](), list[tuple[Point, int]]()
+
+    def row_of(self: object, point: Point, sharers: int) -> dict[str, object]:
+        if point in large and sharers > 1:
+            raise OverShare("too large for its share")
+        running.add(point)
+        time.sleep(0.01)
+        ends.append((point, len(running)))
+        running.remove(point)
+        return {"time_us": 1}
+
+    monkeypatch.setattr("dysharp.experiments.runner._Processes.row_of", row_of)
+    rows, failed = run_points(large + small, Store(tmp_path), jobs=3)
+    assert (list(rows), failed) == (large + small, {})
+    assert {point for point, _ in ends[:3]} == set(small)
+    assert [n for point, n in ends[3:]] == [1, 1, 1]

@@ -20,7 +20,7 @@ from dysharp.experiments import study_runs
 from dysharp.experiments.figure import Point
 from dysharp.experiments.study import load_study, run_study
 from dysharp.experiments.study_folder import JOURNAL, StudyFolder
-from tests.experiments.fake_points import fake_row, logged_row
+from tests.experiments.fake_points import fake_row, large_row, logged_row
 
 duckdb = pytest.importorskip("duckdb")
 STUDY = """
@@ -81,6 +81,15 @@ def test_dask_runs_a_point_again_that_raises(tmp_path: Path, address: str) -> No
     assert outcome.done == 5
     assert list(outcome.failed.values()) == ["OSError: stale file handle"]
     assert sorted(tries().count(label) for label in set(tries())) == [1, 1, 1, 1, 2, 1 + study_runs.RETRIES]
+
+
+@pytest.mark.parametrize("on", ["processes", "scheduler"])
+def test_points_above_their_share_of_the_memory_run_after_the_others(tmp_path: Path, on: str, request: pytest.FixtureRequest) -> None:
+    log, address = tmp_path / "log", request.getfixturevalue("address") if on == "scheduler" else ""
+    simulate = partial(large_row, log=str(log))
+    outcome = run_study(load_study(_study(tmp_path, [450])), StudyFolder(tmp_path / "f"), jobs=2, scheduler=address, simulate=simulate)
+    assert (outcome.done, outcome.failed) == (6, {})
+    assert [line.split()[1] for line in log.read_text().splitlines()] == ["deepep"] * 2 + ["dysharp"] * 4
 
 
 def test_a_study_that_is_interrupted_cancels_its_points(tmp_path: Path, address: str) -> None:

@@ -22,6 +22,7 @@ from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.experiments import study as module
 from dysharp.experiments.figure import Point
+from dysharp.experiments.store import Store
 from dysharp.experiments.study import Draw, latin_hypercube, load_study, run_study
 from dysharp.experiments.study_folder import JOURNAL, StudyFolder, key_of
 from tests.experiments.fake_points import fake_row
@@ -275,3 +276,35 @@ def test_a_plot_needs_two_objectives(tmp_path: Path, counted: list[Point], write
     assert "smaller is better" in picture.read_text()
     refused = CliRunner().invoke(cli, ["study", write(GRID), "--folder", str(tmp_path / "g"), "--plot", str(picture)])
     assert "expected two" in str(refused.exception)
+
+
+def test_points_of_reproduce_and_of_older_versions_are_queried_as_they_lie(tmp_path: Path) -> None:
+    """A record of a Point that this version does not know, and a damaged one, are left out."""
+    store = Store(tmp_path / "store")
+    points = [Point("deepep", "S-8", "paper-gh200-nvl32,link_GBps=900", "uniform", gpus=4, tokens=n) for n in (16, 32)]
+    for point in points:
+        store.put(point, fake_row(point))
+    store.put(Point("closed-form", "S-8", "paper-gh200-nvl32", ""), {"redundant_share": 0.5})
+    old = json.loads(store.path(points[0]).read_text())
+    (store.folder / "unknown.json").write_text(json.dumps(old | {"point": old["point"] | {"gone": 1}}))
+    (store.folder / "older.json").write_text(json.dumps(old | {"code": "older"}))
+    (store.folder / "damaged.json").write_text("{")
+    os.utime(store.folder / "older.json", (1, 1))
+    asked = [
+        "query",
+        "select system, cluster_link_GBps, count(*) as n, min(finished) > 1 as newest from points group by all order by n",
+        "--json",
+        "--folder",
+    ]
+    done = CliRunner().invoke(cli, [*asked, str(store.folder)])
+    assert done.exit_code == 0, done.output
+    closed = {"system": "closed-form", "cluster_link_GBps": None, "n": 1, "newest": True}
+    assert json.loads(done.stdout) == [closed, {"system": "deepep", "cluster_link_GBps": 900.0, "n": 2, "newest": True}]
+
+
+def test_the_cache_of_reproduce_is_queried_by_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    point = Point("deepep", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
+    Store.default().put(point, fake_row(point))
+    done = CliRunner().invoke(cli, ["query", "select system from points", "--reproduced", "--csv"])
+    assert done.stdout == "system\ndeepep\n"

@@ -1,0 +1,75 @@
+"""Systems of a comparison side by side in processes: the same Rows, the same errors, the same choices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dysharp
+from dysharp.api import jobs
+from dysharp.api.progress import Step
+from dysharp.errors import ConfigError, SimulationError
+from dysharp.specs.choices import choices_overridden
+
+SYSTEMS = ("deepep", "dysharp", "ideal")
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of processes of the calls; two processes from the first row on."""
+    found: list[int] = []
+    chosen = jobs._processes
+    monkeypatch.setattr(jobs, "POOL_ROWS", 0)
+    monkeypatch.setattr(jobs, "_cores", lambda: 2)
+    monkeypatch.setattr(jobs, "_processes", lambda todo, running: found.append(n := chosen(todo, running)) or n)
+    return found
+
+
+def test_processes_change_no_row(used: list[int]) -> None:
+    steps: list[Step] = []
+    asked = {"model": "S-8", "gpus": 4, "tokens": 32, "routing": "uniform"}
+    with choices_overridden({"machine.responder_ns": 1000}):
+        apart = dysharp.compare(SYSTEMS, **asked, progress=steps.append)
+        alone = [dysharp.run(name, **asked) for name in SYSTEMS]
+    assert used[0] == 2
+    assert [(r.system, r.digest, r.time_us) for r in apart.rows] == [(r.system, r.digest, r.time_us) for r in alone]
+    assert alone[1].digest != dysharp.run("dysharp", **asked).digest, "the choice has an effect"
+    assert [s.share for s in steps] == sorted(s.share for s in steps)
+    assert [s.index for s in steps if s.stage == "analysis"] == [1, 2, 3]
+
+
+def test_a_deadlock_in_a_process_is_raised(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(*_: object) -> None:
+        raise SimulationError(f"deadlock in {os.getpid()}")
+
+    monkeypatch.setattr(jobs, "run_point", stuck)
+    with pytest.raises(SimulationError, match="deadlock in") as caught:
+        dysharp.compare(SYSTEMS, model="S-8", gpus=4, tokens=32)
+    assert str(os.getpid()) not in str(caught.value)
+
+
+def test_a_system_that_is_refused_is_named_before_anything_runs(used: list[int]) -> None:
+    with pytest.raises(ConfigError, match="needs about"):
+        dysharp.compare(SYSTEMS, model="L-8", tokens=10_000_000)
+    assert used == []
+
+
+SCRIPT = """
+import threading, time
+import dysharp
+from dysharp.api import jobs
+jobs.POOL_ROWS = 0
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(len(dysharp.compare(["deepep", "ideal"], model="S-8", gpus=4, tokens=32).rows), "rows")
+"""
+
+
+def test_a_script_with_threads_and_without_a_guard_is_not_run_twice(tmp_path: Path) -> None:
+    """A process that begins anew, and not as a copy, would run the script again and begin processes itself."""
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(tmp_path / "mine.py")], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("2 rows\n", 0), done.stderr
