@@ -17,10 +17,10 @@ from dysharp.systems import all_systems, get_system
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
-ONLY_BY_NAME = ("fastermoe", "megatron-ag")
+ONLY_BY_NAME = ("fastermoe", "megatron-ag", "nvls")
 """Over several NVLink domains these run where somebody names them.
 
-Rings of megatron-ag send every token to every GPU hop by hop, so its ops would outnumber those of all others. FasterMoE
+megatron-ag and nvls send every token to every GPU, so their ops or copies would outnumber those of all others. FasterMoE
 computes tiles of an expert by step, so leading tokens give no estimate.
 """
 

@@ -8,6 +8,7 @@
 | by_rail | as direct, and once from the source to the GPU of its domain with the index of the receiver | as direct, between GPUs of one index |
 | ring | a row per token over every link of a ring, but the one into the source (`rings.rail_rings`) | likewise |
 | dysharp | up once per domain, down as in two_hop | out once, in once per remote domain |
+| allgather | as dysharp, where every GPU needs every token | likewise |
 """
 
 from __future__ import annotations
@@ -105,6 +106,12 @@ def ring(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((out[0], into[0]), (out[1], into[1]))
 
 
+def allgather(routing: Routing, domain_gpus: int) -> Levels:
+    """Every token once to every domain and once into the links of each, needed or not (NVLS with sums in the scale-out network)."""
+    n, tokens = routing.n_gpus // domain_gpus, np.full(routing.n_gpus, routing.tokens_per_gpu, np.int64)
+    return Levels((n * tokens * (domain_gpus > 1), n * (domain_gpus - 1) * tokens), (tokens * (n > 1), (n - 1) * tokens))
+
+
 LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
     "two_hop": two_hop,
     "direct": direct,
@@ -112,6 +119,7 @@ LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
     "by_rail": by_rail,
     "ring": ring,
     "dysharp": dysharp,
+    "allgather": allgather,
 }
 
 

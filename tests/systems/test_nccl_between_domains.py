@@ -105,3 +105,24 @@ def test_rings_carry_the_closed_form(n, size):
     assert each >= gathered * (n - 1) // (n * size)
     assert program_bound(program).us <= trace.time_ps / 1e6
     assert difference(PlainEngine(), program, trace) is None
+
+
+@pytest.mark.parametrize(("n", "size"), [(2, 4), (4, 2)])
+def test_nvls_carries_the_closed_form(n, size):
+    """Per GPU and operator: NICs out T and in (n - 1) T, NVLink up n T and down n (D - 1) T; Combine mirrors them."""
+    gpus, tokens = n * size, 6
+    program, _ = planned("nvls", domains(n, size), tokens=tokens)
+    verify(program)
+    trace = run_oracle(program)
+    rows, counted = gpus * tokens * MODEL.row_bytes, traffic_bytes(program, trace)
+    there = {"nic out": rows, "nic in": (n - 1) * rows, "up": n * rows, "down": n * (size - 1) * rows}
+    mirror = {"nic out": "nic in", "nic in": "nic out", "up": "down", "down": "up"}
+    assert {side: counted[side]["dispatch"] for side in there} == there
+    assert {mirror[side]: counted[side]["combine"] for side in there} == there
+    received = [int(trace.down_busy[net * gpus : (net + 1) * gpus].min()) for net in (0, 1)]
+    assert received[1] >= n * tokens * MODEL.row_bytes  # every NIC: (n - 1) T rows of Dispatch and T sums of Combine
+
+
+def test_nvls_needs_one_nic_per_gpu():
+    with pytest.raises(ConfigError, match="found 2 NICs per GPU, expected 1 \\(NCCL has no sums in the network otherwise\\)"):
+        planned("nvls", domains(2, 4, nics_per_gpu=2))

@@ -75,7 +75,7 @@ def test_what_leaves_by_nic_arrives_by_nic():
     routing = make_routing("uniform", MODEL, 8, 16)
     for name, scheme in LEVELS.items():
         levels = scheme(routing, 2)
-        assert levels.nic[0].sum() == levels.nic[1].sum() or name == "dysharp", name
+        assert levels.nic[0].sum() == levels.nic[1].sum() or name in ("dysharp", "allgather"), name
         one = scheme(routing, 8)  # one domain: nothing leaves
         assert one.nic[0].sum() == 0 or name == "nic_only", name
 

@@ -171,6 +171,13 @@ class LayerBuilder:
         return np.diff(self.p.token_ptr)
 
     @cached_property
+    def pair_of(self) -> I64:
+        """`[tokens, gpus]` index of the (token, GPU) pair, -1 = the GPU has no expert of the token."""
+        pair = np.full((self.routing.n_tokens, self.n_gpus), -1, np.int64)
+        pair[self.p.token, self.p.gpu] = np.arange(len(self.p.gpu))
+        return pair
+
+    @cached_property
     def row_token(self) -> I32:
         """`[useful rows]` token of each row; rows of one token are in the order of their slots."""
         return np.repeat(self.p.token, self.pair_rows)

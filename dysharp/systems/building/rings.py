@@ -57,16 +57,9 @@ def ring_layer(layer: LayerBuilder) -> Program:
     return layer.build("ring")
 
 
-def _pair_of(layer: LayerBuilder) -> I64:
-    """`[tokens, gpus]` index of the (token, GPU) pair, -1 = the GPU has no expert of the token."""
-    pair = np.full((layer.routing.n_tokens, layer.n_gpus), -1, np.int64)
-    pair[layer.p.token, layer.p.gpu] = np.arange(len(layer.p.gpu))
-    return pair
-
-
 def _gather(layer: LayerBuilder) -> I32:
     """The all-gather. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
-    b, hops, pair = layer.b, hops_of(layer, 0), _pair_of(layer)
+    b, hops, pair = layer.b, hops_of(layer, 0), layer.pair_of
     n_tokens = layer.routing.n_tokens
     landed = landing(layer, "relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "ring")
@@ -114,7 +107,7 @@ def _scatter(layer: LayerBuilder, finished: I32) -> None:
     """The reduce-scatter, in which a GPU takes part after `finished[gpu]`."""
     b, p, hops = layer.b, layer.p, hops_of(layer, 1)
     n_tokens, n = layer.routing.n_tokens, layer.n_gpus
-    adds = _pair_of(layer)[hops.token, hops.node] >= 0
+    adds = layer.pair_of[hops.token, hops.node] >= 0
     filled: Bools = np.logical_or.accumulate(adds.reshape(n - 1, n_tokens)).ravel()  # the hop carries a part of the sum
     last = hops.place == n - 2
     # Parts of a sum at a GPU: what the ring brings, and its own. They are a tile, for which the hop out waits.
