@@ -18,11 +18,11 @@ from dysharp.systems import all_systems, get_system
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
-ONLY_BY_NAME = ("fastermoe", "megatron-ag", "nvls")
+ONLY_BY_NAME = ("fastermoe", "megatron-ag", "nvls", "tutel")
 """Over several NVLink domains these run where somebody names them.
 
 megatron-ag and nvls send every token to every GPU, so their ops or copies would outnumber those of all others. FasterMoE
-computes tiles of an expert by step, so leading tokens give no estimate.
+computes tiles of an expert by step, and Tutel pads tiles, so leading tokens give no estimate.
 """
 
 FORMS = ("real", "paper", "all")

@@ -81,8 +81,12 @@ def nic_only(routing: Routing, domain_gpus: int) -> Levels:
 
 def by_rail(routing: Routing, domain_gpus: int) -> Levels:
     """As `direct`, but rows leave a domain at the GPU with the index of their receiver (NCCL's PXN)."""
-    near, far = _per_expert(routing, domain_gpus)
-    source, receiver = np.arange(routing.n_gpus)[:, None], np.arange(routing.n_gpus)[None, :]
+    return rail_rows(*_per_expert(routing, domain_gpus), domain_gpus)
+
+
+def rail_rows(near: I64, far: I64, domain_gpus: int) -> Levels:
+    """The rows of `by_rail` from `[sender, receiver]` rows inside a domain and between domains."""
+    source, receiver = np.arange(len(far))[:, None], np.arange(len(far))[None, :]
     leaves = np.broadcast_to(source - source % domain_gpus + receiver % domain_gpus, far.shape)
     hop = np.zeros_like(far)
     np.add.at(hop, (np.broadcast_to(source, far.shape), leaves), far)
@@ -164,9 +168,13 @@ def _per_expert(routing: Routing, domain_gpus: int) -> tuple[I64, I64]:
     for column in routing.slot.T:
         kept = column >= 0
         sent += np.bincount(source[kept] * n + column[kept] // routing.placement.slots_per_gpu, minlength=n * n)
-    domain = np.arange(n) // domain_gpus
+    return by_domain(sent.reshape(n, n), domain_gpus)
+
+
+def by_domain(rows: I64, domain_gpus: int) -> tuple[I64, I64]:
+    """`[sender, receiver]` rows inside a domain (own GPU excluded), and between domains."""
+    domain = np.arange(len(rows)) // domain_gpus
     near = domain[:, None] == domain[None, :]
-    table = sent.reshape(n, n)
-    inside = np.where(near, table, 0)
+    inside = np.where(near, rows, 0)
     np.fill_diagonal(inside, 0)
-    return inside, np.where(near, 0, table)
+    return inside, np.where(near, 0, rows)

@@ -1,4 +1,4 @@
-"""NCCL between NVLink domains: all-to-all by rails (PXN), all-gather and reduce-scatter by rings."""
+"""NCCL between NVLink domains: all-to-all by rails (PXN) or by levels, all-gather and reduce-scatter by rings or in switches."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
 from dysharp.program.verify import verify
+from dysharp.systems import get_system
+from dysharp.systems.tutel import capacity_rows
 from dysharp.testing.mutants import difference
 from dysharp.testing.plain import PlainEngine
 from dysharp.workload import make_routing
@@ -126,3 +128,49 @@ def test_nvls_carries_the_closed_form(n, size):
 def test_nvls_needs_one_nic_per_gpu():
     with pytest.raises(ConfigError, match="found 2 NICs per GPU, expected 1 \\(NCCL has no sums in the network otherwise\\)"):
         planned("nvls", domains(2, 4, nics_per_gpu=2))
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("degree", [1, 2])
+def test_tutels_two_levels_have_the_bytes_of_rails(degree, direction):
+    """2DH moves on every link what NCCL's rails move, and its NICs begin when the first level of the GPU has ended."""
+    cluster, given = domains(2, 4), {"degree": degree, "capacity": 200}
+    traces = {}
+    for a2a in ("linear", "2dh"):
+        program, routing = planned("tutel", cluster, tokens=8, direction=direction, a2a=a2a, **given)
+        verify(program)
+        traces[a2a] = trace = run_oracle(program)
+        assert difference(PlainEngine(), program, trace) is None
+        tutel = get_system("tutel")
+        options = tutel.options(a2a=a2a, **given)
+        rows = capacity_rows(tutel.served(routing, options), options) * MODEL.n_experts // cluster.n_gpus
+        assert program.declared.traffic["nic out"]["dispatch"] == cluster.n_gpus * 4 * rows * MODEL.row_bytes
+    np.testing.assert_array_equal(traces["linear"].up_busy, traces["2dh"].up_busy)
+    assert traces["2dh"].time_ps >= traces["linear"].time_ps
+    names = np.array([t.name for t in program.templates])[program.ops.template]
+    first = np.char.startswith(names.astype(str), "dispatch") & np.char.endswith(names.astype(str), "row.rail") & (names != "dispatch.row.nic.rail")
+    by_nic = names == "dispatch.row.nic.rail"
+    if degree == 1:
+        for gpu in range(cluster.n_gpus):
+            here = program.ops.node == gpu
+            assert trace.issue[by_nic & here].min() >= trace.done[first & here].max()
+
+
+@pytest.mark.parametrize("block", ["integer", "gated"])
+def test_tensors_of_tutels_two_levels(block):
+    machine = Machine(system="tutel", gpus=8, cluster=domains(4, 2), path="row", order="random", seed=4, options={"a2a": "2dh"})
+    assert run_emulation(machine, block, Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"a2a": "2hd"}, "tutel.a2a: found '2hd'; did you mean \"2dh\""),
+        ({"a2a": "2dh", "form": "real"}, 'tutel.a2a: found "2dh" in real form, expected "linear"'),
+        ({"capacity": 0, "form": "real"}, "tutel.capacity: found 0 in real form over several NVLink domains, expected above 0"),
+        ({"mediation": True, "form": "paper"}, "tutel.mediation: found 2 NVLink domains, expected one"),
+    ],
+)
+def test_what_tutel_refuses_between_domains(options, text):
+    with pytest.raises(ConfigError, match=text):
+        planned("tutel", domains(2, 4, base="hw-dgx-h100"), **options)
