@@ -162,7 +162,9 @@ def make_request(args: RequestArgs) -> Request:
         _check_window(window, tokens, fidelity, (cluster if gpus is None else cluster.with_gpus(gpus)).domains)
     cluster = cluster if gpus is None else cluster.with_gpus(gpus)
     if fidelity == "packet" and not cluster.n_switches:
-        raise ConfigError(f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst"')
+        raise ConfigError(
+            f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst" (its links have no public packets)'
+        )
     return Request(
         model=model,
         cluster=cluster,
