@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_several_domains import MODEL, domains, planned
 
 from dysharp.analysis import program_bound, traffic_bytes
+from dysharp.api.candidates import candidates
 from dysharp.errors import ConfigError
 from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
 from dysharp.program.verify import verify
+from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
+from dysharp.systems.building.software import Software
 from dysharp.systems.tutel import capacity_rows
 from dysharp.testing.mutants import difference
 from dysharp.testing.plain import PlainEngine
@@ -93,7 +97,7 @@ def test_rings_that_cannot_come_back():
 def test_rings_carry_the_closed_form(n, size):
     """Each NIC (S / D)(G - 1) / G of the gathered buffer S; no all-gather needs fewer than S (n - 1) / (n D)."""
     gpus, tokens = n * size, 2 * size
-    model = MODEL if n == 2 else dataclasses.replace(MODEL, n_experts=12)
+    model = MODEL if n == 2 else replace(MODEL, n_experts=12)
     program, routing = planned("megatron-ag", domains(n, size), tokens=tokens, model=model)
     verify(program)
     trace = run_oracle(program)
@@ -174,3 +178,33 @@ def test_tensors_of_tutels_two_levels(block):
 def test_what_tutel_refuses_between_domains(options, text):
     with pytest.raises(ConfigError, match=text):
         planned("tutel", domains(2, 4, base="hw-dgx-h100"), **options)
+
+
+def test_real_rings_start_later_and_are_paced():
+    """A ring starts after what NCCL's tuner charges less the flights; Simple: 8.4 us, 14 hops of 3.4 us and a step of 14 us."""
+    cluster = load_cluster("hw-dgx-h100-x2")
+    model = replace(load_model("L-8"), n_experts=16, topk=2)
+    program, _ = planned("megatron-ag", cluster, tokens=8, model=model)
+    verify(program)
+    delays = {t.name: i for i, t in enumerate(program.templates)}
+    assert {"dispatch.nccl", "combine.nccl", "maps and probabilities", "permute", "unpermute", "dispatch.stores", "combine.stores"} <= set(delays)
+    start = program.durations[program.templates[delays["dispatch.nccl"]].duration].max() / 1e6
+    software = Software(cluster)
+    ring_us, _, _ = (value / 1e6 for value in software.rail_rings(128 * model.row_bytes))
+    assert start == pytest.approx(max(0.0, ring_us - 14 * 2 * program.hardware.lat / 1e6 - 2 * program.nets[0].lat / 1e6), abs=1e-5)
+    large, moved, part = software.rail_rings(1 << 32)
+    assert part == 1.0  # Simple
+    assert moved / 1e6 == pytest.approx((1 << 32) / 8 * 15 / 16 / 47e3)
+    assert large / 1e6 > 8.4 + 14 * 3.4 + 14
+
+
+@pytest.mark.parametrize("block", ["integer", "gated"])
+def test_tensors_of_the_real_rings(block):
+    machine = Machine(system="megatron-ag", gpus=8, cluster=domains(4, 2, base="hw-dgx-h100"), path="row", order="random", seed=2)
+    assert run_emulation(machine, block, Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds
+
+
+def test_advice_over_domains_leaves_rings_to_their_name():
+    for cluster, ranked in (("hw-dgx-h100", True), ("hw-dgx-h100-x2", False)):
+        request = SimpleNamespace(model=load_model("deepseek-v2-lite"), cluster=load_cluster(cluster), direction="fwd")
+        assert ("megatron-ag" in candidates(None, request, None)[0]) == ranked
