@@ -60,6 +60,8 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
     reasons = {}
     for name, ships in ((name, s.ships) for name, s in systems.items()):
         lacks = "does not run on several NVLink domains" if request.cluster.n_switches else "does not run without a switch"
+        most = systems[name].most_domains
+        lacks = f"serves at most {most} NVLink domains" if 0 < most < request.cluster.domains else lacks
         why = "" if systems[name].runs_on(request.cluster, "real") else lacks
         why = why or ("" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else ""))
         if why:
