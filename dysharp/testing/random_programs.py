@@ -82,7 +82,9 @@ class Generator:
                         response_cls=self._int(0, n_classes - 1),
                         framing=int(self.rng.choice(framings)),
                         tasks=self._int(1, 6) if kind is Kind.COMPUTE else 1,
-                        duration=int(self.rng.choice(durations)) if kind in (Kind.COMPUTE, Kind.DELAY) else -1,
+                        duration=int(self.rng.choice(durations))
+                        if kind in (Kind.COMPUTE, Kind.DELAY)
+                        else -1,
                         table=tables[i] if kind in (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE) and not net[i] else -1,
                         net=int(net[i]),
                     )
