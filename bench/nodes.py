@@ -6,6 +6,7 @@
     python bench/nodes.py ll          DeepEP low latency, RDMA with NVLink and RDMA alone
     python bench/nodes.py breakeven   tokens per GPU from which two hops are faster than a message per expert
     python bench/nodes.py slow        one NIC at a third of its rate, EP32
+    python bench/nodes.py holdout     the fit without two nodes: what it cannot tell, and the hold-out with other rates of Dispatch
     python bench/nodes.py packet      NVLink by packets and NICs by messages against the burst level, small layers
 
 More tokens than `FAR` lie on the line through two runs. Each line: measured, simulated, difference.
@@ -18,13 +19,21 @@ from dataclasses import replace
 from functools import cache
 from statistics import median
 
+import numpy as np
+
+from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
+from dysharp.measured.accuracy import errors_of
 from dysharp.measured.break_even import break_even
+from dysharp.measured.classify import classify
 from dysharp.measured.ep_kernels import done_ps
 from dysharp.measured.measurements import read_measurements
+from dysharp.measured.nodes_out import FITTED, errors_by_programs, fitted_to, predicted, rows_of
+from dysharp.measured.predictions import measured_values
 from dysharp.specs import Cluster, load_cluster, load_model
+from dysharp.specs.fitted import fitted
 from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.units import PS_PER_US
@@ -146,5 +155,37 @@ def crossing() -> None:
         print(f"{gpus:4}  {'at most four' if limited else 'any':15}  {closed:11}  {found:9.0f}  {100 * (found / closed - 1):+8.0f} %")
 
 
+def holdout() -> None:
+    """The hold-out by number of nodes with Dispatch's rate per SM from elsewhere, in the fold that cannot tell it."""
+    constants, name = fitted(), "internode.dispatch_GBps"
+    rows, gpus = rows_of(classify(read_measurements()).parsed)
+    groups = {n: [row for row, own in zip(rows, gpus.tolist(), strict=True) if own == n] for n in (16, 32)}
+    fits = {n: fitted_to(own, constants) for n, own in groups.items()} | {0: fitted_to(rows, constants)}
+    for n, own in groups.items():
+        errors = zip(FITTED, errors_by_programs(own, fits[n]), strict=True)
+        print(f"fit to EP{n}: " + ", ".join(f"{one} {fits[n][one]:.1f} (standard error {100 * error:.0f} %)" for one, error in errors))
+    copies = expected_copies(16, 256, 8)
+    row, look = 7392, constants["deepep.token_us"].value
+    inside = copies * row / 2e3 / (look + copies * row / (1e3 * constants["sm.copy_GBps"].value))
+    rates = {
+        "fit to EP32": fits[32][name],
+        "Combine's of the same fit": fits[32]["internode.combine_GBps"],
+        "of Dispatch in a domain": inside,
+        "fit to all rows": fits[0][name],
+    }
+    measured = {n: measured_values(own) for n, own in groups.items()}
+    fit = errors_of(predicted(rows, fits[0]), measured_values(rows)).median_ape
+    other = predicted(groups[32], fits[16])
+    verbs = np.array([row.case.verb == "dispatch" for row in groups[16]])
+    print("rate of Dispatch, GB/s per SM        EP16 dispatch  EP16 combine  all held out  ratio")
+    for what, rate in rates.items():
+        values = fits[32] if what == "fit to EP32" else fitted_to(groups[32], constants, given={name: rate})
+        own = predicted(groups[16], values)
+        parts = [errors_of(own[of], measured[16][of]).median_ape for of in (verbs, ~verbs)]
+        held = errors_of(np.append(own, other), np.append(measured[16], measured[32])).median_ape
+        print(f"{rate:5.1f} {what:30} {parts[0]:11.1f} % {parts[1]:11.1f} % {held:11.1f} % {held / fit:6.2f}")
+
+
 if __name__ == "__main__":
-    {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow, "packet": packets, "breakeven": crossing}[sys.argv[1]]()
+    verbs = {"deepep": deepep, "readme": readme, "ll": low_latency, "slow": slow, "packet": packets, "breakeven": crossing, "holdout": holdout}
+    verbs[sys.argv[1]]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dysharp.api.comparison import ONLY_BY_NAME
 from dysharp.api.options import Value, options_by_system, split_options
 from dysharp.api.phase import Phase
 from dysharp.api.request import Request
@@ -17,7 +18,8 @@ UNJUDGED = "no measurement judges it; --systems ranks it"
 def candidates(names: Sequence[str] | None, request: Request, phase: Phase | None) -> tuple[dict[str, System], dict[str, str]]:
     """({name: system to rank}, {name: reason for leaving it out}).
 
-    `names` None: every system that runs today and whose layer or parts some measurement judges.
+    `names` None: every system that runs today and whose layer or parts some measurement judges; over several NVLink domains
+    without those that `compare` runs by name only.
     A system that is asked for by name and has no kernel for this model, machine and phase is in both.
     """
     if names is not None:
@@ -31,6 +33,7 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
     today = {name: system for name, system in all_systems().items() if system.today}
     families = all_families()  # one may bear the name of the system that it measures
     judged = {name for family in families.values() for name in family.systems} | families.keys()
+    judged -= {*ONLY_BY_NAME} if request.cluster.domains > 1 else set()
     ranked = {name: system for name, system in today.items() if system.has_real_form and name in judged}
     real = {name: system for name, system in today.items() if system.has_real_form}
     return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(real, request, phase)
@@ -57,6 +60,8 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
     reasons = {}
     for name, ships in ((name, s.ships) for name, s in systems.items()):
         lacks = "does not run on several NVLink domains" if request.cluster.n_switches else "does not run without a switch"
+        most = systems[name].most_domains
+        lacks = f"serves at most {most} NVLink domains" if 0 < most < request.cluster.domains else lacks
         why = "" if systems[name].runs_on(request.cluster, "real") else lacks
         why = why or ("" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else ""))
         if why:

@@ -12,16 +12,17 @@ from dysharp.api.jobs import simulate_together
 from dysharp.api.request import Request, RequestArgs, make_request, takes
 from dysharp.api.tuning import Search, default_of, tune
 from dysharp.api.warnings import grouped
+from dysharp.api.window import with_leading_tokens
 from dysharp.errors import ConfigError, nearest
 from dysharp.systems import all_systems, get_system
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
-ONLY_BY_NAME = ("fastermoe", "megatron-ag")
+ONLY_BY_NAME = ("fastermoe", "megatron-ag", "nvls", "tutel")
 """Over several NVLink domains these run where somebody names them.
 
-Rings of megatron-ag send every token to every GPU hop by hop, so its ops would outnumber those of all others. FasterMoE
-computes tiles of an expert by step, so leading tokens give no estimate.
+megatron-ag and nvls send every token to every GPU, so their ops or copies would outnumber those of all others. FasterMoE
+computes tiles of an expert by step, and Tutel pads tiles, so leading tokens give no estimate.
 """
 
 FORMS = ("real", "paper", "all")
@@ -122,9 +123,11 @@ def compare(
     `baseline`: the system among them that speed-ups refer to. None: deepep, or the first.
     `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched first, with the same number of settings for
     each system, on few tokens; each system then runs with its best setting and with its default one, and the faster Row stays.
+    A layer over several NVLink domains with more than `window.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     asked = make_request(request)
+    asked = with_leading_tokens(asked) if request["window"] is None else asked
     names, asked = _default_systems(asked, forms) if systems is None else (list(systems), _in_form(asked, forms, list(systems)))
     chosen = {name: get_system(name) for name in names}
     if not names or len(chosen) < len(names):

@@ -39,6 +39,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "dispatch_window": (WINDOW.format("Dispatch"), EVERYWHERE),
     "combine_window": (WINDOW.format("Combine"), EVERYWHERE),
     "capacity": ("rows that a GPU may send to an expert, in percent of the mean; more are dropped; 0: as many as needed", EVERYWHERE),
+    "a2a": ("all-to-all over several NVLink domains; linear: NCCL's, by rails; 2dh: level by level", EVERYWHERE),
     "degree": ("chunks of the capacity that are pipelined; 1: no overlap", EVERYWHERE),
     "group": ("GPUs of a group of peers", EVERYWHERE),
     "mediation": ("what software does before the first byte: rows counted and sorted, the host waits (choices mediation.*)", PAPER_FORM),
@@ -57,6 +58,7 @@ VALUES: dict[str, str] = {  # of options that are the same in every system
     "weights": ", ".join(WEIGHT_FORMATS),
     "chunk": "1 token or more",
     "peers": "nvlink, nic",
+    "a2a": "linear, 2dh",
 }
 OF_SYSTEM: dict[str, str] = {"mori.combine": "rows; without zero_copy also fp8-plain", "trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
 FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALUE

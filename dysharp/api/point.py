@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Unpack
 
@@ -12,7 +13,7 @@ from dysharp.api.one_pass import OnStage, run_pass
 from dysharp.api.options import options_by_system, options_of
 from dysharp.api.progress import Step
 from dysharp.api.request import Request, RequestArgs, make_request, takes
-from dysharp.api.window import run_window
+from dysharp.api.window import NoEstimate, run_window
 from dysharp.api.workload import Workload, make_workload
 from dysharp.systems import System, get_system
 
@@ -67,7 +68,16 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
 
     if request.window is None:
         return _run_layer(system, options, workload, on_stage)
-    return run_window(workload, lambda part: _run_layer(system, options, part, on_stage))
+    try:
+        return run_window(workload, lambda part: _run_layer(system, options, part, on_stage))
+    except NoEstimate:
+        if not request.chosen:
+            raise
+    whole = dataclasses.replace(request, window=None, chosen=False)
+    check_memory(system, whole, options)
+    row = _run_layer(system, options, dataclasses.replace(workload, request=whole), on_stage)
+    why = f"{request.window} leading tokens give no estimate, so all {request.tokens} were simulated"
+    return dataclasses.replace(row, warnings=(*row.warnings, why))
 
 
 def _run_layer(system: System, options: Any, workload: Workload, on_stage: OnStage) -> Row:

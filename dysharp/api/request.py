@@ -50,7 +50,7 @@ _OPTIONS = (
 )
 _WINDOW = (
     "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. "
-    "None: all tokens."
+    "None: all tokens, but `compare` chooses leading tokens for a large layer over several domains. 0: all tokens."
 )
 
 
@@ -85,6 +85,7 @@ class Request:
 
     tokens   tokens per GPU
     window   tokens per GPU that are simulated; None = all
+    chosen   whether `compare` chose `window`: a system to which leading tokens give no estimate then runs with all tokens
     fabric   fields of `FabricConfig` that differ from the cluster's, sorted by name
     options  options of systems, not yet checked: {"system.option": value}
     skew     start times and speeds of the ranks; None = all alike
@@ -106,6 +107,7 @@ class Request:
     progress: Progress | None
     skew: Skew | None
     waiting: bool = True
+    chosen: bool = False
 
 
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
@@ -155,12 +157,14 @@ def make_request(args: RequestArgs) -> Request:
         if value is not None and value < 1:
             raise ConfigError(f"{name}: found {value}, expected at least 1")
     tokens = model.tokens_per_gpu if tokens is None else tokens
-    window = args["window"]
+    window = args["window"] or None
     if window is not None:
         _check_window(window, tokens, fidelity, (cluster if gpus is None else cluster.with_gpus(gpus)).domains)
     cluster = cluster if gpus is None else cluster.with_gpus(gpus)
     if fidelity == "packet" and not cluster.n_switches:
-        raise ConfigError(f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst"')
+        raise ConfigError(
+            f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst" (its links have no public packets)'
+        )
     return Request(
         model=model,
         cluster=cluster,

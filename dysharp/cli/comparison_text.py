@@ -45,9 +45,20 @@ def _print_windows(done: Comparison) -> None:
     if not rows:
         return
     size, tokens = rows[0].window["tokens"], rows[0].window["of_tokens"]
-    print_lines(["", f"the table is of the first {size} tokens of each GPU; this is the estimate for all {tokens}"])
-    cells = [(row.system, f"{row.layer_us:.1f}", f"{row.window['us_per_token']:.3f}", f"{done.speedup[row.system]:.2f}") for row in rows]
-    console().print(plain_table(("system", "layer us", "us per token", "speed-up"), cells, left=1))
+    whole = ", ".join(row.system for row in done.rows if not row.window)
+    but = f" ({whole}: of all {tokens})" if whole else ""
+    print_lines(["", f"the table is of the first {size} tokens of each GPU{but}; this is the estimate for all {tokens}"])
+    cells = [
+        (
+            row.system,
+            f"{row.layer_us:.1f}",
+            f"{row.window['us_per_token']:.3f}" if row.window else "simulated",
+            f"{row.window['half_window_time_us'] / row.layer_us - 1:+.1%}".replace("%", " %") if row.window else "-",
+            f"{done.speedup[row.system]:.2f}",
+        )
+        for row in done.rows
+    ]
+    console().print(plain_table(("system", "layer us", "us per token", "from half of them", "speed-up"), cells, left=1))
 
 
 def _print_tuned(done: Comparison) -> None:

@@ -64,7 +64,8 @@ window_flag = click.option(
     "--window",
     type=int,
     metavar="T",
-    help="Packet fidelity, or several NVLink domains: simulate the first T tokens of each GPU and estimate the whole layer.",
+    help="Packet fidelity, or several NVLink domains: simulate the first T tokens of each GPU and estimate the whole layer. 0: all tokens, where "
+    "`compare` would choose leading tokens.",
 )
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 

@@ -52,6 +52,8 @@ class Protocol:
 
 LL, LL128, SIMPLE = Protocol(6.6, 0.6, 0.5), Protocol(14.0, 1.9, 0.92), Protocol(8.4, 3.4, 1.0)
 PROTOCOLS = (LL, LL128, SIMPLE)
+NET_STEPS_US = (2.7, 4.0, 14.0)
+"""A step of each protocol's ring through the network between nodes."""
 NVLS = len(PROTOCOLS)
 """The choice after those of the protocols."""
 NVLS_US = 25.0
@@ -172,6 +174,20 @@ def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, si
         exchange = c["nccl.simple_syncs"] * sync_us(gpu, c, 2)
         streamed = np.maximum(streamed, exchange * hops + moved / SIMPLE_SLICES)
     return protocol.start_us + streamed + copied / protocol.part
+
+
+def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GBps: float, n_bytes: float) -> tuple[float, float, float]:
+    """An all-gather or reduce-scatter of `n_bytes` in total by a ring per rail over several NVLink domains, each GPU with its NIC.
+
+    Returns (us without the bytes, us of the bytes on a NIC, the part of the rate) for the protocol that takes least.
+    """
+    gpus = domain_gpus * domains
+    moved, copied = n_bytes / domain_gpus * (gpus - 1) / gpus, float(ring_us(gpu, c["nccl.self_copy"] * n_bytes / gpus))
+    ways = []
+    for protocol, step_us in zip(PROTOCOLS, NET_STEPS_US, strict=True):
+        steps = _hop_us(gpu, protocol) * (gpus - domains) + step_us * (domains - 1)
+        ways.append((protocol.start_us + steps + copied / protocol.part, moved / (1e3 * nic_GBps * protocol.part), protocol.part))
+    return min(ways, key=lambda way: way[0] + way[1])
 
 
 def _hop_us(gpu: Gpu, protocol: Protocol) -> float:

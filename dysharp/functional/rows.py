@@ -287,13 +287,19 @@ class _RowMachine:
         """Add the answer of `member` to those of the op."""
         rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         if self.p.templates[self.template[op]].src == "relay.partial":
-            value, expression = self._domain_sums[self.member_node[member], self.key[op]]
+            value, expression = self._domain_sum(op, self.member_node[member])
         else:
             value, expression = self._hub_sum(self.member_node[member], rows)
         if self.gate_grad is not None:
             self._return_gate_grads(self.key[op], rows)
         self._answers[op].append((self.member_node[member], value, expression))
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
+
+    def _domain_sum(self, op: int, node: int) -> tuple[Array, Expression]:
+        """The sum of a domain that an earlier pull has left on GPU `node` for the token of `op`."""
+        if (node, self.key[op]) not in self._domain_sums:
+            raise EmulationMismatch(f"op {op}: found no sum of token {self.key[op]} on GPU {node}, expected a wait for the pull that leaves it there")
+        return self._domain_sums[node, self.key[op]]
 
     def _hub_sum(self, node: int, rows: list[int]) -> tuple[Array, Expression]:
         """The sum of expert rows in one GPU's memory, rounded to the stored dtype, and its expression."""

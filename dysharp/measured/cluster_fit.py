@@ -22,7 +22,7 @@ from dysharp.measured.classify import Classified, Missing, Parsed, classify, par
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.config_json import is_weak
 from dysharp.measured.family import Level, families_in_bars
-from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, Free, fit
+from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.predictions import measured_values
@@ -33,9 +33,7 @@ from dysharp.specs.gpu import list_gpus, load_gpu
 
 F64 = NDArray[np.float64]
 STEP = 1e-4  # step of a logarithm in the Jacobian
-MOST_ERROR = 0.2  # largest relative standard error of a fitted constant
 ALONE = 0.99  # a prediction that grows in step with one constant is a measurement of it
-RESIDUAL = 0.02  # smallest assumed spread of repeated measurements
 PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a measurement that is 5 % off
 PULL_ROWS = 3
 BEYOND = "of a family beyond the bars: no constant is fitted to it"
@@ -143,7 +141,7 @@ def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mappin
 
 def _is_worse(families: Sequence[str], errors: Sequence[Improvement]) -> bool:
     """Whether a stage's fit predicts held-out shapes of all its families worse than the packaged constants do."""
-    ratios = [e.held_out.median_ape / max(e.before.median_ape, RESIDUAL) for e in errors if e.family in families and e.held_out is not None]
+    ratios = [e.held_out.median_ape / max(e.before.median_ape, LEAST_SPREAD) for e in errors if e.family in families and e.held_out is not None]
     return bool(ratios) and float(np.mean(ratios)) > 1
 
 
@@ -241,9 +239,7 @@ def _determined(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[
         else:
             reasons[name] = "only 1 row depends on it" if n == 1 else f"only {n} rows depend on it"
     while kept:
-        normal = slopes[:, kept].T @ slopes[:, kept]
-        variance = np.diag(np.linalg.pinv(normal + 1e-9 * np.eye(len(kept))))
-        error = residual * np.sqrt(np.maximum(variance, 0.0))
+        error = standard_errors(slopes[:, kept], residual)
         worst = int(error.argmax())
         if error[worst] <= MOST_ERROR and len(parsed) > len(kept):
             break
@@ -258,9 +254,7 @@ def _slopes(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str,
     base = np.log(forms.values(values))
     moved = [np.log(forms.values({**values, name: values[name] * np.exp(STEP)})) for name in names]
     off = base - np.log(measured_values(parsed))
-    # The standard deviation of a normal distribution from its median absolute deviation.
-    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
-    return np.stack([(column - base) / STEP for column in moved], axis=1), max(spread, RESIDUAL)
+    return np.stack([(column - base) / STEP for column in moved], axis=1), spread_of(off)
 
 
 def _why(slopes: F64, kept: Sequence[int], worst: int, error: float, names: Sequence[str]) -> str:

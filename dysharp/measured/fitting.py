@@ -23,6 +23,10 @@ LEAST_EFFECT = 0.02
 """Rule: a measurement sees a constant if d ln(prediction) / d ln(constant) is at least this large."""
 LEAST_ROWS = 3
 """Rule: a constant that fewer measurements see is not fitted to them."""
+MOST_ERROR = 0.2
+"""Rule: a constant with a larger relative standard error is not determined by its measurements."""
+LEAST_SPREAD = 0.02
+"""Rule: the smallest assumed spread of repeated measurements."""
 MOST_DAMPING = 1e9
 
 
@@ -90,6 +94,22 @@ def seen_by(names: Sequence[str], values: Values, predict: Predict) -> dict[str,
         slopes = [np.abs(np.log(np.maximum(p, TINY)) - base) / STEP for p in moved]
         counts[name] = int(np.sum(np.maximum(*slopes) >= LEAST_EFFECT))
     return counts
+
+
+def spread_of(off: F64) -> float:
+    """The spread of residuals `off` (logarithms) around their median: a standard deviation from their median absolute deviation."""
+    return max(1.4826 * float(np.median(np.abs(off - np.median(off)))), LEAST_SPREAD)
+
+
+def standard_errors(slopes: F64, spread: float) -> F64:
+    """`[constants]` relative standard error of each constant in a fit of all of them.
+
+    `slopes`: `[rows, constants]` d ln(prediction) / d ln(constant). `spread`: of the residuals (`spread_of`).
+    """
+    normal = slopes.T @ slopes
+    variance = np.diag(np.linalg.pinv(normal + 1e-9 * np.eye(slopes.shape[1])))
+    out: F64 = spread * np.sqrt(np.maximum(variance, 0.0))
+    return out
 
 
 def _jacobian(errors: Callable[[F64], F64], x: F64, e: F64, high: F64) -> F64:

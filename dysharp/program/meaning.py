@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,33 @@ def check_computes(c: Columns) -> None:
         return f'{c.name(op)}: found tile {tile} of {where} as key, expected a tile of a region "expert" of its node'
 
     fail_where(holder[key] != p.ops.node[ops], text)
+
+
+def check_sums_of_sums(c: Columns) -> None:
+    """A pull that reads what other pulls left reads it, for its key, only where one of those has left it.
+
+    Its members name no rows, so nothing else notices a member on another node. The source's sum over NVLink domains is such a pull.
+    """
+    p = c.p
+    pulls = [t.kind is Kind.PULL_REDUCE for t in p.templates]
+    for buffer in sorted({t.dst for t, pull in zip(p.templates, pulls, strict=True) if pull and t.dst}):
+        writes, reads = (
+            c.by_template(np.array([pull and name(t) == buffer for t, pull in zip(p.templates, pulls, strict=True)], bool))
+            for name in (attrgetter("dst"), attrgetter("src"))
+        )
+        if not reads.any():
+            continue
+        key = p.ops.key.astype(np.int64) * p.n_nodes
+        left = (key + p.ops.node)[writes]
+        read = key[c.owner] + p.members.node
+        missing = reads[c.owner] & ~np.isin(read, left)
+
+        def text(m: int, buffer: str = buffer) -> str:
+            op, node = int(c.owner[m]), int(p.members.node[m])
+            found = f'found a read of "{buffer}" for key {p.ops.key[op]} on node {node}'
+            return f"{c.name(op)}: {found}, expected a node where a pull leaves it for this key"
+
+        fail_where(missing, text)
 
 
 def check_reads(p: Program, waits: Array | None) -> None:

@@ -23,7 +23,7 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.deepep_internode import Internode
+from dysharp.systems.building.deepep_internode import MOST_DOMAINS, Internode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
@@ -95,6 +95,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         step=16,
     ),
     several_domains=("paper", "real"),
+    most_domains=MOST_DOMAINS,
     without_switch=("paper",),
     drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
 )

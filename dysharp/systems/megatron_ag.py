@@ -13,7 +13,7 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.rings import ring_layer
+from dysharp.systems.building.rings import Pace, gather, ring_layer, scatter
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing
@@ -42,7 +42,7 @@ class Options:
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    kernels = _AllGather(layer)
+    kernels = (_RailRings if cluster.domains > 1 else _AllGather)(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
     return layer.build("ring")
 
@@ -57,7 +57,8 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     fused=False,
     colour="#117733",
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    several_domains=("paper",),
+    several_domains=("paper", "real"),
+    between_domains="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
     drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
     "the straight way to each GPU (the same bytes on every link); shared experts",
 )
@@ -85,21 +86,33 @@ class _AllGather(SoftwareSteps):
         """Add Dispatch. Returns `[gpus]` DELAYs after which the rows of a GPU are sorted by expert."""
         layer = self.layer
         gathered = collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
-        forward = layer.direction == "fwd"  # a backward pass has the routing map of its forward pass
-        ready = self._beside("maps and probabilities", "all_gather", (MAP_BYTES, PROB_BYTES)) if forward else None
-        self._send("dispatch", ready, gathered.rows, layer.sent_bytes)
-        needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
-        permute = self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
-        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY, also=surplus_arrived(layer, gathered))
-        layer.wait_each(permute, arrived)
+        self._send("dispatch", self._maps(), gathered.rows, layer.sent_bytes)
+        permute = self._permute()
+        layer.wait_each(permute, layer.join_tiles(layer.tiles, Tail.TILE_READY, also=surplus_arrived(layer, gathered)))
         return permute
 
-    def combine(self, finished: I32) -> None:
-        """Add Combine: after `finished[gpu]` a GPU adds its rows into a buffer of all tokens and returns the sums."""
+    def _maps(self) -> I32 | None:
+        """The all-gathers of routing map and probabilities; None: a backward pass has those of its forward pass."""
+        forward = self.layer.direction == "fwd"
+        return self._beside("maps and probabilities", "all_gather", (MAP_BYTES, PROB_BYTES)) if forward else None
+
+    def _permute(self) -> I32:
+        """`[gpus]` DELAYs that sort the rows of a GPU."""
+        needed = np.bincount(self.layer.row_gpu, minlength=self.layer.n_gpus)
+        return self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
+
+    def _unpermuted(self, finished: I32) -> I32:
+        """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
         needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
         unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
         layer.wait_each(unpermute, finished)
+        return unpermute
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine: after `finished[gpu]` a GPU adds its rows into a buffer of all tokens and returns the sums."""
+        layer = self.layer
+        unpermute = self._unpermuted(finished)
         combine = layer.combine_puts(Discipline.READY_FIFO)
         scattered = collective(layer, "combine", combine)
         self._send("combine", unpermute, scattered.rows, layer.model.row_bytes)
@@ -114,7 +127,11 @@ class _AllGather(SoftwareSteps):
         """Add NCCL collectives of `sizes` bytes per token and expert, in sequence. Returns `[gpus]` the last DELAYs."""
         layer = self.layer
         cells = layer.routing.n_tokens * layer.model.n_experts
-        return self.delay(name, sum(self.costs.collective_ps(kind, layer.n_gpus, size * cells) for size in sizes))
+        return self.delay(name, sum(self._collective_ps(kind, size * cells) for size in sizes))
+
+    def _collective_ps(self, kind: str, n_bytes: int) -> int:
+        """The time of one collective."""
+        return self.costs.collective_ps(kind, self.layer.n_gpus, n_bytes)
 
     def _reorder(self, tokens: int, rows: int) -> int:
         layer = self.layer
@@ -130,3 +147,41 @@ class _AllGather(SoftwareSteps):
             layer.wait_all(start, after)
         paced = self.paced(name, rows, pace, Discipline.PROGRAM_ORDER)
         layer.wait_each(paced.op, start[paced.node])
+
+
+class _RailRings(_AllGather):
+    """As `_AllGather` over several NVLink domains: rings hop by hop, one per rail. No row judges these times."""
+
+    def dispatch(self) -> I32:
+        layer = self.layer
+        start, pace = self._ring("dispatch", self._maps(), layer.sent_bytes)
+        gathered = gather(layer, pace, start)
+        permute = self._permute()
+        layer.wait_each(permute, layer.join_tiles(layer.tiles, Tail.TILE_READY, also=gathered))
+        return permute
+
+    def combine(self, finished: I32) -> None:
+        layer = self.layer
+        start, pace = self._ring("combine", self._unpermuted(finished), layer.model.row_bytes)
+        tiles = scatter(layer, start, pace)
+        if layer.direction == "bwd":
+            returned = layer.join("returned")
+            layer.wait_each(returned, start)
+            layer.wait_tiles(returned, tiles)
+            layer.wait_all(self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,)), returned)
+
+    def _ring(self, name: str, after: I32 | None, n_bytes: int) -> tuple[I32, Pace]:
+        """(`[gpus]` DELAYs that start a ring of rows of `n_bytes`, after `after` of all GPUs; the pace of its hops by NVLink)."""
+        layer, costs = self.layer, self.costs
+        domains = layer.cluster.domains
+        ring_ps, _, part = costs.rail_rings(layer.routing.n_tokens * n_bytes)
+        flights = (layer.n_gpus - domains) * self.flight_ps + (domains - 1) * 2 * layer.b.nets[0].lat
+        start = self.delay(f"{name}.nccl", max(1, ring_ps - flights))
+        if after is not None:
+            layer.wait_all(start, after)
+        cost, pools = costs.ring_ps(n_bytes, part), self.pools("stores")
+        return start, lambda sends: self.paced(name, sends, cost, pools=pools).op
+
+    def _collective_ps(self, kind: str, n_bytes: int) -> int:
+        start, moved, _ = self.costs.rail_rings(n_bytes)
+        return start + moved

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.in_switch import allgather_layer
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -35,13 +37,30 @@ class Options:
     in_switch="it multicasts and adds rows there",
     drops="NCCL channels and their SMs, the permutation of gathered rows",
     today=True,
+    several_domains=("paper",),
+    between_domains="all-gathers and reduce-scatters in the scale-out network (SHARP) and NCCL's plugin for them, off by default and not measured",
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums."""
+    """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums.
+
+    Over several NVLink domains the scale-out network multicasts and adds, too (building/in_switch.py).
+    """
+    _check_nics(cluster)
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch_window, combine_window = layer.windows(STORE, options.dispatch_window, options.combine_window, together=False, every_gpu=True)
+    if cluster.domains > 1:
+        return allgather_layer(layer, STORE, dispatch_window, combine_window)
     layer.dispatch_allgather(dispatch_window)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
     layer.wait_first(pulls, done, tail=Tail.TILE_READY)
     return layer.build("allgather")
+
+
+def _check_nics(cluster: Cluster) -> None:
+    """NCCL sums all-gathers and reduce-scatters in the network with one NIC per GPU only (src/graph/tuning.cc)."""
+    net = cluster.scale_out
+    if cluster.domains > 1 and net is not None and net.nics_per_gpu != 1:
+        raise ConfigError(
+            f'nvls on cluster "{cluster.name}": found {net.nics_per_gpu} NICs per GPU, expected 1 (NCCL has no sums in the network otherwise)'
+        )

@@ -134,6 +134,8 @@ class System:
     with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
     several_domains: tuple[str, ...] = ()
     """Forms ("paper", "real") in which the system runs on several NVLink domains. Others are refused there."""
+    most_domains: int = 0
+    """NVLink domains that the kernels of its real form can serve. 0: any number."""
     without_switch: tuple[str, ...] = ()
     """Forms in which the system runs on a fabric without a switch (`Cluster.n_switches` 0). Others are refused there."""
     in_switch: str = ""
@@ -168,6 +170,8 @@ class System:
             others = ", ".join(name for name, one in all_systems().items() if form in one.without_switch)
             found = f"found no switch (every pair of GPUs has a link), expected a switch ({self.in_switch or 'its rows go by NVLink'})"
             raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}; without one in {form} form: {others}')
+        if form == "real" and 0 < self.most_domains < cluster.domains:
+            raise ConfigError(f"{self.name}: found {cluster.domains} domains, expected at most {self.most_domains} (the kernels' limit)")
         if not self.runs_on(cluster, form):
             others = ", ".join(name for name, one in all_systems().items() if one.runs_on(cluster, form))
             found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"
@@ -183,7 +187,9 @@ class System:
 
     def runs_on(self, cluster: Cluster, form: str) -> bool:
         """Whether the system runs on the domains of `cluster`, and without a switch where it has none, in `form`, "paper" or "real"."""
-        return (cluster.domains == 1 or form in self.several_domains) and (cluster.n_switches > 0 or form in self.without_switch)
+        near = cluster.domains == 1 or form in self.several_domains
+        few = form == "paper" or not self.most_domains or cluster.domains <= self.most_domains
+        return near and few and (cluster.n_switches > 0 or form in self.without_switch)
 
     def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
@@ -224,6 +230,7 @@ def system(
     ships: Ships | None = None,
     serves: Serves | None = None,
     several_domains: tuple[str, ...] = (),
+    most_domains: int = 0,
     without_switch: tuple[str, ...] = (),
     in_switch: str = "",
     one_domain: str = "",
@@ -274,6 +281,7 @@ def system(
             ships=ships,
             serves=serves,
             several_domains=several_domains,
+            most_domains=most_domains,
             without_switch=without_switch,
             in_switch=in_switch,
             one_domain=one_domain,

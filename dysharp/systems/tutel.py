@@ -7,19 +7,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.errors import ConfigError, nearest
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
+from dysharp.systems.building.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing, in_parts
+from dysharp.workload.levels import Levels, by_domain, rail_rows
 from dysharp.workload.traffic import Rows
 
 I64 = NDArray[np.int64]
 GONE = np.int32(-1)
 COUNT_BYTES = 8  # the largest count, as int64
+A2A = ("linear", "2dh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Options:
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `capacity` | capacity factor in percent: rows that a GPU may send to an expert, over the mean. 0 = as many as needed |
     | `degree` | chunks of the capacity (`a2a_ffn_overlap_degree`); 1 = no overlap |
+    | `a2a` | all-to-all over several NVLink domains: "linear" (NCCL's, by rails) or "2dh" (Tutel's two levels; paper form) |
     | `mediation` | rows are sorted before Dispatch and after Combine; with capacity 0 the host also waits for counts |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
@@ -42,6 +47,7 @@ class Options:
     form: str = "auto"
     capacity: int = choice_int("tutel.capacity")
     degree: int = choice_int("tutel.degree")
+    a2a: str = "linear"
     mediation: bool = False
     compute: bool = True
 
@@ -107,9 +113,30 @@ def padded(routing: Routing, options: Options) -> Rows:
     return (here.sum() - here) * capacity, here * (routing.n_gpus - 1) * capacity
 
 
+def padded_levels(routing: Routing, options: Options, domain_gpus: int) -> Levels:
+    """`padded` by network over several NVLink domains: rows leave a domain at the GPU with their receiver's index, either way."""
+    here = _used(routing).reshape(routing.n_gpus, -1).sum(axis=1)
+    rows = np.broadcast_to(here * capacity_rows(routing, options), (routing.n_gpus, routing.n_gpus))
+    return rail_rows(*by_domain(rows, domain_gpus), domain_gpus)
+
+
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    """The layer with the all-to-all of `options`."""
+    if options.a2a not in A2A:
+        raise ConfigError(f"tutel.a2a: found {options.a2a!r}{nearest(options.a2a, A2A)}")
+    two_level = options.a2a == "2dh" and cluster.domains > 1
+    return (TwoLevelLayer if two_level else nccl_layer)(model, cluster, routing, direction, compute=options.compute)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of its all-to-alls and kernels."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    layer = _layer(model, cluster, routing, direction, options)
+    if cluster.domains > 1 and options.a2a == "2dh":
+        raise ConfigError('tutel.a2a: found "2dh" in real form, expected "linear" (no rate of its copies is public), or form=paper')
+    if cluster.domains > 1 and not options.capacity:
+        raise ConfigError(
+            "tutel.capacity: found 0 in real form over several NVLink domains, expected above 0 (no all-reduce between nodes is measured)"
+        )
     stream = NcclStream(layer)
     if not options.capacity and direction == "fwd":  # a backward pass knows the capacity
         costs = stream.kernels.costs
@@ -130,11 +157,13 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
     ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     today=True,
-    one_domain="its padding rows have no closed form by network here",
+    several_domains=("paper", "real"),
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls there come before those back."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    if options.mediation and cluster.domains > 1:
+        raise ConfigError(f"tutel.mediation: found {cluster.domains} NVLink domains, expected one")
+    layer = _layer(model, cluster, routing, direction, options)
     return _in_chunks(layer, CommStream(layer), options)
 
 
@@ -155,7 +184,8 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
         stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=options.capacity == 0, permutes=True)
-    return layer.build(padded, options)
+    levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus) if layer.cluster.domains > 1 else None
+    return layer.build(padded, options, levels=levels)
 
 
 def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:

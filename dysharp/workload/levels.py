@@ -8,6 +8,7 @@
 | by_rail | as direct, and once from the source to the GPU of its domain with the index of the receiver | as direct, between GPUs of one index |
 | ring | a row per token over every link of a ring, but the one into the source (`rings.rail_rings`) | likewise |
 | dysharp | up once per domain, down as in two_hop | out once, in once per remote domain |
+| allgather | as dysharp, where every GPU needs every token | likewise |
 """
 
 from __future__ import annotations
@@ -80,8 +81,12 @@ def nic_only(routing: Routing, domain_gpus: int) -> Levels:
 
 def by_rail(routing: Routing, domain_gpus: int) -> Levels:
     """As `direct`, but rows leave a domain at the GPU with the index of their receiver (NCCL's PXN)."""
-    near, far = _per_expert(routing, domain_gpus)
-    source, receiver = np.arange(routing.n_gpus)[:, None], np.arange(routing.n_gpus)[None, :]
+    return rail_rows(*_per_expert(routing, domain_gpus), domain_gpus)
+
+
+def rail_rows(near: I64, far: I64, domain_gpus: int) -> Levels:
+    """The rows of `by_rail` from `[sender, receiver]` rows inside a domain and between domains."""
+    source, receiver = np.arange(len(far))[:, None], np.arange(len(far))[None, :]
     leaves = np.broadcast_to(source - source % domain_gpus + receiver % domain_gpus, far.shape)
     hop = np.zeros_like(far)
     np.add.at(hop, (np.broadcast_to(source, far.shape), leaves), far)
@@ -105,6 +110,12 @@ def ring(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((out[0], into[0]), (out[1], into[1]))
 
 
+def allgather(routing: Routing, domain_gpus: int) -> Levels:
+    """Every token once to every domain and once into the links of each, needed or not (NVLS with sums in the scale-out network)."""
+    n, tokens = routing.n_gpus // domain_gpus, np.full(routing.n_gpus, routing.tokens_per_gpu, np.int64)
+    return Levels((n * tokens * (domain_gpus > 1), n * (domain_gpus - 1) * tokens), (tokens * (n > 1), (n - 1) * tokens))
+
+
 LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
     "two_hop": two_hop,
     "direct": direct,
@@ -112,6 +123,7 @@ LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
     "by_rail": by_rail,
     "ring": ring,
     "dysharp": dysharp,
+    "allgather": allgather,
 }
 
 
@@ -156,9 +168,13 @@ def _per_expert(routing: Routing, domain_gpus: int) -> tuple[I64, I64]:
     for column in routing.slot.T:
         kept = column >= 0
         sent += np.bincount(source[kept] * n + column[kept] // routing.placement.slots_per_gpu, minlength=n * n)
-    domain = np.arange(n) // domain_gpus
+    return by_domain(sent.reshape(n, n), domain_gpus)
+
+
+def by_domain(rows: I64, domain_gpus: int) -> tuple[I64, I64]:
+    """`[sender, receiver]` rows inside a domain (own GPU excluded), and between domains."""
+    domain = np.arange(len(rows)) // domain_gpus
     near = domain[:, None] == domain[None, :]
-    table = sent.reshape(n, n)
-    inside = np.where(near, table, 0)
+    inside = np.where(near, rows, 0)
     np.fill_diagonal(inside, 0)
-    return inside, np.where(near, 0, table)
+    return inside, np.where(near, 0, rows)

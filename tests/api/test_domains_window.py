@@ -36,3 +36,29 @@ def test_systems_that_only_names_run() -> None:
     """`compare` without names leaves out the systems whose runs or estimates over domains would fail or take too long."""
     found = {row.system for row in dysharp.compare(tokens=8, **SMALL).rows}
     assert found == {"deepep", "deepep-ll", "dysharp", "hybrid-ep", "megatron-a2a"}
+
+
+LARGE = {**SMALL, "tokens": 256, "systems": ["deepep"]}
+
+
+def test_compare_chooses_leading_tokens_of_a_large_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, names the way to all tokens, and gives what the same window gives; `window` 0 simulates all tokens."""
+    monkeypatch.setattr("dysharp.api.window.WHOLE_ROWS", 10_000)
+    monkeypatch.setattr("dysharp.api.window.LEADING_ROWS", 64 * 16 * 8)
+    monkeypatch.setattr("dysharp.api.window.REFUSED", 1e9)
+    done = dysharp.compare(**LARGE)
+    asked = dysharp.compare(**LARGE, window=64)
+    assert [row.window for row in done.rows] == [row.window for row in asked.rows] != [{}]
+    assert any("--window 0 simulates all" in line for line in done.header)
+    whole = dysharp.compare(**LARGE, window=0)
+    assert not any(row.window for row in whole.rows)
+
+
+def test_a_system_without_an_estimate_runs_with_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dysharp.api.window.WHOLE_ROWS", 10_000)
+    monkeypatch.setattr("dysharp.api.window.LEADING_ROWS", 32 * 16 * 8)
+    monkeypatch.setattr("dysharp.api.window.REFUSED", 0.0)
+    done = dysharp.compare(**{**LARGE, "tokens": 128})
+    whole = dysharp.compare(**{**LARGE, "tokens": 128}, window=0)
+    assert [row.time_us for row in done.rows] == [row.time_us for row in whole.rows]
+    assert any("32 leading tokens give no estimate, so all 128 were simulated" in line for line in done.header)

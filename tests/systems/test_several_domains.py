@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
+from dysharp.api.candidates import candidates
 from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
@@ -75,7 +77,7 @@ def test_what_leaves_by_nic_arrives_by_nic():
     routing = make_routing("uniform", MODEL, 8, 16)
     for name, scheme in LEVELS.items():
         levels = scheme(routing, 2)
-        assert levels.nic[0].sum() == levels.nic[1].sum() or name == "dysharp", name
+        assert levels.nic[0].sum() == levels.nic[1].sum() or name in ("dysharp", "allgather"), name
         one = scheme(routing, 8)  # one domain: nothing leaves
         assert one.nic[0].sum() == 0 or name == "nic_only", name
 
@@ -125,6 +127,18 @@ def test_a_barrier_has_whole_rounds():
         times.append(int(program.durations[program.templates[template].duration, program.ops.rows[op]]))
     one, rest = times[2] - times[0], 2 * times[0] - times[2]
     assert times == [rest + one, rest + 2 * one, rest + 2 * one, rest + 3 * one]
+
+
+def test_deepep_ends_at_twenty_domains():
+    """Its real form is refused in one line, and `compare` and `advise` without names take the others."""
+    for n, runs in ((20, True), (21, False)):
+        cluster = domains(n, 2, base="hw-dgx-h100")
+        assert get_system("deepep").runs_on(cluster, "real") == runs
+        assert get_system("deepep").runs_on(cluster, "paper")
+        request = SimpleNamespace(model=MODEL, cluster=cluster, direction="fwd")
+        assert candidates(None, request, None)[1].get("deepep") == (None if runs else "serves at most 20 NVLink domains")
+    with pytest.raises(ConfigError, match=r"deepep: found 21 domains, expected at most 20 \(the kernels' limit\)"):
+        planned("deepep", domains(21, 2, base="hw-dgx-h100"), model=replace(MODEL, n_experts=42))
 
 
 def test_layouts_that_do_not_divide():

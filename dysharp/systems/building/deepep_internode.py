@@ -44,8 +44,6 @@ class Internode(SoftwareSteps):
         most = layer.cluster.n_sms
         if n_sm < 2 or n_sm % 2 or n_sm > most:
             raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
-        if layer.cluster.domains > MOST_DOMAINS:
-            raise ConfigError(f"deepep: found {layer.cluster.domains} domains, expected at most {MOST_DOMAINS} (the kernels' limit)")
         super().__init__(layer)
         self.n = n_sm // 2
         self.hop = TwoHop(layer)

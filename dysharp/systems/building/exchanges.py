@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template, To
+from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.rails import TwoLevelLayer
 from dysharp.systems.building.software_steps import SoftwareSteps
 
 I32 = NDArray[np.int32]
@@ -49,10 +50,9 @@ def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes
     place[np.argsort(to, kind="stable")] = np.arange(len(to))
     _, row, _ = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max(initial=1))), alloc=Alloc.PREFIX, name=f"{operator}.padding")
     template = Template(f"{operator}.padding", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
-    one = np.ones(len(to), np.int32)
     issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, f"{operator}.padding")
-    first = layer.b.ops(layer.b.template(template), node, issuer=issuer[node], bytes=n_bytes, to=To(one, to, one, row + place), targets=1)
-    batch = Sends(op=ids(first, len(to)), node=node.astype(np.int32), to=to.astype(np.int32))
+    gpu, peer = node.astype(np.int32), to.astype(np.int32)
+    batch = Sends(op=layer.puts(template, gpu, peer, row + place, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
     if operator == "dispatch":
         layer.dispatched.append(batch)
     return batch
@@ -86,6 +86,8 @@ class CommStream:
             away, last = batch.to != batch.node, layer.last_hops(batch.op)
             layer.wait_each(end[batch.node], last)
             layer.wait_each(end[batch.to[away]], last[away])
+        if isinstance(layer, TwoLevelLayer):
+            layer.second_level(batches)
         self.end = end
         return end
 

@@ -12,6 +12,8 @@ Program needs a switch that nobody sells.
 
 The GPU that forwards needs no SM: its hub or a copy engine does. A source learns of remote sums without a message, and its
 request takes one way.
+
+NVLS over domains has the same steps with every token and every GPU: whole-group operations, which in-network sums of today have.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Program, Template, To
+from dysharp.program import Discipline, Kind, Program, Tail, Template, To
 from dysharp.program.constants import NIC_NET, REQUESTS, RESPONSES
 from dysharp.systems.building.batch import Batch, ids
-from dysharp.systems.building.experts import fused
+from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
 from dysharp.systems.building.two_hop import I32, I64, TwoHop
@@ -39,14 +41,33 @@ def in_switch_layer(layer: LayerBuilder, framing: Framing, dispatch_window: int,
     return layer.build("dysharp")
 
 
+def allgather_layer(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int) -> Program:
+    """All-gather, one GEMM after the other, a barrier, reduce-scatter. Windows: tokens per GPU."""
+    units = _Units(layer, framing, every_gpu=True)
+    units.dispatch(dispatch_window)
+    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
+    sums = units.sums(combine_window, Discipline.PROGRAM_ORDER)
+    layer.wait_first(Batch(op=sums, node=units.hop.relay), done, tail=Tail.TILE_READY)
+    units.totals(sums)
+    return layer.build("allgather")
+
+
 class _Units:
-    def __init__(self, layer: LayerBuilder, framing: Framing) -> None:
-        self.layer, self.framing, self.hop = layer, framing, TwoHop(layer)
-        hop = self.hop
-        self.first_pair: I64 = np.cumsum(hop.copies) - hop.copies
-        here = layer.p.gpu == hop.relay[hop.unit_of_pair]
-        rows = layer.pair_rows.astype(np.int64)
-        self.listed: I64 = np.bincount(hop.unit_of_pair, weights=np.where(here, 0, rows), minlength=len(hop.token)).astype(np.int64)
+    """Units of a layer with the copies of each: `[copies]` GPUs, useful rows and first of them, in the order of units."""
+
+    def __init__(self, layer: LayerBuilder, framing: Framing, *, every_gpu: bool = False) -> None:
+        self.layer, self.framing = layer, framing
+        self.hop = hop = TwoHop(layer, every_gpu=every_gpu)
+        self.first_copy: I64 = np.cumsum(hop.copies) - hop.copies
+        self.gpu, self.rows, self.first_row = hop.gpu, layer.pair_rows, layer.p.slot_ptr[:-1]
+        self.what = "allgather" if every_gpu else "multicast"
+        if every_gpu:
+            pair = layer.pair_of[hop.token[hop.unit_of_pair], hop.gpu]
+            self.rows = np.where(pair >= 0, layer.pair_rows[pair], 0)
+            self.first_row = np.cumsum(self.rows) - self.rows
+        here = hop.gpu == hop.relay[hop.unit_of_pair]
+        listed = np.bincount(hop.unit_of_pair, weights=np.where(here, 0, self.rows), minlength=len(hop.token)).astype(np.int64)
+        self.listed: I64 = np.ones_like(listed) if every_gpu else listed
 
     def dispatch(self, window: int) -> Batch:
         """Multicasts by NIC, then by NVLink. Returns the ops that leave the sources."""
@@ -68,7 +89,7 @@ class _Units:
         issuer = layer.per_gpu(Discipline.READY_FIFO, "dispatch")
         ops = [nic]
         windows = np.array([b.semaphore(g, window, "dispatch_window", "tokens") for g in range(layer.n_gpus)], np.int32)
-        for name, src, mine in (("dispatch.multicast", layer.sent_buffer, np.flatnonzero(~hop.far)), ("dispatch.forward", "relay", far)):
+        for name, src, mine in ((f"dispatch.{self.what}", layer.sent_buffer, np.flatnonzero(~hop.far)), ("dispatch.forward", "relay", far)):
             op = self._multicast(name, src, mine, issuer)
             b.hold(windows[hop.relay[mine]], op)
             if src == "relay":
@@ -79,29 +100,36 @@ class _Units:
         return Batch(op=np.concatenate(ops), node=np.concatenate([source, hop.source[own]]))
 
     def _multicast(self, name: str, src: str, units: I64, issuer: I32) -> I32:
-        layer, hop, p, b = self.layer, self.hop, self.layer.p, self.layer.b
-        pairs = spans(self.first_pair[units], hop.copies[units])
-        rows = layer.pair_rows[pairs]
+        layer, hop, b = self.layer, self.hop, self.layer.b
+        copies = spans(self.first_copy[units], hop.copies[units])
+        rows = self.rows[copies]
         template = Template(name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=b.framing(self.framing), src=src, dst=layer.arrived)
         first = b.ops(
             b.template(template), hop.relay[units], issuer=issuer[hop.relay[units]], bytes=layer.sent_bytes, key=hop.token[units],
-            to=To(hop.copies[units], p.gpu[pairs], rows, layer.row_of[spans(p.slot_ptr[pairs], rows)]), targets=self.listed[units],
+            to=To(hop.copies[units], self.gpu[copies], rows, layer.row_of[spans(self.first_row[copies], rows)]), targets=self.listed[units],
             aux_bytes=layer.dispatch_aux,
         )  # fmt: skip
         return ids(first, len(units))
 
-    def sums(self, window: int) -> I32:
-        """`[units]` pulls of the sum of a domain by its relay."""
-        layer, hop, p, b = self.layer, self.hop, self.layer.p, self.layer.b
+    def sums(self, window: int, discipline: Discipline = Discipline.SMALLEST_KEY) -> I32:
+        """`[units]` pulls of the sum of a domain by its relay. In program order a relay serves the sources of its rail in turn."""
+        layer, hop, b = self.layer, self.hop, self.layer.b
         template = Template(
             "combine.domain", Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=b.framing(self.framing), src=layer.result,
             dst="relay.partial",
         )  # fmt: skip
+        order = np.arange(len(hop.token))
+        if discipline is Discipline.PROGRAM_ORDER:
+            order = np.lexsort((hop.turn, hop.token % layer.tokens))
+        copies = spans(self.first_copy[order], hop.copies[order])
+        rows = self.rows[copies]
         first = b.ops(
-            b.template(template), hop.relay, issuer=layer.per_gpu(Discipline.SMALLEST_KEY, "combine")[hop.relay], bytes=layer.model.row_bytes,
-            key=hop.token, to=To(hop.copies, p.gpu, layer.pair_rows, layer.row_of), targets=self.listed, aux_bytes=layer.combine_aux,
+            b.template(template), hop.relay[order], issuer=layer.per_gpu(discipline, "combine")[hop.relay[order]], bytes=layer.model.row_bytes,
+            key=hop.token[order], to=To(hop.copies[order], self.gpu[copies], rows, layer.row_of[spans(self.first_row[copies], rows)]),
+            targets=self.listed[order], aux_bytes=layer.combine_aux,
         )  # fmt: skip
-        op = ids(first, len(hop.token))
+        op = np.empty(len(order), np.int32)
+        op[order] = ids(first, len(order))
         windows = np.array([b.semaphore(g, window, "combine_window", "tokens") for g in range(layer.n_gpus)], np.int32)
         b.hold(windows[hop.relay], op)
         return op
@@ -113,9 +141,10 @@ class _Units:
             "combine.nic", Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=b.framing(RDMA), src="relay.partial",
             dst=layer.summed_buffer, net=NIC_NET,
         )  # fmt: skip
-        count = np.bincount(hop.token, minlength=layer.routing.n_tokens)[layer.sent]
+        tokens, count = np.unique(hop.token, return_counts=True)
+        source = (tokens // layer.tokens).astype(np.int32)
         first = b.ops(
-            b.template(template), layer.sent_source, issuer=layer.per_gpu(Discipline.READY_FIFO, "total")[layer.sent_source],
-            bytes=layer.model.row_bytes, key=layer.sent, to=To(count, hop.relay), targets=1, aux_bytes=layer.combine_aux,
+            b.template(template), source, issuer=layer.per_gpu(Discipline.READY_FIFO, "total")[source],
+            bytes=layer.model.row_bytes, key=tokens, to=To(count, hop.relay), targets=1, aux_bytes=layer.combine_aux,
         )  # fmt: skip
-        layer.wait_each(ids(first, len(layer.sent))[np.searchsorted(layer.sent, hop.token)], sums)
+        layer.wait_each(ids(first, len(tokens))[np.searchsorted(tokens, hop.token)], sums)

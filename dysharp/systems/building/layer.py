@@ -26,7 +26,7 @@ from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.units import ns_to_ps
 from dysharp.workload import Pairs, Routing, Scheme, pairs, traffic
-from dysharp.workload.levels import LEVELS, between_rails
+from dysharp.workload.levels import LEVELS, Levels, between_rails
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -169,6 +169,13 @@ class LayerBuilder:
     def token_pairs(self) -> I64:
         """`[tokens]` distinct GPUs of each token."""
         return np.diff(self.p.token_ptr)
+
+    @cached_property
+    def pair_of(self) -> I64:
+        """`[tokens, gpus]` index of the (token, GPU) pair, -1 = the GPU has no expert of the token."""
+        pair = np.full((self.routing.n_tokens, self.n_gpus), -1, np.int64)
+        pair[self.p.token, self.p.gpu] = np.arange(len(self.p.gpu))
+        return pair
 
     @cached_property
     def row_token(self) -> I32:
@@ -757,15 +764,15 @@ class LayerBuilder:
 
     # ---- build -------------------------------------------------------------------------------------------------------
 
-    def build(self, scheme: Scheme, options: object = None, *, back: Scheme | None = None) -> Program:
+    def build(self, scheme: Scheme, options: object = None, *, back: Scheme | None = None, levels: Levels | None = None) -> Program:
         """The finished Program.
 
         The Program declares its useful rows and the closed-form traffic of this Routing under `scheme`
         (`workload.traffic`). The traffic may depend on the system's `options`. `back`: the scheme of Combine where Combine
-        does not mirror Dispatch.
+        does not mirror Dispatch. `levels`: Dispatch's rows by network over several domains, where the scheme's name is not in LEVELS.
         """
         if self.cluster.domains > 1:
-            return self._build_levels(scheme)
+            return self._build_levels(scheme, levels)
         returned = traffic(self.routing, scheme if back is None else back, self.back_bytes, options)
         same = back is None and self.sent_bytes == self.back_bytes
         sent = returned if same else traffic(self.routing, scheme, self.sent_bytes, options)
@@ -779,12 +786,12 @@ class LayerBuilder:
         """The names of both link directions inside a domain."""
         return ("up", "down") if self.cluster.n_switches else (f"{XGMI} out", f"{XGMI} in")
 
-    def _build_levels(self, scheme: Scheme) -> Program:
-        """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`, or one_copy_per_expert."""
+    def _build_levels(self, scheme: Scheme, levels: Levels | None) -> Program:
+        """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`, or one_copy_per_expert, or `levels` are given."""
         direct = "nic_only" if self.nic_only else self.per_expert
         named = direct if scheme == "one_copy_per_expert" else str(scheme)
         sides, size = [self._near_sides, (f"{NIC} out", f"{NIC} in")], self.cluster.domain_gpus
-        rows = [*LEVELS[named](self.routing, size)]
+        rows = [*(LEVELS[named](self.routing, size) if levels is None else levels)]
         if self.has_spine:
             sides.append((f"{SPINE} out", f"{SPINE} in"))
             across = between_rails(self.routing, size, named)

@@ -7,6 +7,7 @@ its buffer, and a proxy posts the message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 from dysharp.program import Discipline, Template, To
 from dysharp.program.constants import NIC, NIC_NET
 from dysharp.specs import Cluster, Model
-from dysharp.systems.building.batch import ids
+from dysharp.systems.building.batch import Sends, ids
 from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
-HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_row")}
+HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_row"), "control": ("control", "relay.padding", "control")}
 """fn of a PUT -> (fn of its hop to the rail GPU, buffer there, fn of its hop by NIC)."""
 
 
@@ -67,18 +68,38 @@ class RailLayer(LayerBuilder):
             return np.zeros(0, np.int32)
         first_fn, buffer, then_fn = HOPS[template.fn]
         rail = (node - node % size + to % size).astype(np.int32)
-        # A relayed result is known by the row that it will fill; a token's row is the same in every relay.
-        key = row if template.fn == "row" else np.broadcast_to(columns["key"], (n,))
-        landed = landing(self, buffer, rail, np.arange(n), np.asarray(key, np.int32), self.sent_bytes if buffer == "relay" else self.back_bytes)
+        # A relayed result is known by the row that it will fill; a token's row is the same in every relay. Padding has no key.
+        key = row if template.fn == "row" else np.broadcast_to(columns.get("key", -1), (n,))
+        landed = landing(self, buffer, rail, np.arange(n), np.asarray(key, np.int32), int(np.max(columns["bytes"])))
         one = np.ones(n, np.int32)
-        hop = replace(template, name=f"{template.name}.rail", fn=first_fn, dst=buffer, table=-1)
+        hop = replace(template, name=f"{template.name}.rail", fn=first_fn, dst=template.dst and buffer, table=-1)
         first = ids(self.b.ops(self.b.template(hop), node, to=To(one, rail, one, landed.row), targets=1, **columns), n)
-        way = replace(template, name=f"{template.name}.{NIC}.rail", fn=then_fn, src=buffer, framing=self.b.framing(RDMA), net=NIC_NET, table=-1)
+        way = replace(
+            template, name=f"{template.name}.{NIC}.rail", fn=then_fn, src=template.src and buffer, framing=self.b.framing(RDMA), net=NIC_NET, table=-1
+        )
         onward = {**columns, "issuer": self.per_gpu(Discipline.READY_FIFO, "proxy")[rail], "prio": 0}
         then = ids(self.b.ops(self.b.template(way), rail, to=To(one, to, one, row), targets=1, **onward), n)
         self.wait_tiles(then, landed.tile)
         self._onward.append((first, then))
         return first
+
+
+class TwoLevelLayer(RailLayer):
+    """As `RailLayer`, level by level: all rows go to their rail GPU inside the domain, own rails included, then by NIC (Tutel's 2DH)."""
+
+    def by_nic(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """No PUT leaves its GPU by NIC: rows for the own rail are copied into the buffer of the second level."""
+        return np.zeros(len(node), bool)
+
+    def second_level(self, batches: Sequence[Sends]) -> None:
+        """NICs wait until their GPU has sent and received all rows of the first level of this exchange."""
+        size, done = self.cluster.domain_gpus, self.join("level")
+        for batch in batches:
+            last, rail = self.last_hops(batch.op), batch.node - batch.node % size + batch.to % size
+            two = last != batch.op
+            self.wait_each(done[batch.node], batch.op)
+            self.wait_each(done[np.where(two, rail, batch.to)], batch.op)
+            self.wait_each(last[two], done[rail[two]])
 
 
 def nccl_layer(model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool) -> LayerBuilder:

@@ -7,6 +7,7 @@ rounded at every GPU that adds something. Before the first of them the ring carr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from dysharp.program import Alloc, Discipline, Kind, Program, Template, To
 from dysharp.program.constants import NIC, NIC_NET, REQUESTS
-from dysharp.systems.building.batch import ids
+from dysharp.systems.building.batch import Sends, ids
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
@@ -50,23 +51,24 @@ def hops_of(layer: LayerBuilder, first: int) -> Hops:
     return Hops(np.tile(token, n - 1).astype(np.int32), place, node, to)
 
 
+Pace = Callable[[Sends], I32]
+"""Adds what paces transfers that leave by NVLink. Returns `[n]` the op that edges to each transfer hold back."""
+
+
 def ring_layer(layer: LayerBuilder) -> Program:
     """Dispatch by all-gather, one GEMM after the other, Combine by reduce-scatter."""
-    finished = one_after_another(layer, _gather(layer))
-    _scatter(layer, finished)
+    scatter(layer, one_after_another(layer, gather(layer)))
     return layer.build("ring")
 
 
-def _pair_of(layer: LayerBuilder) -> I64:
-    """`[tokens, gpus]` index of the (token, GPU) pair, -1 = the GPU has no expert of the token."""
-    pair = np.full((layer.routing.n_tokens, layer.n_gpus), -1, np.int64)
-    pair[layer.p.token, layer.p.gpu] = np.arange(len(layer.p.gpu))
-    return pair
+def unpaced(sends: Sends) -> I32:
+    """Transfers without a pace of their own."""
+    return sends.op
 
 
-def _gather(layer: LayerBuilder) -> I32:
-    """The all-gather. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
-    b, hops, pair = layer.b, hops_of(layer, 0), _pair_of(layer)
+def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) -> I32:
+    """The all-gather, after the op `start[gpu]`. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
+    b, hops, pair = layer.b, hops_of(layer, 0), layer.pair_of
     n_tokens = layer.routing.n_tokens
     landed = landing(layer, "relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "ring")
@@ -91,11 +93,14 @@ def _gather(layer: LayerBuilder) -> I32:
             targets=1,
             aux_bytes=layer.dispatch_aux,
         )
+        heads = pace(Sends(op=ids(ops, len(mine)), node=hops.node[mine], to=hops.to[mine]))
         if not src:
-            layer.wait_tiles(ids(ops, len(mine)), landed.tile[mine - n_tokens])
+            layer.wait_tiles(heads, landed.tile[mine - n_tokens])
+        elif start is not None:
+            layer.wait_each(heads, start[hops.node[mine]])
     own = np.flatnonzero(layer.p.gpu == layer.pair_source)
     one = np.ones(len(own), np.int32)
-    b.ops(
+    first_own = b.ops(
         _template(layer, "dispatch.own", "dispatch", "copy", 0, layer.sent_buffer, layer.arrived),
         layer.p.gpu[own],
         issuer=issuer[layer.p.gpu[own]],
@@ -105,16 +110,21 @@ def _gather(layer: LayerBuilder) -> I32:
         targets=1,
         aux_bytes=layer.dispatch_aux,
     )
+    if start is not None:
+        layer.wait_each(ids(first_own, len(own)), start[layer.p.gpu[own]])
     gathered = layer.join("gathered")
     layer.wait_tiles(gathered[hops.to], landed.tile)
     return gathered
 
 
-def _scatter(layer: LayerBuilder, finished: I32) -> None:
-    """The reduce-scatter, in which a GPU takes part after `finished[gpu]`."""
+def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
+    """The reduce-scatter, in which a GPU takes part after `finished[gpu]`.
+
+    Returns `[gpus]` region tiles that are ready when a GPU has all sums of its tokens, -1 = it has none.
+    """
     b, p, hops = layer.b, layer.p, hops_of(layer, 1)
     n_tokens, n = layer.routing.n_tokens, layer.n_gpus
-    adds = _pair_of(layer)[hops.token, hops.node] >= 0
+    adds = layer.pair_of[hops.token, hops.node] >= 0
     filled: Bools = np.logical_or.accumulate(adds.reshape(n - 1, n_tokens)).ravel()  # the hop carries a part of the sum
     last = hops.place == n - 2
     # Parts of a sum at a GPU: what the ring brings, and its own. They are a tile, for which the hop out waits.
@@ -127,7 +137,7 @@ def _scatter(layer: LayerBuilder, finished: I32) -> None:
     parts = landing(layer, "relay.partial", hops.node[used], group, key, layer.back_bytes)
     none = np.flatnonzero(~filled)
     empty = landing(layer, "ring.empty", hops.to[none], np.arange(len(none)), hops.token[none], layer.back_bytes)
-    sums, row, _ = _results(layer, np.flatnonzero(filled & last), hops)
+    sums, row, returned = _results(layer, np.flatnonzero(filled & last), hops)
     row_of_hop = np.empty(len(hops.to), np.int32)
     row_of_hop[into], row_of_hop[none], row_of_hop[filled & last] = parts.row[: len(into)], empty.row, row[: len(sums)]
     gathers = _own_parts(layer, own, parts.row[len(into) :], row[len(sums) :])
@@ -149,16 +159,17 @@ def _scatter(layer: LayerBuilder, finished: I32) -> None:
                     targets=1,
                     aux_bytes=layer.combine_aux,
                 )
-                op[these] = ids(first, len(these))
+                op[these] = pace(Sends(op=ids(first, len(these)), node=hops.node[these], to=hops.to[these]))
     layer.wait_tiles(op[used], parts.tile)
     onward = none[~last[none]]
     layer.wait_tiles(op[out[hops.token[onward], hops.to[onward]]], empty.tile[np.searchsorted(none, onward)])
     starts = np.flatnonzero((hops.place == 0) & ~filled)
     layer.wait_each(op[starts], finished[hops.node[starts]])
+    return returned
 
 
 def _results(layer: LayerBuilder, sums: I64, hops: Hops) -> tuple[I64, I32, I32]:
-    """Rows "partial" at the sources: the sums that rings bring, then the sources' own. Returns (`sums`, rows, tiles)."""
+    """Rows "partial" at the sources: the sums that rings bring, then the sources' own. Returns (`sums`, rows, `[gpus]` tiles)."""
     p = layer.p
     own = np.flatnonzero(p.gpu == layer.pair_source)
     token = np.append(hops.token[sums], p.token[own])
@@ -170,7 +181,7 @@ def _results(layer: LayerBuilder, sums: I64, hops: Hops) -> tuple[I64, I32, I32]
     )
     row = np.empty(len(token), np.int32)
     row[by_token] = first + np.arange(len(token), dtype=np.int32)
-    return sums, row, ids(tile, 1)
+    return sums, row, np.where(here > 0, tile + np.cumsum(here > 0) - 1, -1).astype(np.int32)
 
 
 def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32:

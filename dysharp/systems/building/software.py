@@ -5,12 +5,11 @@ The class turns fitted constants (specs/data/fitted.toml) into picoseconds of op
 
 from __future__ import annotations
 
-from dysharp.compute.collectives import PROTOCOLS, alltoall_start_us, collective_us, ring_protocol, ring_us, sync_us
+from dysharp.compute.collectives import PROTOCOLS, alltoall_start_us, collective_us, rail_rings_us, ring_protocol, ring_us, sync_us
 from dysharp.compute.moe import permute_us
 from dysharp.compute.operators import arch_of, hbm_us, launch_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
-from dysharp.specs.gpu import Gpu
 from dysharp.units import PS_PER_US
 
 
@@ -25,7 +24,7 @@ class Software:
             where = f'software costs: found cluster "{cluster.name}" without a GPU'
             raise ConfigError(f"{where}, expected an hw-* cluster (it names a GPU with fitted constants)")
         self._n_gpus = cluster.n_gpus if n_gpus is None else n_gpus
-        self._gpu: Gpu = cluster.own_gpu
+        self._cluster, self._gpu = cluster, cluster.own_gpu
         self._link_bytes_per_us = cluster.link_bytes_per_us
         self._fitted = cluster.fitted
 
@@ -83,6 +82,14 @@ class Software:
         """
         part = PROTOCOLS[int(ring_protocol(self._gpu, 1, n_gpus, n_bytes))].part
         return self.collective_ps("all_gather", n_gpus, n_bytes) - self.ring_ps(n_bytes * (n_gpus - 1) / n_gpus, part), part
+
+    def rail_rings(self, n_bytes: int) -> tuple[int, int, float]:
+        """As `ring` over the NVLink domains of the cluster: (ps without the bytes, ps of the bytes on a NIC, part)."""
+        c = self._cluster
+        assert c.scale_out is not None
+        rate = c.scale_out.rate / 1000
+        start, moved, part = rail_rings_us(self._gpu, self._fitted, c.domain_gpus, c.domains, rate, n_bytes)
+        return round(start * PS_PER_US), round(moved * PS_PER_US), part
 
     def ring_ps(self, n_bytes: float, part: float) -> int:
         """Time in which a ring brings `n_bytes` out of one GPU, at `part` of its rate."""

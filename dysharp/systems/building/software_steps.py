@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import OTHER
 from dysharp.systems.building.batch import Batch, Sends, ids
@@ -25,7 +26,6 @@ from dysharp.units import PS_PER_US
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 SomeSends = TypeVar("SomeSends", bound=Sends)
-NET_STEP_US = 14.0  # network step of protocol Simple in a ring: NCCL src/graph/tuning.cc
 WORD_BYTES = 16  # a flag or a count with its address: one flit
 
 
@@ -45,7 +45,7 @@ class SoftwareSteps:
 
     def alltoall_ps(self, sent_bytes: int, own_bytes: int) -> int:
         """`Software.alltoall_ps`, and a step of the network where there are several NVLink domains."""
-        step = round(NET_STEP_US * PS_PER_US) if self.layer.cluster.domains > 1 else 0
+        step = round(NET_STEPS_US[PROTOCOLS.index(SIMPLE)] * PS_PER_US) if self.layer.cluster.domains > 1 else 0
         return step + self.costs.alltoall_ps(sent_bytes, own_bytes)
 
     # ---- steps of one GPU --------------------------------------------------------------------------------------------

@@ -26,14 +26,18 @@ I64 = NDArray[np.int64]
 
 
 class TwoHop:
-    """Units of a layer and their transfers. Arrays are in token order, then in the order of domains."""
+    """Units of a layer and their transfers. Arrays are in token order, then in the order of domains.
 
-    def __init__(self, layer: LayerBuilder) -> None:
+    `every_gpu`: every token has a pair with every GPU, so a unit in every domain. `gpu`: `[pairs]`.
+    """
+
+    def __init__(self, layer: LayerBuilder, *, every_gpu: bool = False) -> None:
         self.layer = layer
         self.size = layer.cluster.domain_gpus
-        p = layer.p
-        domain = p.gpu // np.int32(self.size)
-        token = p.token
+        token, self.gpu = layer.p.token, layer.p.gpu
+        if every_gpu:
+            token, self.gpu = (axis.ravel().astype(np.int32) for axis in np.indices((layer.routing.n_tokens, layer.n_gpus)))
+        domain = self.gpu // np.int32(self.size)
         first = np.append(True, (token[1:] != token[:-1]) | (domain[1:] != domain[:-1]))[: len(token)]
         self.unit_of_pair: I64 = np.cumsum(first) - 1
         self.token: I32 = token[first]

@@ -12,7 +12,7 @@ from dysharp.analysis import traffic_bytes
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Head, Kind, Program, Tail, Template
 from dysharp.program.meaning import expert_regions
-from dysharp.program.payload import moved_bytes
+from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.testing.conformance.case import Pass, Passes, SystemCase
 from dysharp.testing.conformance.layers import WIDE, small_layers
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
@@ -45,23 +45,24 @@ def backward_mirrors_bytes(case: Passes) -> Lines:
     every GPU and go down once.
     """
     moved = [moved_bytes(one.program) for one in (case.forward, case.backward)]
-    for side in ("up", "down"):
+    for side in moved[0]:
         for operator in ("dispatch", "combine"):
             forward, backward = (one[side].get(operator, 0) for one in moved)
             if forward != backward:
                 yield f"{operator} {side}: found {backward} B backward, expected the forward pass's {forward} B"
     out, back = riding_bytes(case.forward), riding_bytes(case.backward)
-    if (out["up"], out["down"]) != (back["down"], back["up"]):
-        yield f"gate gradients: found {back} B backward, expected the mirror of {out} B of gate weights forward"
-    if (out["up"] > 0) != (moved[0]["up"].get("dispatch", 0) > 0):
-        yield f"gate weights: found {out['up']} B up, expected more than 0 B if and only if Dispatch uses links"
+    for up, down in dict.fromkeys(sides_of(case.forward.program)):
+        if (out[up], out[down]) != (back[down], back[up]):
+            yield f"gate gradients: found {back} B backward, expected the mirror of {out} B of gate weights forward"
+        if (out[up] > 0) != (moved[0][up].get("dispatch", 0) > 0):
+            yield f"gate weights: found {out[up]} B {up}, expected more than 0 B if and only if Dispatch uses these links"
 
 
 def riding_bytes(case: Pass) -> dict[str, int]:
-    """Bytes up and down of operator "other", control words excluded."""
+    """Bytes on every side of operator "other", control words excluded."""
     control = moved_bytes(case.program)
     counted = traffic_bytes(case.program, case.trace)
-    return {side: counted[side]["other"] - control[side].get("other", 0) for side in ("up", "down")}
+    return {side: counted[side]["other"] - control[side].get("other", 0) for side in control}
 
 
 # ---- work ------------------------------------------------------------------------------------------------
