@@ -1,4 +1,4 @@
-"""Tells when kernels are compiled. Apart from `kernel.py`: who listens does not become a source of the kernels."""
+"""Tells when and for what kernels are compiled. Apart from `kernel.py`: who listens does not become a source of the kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from numba import typeof
 from numba.core import event
+
+
+def is_compiled(kernel: Any, *args: Any) -> bool:
+    """Whether a kernel is compiled, or loaded from the cache, for arguments of these types."""
+    return tuple(map(typeof, args)) in kernel.signatures
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numba import typeof
 
 from dysharp.engine.burst.lower import lower
 from dysharp.errors import SimulationError
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
 from dysharp.uarch import columns as col
+from dysharp.uarch.compiling import is_compiled
 from dysharp.uarch.state import BurstState
 
 SLICE_EVENTS = 2_000_000  # between two looks at the keyboard and the progress bar
@@ -51,8 +51,7 @@ def run_burst_counted(program: Program, progress: Callable[[int, int], None] | N
     state = lower(program)
     x = state.clock.x
     lower_s = time.perf_counter() - begin
-    kind = typeof(state)  # a Program with other points has kernels of its own
-    if all(signature[1] != kind for signature in run_loop.signatures):
+    if not is_compiled(run_loop, SLICE_EVENTS, state):  # a Program with other points has kernels of its own
         begin = time.perf_counter()
         warm = lower(_empty(program))
         warm = warm._replace(ops=warm.ops._replace(points=state.ops.points))
