@@ -195,7 +195,8 @@ def payload_is_declared(case: Pass) -> Lines:
     counted, table = traffic_bytes(case.program, case.trace), wire_table(case.program)
     declared, names = case.program.declared.traffic, sides_of(case.program)
     every = {side for both in names for side in both}
-    joins = every - set(names[0] if case.program.domain_nodes == 1 else ())  # NVLink domains of one GPU: no switch
+    lone = case.program.domain_nodes == 1 and bool(case.program.nets)  # several NVLink domains of one GPU: nothing goes by switch
+    joins = every - set(names[0] if lone else ())
     for what, sides, expected in (("declared", declared, joins), ("counted", counted, every)):
         if set(sides) != expected:
             yield f"{what} traffic: found sides {sorted(sides)}, expected {' and '.join(sorted(expected))}"
