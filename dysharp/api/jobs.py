@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from dysharp.api.progress import Step
 from dysharp.api.request import Request
 from dysharp.api.window import leading_workload
 from dysharp.api.workload import Workload
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, SimulationError
 from dysharp.parent import end_with
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.constants import hardware_of
@@ -31,8 +33,12 @@ from dysharp.systems import System, all_systems, get_system
 POOL_ROWS = 300_000
 """Useful rows of all jobs together from which processes pay."""
 MOST_PROCESSES = 4
+EVERY_S = 1.0
+"""Between two calls of OnWait while no job ends."""
 OnDone = Callable[[str, int, int], None]
 """Called with (system, finished jobs, jobs)."""
+OnWait = Callable[[int, int], None]
+"""Called with (finished jobs, jobs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +72,33 @@ def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[
     if request.fidelity != "burst" or len(jobs) == 1 or _processes(jobs, running=False) == 1:
         return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
 
-    def told(system: str, done: int = 0, count: int = len(jobs), stage: str = "analysis") -> None:
+    def told(system: str, done: int, count: int) -> None:
         if request.progress:
-            request.progress(Step(system, done + 1, count, stage))
+            request.progress(Step(system, done, count, "analysis"))
 
-    _load_kernels(request, lambda: told(jobs[0].system, stage="compiling"))
-    told(jobs[0].system, stage="engine")
+    _load_kernels(request)
     with Workers() as workers:
-        found = workers.rows(jobs, lambda system, done, count: told(system, done - 1, count))
+        found = workers.rows(jobs, told, waits(request))
     return tuple(_row(rows) for rows in found)
 
 
-def _load_kernels(request: Request, compiling: Callable[[], None]) -> None:
+def waits(request: Request) -> OnWait:
+    """Tells the progress of a request that systems run."""
+
+    def told(done: int, count: int) -> None:
+        if request.progress:
+            request.progress(Step("systems side by side", done + 1, count, "engine"))
+
+    return told
+
+
+def _load_kernels(request: Request) -> None:
     from dysharp.engine.burst.run import run_burst
     from dysharp.uarch.compiling import on_compile
+
+    def compiling() -> None:
+        if request.progress:
+            request.progress(Step("", 1, 1, "compiling"))
 
     with on_compile(compiling):
         run_burst(ProgramBuilder(hardware_of(request.cluster), 1).build())
@@ -100,36 +119,61 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if self._pool is None:
+            return
+        if error is not None:  # what runs would be waited for
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+        self._pool.shutdown(cancel_futures=True)
 
-    def rows(self, jobs: Sequence[Job], on_done: OnDone) -> list[tuple[Row, ...] | ConfigError]:
-        """The Rows of each job, one for each size, or the error with which it is refused. Processes do not change a Row."""
+    def rows(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait) -> list[tuple[Row, ...] | ConfigError]:
+        """The Rows of each job, one for each size, or the error with which it is refused. Processes do not change a Row.
+
+        Raises SimulationError for a deadlock, and when the system ends a process.
+        """
         if not jobs:
             return []
         done: dict[int, tuple[Row, ...] | ConfigError] = {}
-        for i, result in self._finished([_to_send(job) for job in jobs], _processes(jobs, self._pool is not None)):
-            done[i] = result
-            on_done(jobs[i].system, len(done), len(jobs))
+        try:
+            for i, result in self._finished([_to_send(job) for job in jobs], _processes(jobs, self._pool is not None)):
+                if i < 0:
+                    on_wait(len(done), len(jobs))
+                    continue
+                done[i] = result
+                on_done(jobs[i].system, len(done), len(jobs))
+        except BrokenProcessPool as error:
+            left = ", ".join(dict.fromkeys(job.system for i, job in enumerate(jobs) if i not in done))
+            raise SimulationError(f"a process was ended while it ran one of {left}; if memory ran out, take fewer tokens or GPUs") from error
         return [done[i] for i in range(len(jobs))]
 
     def _finished(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[int, tuple[Row, ...] | ConfigError]]:
-        """(index, result) of each job when it is done. The largest begin first, at most `processes` at a time."""
+        """(index, result) of each job when it is done; index -1 while none is. The largest begin first, at most `processes` at a time."""
         if processes == 1 and self._pool is None:
             yield from ((i, _rows_of(job)) for i, job in enumerate(jobs))
             return
         if self._pool is None:
             context = multiprocessing.get_context("fork" if _copies() else "spawn")
-            self._pool = ProcessPoolExecutor(_cores(), mp_context=context, initializer=end_with, initargs=(os.getpid(),))
+            self._pool = ProcessPoolExecutor(_cores(), mp_context=context, initializer=_begin, initargs=(os.getpid(),))
         waiting = deque(sorted(range(len(jobs)), key=lambda i: -jobs[i].n_rows))
         running: dict[Future[tuple[Row, ...] | ConfigError], int] = {}
         while waiting or running:
             while waiting and len(running) < processes:
                 i = waiting.popleft()
                 running[self._pool.submit(_rows_with, jobs[i], overridden())] = i
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            ended = wait(running, timeout=EVERY_S, return_when=FIRST_COMPLETED).done
+            if not ended:
+                yield -1, ()
+            for future in ended:
                 yield running.pop(future), future.result()
+
+
+def _begin(parent: int) -> None:
+    """A process begins: it ends with its parent, and at once when it is told to, whatever the parent does on signals."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    end_with(parent)
 
 
 def _copies() -> bool:
@@ -137,10 +181,12 @@ def _copies() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
-def _would_run_again() -> bool:
-    """Whether a process that begins anew runs the script of this one again, as a user's script without a guard would."""
+def _may_begin_anew(jobs: Sequence[Job]) -> bool:
+    """Whether a process that begins anew works: it would run a user's script again, and knows no systems of the user."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    return file is not None and "dysharp" not in (Path(file).stem, Path(file).parent.name)
+    package = Path(__file__).parents[1]
+    own = file is None or Path(file).resolve() == package / "__main__.py" or Path(file) == Path(sys.executable).with_name("dysharp")
+    return own and all(get_system(job.system).paper.__module__.startswith("dysharp.systems.") for job in jobs)
 
 
 def _cores() -> int:
@@ -151,7 +197,7 @@ def _cores() -> int:
 
 def _processes(jobs: Sequence[Job], running: bool) -> int:
     """Processes that pay, that the computer has cores for, and whose memory fits. `running`: they have begun, so they cost nothing."""
-    if not running and (sum(job.n_rows for job in jobs) < POOL_ROWS or (not _copies() and _would_run_again())):
+    if not running and (sum(job.n_rows for job in jobs) < POOL_ROWS or not (_copies() or _may_begin_anew(jobs))):
         return 1
     most, usable = min(_cores(), len(jobs)), usable_bytes()
     if most * max(most_bytes(_largest(job).request) for job in jobs) <= usable:

@@ -12,7 +12,7 @@ from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.api.formats import KNOB, formats_of, weights_of
 from dysharp.api.header import header_of
-from dysharp.api.jobs import Job, Workers
+from dysharp.api.jobs import Job, Workers, waits
 from dysharp.api.leading import LEADING_ROWS, WHOLE_ROWS, does_not_grow, extended, leading_sizes
 from dysharp.api.options import Value
 from dysharp.api.phase import Phase
@@ -196,7 +196,7 @@ class AdviceRuns:
             if self.request.progress:
                 self.request.progress(Step(system, done, count, "engine"))
 
-        return self._workers.rows(jobs, told)
+        return self._workers.rows(jobs, told, waits(self.request))
 
     def predict(self, jobs: Sequence[Job]) -> list[Predicted | ConfigError]:
         """The prediction of each job, or the error with which it is refused."""

@@ -11,7 +11,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.api.formats import KNOB
 from dysharp.api.header import header_of
-from dysharp.api.jobs import Job, Workers
+from dysharp.api.jobs import Job, Workers, waits
 from dysharp.api.leading import SEARCH_ROWS, does_not_grow, extended, leading_sizes
 from dysharp.api.option_help import EVERYWHERE, FIELDS
 from dysharp.api.options import Value, option_choices, options_by_system
@@ -99,7 +99,7 @@ def tune(systems: Mapping[str, System], request: Request) -> dict[str, Search]:
     if request.progress:
         request.progress(Step("", 1, 1, "header", header=header_of(Workload(request, workload.routing, workload.routing_s))))
     with Workers() as workers:
-        return search(lambda jobs: workers.rows(jobs, told), workload, systems, options)
+        return search(lambda jobs: workers.rows(jobs, told, waits(request)), workload, systems, options)
 
 
 def grid(system: System, request: Request, knobs: Sequence[str]) -> list[Mapping[str, int]]:

@@ -39,8 +39,8 @@ def advise(
 ) -> None:
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
-    MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. The machine is one NVLink domain. Times have error
-    bars from measurements. A prediction outside the measured range has a warning.
+    MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. The machine is one NVLink domain, or several that
+    network cards join. Times have error bars from measurements. A prediction outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
     from dysharp.api.options import parse_set

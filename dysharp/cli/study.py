@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dysharp.cli.flags import complete_files, json_flag
 from dysharp.errors import ConfigError
@@ -73,6 +74,8 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     from dysharp.experiments.study_folder import StudyFolder, duckdb_module
     from dysharp.table import plain_table
 
+    if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
+        raise ConfigError("query: found --folder and --reproduced, expected one of them")
     connection = StudyFolder(Store.default().folder if reproduced else Path(folder)).connect()
     try:
         found = connection.sql(sql)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dysharp.cli.flags import complete_systems, json_flag, workload_flags
 from dysharp.errors import ConfigError
@@ -56,6 +57,8 @@ def trace(
 
     if out is None and plot is None and chakra is None:
         raise click.UsageError("Missing option '-o', '--plot' or '--chakra'")
+    if chakra is None and click.get_current_context().get_parameter_source("parts") is ParameterSource.COMMANDLINE:
+        raise ConfigError("--parts: found no --chakra, expected the folder of the Chakra traces")
     if parts < 1:
         raise ConfigError(f"--parts: found {parts}, expected at least 1")
     if out is not None:

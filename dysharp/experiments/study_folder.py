@@ -217,7 +217,8 @@ def _json_source(file: Path, records: list[dict[str, Any]]) -> str:
             if kind and columns.get(name, kind) != kind:
                 kind = "DOUBLE" if {kind, columns[name]} == {"DOUBLE", "BIGINT"} else "VARCHAR"
             columns[name] = kind or columns.get(name, "")
-    typed = ", ".join(f"'{name.replace(chr(39), '')}': '{kind or 'VARCHAR'}'" for name, kind in columns.items())
+    # a column without a value is a number, because texts are named
+    typed = ", ".join(f"'{name.replace(chr(39), '')}': '{kind or 'DOUBLE'}'" for name, kind in columns.items())
     return f"read_json('{_quoted(file)}', format='newline_delimited', ignore_errors=true, maximum_object_size=67108864, columns={{{typed}}})"
 
 

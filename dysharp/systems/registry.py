@@ -143,7 +143,7 @@ class System:
     one_domain: str = ""
     """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
     between_domains: str = ""
-    """What the system assumes between domains and no measured machine has; "" = nothing. Printed with every result over domains."""
+    """What the system assumes between domains and no measured machine has; "" = nothing. Printed in the header of every command over domains."""
     returns: Scheme | None = None
     """The closed form of Combine's rows where Combine does not mirror Dispatch. None: it does."""
     peels: str = ""

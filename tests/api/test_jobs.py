@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from dysharp.api import jobs
 from dysharp.api.progress import Step
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.specs.choices import choices_overridden
+from dysharp.systems import System
 
 SYSTEMS = ("deepep", "dysharp", "ideal")
 
@@ -72,4 +76,43 @@ def test_a_script_with_threads_and_without_a_guard_is_not_run_twice(tmp_path: Pa
     """A process that begins anew, and not as a copy, would run the script again and begin processes itself."""
     (tmp_path / "mine.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(tmp_path / "mine.py")], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("2 rows\n", 0), done.stderr
+
+
+def test_a_process_that_is_killed_is_one_line(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(jobs, "run_point", killed)
+    with pytest.raises(SimulationError, match="a process was ended while it ran one of deepep, dysharp, ideal; if memory ran out") as caught:
+        dysharp.compare(SYSTEMS, model="S-8", gpus=4, tokens=32)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_ends_what_runs(used: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stuck(system: System, *_: object) -> None:
+        if system.name == "ideal":
+            raise SimulationError("deadlock")
+        time.sleep(20)
+        (tmp_path / "finished").touch()
+
+    monkeypatch.setattr(jobs, "run_point", stuck)
+    with pytest.raises(SimulationError, match="deadlock"):
+        dysharp.compare(("deepep", "ideal"), model="S-8", gpus=4, tokens=32)
+    assert not (tmp_path / "finished").exists(), "waited for the other process"
+    assert multiprocessing.active_children() == []
+
+
+def test_progress_goes_on_while_systems_run(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "EVERY_S", 0.01)
+    steps: list[Step] = []
+    dysharp.compare(SYSTEMS, model="S-8", gpus=4, tokens=64, progress=steps.append)
+    assert any(s.system == "systems side by side" and s.stage == "engine" for s in steps)
+    assert [s.share for s in steps] == sorted(s.share for s in steps)
+
+
+def test_a_script_in_a_folder_of_the_same_name_is_not_run_twice(tmp_path: Path) -> None:
+    (tmp_path / "dysharp").mkdir()
+    (tmp_path / "dysharp" / "mine.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(tmp_path / "dysharp" / "mine.py")], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("2 rows\n", 0), done.stderr
