@@ -7,17 +7,31 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 _SIGNAL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def end_with(parent: int) -> None:
-    """End this process when the process with the id `parent`, which started it, has ended, also when that one was killed."""
+    """End this process when the process with the id `parent`, which started it, has ended, also when that one was killed.
+
+    It ends at once when it is told to, whatever its parent does on signals: a copy of the parent has the parent's handlers.
+    """
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_SIGNAL_WITH_PARENT, signal.SIGTERM)  # also while a kernel runs, when no thread of Python does
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def end_pool(pool: ProcessPoolExecutor) -> None:
+    """End the processes of a pool without waiting for what they run, which `shutdown` would do."""
+    for process in list((pool._processes or {}).values()):
+        process.terminate()
+    pool.shutdown(cancel_futures=True)
 
 
 def _watch(parent: int) -> None:

@@ -65,7 +65,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     if request.window is not None:
         lines.append(
             f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"
-            + ("; --window 0 simulates all, in minutes per system" if request.chosen else "")
+            + ("; --window 0 simulates all" if request.chosen else "")
         )
     if unmeasured:
         lines.append(f"warning: {unmeasured}")

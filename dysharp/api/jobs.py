@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from collections import deque
@@ -18,13 +17,13 @@ from pathlib import Path
 from dysharp.analysis import Row
 from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
 from dysharp.api.options import Value, options_by_system, options_of
-from dysharp.api.point import prepare, run_point
+from dysharp.api.point import one_by_one, prepare, run_point
 from dysharp.api.progress import Step
 from dysharp.api.request import Request
 from dysharp.api.window import leading_workload
 from dysharp.api.workload import Workload
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.parent import end_with
+from dysharp.parent import end_pool, end_with
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.constants import hardware_of
 from dysharp.specs.choices import Scalar, choices_overridden, overridden
@@ -70,7 +69,7 @@ def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[
     options, workload = prepare(systems, request)
     jobs = [Job(name, given[name], workload) for name in systems]
     if request.fidelity != "burst" or len(jobs) == 1 or _processes(jobs, running=False) == 1:
-        return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
+        return one_by_one(systems, options, workload)
 
     def told(system: str, done: int, count: int) -> None:
         if request.progress:
@@ -122,9 +121,8 @@ class Workers:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._pool is None:
             return
-        if error is not None:  # what runs would be waited for
-            for process in list((self._pool._processes or {}).values()):
-                process.terminate()
+        if error is not None:
+            end_pool(self._pool)
         self._pool.shutdown(cancel_futures=True)
 
     def rows(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait) -> list[tuple[Row, ...] | ConfigError]:
@@ -154,7 +152,7 @@ class Workers:
             return
         if self._pool is None:
             context = multiprocessing.get_context("fork" if _copies() else "spawn")
-            self._pool = ProcessPoolExecutor(_cores(), mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+            self._pool = ProcessPoolExecutor(_cores(), mp_context=context, initializer=end_with, initargs=(os.getpid(),))
         waiting = deque(sorted(range(len(jobs)), key=lambda i: -jobs[i].n_rows))
         running: dict[Future[tuple[Row, ...] | ConfigError], int] = {}
         while waiting or running:
@@ -166,14 +164,6 @@ class Workers:
                 yield -1, ()
             for future in ended:
                 yield running.pop(future), future.result()
-
-
-def _begin(parent: int) -> None:
-    """A process begins: it ends with its parent, and at once when it is told to, whatever the parent does on signals."""
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
-    end_with(parent)
 
 
 def _copies() -> bool:

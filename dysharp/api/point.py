@@ -31,7 +31,11 @@ def run(system: str, **request: Unpack[RequestArgs]) -> Row:
 
 def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
     """The Rows of several systems on one workload, drawn once, one after the other."""
-    options, workload = prepare(systems, request)
+    return one_by_one(systems, *prepare(systems, request))
+
+
+def one_by_one(systems: Mapping[str, System], options: Mapping[str, Any], workload: Workload) -> tuple[Row, ...]:
+    """The Rows of several systems, with the options of each, on one workload."""
     return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
 
 

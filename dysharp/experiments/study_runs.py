@@ -17,7 +17,7 @@ from dysharp.errors import ConfigError, DysharpError, MissingExtra, OverShare, S
 from dysharp.experiments.figure import Point
 from dysharp.experiments.inputs import inputs_digest
 from dysharp.experiments.store import code_digest
-from dysharp.parent import end_with
+from dysharp.parent import end_pool, end_with
 
 MOST_ATTEMPTS = 2
 """A point whose process ended this many times has failed."""
@@ -120,6 +120,9 @@ def _in_processes(todo: Sequence[Asked], jobs: int) -> Results:
                         left.append(asked)
                     else:
                         yield asked, "its process ended each time"
+            except BaseException:  # also where the caller stops
+                end_pool(pool)
+                raise
 
 
 def _distributed() -> Any:

@@ -113,7 +113,7 @@ def next_take(i, ops, holds, issue, pools, x, points):
 
 
 @block
-def starts(o, i, now, pool, ops, slots, nodes, clock, points):
+def starts(o, i, pool, ops, slots, nodes, clock, points):
     """Issuer i rests behind op o if it is paced. Whether op o is a task of a chain, which starts on the chain's slot."""
     if points is None:
         return False

@@ -64,7 +64,7 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock):
         o = next_take(i, ops, holds, issue, slots.pools, clock.x, ops.points)
         if o < 0:
             break
-        if starts(o, i, now, pool, ops, slots, links.nodes, clock, ops.points):
+        if starts(o, i, pool, ops, slots, links.nodes, clock, ops.points):
             continue
         if is_gang(o, pool, ops, ops.points):
             if gang_start(o, pool, ops, slots, links.nodes, clock):
