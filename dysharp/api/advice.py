@@ -18,7 +18,7 @@ from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.api.request import ModelSource, Request, SharedArgs, make_request, takes
 from dysharp.api.tuning import edge_of, fewest_near_best, search
 from dysharp.api.what_if import WhatIf, what_ifs
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, DysharpError
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.text import sentences, table
 
@@ -125,13 +125,13 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     options, with_options = options_to_run(chosen, asked)
     chosen = {name: system for name, system in chosen.items() if name not in not_ranked}
     runs = AdviceRuns(asked, workers, phase)
-    measured = {name: system for name, system in chosen.items() if measured_range(name, "sms", asked.cluster.gpu) is not None}
+    measured = {name: system for name, system in chosen.items() if measured_range(name, "sms", asked.cluster.gpu, asked.cluster.domains) is not None}
     found = search(runs.rows, runs.workload(), measured, options, (KNOB,))
     tried = {name: {setting[KNOB]: us for setting, us in one.tried} for name, one in found.items() if one.tried}
     jobs = [runs.job(name, options[name] | ({KNOB: fewest_near_best(tried[name])} if name in tried else {})) for name in chosen]
     done = []
     for name, predicted in zip(chosen, runs.predict(jobs), strict=True):
-        if not isinstance(predicted, ConfigError):
+        if not isinstance(predicted, DysharpError):
             done.append(_with_search(predicted, tried.get(name, {})))
         elif systems is not None or name in with_options:
             raise predicted

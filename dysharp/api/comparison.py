@@ -12,9 +12,9 @@ from dysharp.api.jobs import simulate_together
 from dysharp.api.request import Request, RequestArgs, make_request, takes
 from dysharp.api.tuning import Search, default_of, tune
 from dysharp.api.warnings import grouped
-from dysharp.api.window import with_leading_tokens
+from dysharp.api.window import NoEstimate, with_leading_tokens
 from dysharp.errors import ConfigError, nearest
-from dysharp.systems import all_systems, get_system
+from dysharp.systems import System, all_systems, get_system
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
@@ -61,6 +61,7 @@ class Comparison:
     header     lines that say what the numbers rest on
     sentence   what limits the fastest system; where real forms are compared, the fastest of these
     tuned      {system: settings that were tried, and the best}; {} unless asked for
+    left_out   {system: why its leading tokens give no estimate}; such a system has no Row
     """
 
     rows: tuple[Row, ...]
@@ -69,6 +70,7 @@ class Comparison:
     header: tuple[str, ...]
     sentence: str
     tuned: Mapping[str, Search] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str:
@@ -77,13 +79,22 @@ class Comparison:
 
     def __str__(self) -> str:
         """Systems with their times and speed-ups, and the sentence."""
-        return table(self._HEADINGS, self._cells(), left=2) + "\n" + sentences(self.sentence)
+        return table(self._HEADINGS, self._cells(), left=2) + "\n" + sentences(" ".join([*self._estimated(), self.sentence]))
 
     def _repr_html_(self) -> str:
         """The same table for a notebook, with a bar for each time, and the header."""
         most = max((row.layer_us for row in self.rows), default=0.0)
         shares = [row.layer_us / most if most else 0.0 for row in self.rows]
-        return html_table(self._HEADINGS, self._cells(), left=2, bars=shares, below=(self.sentence, *self.header))
+        return html_table(self._HEADINGS, self._cells(), left=2, bars=shares, below=(*self._estimated(), self.sentence, *self.header))
+
+    def _estimated(self) -> list[str]:
+        """Which times are estimates from leading tokens; [] where all tokens were simulated."""
+        of = {row.system: row.window for row in self.rows if row.window}
+        if not of:
+            return []
+        whose = "All times" if len(of) == len(self.rows) else f"Times of {', '.join(of)}"
+        window = next(iter(of.values()))
+        return [f"{whose} are estimates: the first {window['tokens']} of {window['of_tokens']} tokens per GPU were simulated."]
 
     _HEADINGS: ClassVar = ("system", "form", "layer us", "speed-up")
 
@@ -95,7 +106,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        tuned = {"tuned": {name: found.to_dict() for name, found in self.tuned.items()}} if self.tuned else {}
+        more: dict[str, Any] = {"tuned": {name: found.to_dict() for name, found in self.tuned.items()}} if self.tuned else {}
+        more |= {"left_out": dict(self.left_out)} if self.left_out else {}
         return {
             "rows": [row.to_dict() for row in self.rows],
             "baseline": self.baseline,
@@ -103,7 +115,7 @@ class Comparison:
             "speedup": self.speedup,
             "header": list(self.header),
             "sentence": self.sentence,
-        } | tuned
+        } | more
 
 
 @takes(RequestArgs)
@@ -123,6 +135,7 @@ def compare(
     `baseline`: the system among them that speed-ups refer to. None: deepep, or the first.
     `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched first, with the same number of settings for
     each system, on few tokens; each system then runs with its best setting and with its default one, and the faster Row stays.
+    A system whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error.
     A layer over several NVLink domains with more than `window.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
@@ -137,20 +150,35 @@ def compare(
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
     found = tune(chosen, asked) if tuned else {}
     best = {f"{name}.{knob}": value for name, one in found.items() for knob, value in one.best.items()}
-    rows = simulate_together(chosen, replace(asked, options=dict(asked.options) | best))
+    rows, left_out = _run(chosen, replace(asked, options=dict(asked.options) | best), baseline)
     if found:
         rows, found = _never_worse(rows, found, asked)
     base = {form: _base(same, baseline) for form in ("real", "paper") if (same := [row for row in rows if row.form == form])}
     speedup = {row.system: base[row.form].layer_us / row.layer_us for row in rows}
     baselines = {form: row.system for form, row in base.items()}
-    return Comparison(rows, baselines, speedup, header_lines(rows), limits_sentence(rows, baselines), found)
+    header = (*header_lines(rows), *(f"warning: {name} is left out: {why}" for name, why in left_out.items()))
+    return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out)
+
+
+def _run(systems: Mapping[str, System], request: Request, baseline: str | None) -> tuple[tuple[Row, ...], dict[str, str]]:
+    """The Rows of the systems, and {system: why its leading tokens give no estimate}.
+
+    Raises NoEstimate for the baseline, and where no Row is left.
+    """
+    found = dict(zip(systems, simulate_together(systems, request), strict=True))
+    rows = tuple(row for row in found.values() if isinstance(row, Row))
+    without = {name: error for name, error in found.items() if isinstance(error, NoEstimate)}
+    for name, error in without.items():
+        if name == baseline or not rows:
+            raise error
+    return rows, {name: str(error) for name, error in without.items()}
 
 
 def _never_worse(rows: tuple[Row, ...], found: Mapping[str, Search], asked: Request) -> tuple[tuple[Row, ...], dict[str, Search]]:
     """The Rows and searches with the default settings of a system in place of those of its search where all tokens run faster with them."""
     systems = {row.system: get_system(row.system) for row in rows}
     changed = {name: one for name, one in found.items() if any(value != default_of(systems[name], knob) for knob, value in one.best.items())}
-    usual = {row.system: row for row in simulate_together({name: systems[name] for name in changed}, asked)} if changed else {}
+    usual = {row.system: row for row in _run({name: systems[name] for name in changed}, asked, None)[0]} if changed else {}
     kept = {row.system for row in rows if row.system in usual and usual[row.system].layer_us < row.layer_us}
     searches = {name: replace(one, best={}, overruled=one.best) if name in kept else one for name, one in found.items()}
     return tuple(usual[row.system] if row.system in kept else row for row in rows), searches
@@ -199,7 +227,8 @@ def _base(rows: Sequence[Row], baseline: str | None) -> Row:
 def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
     """The headers of Rows of one workload, and their warnings, each line once."""
     lines = dict.fromkeys(line for row in rows for line in row.header)
-    warnings = grouped({row.system: row.warnings for row in rows})
+    known = [line.removeprefix("warning: ") for line in lines]
+    warnings = grouped({row.system: row.warnings for row in rows}, known)
     return (*lines, *(f"warning: {text}" for text in warnings))
 
 
@@ -223,7 +252,10 @@ def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
     versus = f", {base.layer_us / best.layer_us:.2f}x {baseline}" if best.system != baseline else ""
     share = best.bound_us / best.time_us
     leading = f" for the first {best.window['tokens']} tokens" if best.window else ""
-    limit = "limited by" if share >= _SATURATED else "limited by no single resource; the busiest is"
+    limit = "limited by"
+    if share < _SATURATED:
+        most = best.attribution[causes[0]] / best.time_us
+        limit = f"limited by {names[causes[0]] if most >= _SATURATED else 'no single resource'}; the busiest resource is"
     return (
         f"Fastest is {best.system} ({best.layer_us:.1f} us{versus}), {limit} {resource_words(best.bound_resource)}, which alone needs "
         f"{best.bound_us:.1f} us{leading} ({share:.0%} of the time). Its critical path is {' and '.join(shares)}. "

@@ -17,6 +17,10 @@ _RESOURCES = {
     "memory": "the memory of GPU {}",
     "sm": "the SMs of GPU {}",
     "sms": "the SMs of GPU {}",
+    "nic out": "the sending side of the NIC of GPU {}",
+    "nic in": "the receiving side of the NIC of GPU {}",
+    "spine out": "the leaf uplink of GPU {}",
+    "spine in": "the leaf downlink of GPU {}",
 }
 
 

@@ -12,19 +12,11 @@ from dysharp.api.skew import skew_line
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
 from dysharp.specs import Cluster
-from dysharp.systems import get_system
 
 
 def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> tuple[str, ...]:
-    """Lines with the hardware that a system assumes between domains, and with its settings on an hw cluster."""
-    needs = get_system(system).between_domains if request.cluster.domains > 1 else ""
-    assumed = (f"warning: {system} assumes {needs}",) if needs else ()
-    if request.cluster.family != "hw":
-        return assumed
-    return (
-        *assumed,
-        f"{system}: {form} form, {formats_of(system, options, request.model)}",
-    )
+    """A line with the settings of a system on an hw cluster."""
+    return (f"{system}: {form} form, {formats_of(system, options, request.model)}",) if request.cluster.family == "hw" else ()
 
 
 def _domains(cluster: Cluster) -> tuple[str, ...]:

@@ -13,16 +13,17 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
 from dysharp.api.options import Value, options_by_system, options_of
-from dysharp.api.point import one_by_one, prepare, run_point
+from dysharp.api.point import prepare, run_point
 from dysharp.api.progress import Step
 from dysharp.api.request import Request
-from dysharp.api.window import leading_workload
+from dysharp.api.window import NoEstimate, leading_workload
 from dysharp.api.workload import Workload
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.errors import ConfigError, DysharpError, SimulationError
 from dysharp.parent import end_pool, end_with
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.constants import hardware_of
@@ -34,6 +35,8 @@ POOL_ROWS = 300_000
 MOST_PROCESSES = 4
 EVERY_S = 1.0
 """Between two calls of OnWait while no job ends."""
+Result = tuple[Row, ...] | DysharpError
+"""The Rows of a job, or the error with which it is refused: `ConfigError`, or `NoEstimate` of leading tokens."""
 OnDone = Callable[[str, int, int], None]
 """Called with (system, finished jobs, jobs)."""
 OnWait = Callable[[int, int], None]
@@ -59,8 +62,8 @@ class Job:
         return sum(self.sizes or (r.tokens,)) * r.cluster.n_gpus * r.model.topk
 
 
-def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
-    """As `simulate`, in processes where they pay. Raises what `simulate` raises.
+def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[Row | NoEstimate, ...]:
+    """As `simulate`, in processes where they pay. Raises what `simulate` raises, but for systems whose leading tokens give no estimate.
 
     Kernels are loaded before the processes begin as copies of this one, so they are compiled once. Packet level stays in this
     process, which tells how far it is.
@@ -69,7 +72,7 @@ def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[
     options, workload = prepare(systems, request)
     jobs = [Job(name, given[name], workload) for name in systems]
     if request.fidelity != "burst" or len(jobs) == 1 or _processes(jobs, running=False) == 1:
-        return one_by_one(systems, options, workload)
+        return tuple(_or_no_estimate(systems[name], options[name], workload, i, len(systems)) for i, name in enumerate(systems, 1))
 
     def told(system: str, done: int, count: int) -> None:
         if request.progress:
@@ -103,10 +106,17 @@ def _load_kernels(request: Request) -> None:
         run_burst(ProgramBuilder(hardware_of(request.cluster), 1).build())
 
 
-def _row(rows: tuple[Row, ...] | ConfigError) -> Row:
-    if isinstance(rows, ConfigError):
+def _row(rows: Result) -> Row | NoEstimate:
+    if isinstance(rows, DysharpError) and not isinstance(rows, NoEstimate):
         raise rows
-    return rows[0]
+    return rows if isinstance(rows, NoEstimate) else rows[0]
+
+
+def _or_no_estimate(system: System, options: Any, workload: Workload, index: int, count: int) -> Row | NoEstimate:
+    try:
+        return run_point(system, options, workload, index, count)
+    except NoEstimate as error:
+        return error
 
 
 class Workers:
@@ -125,14 +135,14 @@ class Workers:
             end_pool(self._pool)
         self._pool.shutdown(cancel_futures=True)
 
-    def rows(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait) -> list[tuple[Row, ...] | ConfigError]:
+    def rows(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait) -> list[Result]:
         """The Rows of each job, one for each size, or the error with which it is refused. Processes do not change a Row.
 
         Raises SimulationError for a deadlock, and when the system ends a process.
         """
         if not jobs:
             return []
-        done: dict[int, tuple[Row, ...] | ConfigError] = {}
+        done: dict[int, Result] = {}
         try:
             for i, result in self._finished([_to_send(job) for job in jobs], _processes(jobs, self._pool is not None)):
                 if i < 0:
@@ -145,7 +155,7 @@ class Workers:
             raise SimulationError(f"a process was ended while it ran one of {left}; if memory ran out, take fewer tokens or GPUs") from error
         return [done[i] for i in range(len(jobs))]
 
-    def _finished(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[int, tuple[Row, ...] | ConfigError]]:
+    def _finished(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[int, Result]]:
         """(index, result) of each job when it is done; index -1 while none is. The largest begin first, at most `processes` at a time."""
         if processes == 1 and self._pool is None:
             yield from ((i, _rows_of(job)) for i, job in enumerate(jobs))
@@ -154,7 +164,7 @@ class Workers:
             context = multiprocessing.get_context("fork" if _copies() else "spawn")
             self._pool = ProcessPoolExecutor(_cores(), mp_context=context, initializer=end_with, initargs=(os.getpid(),))
         waiting = deque(sorted(range(len(jobs)), key=lambda i: -jobs[i].n_rows))
-        running: dict[Future[tuple[Row, ...] | ConfigError], int] = {}
+        running: dict[Future[Result], int] = {}
         while waiting or running:
             while waiting and len(running) < processes:
                 i = waiting.popleft()
@@ -214,19 +224,19 @@ def _largest(job: Job) -> Workload:
     return leading_workload(job.workload, job.sizes[-1]) if job.sizes else job.workload
 
 
-def _rows_with(job: Job, choices: Mapping[str, Scalar]) -> tuple[Row, ...] | ConfigError:
+def _rows_with(job: Job, choices: Mapping[str, Scalar]) -> Result:
     """As `_rows_of` in another process, with the choices that are overridden in this one."""
     all_systems()  # reads the defaults of options before choices are overridden
     with choices_overridden(choices):
         return _rows_of(job)
 
 
-def _rows_of(job: Job) -> tuple[Row, ...] | ConfigError:
+def _rows_of(job: Job) -> Result:
     try:
         system = get_system(job.system)
         options = options_of(system, job.given)
         check_memory(system, _largest(job).request, options)
         parts = [leading_workload(job.workload, n) for n in job.sizes] or [job.workload]
         return tuple(run_point(system, options, part) for part in parts)
-    except ConfigError as error:
+    except (ConfigError, NoEstimate) as error:
         return error

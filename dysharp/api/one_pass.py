@@ -18,6 +18,7 @@ from dysharp.api.request import Request
 from dysharp.api.table_reads import table_warning
 from dysharp.api.workload import Workload
 from dysharp.measured.trust import PredictionScope, warnings_of
+from dysharp.specs import Cluster
 from dysharp.systems import System
 
 if TYPE_CHECKING:
@@ -88,8 +89,13 @@ def run_pass(
     costs = HostCosts(wall, compile_s, peak_rss_mb())
     kept = int((workload.routing.slot >= 0).sum())
     dropped = max(0, kept - program.declared.useful_rows)
-    found = (*warnings_of(asked), *without_effect(system, options, request.cluster), *_dropped_warning(system, kept, dropped))
-    warnings = (*found, *_table_warning(inputs, program, trace, blocks))
+    warnings = (
+        *_assumed(system, request.cluster),
+        *warnings_of(asked),
+        *without_effect(system, options, request.cluster),
+        *_dropped_warning(system, kept, dropped),
+        *_table_warning(inputs, program, trace, blocks),
+    )
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
     row = make_row(inputs, measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header)
@@ -110,6 +116,11 @@ def _planned(system: System, options: Any, workload: Workload, direction: str, r
         program = skewed(program, request.skew)
     verify(program)
     return program
+
+
+def _assumed(system: System, cluster: Cluster) -> tuple[str, ...]:
+    """A warning with what the system assumes between domains and no measured machine has."""
+    return (f"{system.name} assumes {system.between_domains}",) if system.between_domains and cluster.domains > 1 else ()
 
 
 def _dropped_warning(system: System, kept: int, dropped: int) -> tuple[str, ...]:

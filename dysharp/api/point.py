@@ -31,22 +31,19 @@ def run(system: str, **request: Unpack[RequestArgs]) -> Row:
 
 def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
     """The Rows of several systems on one workload, drawn once, one after the other."""
-    return one_by_one(systems, *prepare(systems, request))
-
-
-def one_by_one(systems: Mapping[str, System], options: Mapping[str, Any], workload: Workload) -> tuple[Row, ...]:
-    """The Rows of several systems, with the options of each, on one workload."""
+    options, workload = prepare(systems, request)
     return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
 
 
 def prepare(systems: Mapping[str, System], request: Request) -> tuple[dict[str, Any], Workload]:
-    """The options of each system, and the workload of all. Options and memory are checked before anything is drawn.
+    """The options of each system, and the workload of all. Options, fabric and memory are checked before anything is drawn.
 
     On an hw cluster a system has the formats that it ships with, unless the request names others.
     """
     asked = options_by_system(request.options, systems, request.model, request.cluster)
     options = {name: options_of(system, asked[name]) for name, system in systems.items()}
     for name, system in systems.items():
+        system.form_on(request.cluster, options[name])
         check_memory(system, request, options[name])
     if request.progress:
         request.progress(Step(next(iter(systems)), 1, len(systems), "routing"))

@@ -12,14 +12,14 @@ from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.api.formats import KNOB, formats_of, weights_of
 from dysharp.api.header import header_of
-from dysharp.api.jobs import Job, Workers, waits
+from dysharp.api.jobs import Job, Result, Workers, waits
 from dysharp.api.leading import LEADING_ROWS, WHOLE_ROWS, does_not_grow, extended, leading_sizes
 from dysharp.api.options import Value
 from dysharp.api.phase import Phase
 from dysharp.api.progress import Step
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload, make_workload
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, DysharpError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.specs import Cluster, Model
@@ -189,7 +189,7 @@ class AdviceRuns:
         workload = workload or self.workload()
         return Job(name, given, workload, leading_sizes(get_system(name), workload.request, LEADING_ROWS, WHOLE_ROWS))
 
-    def rows(self, jobs: Sequence[Job]) -> list[tuple[Row, ...] | ConfigError]:
+    def rows(self, jobs: Sequence[Job]) -> list[Result]:
         """The Rows of each job."""
 
         def told(system: str, done: int, count: int) -> None:
@@ -198,16 +198,16 @@ class AdviceRuns:
 
         return self._workers.rows(jobs, told, waits(self.request))
 
-    def predict(self, jobs: Sequence[Job]) -> list[Predicted | ConfigError]:
+    def predict(self, jobs: Sequence[Job]) -> list[Predicted | DysharpError]:
         """The prediction of each job, or the error with which it is refused."""
-        done: list[Predicted | ConfigError] = []
+        done: list[Predicted | DysharpError] = []
         growth = self._growth(jobs)
         for job, rows in zip(jobs, self.rows(jobs), strict=True):
-            if not isinstance(rows, ConfigError) and len(rows) > 1 and (operator := does_not_grow(*rows[-2:])):
+            if not isinstance(rows, DysharpError) and len(rows) > 1 and (operator := does_not_grow(*rows[-2:])):
                 tokens = " and ".join(str(row.tokens_per_gpu) for row in rows[-2:])
                 done.append(ConfigError(f"no estimate from few tokens: {operator} takes as long for {tokens} tokens; `dysharp run` has all"))
             else:
-                done.append(rows if isinstance(rows, ConfigError) else self._predicted(job, rows, growth.get(_gemm_key(job))))
+                done.append(rows if isinstance(rows, DysharpError) else self._predicted(job, rows, growth.get(_gemm_key(job))))
         return done
 
     def _growth(self, jobs: Sequence[Job]) -> dict[GemmKey, float]:
@@ -224,7 +224,7 @@ class AdviceRuns:
         rows = self.rows([Job(bound.name, given, job.workload, size) for job, size in zip(twice, sizes, strict=True)])
         few, all_tokens = rows[: len(wanted)], rows[len(wanted) :]
         both = zip(wanted, few, all_tokens, strict=True)
-        return {key: gemms_us(b[0]) / gemms_us(a[0]) for key, a, b in both if not isinstance(a, ConfigError) and not isinstance(b, ConfigError)}
+        return {key: gemms_us(b[0]) / gemms_us(a[0]) for key, a, b in both if not isinstance(a, DysharpError) and not isinstance(b, DysharpError)}
 
     def _predicted(self, job: Job, rows: tuple[Row, ...], growth: float | None) -> Predicted:
         workload, row = job.workload, rows[-1]

@@ -11,14 +11,14 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.api.formats import KNOB
 from dysharp.api.header import header_of
-from dysharp.api.jobs import Job, Workers, waits
+from dysharp.api.jobs import Job, Result, Workers, waits
 from dysharp.api.leading import SEARCH_ROWS, does_not_grow, extended, leading_sizes
 from dysharp.api.option_help import EVERYWHERE, FIELDS
 from dysharp.api.options import Value, option_choices, options_by_system
 from dysharp.api.progress import Step
 from dysharp.api.request import Request
 from dysharp.api.workload import Workload, make_workload
-from dysharp.errors import ConfigError
+from dysharp.errors import DysharpError
 from dysharp.measured.trust import measured_range
 from dysharp.systems import System, is_real
 
@@ -38,7 +38,7 @@ KNOBS: Mapping[str, tuple[int, ...]] = {
 }
 """Options that users of systems tune, and values that are tried inside their range. 0: computed from the machine."""
 
-Runs = Callable[[Sequence[Job]], "list[tuple[Row, ...] | ConfigError]"]
+Runs = Callable[[Sequence[Job]], "list[Result]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def search(
     tried: dict[str, list[tuple[Mapping[str, int], float]]] = {name: [] for name in grids}
     unknown: set[str] = set()
     for (name, setting), rows in zip(keys, found, strict=True):
-        if not isinstance(rows, ConfigError):
+        if not isinstance(rows, DysharpError):
             tried[name].append((setting, _time(rows, request.tokens)))
             unknown |= {name} if len(rows) > 1 and does_not_grow(*rows[-2:]) else set()
     return {name: _search(() if name in unknown else tried[name], len(grids[name]), sizes[name] or (request.tokens,)) for name in grids}
@@ -130,7 +130,7 @@ def values_of(system: System, request: Request, knob: str) -> tuple[int, ...]:
     low, high = int(rule.low or 1), int(rule.high or max(KNOBS[knob]))
     if knob == KNOB:
         high = min(high, request.cluster.n_sms)
-        measured = measured_range(system.name, "sms", request.cluster.gpu)
+        measured = measured_range(system.name, "sms", request.cluster.gpu, request.cluster.domains)
         if measured is not None:
             low, high = max(low, int(measured[0])), min(high, int(measured[1]))
     if knob == "group":

@@ -14,7 +14,8 @@ from dysharp.files import write_text
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
-    from dysharp.measured.classify import Classified, Missing
+    from dysharp.measured.classify import Classified, Missing, Parsed
+    from dysharp.measured.family import F64
     from dysharp.measured.measurements import Measurement
     from dysharp.specs import Cluster
     from dysharp.specs.fitted import Fitted
@@ -59,7 +60,6 @@ def validate(
     from dysharp.measured.measurements import read_measurements
     from dysharp.measured.predictions import predict
     from dysharp.measured.sources import disagreements
-    from dysharp.measured.summary import summarise
     from dysharp.measured.validation import between_bars, validate_measurements
 
     for by in hold_out:
@@ -82,7 +82,7 @@ def validate(
         raise ConfigError(f"{_name(data)}: {_nothing(judged.missing)}")
     held = {by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
-    summary = summarise(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None)
+    summary = _summary(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None, everything.parsed, all_predicted)
     done = validate_measurements(judged, used, predicted, tables)
     borrowed = [row for out in held.values() for row in out.borrowed]
     sources = disagreements(everything.parsed)
@@ -92,6 +92,18 @@ def validate(
     done = replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)
     rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return Report(**{f.name: getattr(done, f.name) for f in fields(done)}, rows=rows)
+
+
+def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:
+    """The text of `validated.toml`: `judged` measurements of one domain, and of `everything` the families between domains."""
+    import numpy as np
+
+    from dysharp.measured.summary import summarise
+
+    between = [i for i, entry in enumerate(everything) if entry.family.between == "bars"]
+    both, values = [*judged, *(everything[i] for i in between)], np.concatenate([predicted, all_predicted[between]])
+    nothing = np.full(len(between), np.nan)
+    return summarise(both, values, None if held is None else np.concatenate([held, nothing]))
 
 
 def refit(

@@ -10,7 +10,7 @@ from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
 from dysharp.api.jobs import Job
 from dysharp.api.prediction import AdviceRuns, Predicted
-from dysharp.errors import ConfigError
+from dysharp.errors import DysharpError
 from dysharp.specs import Cluster
 from dysharp.systems import System, all_systems, get_system
 
@@ -66,7 +66,7 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
     """Each change alone, compared with the best of the ranking. A change that cannot be simulated here is left out."""
     done, trials = [], _trials(runs, best)
     for trial, predicted in zip(trials, runs.predict([trial.job for trial in trials]), strict=True):
-        if isinstance(predicted, ConfigError):
+        if isinstance(predicted, DysharpError):
             continue
         dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
         free = f"; its paper form does not charge: {dropped}" if dropped else ""

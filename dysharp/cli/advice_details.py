@@ -57,7 +57,8 @@ def _ranking(done: Advice) -> Block:
         if entry.tried:
             tried = ", ".join(f"{n} SMs {us:.0f} us" for n, us in entry.tried.items())
             lines.append(f"{entry.system}: layer time by SMs of communication kernels: {tried}")
-    lines += [f"warning: {text}" for text in grouped({entry.system: entry.warnings for entry in entries})]
+    known = [line.removeprefix("warning: ") for line in done.header]
+    lines += [f"warning: {text}" for text in grouped({entry.system: entry.warnings for entry in entries}, known)]
     lines += [f"not run: {name}: {why}" for name, why in done.not_ranked.items()]
     return Block("Ranking", heads, tuple(_ranked(entry) for entry in entries), tuple(lines), left=2)
 

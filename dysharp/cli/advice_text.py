@@ -101,7 +101,7 @@ def _reason(entry: Predicted) -> str:
     for text in entry.warnings:
         if only := re.search(r"because only (.+) was measured", text):
             return f"measured on {only[1]} only"
-    return "never measured"
+    return "not measured between NVLink domains" if any("between NVLink domains" in text for text in entry.warnings) else "never measured"
 
 
 def _left_out(reasons: Mapping[str, str]) -> list[str]:
@@ -136,7 +136,7 @@ def _note(entry: WhatIf) -> str:
 def _warning_lines(done: Advice, room: int) -> list[str]:
     """Warnings of the header and of the ranking, as many lines as fit `room`."""
     texts = [line.removeprefix("warning: ") for line in done.header if line.startswith("warning: ")]
-    texts += grouped({entry.system: entry.warnings for entry in done.ranking or done.unjudged[:1]})
+    texts += grouped({entry.system: entry.warnings for entry in done.ranking or done.unjudged[:1]}, texts)
     lines: list[str] = []
     for i, text in enumerate(texts):
         own = wrapped([f"warning: {text}"])

@@ -91,7 +91,7 @@ def _models() -> Rows:
 
 def _measured(why_not: str) -> str:
     """Cell of a real machine: whether measurements of it were used, of some of its parts, or none. `why_not`: `trust.no_rows`."""
-    return ("no rows" if why_not.startswith("no rows") else "partly") if why_not else "yes"
+    return ("no rows" if why_not.startswith("no rows:") else "partly") if why_not else "yes"
 
 
 def _clusters() -> Rows:

@@ -138,6 +138,11 @@ def sent_dtype(verb: str, model: Model, options: Mapping[str, Any]) -> str:
     return f"{verb} {ROWS_AS.get(model.element_bytes, 'fp32') if word == 'rows' else word}"
 
 
+def sent_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Data types of the rows that Dispatch and Combine of a system send."""
+    return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
+
+
 def cluster_of(gpu: str, gpus: int, constants: Frozen) -> Cluster:
     """The packaged cluster of a GPU with `constants`."""
     return replace(load_cluster(CLUSTERS[gpu]).with_gpus(gpus), constants=constants)

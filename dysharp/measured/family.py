@@ -28,6 +28,7 @@ Constants = Mapping[str, float]
 Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]
 Between = Literal["", "bars", "beyond"]
 """Families of several NVLink domains: with bars of their own, or without. "": a family of one domain."""
+GEMMS: tuple[Part, ...] = ("gemm1", "gemm2")
 EVERY_SYSTEM = "every system"
 LAST = 1000
 
@@ -195,14 +196,28 @@ def family_of(m: Measurement) -> Family | None:
     return claims[0] if claims else None
 
 
-def judges_of(system: str) -> dict[Part, Family]:
-    """Which family in the bars judges which part of `system`. Raises ConfigError where two judge the same part."""
+def families_between() -> list[str]:
+    """Names of the families of several NVLink domains that have bars of their own, in the order of tables."""
+    return [name for name, entry in all_families().items() if entry.between == "bars"]
+
+
+def judges_of(system: str, domains: int = 1) -> dict[Part, Family]:
+    """Which family judges which part of `system` over `domains` NVLink domains. Raises ConfigError where two judge the same part."""
     judges: dict[Part, Family] = {}
     for entry in all_families().values():
-        if entry.in_bars and (system in entry.systems or EVERY_SYSTEM in entry.systems):
-            for part in entry.parts:
+        if system in entry.systems or EVERY_SYSTEM in entry.systems:
+            for part in _judged_parts(entry, domains):
                 if part in judges:
                     names = f"{judges[part].name} and {entry.name}"
                     raise ConfigError(f"system {system!r}: found families {names} for its {part}, expected one")
                 judges[part] = entry
     return judges
+
+
+def _judged_parts(entry: Family, domains: int) -> tuple[Part, ...]:
+    """Parts that a family judges: kernels of one domain say nothing about several, but for GEMMs, which stay on their GPU."""
+    if domains == 1:
+        return entry.parts if entry.in_bars else ()
+    if entry.between == "bars":
+        return entry.parts
+    return tuple(part for part in entry.parts if entry.in_bars and part in GEMMS)

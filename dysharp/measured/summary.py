@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
-from dysharp.measured.family import families_in_bars
+from dysharp.measured.family import families_between, families_in_bars
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import measured_values
 from dysharp.measured.trust import OTHER
 
 F64 = NDArray[np.float64]
 HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the measurements. GPU "other": errors
-of all measurements, each with its GPU left out of the fit; a family of one GPU has no such entry. `by`: the predictor. Written by
+of all measurements, each with its GPU left out of the fit; a family of one GPU, or between NVLink domains, has no such entry.
+`by`: the predictor. Written by
 dysharp validate --hold-out shape --hold-out gpu --summary validated.toml"""
 RANGES: Mapping[str, tuple[str, ...]] = {
     "tokens": ("tokens_per_rank",),
@@ -33,20 +34,20 @@ RANGES: Mapping[str, tuple[str, ...]] = {
 
 
 def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
-    """The text of `validated.toml`.
+    """The text of `validated.toml`: the families of the bars, then those between NVLink domains with bars of their own.
 
     `predicted`: `[parsed]`, in the unit of each measurement. `held`: `[parsed]` predictions of `hold_out.held_out` by
-    "gpu", for GPUs without measurements.
+    "gpu", for GPUs without measurements; it is not read for families between domains.
     """
-    by_family: dict[str, dict[str, list[int]]] = {name: {} for name in families_in_bars()}
-    for i, entry in enumerate(parsed):
-        by_family[entry.family.name].setdefault(entry.case.gpu, []).append(i)
     lines = [f"# {line}" for line in HEAD.splitlines()]
-    for name, gpus in by_family.items():
-        for gpu in sorted(gpus):
-            members = gpus[gpu]
+    for name in (*families_in_bars(), *families_between()):
+        gpus: dict[str, list[int]] = {}
+        for i, entry in enumerate(parsed):
+            if entry.family.name == name:
+                gpus.setdefault(entry.case.gpu, []).append(i)
+        for gpu, members in sorted(gpus.items()):
             lines += _entry(name, gpu, [parsed[i] for i in members], predicted[members])
-        if held is not None and len(gpus) > 1:
+        if held is not None and len(gpus) > 1 and name in families_in_bars():
             members = sorted(i for group in gpus.values() for i in group)
             lines += _entry(name, OTHER, [parsed[i] for i in members], held[members])
     return "\n".join(lines) + "\n"

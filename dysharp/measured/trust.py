@@ -15,7 +15,7 @@ from typing import Any
 
 from dysharp.analysis.row import form_of
 from dysharp.compute.operators import arch_of
-from dysharp.measured.family import Family, Part, judges_of
+from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_of
 from dysharp.specs import Cluster, Model
 from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.reading import DATA, parse_toml, read_text
@@ -88,6 +88,11 @@ class PredictionScope:
         return {name: float(value) for name, value in values.items()} | sms
 
     @property
+    def domains(self) -> int:
+        """NVLink domains of the machine."""
+        return self.cluster.domains
+
+    @property
     def is_real(self) -> bool:
         """Whether the system runs in its real form."""
         return form_of(self.cluster, self.options) == "real"
@@ -124,26 +129,26 @@ def _entry(family: str, gpu: str, entry: Mapping[str, Any]) -> FamilyErrors:
     return FamilyErrors(family, gpu, *errors, ranges, tuple(entry.get("dtypes", ())))
 
 
-def part_judges(system: str) -> dict[Part, Family]:
+def part_judges(system: str, domains: int = 1) -> dict[Part, Family]:
     """Part of the layer -> the family whose errors make its error bar. Empty if a part has no family.
 
     A system that is one kernel has the single part "layer". All other systems have "dispatch", "combine", "gemm1" and
     "gemm2".
     """
-    judges = judges_of(system)
+    judges = judges_of(system, domains)
     if "layer" in judges:
         return {"layer": judges["layer"]}
-    parts: tuple[Part, ...] = ("dispatch", "combine", "gemm1", "gemm2")
+    parts: tuple[Part, ...] = ("dispatch", "combine", *GEMMS)
     return {part: judges[part] for part in parts} if set(parts) <= set(judges) else {}
 
 
-def measured_range(system: str, name: str, gpu: str) -> tuple[float, float] | None:
-    """The measured range of `name` for a system's Dispatch on `gpu`; None without measurements.
+def measured_range(system: str, name: str, gpu: str, domains: int = 1) -> tuple[float, float] | None:
+    """The measured range of `name` for a system's Dispatch on `gpu` over `domains` NVLink domains; None without measurements.
 
     `name`: a key of `FamilyErrors.ranges`. A GPU with too few measurements takes the range of all GPUs of its
     architecture.
     """
-    judges = judges_of(system)
+    judges = judges_of(system, domains)
     family = judges.get("dispatch") or judges.get("layer")
     arch = arch_of(load_gpu(gpu))
     alike = [other for other in list_gpus() if arch_of(load_gpu(other)) == arch]
@@ -166,27 +171,29 @@ def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
     warnings = _machine_warnings(scope.cluster)
     if scope.direction != "fwd":
         warnings.append("no measurement checks predictions of backward passes")
-    judges = part_judges(scope.system)
+    judges = part_judges(scope.system, scope.domains)
     if not judges:
-        return (*warnings, f"{scope.system}: no measurement checks predictions of its {_not_judged(scope.system)}")
+        return (*warnings, f"{scope.system}: no measurement checks predictions of its {_not_judged(scope)}")
     for family in judges.values():
         warnings += _range_warnings(scope, family)
     warnings += _skew_warnings(scope)
-    if "sum" in judges_of(scope.system) and whole_layers(scope) is None:
+    if _layers(scope)[0] is not None and whole_layers(scope) is None:
         measured = _measured_layers(scope)
         warnings.append(f"{scope.system}: measurements check the parts of this layer but not their sum{measured}")
     return tuple(dict.fromkeys(warnings))
 
 
-def _not_judged(system: str) -> str:
-    """ "layer", or the operator that no family judges if there is only one."""
-    judges = judges_of(system)
+def _not_judged(scope: PredictionScope) -> str:
+    """ "layer", or the operator that no family judges if there is only one; over several domains, its transfers."""
+    if scope.domains > 1:
+        return "Dispatch and Combine between NVLink domains"
+    judges = judges_of(scope.system)
     lacking = [verb for verb in ("dispatch", "combine") if verb not in judges]
     return lacking[0].capitalize() if len(lacking) == 1 else "layer"
 
 
-def _family_names(system: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(family.name for family in part_judges(system).values()))
+def _family_names(scope: PredictionScope) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(family.name for family in part_judges(scope.system, scope.domains).values()))
 
 
 def departures(cluster: Cluster) -> str:
@@ -207,14 +214,29 @@ def departures(cluster: Cluster) -> str:
 
 
 def no_rows(cluster: Cluster) -> str:
-    """A line about a real machine of whose GPU, or of whose GPU's GEMMs, no measurement is known; "" for other machines."""
-    if cluster.family != "hw" or any(gpu == cluster.gpu for _, gpu in family_errors()):
+    """A line about a real machine of which no measurement is known, or only of some parts; "" for other machines.
+
+    The parts are GEMMs, or kernels between the NVLink domains of the machine.
+    """
+    if cluster.family != "hw":
         return ""
+    if any(gpu == cluster.gpu for _, gpu in family_errors()):
+        return _none_between(cluster) if cluster.domains > 1 else ""
     if cluster.gpu in KERNELS_ALONE:
-        judged = "its communication kernels are in dysharp validate, mori-intranode"
+        family = "mori-intranode" if cluster.domains == 1 else "mori-internode (two nodes of MI308X, whose NICs are unknown)"
+        judged = f"its communication kernels are in dysharp validate, {family}"
         return f"no GEMM rows: GEMMs of {cluster.gpu} from its datasheet and constants of {arch_of(cluster.own_gpu)} GPUs; {judged}"
     other = "other " if cluster.own_gpu.arch == arch_of(cluster.own_gpu) else ""
     return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of {other}{arch_of(cluster.own_gpu)} GPUs"
+
+
+def _none_between(cluster: Cluster) -> str:
+    """A line where no kernel between NVLink domains was measured on the GPU of `cluster`."""
+    between = families_between()
+    measured = dict.fromkeys(gpu for family, gpu in family_errors() if family in between)
+    if cluster.gpu in measured:
+        return ""
+    return f"no rows between NVLink domains: kernels between domains were measured on {', '.join(measured)}, not on {cluster.gpu}"
 
 
 def _machine_warnings(cluster: Cluster) -> list[str]:
@@ -250,7 +272,7 @@ def _outside(scope: PredictionScope, entry: FamilyErrors) -> list[tuple[str, flo
 
 def _skew_warnings(scope: PredictionScope) -> list[str]:
     """A warning if the busiest GPU has more useful rows than uniform routing gives it by chance."""
-    judges = part_judges(scope.system)
+    judges = part_judges(scope.system, scope.domains)
     transfers = [family for part, family in judges.items() if part in ("dispatch", "combine", "layer")]
     if scope.routing is None or all(family.skewed for family in transfers):
         return []
@@ -259,7 +281,7 @@ def _skew_warnings(scope: PredictionScope) -> list[str]:
     if mean == 0 or busiest <= EVEN + SPREAD / mean**0.5:
         return []
     skew = f"skewed routing: the busiest GPU has {busiest:.2f} times the mean of rows"
-    return [f"{skew}, but {', '.join(_family_names(scope.system))} were measured under even routing"]
+    return [f"{skew}, but measurements had even routing"]
 
 
 def whole_layers(scope: PredictionScope) -> FamilyErrors | None:
@@ -272,7 +294,7 @@ def whole_layers(scope: PredictionScope) -> FamilyErrors | None:
 
 def _layers(scope: PredictionScope) -> tuple[Family | None, FamilyErrors | None]:
     """The family that checks the sum of a system's parts, and its errors on this GPU."""
-    family = judges_of(scope.system).get("sum")
+    family = judges_of(scope.system, scope.domains).get("sum")
     return family, None if family is None else family_errors().get((family.name, scope.cluster.gpu))
 
 
@@ -294,10 +316,10 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float]) -> Trust:
     - If the errors of measured whole layers on this GPU are larger, they replace the sum, also outside their ranges.
     - A part without known errors on this GPU leaves the layer without an error bar.
     """
-    warnings, judges = warnings_of(scope), part_judges(scope.system)
+    warnings, judges = warnings_of(scope), part_judges(scope.system, scope.domains)
     if scope.cluster.family != "hw" or not scope.is_real or not judges:
         return Trust((), None, None, warnings)
-    names = _family_names(scope.system)
+    names = _family_names(scope)
     own: dict[str, str] = {part: family.name for part, family in judges.items()}
     typical = wide = 0.0
     gpu = OTHER if departures(scope.cluster) else scope.cluster.gpu
@@ -308,7 +330,7 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float]) -> Trust:
             return Trust(names, None, None, warnings)
         typical += share * max(median for median, _ in known) / 100
         wide += share * max(p90 for _, p90 in known) / 100
-    checks = judges_of(scope.system).get("sum")
+    checks, _ = _layers(scope)
     layers = None if checks is None else family_errors().get((checks.name, gpu))
     if layers is not None and layers.n >= FEWEST:
         typical, wide = max(typical, layers.median / 100), max(wide, layers.p90 / 100)

@@ -143,7 +143,7 @@ class System:
     one_domain: str = ""
     """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
     between_domains: str = ""
-    """What the system assumes between domains and no measured machine has; "" = nothing. Printed in the header of every command over domains."""
+    """What the system assumes between domains and no measured machine has; "" = nothing. A warning of every Row over domains."""
     returns: Scheme | None = None
     """The closed form of Combine's rows where Combine does not mirror Dispatch. None: it does."""
     peels: str = ""
@@ -164,8 +164,17 @@ class System:
         The option `form` chooses between `paper` and `real`; "auto" is `real` on hw clusters. Raises ConfigError for
         wrong options, ProgramError where the function returns something else.
         """
-        real = self.real if self.real is not None and is_real(options.form, cluster) else None
-        form = "paper" if real is None else "real"
+        form = self.form_on(cluster, options)
+        chosen = self.real if self.real is not None and form == "real" else self.paper
+        program: object = chosen(model, cluster, self.served(routing, options), direction, options)
+        if not isinstance(program, Program):
+            found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
+            raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
+        return program
+
+    def form_on(self, cluster: Cluster, options: Any) -> str:
+        """The form of a run with `options` on `cluster`, "paper" or "real". Raises ConfigError where that form does not run on its fabric."""
+        form = "real" if self.real is not None and is_real(options.form, cluster) else "paper"
         if not cluster.n_switches and form not in self.without_switch:
             others = ", ".join(name for name, one in all_systems().items() if form in one.without_switch)
             found = f"found no switch (every pair of GPUs has a link), expected a switch ({self.in_switch or 'its rows go by NVLink'})"
@@ -178,12 +187,7 @@ class System:
             expected = f"expected one (systems for several in {form} form: {others})"
             why = f": {self.one_domain}" if self.one_domain else ""
             raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}{why}')
-        chosen = self.paper if real is None else real
-        program: object = chosen(model, cluster, self.served(routing, options), direction, options)
-        if not isinstance(program, Program):
-            found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
-            raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
-        return program
+        return form
 
     def runs_on(self, cluster: Cluster, form: str) -> bool:
         """Whether the system runs on the domains of `cluster`, and without a switch where it has none, in `form`, "paper" or "real"."""

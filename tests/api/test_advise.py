@@ -347,7 +347,7 @@ def test_pairs_count_a_token_once_per_gpu() -> None:
         ({"system": "megamoe", "cluster": load_cluster("hw-dgx-b200"), "options": {"form": "auto"}}, "dispatch bf16, weights fp8 was not"),
         ({"tokens": 64, "model": load_model("deepseek-v3")}, "sum; whole layers were measured on h100-sxm at tokens 4096 (here 64), experts "),
         ({"system": "megatron-a2a", "tokens": 256, "options": {"form": "auto"}}, "whole layers were measured on h100-sxm at tokens 4096 (here 256"),
-        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "the mean of rows, but deepep-dispatch, deepep-combine, grouped-gemm were"),
+        ({"routing": make_routing("powerlaw:2", MEASURED, 8, 4096)}, "the mean of rows, but measurements had even routing"),
         ({"cluster": replace(load_cluster("hw-dgx-h100"), constants=(("deepep.call_us", 20.0),))}, "sets its own constants"),
         ({"options": {"form": "auto", "n_sm": 64}}, "sms 64 is outside the measured range (4 to 24 on h100-sxm)"),
     ],

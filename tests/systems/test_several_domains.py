@@ -219,15 +219,6 @@ def test_groups_limit_the_domains_of_a_token(n, expected):
     assert remote * n / (n - 1) == pytest.approx(expected, rel=0.02)
 
 
-def test_hypothetical_hardware_is_printed():
-    from dysharp.api.header import settings_of
-
-    assert get_system("dysharp").between_domains == "a hypothetical scale-out switch that multicasts and sums"
-    request = type("Request", (), {"cluster": domains(2, 2)})()
-    assert settings_of("dysharp", "paper", {}, request) == (f"warning: dysharp assumes {get_system('dysharp').between_domains}",)
-    assert settings_of("deepep", "paper", {}, request) == ()
-
-
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_an_oversubscribed_spine_slows_what_leaves_its_rail(name):
     """Rails do not pass the spine: systems on rails take as long as before. Rows between rails have a third of the rate."""

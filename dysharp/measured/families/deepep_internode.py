@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
-from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, sent_dtypes, verb_of
 from dysharp.measured.family import F64, Constants, Level, family
 from dysharp.measured.internode import (
     NODE_GPUS,
@@ -135,6 +135,9 @@ def _case(m: Measurement, verb: str) -> InternodeCase:
     between="bars",
     level=Level.KERNEL,
     order=200,
+    systems=("deepep",),
+    parts=("dispatch", "combine"),
+    dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> InternodeCase:
     """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, its own one too."""

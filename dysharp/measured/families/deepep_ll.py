@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dysharp.compute import transfer
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label
-from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtype, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes, verb_of
 from dysharp.measured.family import F64, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import NO_DOMAIN
-from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 
 MOST_GPUS = 8  # with more GPUs the kernels use RDMA instead of NVLink
@@ -45,11 +42,6 @@ def program_us(case: LowLatencyCase, constants: Constants) -> float:
     return kernel_times("deepep-ll", case, constants)[case.verb]
 
 
-def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Data types of the rows that Dispatch and Combine send."""
-    return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
-
-
 @family(
     "deepep-ll",
     belongs=belongs,
@@ -59,7 +51,7 @@ def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     order=30,
     systems=("deepep-ll",),
     parts=("dispatch", "combine"),
-    dtypes_of=dtypes_of,
+    dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> LowLatencyCase:
     """The case of a latency, or of the GB/s of the messages that a GPU sends."""

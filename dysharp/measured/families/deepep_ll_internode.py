@@ -7,7 +7,7 @@ from functools import partial
 
 from dysharp.compute import transfer
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, experts_of, label, number
-from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
 from dysharp.measured.measurements import Measurement, Unsupported
@@ -69,6 +69,9 @@ def _dtype(m: Measurement) -> str:
     between="bars",
     level=Level.KERNEL,
     order=210,
+    systems=("deepep-ll",),
+    parts=("dispatch", "combine"),
+    dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> LowLatencyCase:
     """The case of a latency."""

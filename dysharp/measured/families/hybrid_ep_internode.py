@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
-from dysharp.measured.ep_kernels import Options, ep_fields, marks_us, uniform, verb_of
+from dysharp.measured.ep_kernels import Options, ep_fields, marks_us, sent_dtypes, uniform, verb_of
 from dysharp.measured.families.hybrid_ep import KERNELS_ALONE, RATE, HybridCase
 from dysharp.measured.families.hybrid_ep import belongs as is_hybrid
 from dysharp.measured.family import Constants, Level, family
@@ -54,12 +54,16 @@ def _us(case: HybridNodesCase, constants: Constants) -> float:
     between="bars",
     level=Level.KERNEL,
     order=220,
+    systems=("hybrid-ep",),
+    parts=("dispatch", "combine"),
+    dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> HybridNodesCase:
     """The case of a printed rate: rows of all nodes of a token, its own one too, over the time."""
     if m.unit != RATE or m.config.get("measure") not in KERNELS_ALONE:
         raise Unsupported("times of torch calls: the share of the host is unknown")
-    fp8 = dtype_of(m, "dtype", expected=("fp8", "bf16")) == "fp8"
+    dtype = dtype_of(m, "dtype", expected=("fp8", "bf16"))
+    fp8 = dtype == "fp8"
     read = ep_fields(m, check_nodes)
     nodes = domains_of(read["gpus"], read["experts"], read["topk"], limited=False)
     row_bytes = read["hidden"] * (SCALED_FP8 if fp8 else 2.0)
@@ -69,5 +73,6 @@ def case(m: Measurement) -> HybridNodesCase:
         n_sm=whole(number(m, "sms"), "SMs"),
         fp8=fp8,
         work=read["tokens"] * nodes * row_bytes / 1e3,
+        dtypes=(f"{verb_of(m)} {dtype}",),
         shape=label(m, "ep"),
     )

@@ -1,0 +1,104 @@
+"""Over several NVLink domains: whose measurements judge a prediction, what a system assumes, and what is refused before it takes time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dysharp as ds
+from dysharp.api.formats import resource_words
+from dysharp.api.progress import Step
+from dysharp.errors import ConfigError, SimulationError
+from dysharp.measured.family import judges_of
+from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
+from dysharp.specs import load_cluster, load_model
+
+MODEL = replace(load_model("deepseek-v3"), dispatch_format="fp8")
+SHARES = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
+SMALL: dict[str, Any] = {"model": "deepseek-v2-lite", "routing": "uniform", "tokens": 16}
+
+
+def scope(system: str = "deepep", cluster: str = "hw-dgx-h100-x2", tokens: int = 4096, **options: Any) -> PredictionScope:
+    options = {"form": "real", "dispatch": "fp8", **options}
+    return PredictionScope(system, MODEL, load_cluster(cluster), tokens, options=options)
+
+
+def names(system: str, domains: int) -> dict[str, str]:
+    return {part: entry.name for part, entry in part_judges(system, domains).items()}
+
+
+def test_transfers_between_domains_have_judges_of_their_own() -> None:
+    near = {"dispatch": "deepep-dispatch", "combine": "deepep-combine", "gemm1": "grouped-gemm", "gemm2": "grouped-gemm"}
+    assert names("deepep", 1) == near
+    assert names("deepep", 2) == near | {"dispatch": "deepep-internode", "combine": "deepep-internode"}
+    assert set(names("hybrid-ep", 2).values()) == {"hybrid-ep-internode", "grouped-gemm"}
+    assert names("hybrid-ep", 1) == {}, "a family beyond the bars judges nothing"
+    assert names("megatron-a2a", 2) == {}, "no all-to-all between domains was measured in a layer"
+    assert "sum" not in judges_of("deepep", 2), "whole layers were measured in one domain"
+
+
+def test_the_error_bar_is_that_of_kernels_between_domains() -> None:
+    bar = trust_of(scope(n_sm=24), SHARES)
+    table = family_errors()
+    transfers, gemms = table["deepep-internode", "h100-sxm"], table["grouped-gemm", "h100-sxm"]
+    assert bar.wide == pytest.approx((0.6 * transfers.p90 + 0.4 * gemms.p90) / 100)
+    assert bar.warnings == ()
+
+
+def test_warnings_name_the_range_between_domains() -> None:
+    assert measured_range("deepep", "gpus", "h100-sxm", 2) == (16, 32)
+    assert "deepep-internode: gpus 64 is outside the measured range (16 to 32 on h100-sxm)" in warnings_of(scope(cluster="hw-dgx-h100-x8", n_sm=24))
+    assert "megatron-a2a: no measurement checks predictions of its Dispatch and Combine between NVLink domains" in warnings_of(scope("megatron-a2a"))
+    elsewhere = trust_of(scope("deepep-ll"), SHARES)
+    assert elsewhere.wide is None
+    assert "deepep-ll-internode was not measured on h100-sxm; no error bar, because only h800 was measured" in elsewhere.warnings
+
+
+def test_a_machine_without_rows_between_domains_says_so() -> None:
+    assert no_rows(load_cluster("hw-dgx-b200")) == no_rows(load_cluster("hw-dgx-h100-x4")) == ""
+    assert no_rows(load_cluster("hw-dgx-b200-x2")).startswith("no rows between NVLink domains: kernels between domains were measured on h100-sxm")
+    done = ds.compare(["deepep", "hybrid-ep"], cluster="hw-dgx-b200-x2", **SMALL)
+    assert sum("no rows between NVLink domains:" in line for line in done.header) == 1, "one line for the machine, none per system"
+
+
+def test_an_assumed_switch_is_a_warning_of_the_row() -> None:
+    row = ds.run("dysharp", cluster="paper-dgx-h100-x2", **SMALL)
+    assert row.warnings == ("dysharp assumes a hypothetical scale-out switch that multicasts and sums",)
+    assert ds.run("dysharp", cluster="paper-dgx-h100", **SMALL).warnings == ()
+
+
+def test_a_fabric_is_refused_before_any_system_runs() -> None:
+    steps: list[Step] = []
+    with pytest.raises(ConfigError, match="ideal in paper form .* found 2 NVLink domains"):
+        ds.compare(["deepep", "ideal"], cluster="paper-dgx-h100-x2", progress=steps.append, **SMALL)
+    assert steps == []
+
+
+def test_names_of_nics_as_words() -> None:
+    assert resource_words("gpu[3].nic in") == "the receiving side of the NIC of GPU 3"
+    assert resource_words("gpu[3].spine out") == "the leaf uplink of GPU 3"
+
+
+def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others keep their Rows; where the baseline has no estimate, that is the error."""
+    from dysharp.api import window
+
+    settled = window._check_rates
+
+    def unsettled(system: str, *rest: Any) -> None:
+        if system == "deepep":
+            raise window.NoEstimate("window: 32 leading tokens of deepep give no estimate")
+        settled(system, *rest)
+
+    monkeypatch.setattr(window, "_check_rates", unsettled)
+    monkeypatch.setattr(window, "REFUSED", 1e9)
+    asked: dict[str, Any] = {"systems": ["deepep", "megatron-a2a"], "cluster": "paper-dgx-h100-x2", **SMALL, "tokens": 64, "window": 32}
+    done = ds.compare(**asked)
+    assert [row.system for row in done.rows] == ["megatron-a2a"]
+    assert done.to_dict()["left_out"] == {"deepep": "window: 32 leading tokens of deepep give no estimate"}
+    assert "warning: deepep is left out: window: 32 leading tokens of deepep give no estimate" in done.header
+    assert "All times are estimates: the first 32 of 64 tokens per GPU were simulated." in " ".join(str(done).split())
+    with pytest.raises(SimulationError, match="leading tokens of deepep give no estimate"):
+        ds.compare(baseline="deepep", **asked)
