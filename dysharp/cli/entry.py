@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -77,8 +78,23 @@ def _message_of(error: DysharpError | click.ClickException | MemoryError) -> tup
     if isinstance(error, DysharpError):
         return str(error), error.exit_code
     if isinstance(error, click.ClickException):
-        return error.format_message(), 2 if isinstance(error, click.UsageError) else error.exit_code
+        return error.format_message() + _option_for(error), 2 if isinstance(error, click.UsageError) else error.exit_code
     return "out of memory; take fewer tokens or GPUs", 2
+
+
+def _option_for(error: click.ClickException) -> str:
+    """The option that takes the name of a model, cluster or system that was given without one; "" for other errors."""
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", error.format_message())
+    if extra is None or not isinstance(error, click.UsageError) or error.ctx is None:
+        return ""
+    from dysharp.specs import list_clusters, list_models
+    from dysharp.systems import all_systems
+
+    known = {"--model": list_models(), "--cluster": list_clusters(), "--systems": list(all_systems())}
+    taken = {option for parameter in error.ctx.command.params for option in parameter.opts}
+    words = extra[1].split()
+    meant = next((option for option, names in known.items() if option in taken and {*words} <= {*names}), "")
+    return f"; expected {meant} {','.join(words)}" if meant else ""
 
 
 def _without_stdout(error: OSError) -> int:

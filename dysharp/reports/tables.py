@@ -51,11 +51,16 @@ def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> No
 
 
 def verdict_text(results: Sequence[Any]) -> str:
-    """One sentence on the claims of a figure: how many there are, which do not hold, how many were not judged."""
+    """One sentence on the checks of a figure: how many there are, how many are known gaps, which fail, how many were not judged.
+
+    A known gap holds while it is as large as expected: its size is checked, and the paper's number is not reached.
+    """
     failing = [r for r in results if not r.holds]
     judged = [r for r in results if r.outcome == "holds"]
     left = sum(r.outcome == "not judged" for r in results)
-    words = [f"claims: {len(judged)} of {len(judged) + len(failing)} hold"] if judged or failing else ["claims: none judged"]
+    gaps = sum(r.status == "gap" for r in judged)
+    known = f", {gaps} of them as known gaps to the paper" if gaps else ""
+    words = [f"checks: {len(judged)} of {len(judged) + len(failing)} hold{known}"] if judged or failing else ["checks: none judged"]
     words += [f"{r.point}: {r.outcome}" for r in failing]
     words += [f"{left} not judged, because they need all points of the figure"] if left else []
     return "; ".join(words)

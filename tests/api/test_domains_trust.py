@@ -71,7 +71,7 @@ def test_an_assumed_switch_is_a_warning_of_the_row() -> None:
 
 def test_a_fabric_is_refused_before_any_system_runs() -> None:
     steps: list[Step] = []
-    with pytest.raises(ConfigError, match="ideal in paper form .* found 2 NVLink domains"):
+    with pytest.raises(ConfigError, match=r"ideal in paper form .* found 2 NVLink domains"):
         ds.compare(["deepep", "ideal"], cluster="paper-dgx-h100-x2", progress=steps.append, **SMALL)
     assert steps == []
 

@@ -151,7 +151,7 @@ def test_claims_over_all_points_are_not_judged_on_some() -> None:
     results, holds = judge(figure, {a: {"time_us": 1.0}, b: {"time_us": 9.0}})
     assert holds
     assert results[0].outcome == "not judged"
-    assert verdict_text(results) == "claims: none judged; 1 not judged, because they need all points of the figure"
+    assert verdict_text(results) == "checks: none judged; 1 not judged, because they need all points of the figure"
 
 
 def test_axes_multiply_and_sizes_may_be_lists(tmp_path: Path) -> None:

@@ -205,11 +205,11 @@ def test_command_prints_json_and_exits_with_the_verdict(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, [*arguments[:-1], str(tmp_path / "r.html")]).exit_code == 0
     page = (tmp_path / "r.html").read_text()
     assert "<title>Reproduction of tiny" in page
-    assert "tiny: claims: 1 of 1 hold" in page
+    assert "tiny: checks: 1 of 1 hold" in page
     path.write_text(TINY.replace("seeds = [0, 1, 2]", "seeds = [0]").replace("at_least = 0.1", "at_least = 100.0"))
     done = CliRunner().invoke(cli, arguments[:2] + arguments[3:])
     assert done.exit_code == 0, "a user's machine may give other numbers"
-    assert "claims: 0 of 1 hold; faster: does not hold" in done.stdout
+    assert "checks: 0 of 1 hold; faster: does not hold" in done.stdout
     assert CliRunner().invoke(cli, [*arguments, "--check"]).exit_code == 1
 
 
