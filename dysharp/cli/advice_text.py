@@ -101,6 +101,8 @@ def _reason(entry: Predicted) -> str:
     for text in entry.warnings:
         if only := re.search(r"because only (.+) was measured", text):
             return f"measured on {only[1]} only"
+        if alone := re.search(r"measurements check its (.+) alone", text):
+            return f"only its {alone[1]} were measured"
     return "not measured between NVLink domains" if any("between NVLink domains" in text for text in entry.warnings) else "never measured"
 
 

@@ -214,6 +214,12 @@ def judges_of(system: str, domains: int = 1) -> dict[Part, Family]:
     return judges
 
 
+def judges_apart(system: str, domains: int = 1) -> list[str]:
+    """Names of the families beyond the bars with parts of `system`: `validate` prints their errors, which make no error bar."""
+    families = [entry for entry in all_families().values() if system in entry.systems and not entry.in_bars and entry.between != "bars"]
+    return [entry.name for entry in families if bool(entry.between) == (domains > 1)]
+
+
 def _judged_parts(entry: Family, domains: int) -> tuple[Part, ...]:
     """Parts that a family judges: kernels of one domain say nothing about several, but for GEMMs, which stay on their GPU."""
     if domains == 1:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dysharp.analysis.row import form_of
 from dysharp.compute.operators import arch_of
-from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_of
+from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_apart, judges_of
 from dysharp.specs import Cluster, Model
 from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.reading import DATA, parse_toml, read_text
@@ -173,7 +173,7 @@ def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
         warnings.append("no measurement checks predictions of backward passes")
     judges = part_judges(scope.system, scope.domains)
     if not judges:
-        return (*warnings, f"{scope.system}: no measurement checks predictions of its {_not_judged(scope)}")
+        return (*warnings, f"{scope.system}: {_not_judged(scope)}")
     for family in judges.values():
         warnings += _range_warnings(scope, family)
     warnings += _skew_warnings(scope)
@@ -184,12 +184,15 @@ def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
 
 
 def _not_judged(scope: PredictionScope) -> str:
-    """ "layer", or the operator that no family judges if there is only one; over several domains, its transfers."""
+    """Why a system has no error bar: what of its layer no family in the bars judges."""
+    if apart := judges_apart(scope.system, scope.domains):
+        return f"measurements check its Dispatch and Combine alone (dysharp validate, {', '.join(apart)}), not its layer"
+    what = "layer"
     if scope.domains > 1:
-        return "Dispatch and Combine between NVLink domains"
-    judges = judges_of(scope.system)
-    lacking = [verb for verb in ("dispatch", "combine") if verb not in judges]
-    return lacking[0].capitalize() if len(lacking) == 1 else "layer"
+        what = "Dispatch and Combine between NVLink domains"
+    elif len(lacking := [verb for verb in ("dispatch", "combine") if verb not in judges_of(scope.system)]) == 1:
+        what = lacking[0].capitalize()
+    return f"no measurement checks predictions of its {what}"
 
 
 def _family_names(scope: PredictionScope) -> tuple[str, ...]:
@@ -223,9 +226,7 @@ def no_rows(cluster: Cluster) -> str:
     if any(gpu == cluster.gpu for _, gpu in family_errors()):
         return _none_between(cluster) if cluster.domains > 1 else ""
     if cluster.gpu in KERNELS_ALONE:
-        family = "mori-intranode" if cluster.domains == 1 else "mori-internode (two nodes of MI308X, whose NICs are unknown)"
-        judged = f"its communication kernels are in dysharp validate, {family}"
-        return f"no GEMM rows: GEMMs of {cluster.gpu} from its datasheet and constants of {arch_of(cluster.own_gpu)} GPUs; {judged}"
+        return f"no GEMM rows: GEMMs of {cluster.gpu} from its datasheet and constants of {arch_of(cluster.own_gpu)} GPUs"
     other = "other " if cluster.own_gpu.arch == arch_of(cluster.own_gpu) else ""
     return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of {other}{arch_of(cluster.own_gpu)} GPUs"
 

@@ -47,7 +47,16 @@ def program_us(case: HybridCase, constants: Constants) -> float:
     return received - start if case.verb == "dispatch" else end - back
 
 
-@family("hybrid-ep", belongs=belongs, program_us=program_us, in_bars=False, level=Level.KERNEL, order=120)
+@family(
+    "hybrid-ep",
+    belongs=belongs,
+    program_us=program_us,
+    in_bars=False,
+    level=Level.KERNEL,
+    order=120,
+    systems=("hybrid-ep",),
+    parts=("dispatch", "combine"),
+)
 def case(m: Measurement) -> HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
     if m.unit != RATE:

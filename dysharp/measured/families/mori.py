@@ -149,6 +149,8 @@ def _case(m: Measurement) -> MoriCase:
     in_bars=False,
     level=Level.KERNEL,
     order=260,
+    systems=("mori",),
+    parts=("dispatch", "combine"),
 )
 def case(m: Measurement) -> MoriCase:
     """The case of a latency, or of the GB/s of received rows, those of the own GPU included."""
@@ -163,6 +165,8 @@ def case(m: Measurement) -> MoriCase:
     between="beyond",
     level=Level.KERNEL,
     order=270,
+    systems=("mori",),
+    parts=("dispatch", "combine"),
 )
 def nodes_case(m: Measurement) -> MoriCase:
     """The case of a latency over two nodes, whose NIC no row names."""
