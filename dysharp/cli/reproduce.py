@@ -117,7 +117,10 @@ def reproduce(
     where = _store(store)
     out, sections, all_hold, all_ran = [], [], True, True
     done: list[Done] = []
-    for figure, points in _chosen(names, every, models, direction, variants):
+    chosen = _chosen(names, every, models, direction, variants)
+    if report is not None and report.endswith(".html"):
+        _check_simulated(chosen)
+    for figure, points in chosen:
         rows, failed = _run(points, where, jobs, figure.name)
         results, holds = judge(figure, rows)
         all_hold, all_ran = all_hold and holds, all_ran and not failed
@@ -173,6 +176,15 @@ def _check_request(
             raise ConfigError("--report: found .html without a figure, expected .md for a tornado alone")
     if pages is not None:
         make_folder(Path(pages), "--pages")
+
+
+def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
+    """Raise ConfigError where no point is simulated: an HTML report shows runs."""
+    from dysharp.experiments.figure import CALCULATED
+
+    if all(point.system in CALCULATED for _, points in chosen for point in points):
+        names = ", ".join(figure.name for figure, _ in chosen)
+        raise ConfigError(f"--report: found .html for {names}, whose numbers are calculated without a run, expected .md")
 
 
 def _write_html(done: Sequence[Done], command: str, path: str) -> None:

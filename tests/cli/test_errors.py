@@ -47,6 +47,7 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --gpus 3 --placement contiguous", ["64 experts do not divide by 3 GPUs"]),
         ("compare --tokens 1073741824", ["GiB of memory, this computer has"]),
         ("compare --direction backward", ["direction: found 'backward'", "expected one of both, bwd, fwd"]),
+        ("reproduce area --report a.html", ["found .html for area", "expected .md"]),
         ("reproduce --tornado --direction bwd", ["found direction bwd", "expected fwd"]),
         ("reproduce fig18 --check --direction bwd", ["--check: found direction bwd", "expected fwd"]),
         ("reproduce fig18 --direction up", ["direction: found 'up'"]),
