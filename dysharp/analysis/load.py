@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dysharp.compute.gemm import ELEMENT_BYTES
 from dysharp.specs import Cluster, Model
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
+from dysharp.workload.levels import two_hop
 from dysharp.workload.routing import max_over_mean
 
 I64 = NDArray[np.int64]
@@ -26,12 +27,19 @@ class Load:
     note       replicas of the placement, or ""
     pairs      [source GPU, destination GPU] int64: tokens sent, each once per destination; the diagonal uses no link
     rows       [gpus] int64: useful rows of each GPU
+    nics       (out, in), each [gpus] int64: token rows by NIC where each remote domain gets a token once (`levels.two_hop`); None in one domain
     """
 
     placement: str
     note: str
     pairs: I64
     rows: I64
+    nics: tuple[I64, I64] | None = None
+
+    @property
+    def nics_max_mean(self) -> tuple[float, float] | None:
+        """Rows of the NICs of the busiest GPU divided by the mean over GPUs: (out, in); None in one domain."""
+        return None if self.nics is None else (max_over_mean(self.nics[0]), max_over_mean(self.nics[1]))
 
     @property
     def rows_max_mean(self) -> float:
@@ -70,15 +78,18 @@ class Load:
             "busiest_pair": list(self.busiest_pair),
             "rows_per_gpu": self.rows.tolist(),
         }
+        if self.nics is not None:
+            values |= {"nic_max_mean": list(self.nics_max_mean or ()), "nic_out_rows": self.nics[0].tolist(), "nic_in_rows": self.nics[1].tolist()}
         return values | ({"tokens_per_pair": self.pairs.tolist()} if len(self.rows) <= MOST_GPUS else {})
 
 
-def load_of(routing: Routing) -> Load:
-    """The load of a placed Routing."""
+def load_of(routing: Routing, domain_gpus: int = 0) -> Load:
+    """The load of a placed Routing. `domain_gpus`: GPUs of an NVLink domain; 0 = all."""
     gpus = routing.n_gpus
     pairs = needed_gpus(routing).reshape(gpus, routing.tokens_per_gpu, gpus).sum(axis=1, dtype=np.int64)
     rows = rows_per_slot(routing).reshape(gpus, -1).sum(axis=1)
-    return Load(routing.placement.kind, routing.placement.note, pairs, rows)
+    nics = two_hop(routing, domain_gpus).nic if 0 < domain_gpus < gpus else None
+    return Load(routing.placement.kind, routing.placement.note, pairs, rows, nics)
 
 
 def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[str, ...]:

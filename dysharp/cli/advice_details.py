@@ -10,6 +10,7 @@ from dysharp.analysis.surroundings import Surroundings
 from dysharp.api.advice import Advice
 from dysharp.api.answer import PARTS
 from dysharp.api.comparison import cause_names
+from dysharp.api.formats import resource_words
 from dysharp.api.prediction import Predicted
 from dysharp.api.warnings import grouped
 from dysharp.cli.advice_text import UNKNOWN
@@ -104,19 +105,25 @@ def _limits(done: Advice) -> Block:
     ]
     rows = tuple((name, f"{us:.1f}", f"{100 * us / best.row.time_us:.0f}") for name, us in sorted(parts, key=lambda part: -part[1]) if us >= 0.05)
     terms = ", ".join(f"{name} {us:.1f} us" for name, us in best.row.bound_terms.items())
-    bound = f"busiest resource: {best.row.bound_resource}, {best.row.bound_us:.1f} us ({terms})"
+    bound = f"busiest resource: {resource_words(best.row.bound_resource)}, {best.row.bound_us:.1f} us ({terms})"
     few = () if best.before is None else (f"these are times of the first {best.row.tokens_per_gpu} tokens of each GPU",)
     return Block(f"What limits {best.row.system}", ("critical path", "us", "% of layer"), rows, (bound, *few))
 
 
 def _loads(loads: Sequence[Load]) -> list[Block]:
-    heads = ("placement", "rows per GPU max/mean", "received tokens max/mean", "GPU pair max/mean", "busiest pair")
-    rows = tuple(
+    heads: tuple[str, ...] = ("placement", "rows per GPU max/mean", "received tokens max/mean", "GPU pair max/mean", "busiest pair")
+    rows: tuple[tuple[str, ...], ...] = tuple(
         (load.placement, f"{load.rows_max_mean:.3f}", f"{load.received_max_mean:.3f}", f"{load.pair_max_mean:.3f}", _pair(load)) for load in loads
     )
+    nics = [load.nics_max_mean for load in loads]
+    if nics[0] is not None:
+        heads = (*heads, "NIC out max/mean", "NIC in max/mean")
+        rows = tuple((*row, *(f"{value:.3f}" for value in both or ())) for row, both in zip(rows, nics, strict=True))
     gpus = len(loads[0].rows)
     notes = [f"{load.placement}: {load.note}" for load in loads if load.note]
     notes.append("a token counts once per destination GPU; a pair is source to destination")
+    if nics[0] is not None:
+        notes.append("NIC: token rows that the NICs of a GPU send or receive, once per remote domain of a token")
     if gpus > MOST_PAIRS:
         notes.append(f"GPU pairs of {gpus} GPUs are not printed (at most {MOST_PAIRS}); --json has them for up to {MOST_GPUS} GPUs")
     return [Block("Load", heads, rows, tuple(notes)), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]

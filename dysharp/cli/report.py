@@ -57,7 +57,8 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
         from dysharp.reports.load_view import load_view_of
 
         asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]
-        report = with_load(report, load_view_of(make_workload(make_request(asked)).routing))
+        request = make_request(asked)
+        report = with_load(report, load_view_of(make_workload(request).routing, request.cluster.domain_gpus))
     write_text(path, render(report))
     click.echo(f"report: {path}", err=True)
 

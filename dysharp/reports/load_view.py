@@ -32,6 +32,7 @@ class LoadView:
     most_expert  (expert, rows) of the busiest expert
     rows         useful rows of each GPU
     spread       busiest over mean: rows of experts, rows of GPUs, tokens of pairs
+    nics         busiest over mean of the NICs' rows: (out, in); None in one NVLink domain
     """
 
     pairs: tuple[str, ...]
@@ -42,23 +43,24 @@ class LoadView:
     most_expert: tuple[int, int]
     rows: tuple[int, ...]
     spread: tuple[float, float, float]
+    nics: tuple[float, float] | None = None
 
 
 @lru_cache(maxsize=32)
-def load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None) -> LoadView:
+def load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> LoadView:
     """The load of a workload by the names in its Row. Raises ConfigError where it cannot be drawn again."""
     known = load_model(model)
     for source in dict.fromkeys((known.routing, routing.removesuffix(" (synthetic)"))):
         with suppress(ConfigError):
             found = make_routing(source, known, gpus, tokens, seed=seed, layer=layer)
             if found.description == routing:
-                return load_view_of(found)
+                return load_view_of(found, domain_gpus)
     raise ConfigError(f"report: found routing {routing[:60]!r}, expected one that can be drawn again")
 
 
-def load_view_of(routing: Routing) -> LoadView:
-    """The drawings of a Routing."""
-    load = load_of(routing)
+def load_view_of(routing: Routing, domain_gpus: int = 0) -> LoadView:
+    """The drawings of a Routing. `domain_gpus`: GPUs of an NVLink domain; 0 = all."""
+    load = load_of(routing, domain_gpus)
     chosen = routing.expert[routing.expert >= 0]
     per_expert = np.bincount(chosen, minlength=routing.n_experts)
     pairs, bounds = _heat(load)
@@ -76,6 +78,7 @@ def load_view_of(routing: Routing) -> LoadView:
         (int(per_expert.argmax()), int(per_expert.max())),
         tuple(load.rows.tolist()),
         (float(per_expert.max() / mean) if mean else 1.0, load.rows_max_mean, load.pair_max_mean),
+        load.nics_max_mean,
     )
 
 

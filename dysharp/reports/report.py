@@ -152,9 +152,18 @@ _DIRECTION = {"fwd": "forward", "bwd": "backward", "both": "forward and backward
 def _load(row: PlainRow) -> LoadView | None:
     """The load of the workload, drawn again; None where its model or cluster is not known here."""
     try:
-        return load_view(str(row["model"]), int(row["gpus"]), int(row["tokens_per_gpu"]), str(row["routing"]), int(row["seed"]), row.get("layer"))
+        workload = str(row["model"]), int(row["gpus"]), int(row["tokens_per_gpu"]), str(row["routing"]), int(row["seed"]), row.get("layer")
+        return load_view(*workload, _domain_gpus(str(row["cluster"]), int(row["gpus"])))
     except ConfigError:
         return None
+
+
+def _domain_gpus(cluster: str, gpus: int) -> int:
+    """GPUs of an NVLink domain of a packaged cluster with `gpus` GPUs; 0 where the cluster is not known here."""
+    try:
+        return load_cluster(cluster).with_gpus(gpus).domain_gpus
+    except ConfigError:
+        return 0
 
 
 @cache

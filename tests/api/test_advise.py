@@ -95,7 +95,7 @@ def test_a_phase_sets_tokens_and_routing() -> None:
     assert any("256 requests stand for one token each, from 213 recorded sequences" in line for line in done.header)
     with pytest.raises(ConfigError, match="deepep-ll: no kernels for prefill"):
         ds.advise("deepseek-v2-lite", phase="prefill", **given)
-    with pytest.raises(ConfigError, match='phase: found \'decoding\'; did you mean "decode"'):
+    with pytest.raises(ConfigError, match="phase: found 'decoding'; did you mean \"decode\""):
         ds.advise("deepseek-v2-lite", phase="decoding", **given)
     with pytest.raises(ConfigError, match='found "bwd" in phase decode'):
         ds.advise("deepseek-v2-lite", phase="decode", direction="bwd", **given)
@@ -147,6 +147,7 @@ def test_resources_are_words() -> None:
     assert resource_words("none") == "none"
     assert resource_words("gpu[0].up (forward) and gpu[1].sm (backward)") == "the up link of GPU 0 (forward) and the SMs of GPU 1 (backward)"
     assert [percent(share) for share in (0.004, -0.07, 0.73, 0.006)] == ["no change", "-7 %", "+73 %", "+0.6 %"]
+
 
 @pytest.mark.parametrize(
     ("model", "cluster", "tokens"),

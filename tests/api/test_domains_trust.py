@@ -13,6 +13,7 @@ from dysharp.api.progress import Step
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
+from dysharp.reports.report import render, report_of_rows
 from dysharp.specs import load_cluster, load_model
 
 MODEL = replace(load_model("deepseek-v3"), dispatch_format="fp8")
@@ -102,3 +103,17 @@ def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatc
     assert "All times are estimates: the first 32 of 64 tokens per GPU were simulated." in " ".join(str(done).split())
     with pytest.raises(SimulationError, match="leading tokens of deepep give no estimate"):
         ds.compare(baseline="deepep", **asked)
+
+
+def test_advice_and_reports_have_the_load_of_nics() -> None:
+    """The rows by NIC of `advise` are those that DeepEP's Dispatch sends between domains; a token goes once to each remote domain."""
+    asked: dict[str, Any] = {**SMALL, "cluster": "hw-dgx-h100-x2"}
+    done = ds.advise(systems=["deepep"], **asked)
+    load = done.to_dict()["limits"]["load"][0]
+    row_bytes = 2 * load_model("deepseek-v2-lite").hidden  # BF16
+    sent = done.best.row.traffic_bytes["nic out"]["dispatch"]
+    assert sum(load["nic_out_rows"]) == sum(load["nic_in_rows"]) == sent // row_bytes
+    assert load["nic_max_mean"][0] == pytest.approx(max(load["nic_out_rows"]) * 16 / sum(load["nic_out_rows"]))
+    assert "nic_out_rows" not in ds.advise(systems=["deepep"], **{**asked, "cluster": "hw-dgx-h100"}).to_dict()["limits"]["load"][0]
+    page = render(report_of_rows([done.best.row.to_dict()], "dysharp run deepep"))
+    assert f"the busiest GPU sends {load['nic_max_mean'][0]:.2f} and receives {load['nic_max_mean'][1]:.2f} times the mean" in page
