@@ -56,7 +56,7 @@ class Advice:
     @property
     def answer(self) -> tuple[str, str, str]:
         """What to run; what limits it; what would help."""
-        return answer_lines(self.best, self.ties(), self.what_if)
+        return answer_lines(self.best, self.ties(), self.what_if, self.unjudged)
 
     def ties(self) -> tuple[Predicted, ...]:
         """The systems whose error bars overlap that of the first: which is faster is not known."""

@@ -15,9 +15,11 @@ SMALL = 0.005
 """A change of the layer time below this share is printed as none."""
 
 
-def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf]) -> tuple[str, str, str]:
-    """(what to run, what limits it, what would help)."""
-    return _run_line(best, ties), _limit_line(best, changes), _help_line(best, changes)
+def answer_lines(
+    best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf], unjudged: Sequence[Predicted] = ()
+) -> tuple[str, str, str]:
+    """(what to run, what limits it, what would help). `unjudged`: predictions without an error bar."""
+    return _run_line(best, ties, [entry for entry in unjudged if entry.time_us < best.time_us]), _limit_line(best, changes), _help_line(best, changes)
 
 
 def settings_of(entry: Predicted) -> str:
@@ -37,13 +39,15 @@ def percent(share: float) -> str:
     return f"{share:+.0%}".replace("%", " %") if abs(share) >= 0.015 else f"{100 * share:+.1f} %"
 
 
-def _run_line(best: Predicted, ties: Sequence[Predicted]) -> str:
+def _run_line(best: Predicted, ties: Sequence[Predicted], faster: Sequence[Predicted]) -> str:
     bar = best.bar()
     judged = f"error bar {bar[0]:.0f} to {bar[1]:.0f} us" if bar else "no measurement checks this time"
     text = f"Run {best.system}: {best.time_us:.0f} us per layer, {judged}. Settings: {settings_of(best)}."
     if ties:
         names = ", ".join(_short(entry) for entry in ties)
         text += f" May be as fast (error bars overlap): {names}."
+    if faster:
+        text += f" Faster here, but without an error bar: {', '.join(_short(entry) for entry in faster)}."
     return text
 
 

@@ -277,6 +277,14 @@ def test_ties_overlap_the_best(advice: Advice) -> None:
     assert replace(advice, ranking=advice.ranking[:1]).ties() == ()
 
 
+def test_a_faster_system_without_an_error_bar_is_named(advice: Advice) -> None:
+    first, second = advice.ranking[:2]
+    apart = replace(second, row=replace(second.row, time_us=first.time_us / 2), wide=None, typical=None)
+    found = replace(advice, unjudged=(apart,)).answer[0]
+    assert f" Faster here, but without an error bar: {apart.system}" in found
+    assert "Faster here" not in replace(advice, unjudged=(replace(apart, row=replace(apart.row, time_us=2 * first.time_us)),)).answer[0]
+
+
 def test_the_number_of_sms_is_searched_in_the_measured_range(advice: Advice) -> None:
     deepep = next(entry for entry in advice.ranking if entry.row.system == "deepep")
     low, high = measured_range("deepep", "sms", "h100-sxm") or (0, 0)
