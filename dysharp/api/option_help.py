@@ -42,7 +42,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "a2a": ("all-to-all over several NVLink domains; linear: NCCL's, by rails; 2dh: level by level", EVERYWHERE),
     "degree": ("chunks of the capacity that are pipelined; 1: no overlap", EVERYWHERE),
     "group": ("GPUs of a group of peers", EVERYWHERE),
-    "mediation": ("what software does before the first byte: rows counted and sorted, the host waits (choices mediation.*)", PAPER_FORM),
+    "mediation": ("true: charges software before the first byte: counting and sorting rows, the wait of the host (choices mediation.*)", PAPER_FORM),
     "store_bytes": ("payload of a packet without packet manager (mh-base, mh-dep)", EVERYWHERE),
     "poll_ns": ("time until a thread block sees that its tile is ready (mh-base, mh-pkt)", EVERYWHERE),
     "totals": ("rows of an expert, for the hub (moe-hub, mh-dep): known before, or announced by every source at its end", EVERYWHERE),

@@ -27,9 +27,9 @@ _CAUSES = {
     "spine_out_us": "uplinks of leaf switches",
     "spine_in_us": "downlinks of leaf switches",
     "spine_latency_us": "latencies through the spine",
-    "xgmi_out_us": "links of pairs out",
-    "xgmi_in_us": "links of pairs in",
-    "xgmi_latency_us": "latencies of links of pairs",
+    "xgmi_out_us": "links between GPUs out",
+    "xgmi_in_us": "links between GPUs in",
+    "xgmi_latency_us": "latencies of links between GPUs",
 }
 _STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
 

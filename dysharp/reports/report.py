@@ -253,9 +253,9 @@ _CAUSE_WORDS = {
     "spine_out_us": "uplinks of leaves",
     "spine_in_us": "downlinks of leaves",
     "spine_latency_us": "latencies through the spine",
-    "xgmi_out_us": "links of pairs, out",
-    "xgmi_in_us": "links of pairs, in",
-    "xgmi_latency_us": "latencies of links of pairs",
+    "xgmi_out_us": "links between GPUs, out",
+    "xgmi_in_us": "links between GPUs, in",
+    "xgmi_latency_us": "latencies of links between GPUs",
 }
 
 
