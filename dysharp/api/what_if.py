@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
+from dysharp.api.formats import KNOB
 from dysharp.api.jobs import Job
 from dysharp.api.prediction import AdviceRuns, Predicted
+from dysharp.api.workload import Workload
 from dysharp.errors import DysharpError
 from dysharp.specs import Cluster
 from dysharp.systems import System, all_systems, get_system
@@ -19,12 +22,17 @@ NO_COST = "the same transfers; no launches, barriers, rings or SMs are charged t
 
 
 class Trial(NamedTuple):
-    """One change: its printed name, what it assumes, and the run that simulates it."""
+    """One change: its printed name, what it assumes, and the run that simulates it.
+
+    `more_sms`: the same with the most SMs of communication that were measured, where fewer were chosen. Faster links may feed more SMs, so
+    the faster of both runs counts.
+    """
 
     name: str
     assumes: str
     job: Job
     note: str = ""
+    more_sms: Job | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +73,36 @@ class WhatIf:
 def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
     """Each change alone, compared with the best of the ranking. A change that cannot be simulated here is left out."""
     done, trials = [], _trials(runs, best)
-    for trial, predicted in zip(trials, runs.predict([trial.job for trial in trials]), strict=True):
-        if isinstance(predicted, DysharpError):
+    tries = [(trial, job) for trial in trials for job in (trial.job, trial.more_sms) if job is not None]
+    found: dict[str, Predicted] = {}
+    for (trial, _), one in zip(tries, runs.predict([job for _, job in tries]), strict=True):
+        if not isinstance(one, DysharpError) and (trial.name not in found or one.time_us < found[trial.name].time_us):
+            found[trial.name] = one
+    for trial in trials:
+        if (predicted := found.get(trial.name)) is None:
             continue
         dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
         free = f"; its paper form does not charge: {dropped}" if dropped else ""
-        done.append(WhatIf(trial.name, trial.assumes + free, predicted, best.time_us, trial.note))
+        sms = _more_sms(predicted.row, best.row) if trial.more_sms else ""
+        notes = ", ".join(filter(None, (trial.note, sms)))
+        done.append(WhatIf(trial.name, "; ".join(filter(None, (trial.assumes + free, sms))), predicted, best.time_us, notes))
     return tuple(done)
+
+
+def _more_sms(row: Row, before: Row) -> str:
+    """The SMs of communication of `row` where they are not those of `before`."""
+    return f"{row.options[KNOB]} SMs" if row.options[KNOB] != before.options[KNOB] else ""
 
 
 def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
     cluster, model = runs.request.cluster, runs.request.model
     name, options = best.row.system, _given(best.row)
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-links-x{FASTER}", link_bytes_per_us=FASTER * cluster.link_bytes_per_us)
+    most = options | {KNOB: max(best.tried)} if best.tried and max(best.tried) != options.get(KNOB) else {}
+
+    def machine(trial_name: str, assumes: str, workload: Workload, note: str = "") -> Trial:
+        return Trial(trial_name, assumes, runs.job(name, options, workload), note, runs.job(name, most, workload) if most else None)
+
     trials = []
     if not runs.request.placement.startswith(EPLB):
         assumes = "one more slot per GPU, placed with the load of this batch: the most that replication can bring"
@@ -93,12 +118,8 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
     declared = sorted((s.change.rank, s.name, s.change, s) for s in all_systems().values() if s.change is not None)
     return [
         *trials,
-        Trial(
-            f"links x{FASTER}",
-            "same software constants" + (", same switches" if cluster.n_switches else ""),
-            runs.job(name, options, runs.workload(faster)),
-        ),
-        *_between_domains(runs, name, options),
+        machine(f"links x{FASTER}", "same software constants" + (", same switches" if cluster.n_switches else ""), runs.workload(faster)),
+        *_between_domains(runs, machine),
         Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
         *(
             Trial(change.name, change.assumes + _needs(system, cluster), runs.job(other, _formats(best.row, system)))
@@ -107,23 +128,19 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
     ]
 
 
-def _between_domains(runs: AdviceRuns, name: str, options: dict[str, Any]) -> list[Trial]:
-    """Faster NICs, and all GPUs in one NVLink domain, where a cluster has several domains."""
+def _between_domains(runs: AdviceRuns, machine: Callable[..., Trial]) -> list[Trial]:
+    """Faster NICs, and all GPUs in one NVLink domain, where a cluster has several domains. `machine`: the Trial of a workload."""
     cluster = runs.request.cluster
     if cluster.scale_out is None or cluster.domains == 1:
         return []
     nics = dataclasses.replace(cluster.scale_out, nic_GBps=FASTER * cluster.scale_out.nic_GBps)
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-nics-x{FASTER}", scale_out=nics)
-    same = "same software constants, same latency between domains"
-    nics_faster = Trial(f"NICs x{FASTER}", same, runs.job(name, options, runs.workload(faster)))
+    nics_faster = machine(f"NICs x{FASTER}", "same software constants, same latency between domains", runs.workload(faster))
     if not cluster.n_switches:  # more GPUs would need more links each
         return [nics_faster]
     together = dataclasses.replace(cluster, name=f"{cluster.name}-one-domain", scale_out=None)
     one = "the kernels of one NVLink domain, and their constants"
-    return [
-        nics_faster,
-        Trial("one NVLink domain", one, runs.job(name, options, runs.workload(together)), f"{cluster.n_gpus} GPUs by NVLink"),
-    ]
+    return [nics_faster, machine("one NVLink domain", one, runs.workload(together), f"{cluster.n_gpus} GPUs by NVLink")]
 
 
 def _needs(system: System, cluster: Cluster) -> str:

@@ -9,7 +9,11 @@ import pytest
 
 import dysharp as ds
 from dysharp.api.formats import resource_words
+from dysharp.api.jobs import Workers
+from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.api.progress import Step
+from dysharp.api.request import RequestArgs, _arguments, make_request
+from dysharp.api.what_if import what_ifs
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
@@ -117,3 +121,23 @@ def test_advice_and_reports_have_the_load_of_nics() -> None:
     assert "nic_out_rows" not in ds.advise(systems=["deepep"], **{**asked, "cluster": "hw-dgx-h100"}).to_dict()["limits"]["load"][0]
     page = render(report_of_rows([done.best.row.to_dict()], "dysharp run deepep"))
     assert f"the busiest GPU sends {load['nic_max_mean'][0]:.2f} and receives {load['nic_max_mean'][1]:.2f} times the mean" in page
+
+
+def test_faster_links_may_feed_more_sms() -> None:
+    """A changed machine runs with the SMs that were chosen and with the most that were measured; the faster run counts."""
+    defaults = {name: argument.default for name, argument in _arguments(RequestArgs).items()}
+    given = {"model": "deepseek-v2-lite", "cluster": "hw-dgx-h100-x2", "routing": "uniform", "tokens": 512}
+    with Workers() as workers:
+        runs = AdviceRuns(make_request(RequestArgs(**(defaults | given))), workers)  # type: ignore[typeddict-item]
+        few, many = runs.predict([runs.job("hybrid-ep", {"n_sm": n}) for n in (4, 16)])
+        assert isinstance(few, Predicted)
+        assert isinstance(many, Predicted)
+        assert few.time_us > 1.1 * many.time_us
+        found = {entry.change: entry for entry in what_ifs(runs, replace(few, tried={4: few.time_us, 16: many.time_us}))}
+        alone = {entry.change: entry for entry in what_ifs(runs, few)}
+    for change in ("links x2", "NICs x2", "one NVLink domain"):
+        assert (found[change].predicted.row.options["n_sm"], alone[change].predicted.row.options["n_sm"]) == (16, 4)
+        assert found[change].predicted.time_us < alone[change].predicted.time_us
+        assert found[change].note.endswith("16 SMs")
+        assert "SMs" not in alone[change].note
+    assert found["EP8"].predicted.row.options["n_sm"] == 4, "the same machine in part keeps its setting"
