@@ -311,6 +311,12 @@ class LayerBuilder:
         misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
         return self.b.table(HubTable("al_tlb", entries, misses, ns_to_ps(choice_int("hub.al_miss_ns"))))
 
+    def row_table(self, framing: Framing, entries: int, banks: int) -> int:
+        """A table of the hubs in which rows take their places on arrival, for `dispatch_rows`. `entries`: of a hub, 0 = all rows."""
+        misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
+        read_ps = ns_to_ps(choice_int("hub.al_miss_ns"))
+        return self.b.table(HubTable("rat", entries, misses, read_ps, allocates=True, banks=banks))
+
     def flow(self, framing: Framing, *, every_gpu: bool = False) -> Flow:
         """Rows at the busiest hub. `every_gpu`: every token goes to every GPU."""
         copies = np.bincount(self.p.gpu[self.p.gpu != self.pair_source], minlength=self.n_gpus)
@@ -380,19 +386,21 @@ class LayerBuilder:
         *,
         by_rows: bool = False,
         framing: Framing = STORE,
+        table: int = -1,
     ) -> Transfers:
         """Push every useful row on its own.
 
         `order`: the useful rows in the order of sending (default: token order), by `discipline` PROGRAM_ORDER or, where rows
-        of one GPU have several templates, SMALLEST_KEY. `by_rows`: see `_trains`.
+        of one GPU have several templates, SMALLEST_KEY. `by_rows`: see `_trains`. `table`: the hub table that rows ask.
         """
         order = np.arange(len(self.row_of)) if order is None else order
         offset, n_bytes, aux = self._trains(framing, by_rows)
         n = len(offset)
         sent = np.repeat(order, n)
         source, gpu = self.row_source[sent], self.row_gpu[sent]
+        template = self._row_template("dispatch.row", Kind.PUT, framing)
         op = self.puts(
-            self._row_template("dispatch.row", Kind.PUT, framing),
+            template if table < 0 else replace(template, table=table),
             source,
             gpu,
             self.row_of[sent],
