@@ -1,6 +1,6 @@
 """Sizes of the packet level's tables: hit rates, cost of a small table, and the law entries = rate x lifetime.
 
-A figure sweeps one option `fabric.<entries>`, or `rat_entries` of MoE-Hub, and compares each point with the largest table under equal workload and
+A figure sweeps one option `fabric.<entries>`, or `rat_bank_entries` of MoE-Hub, and compares each point with the largest table under equal workload and
 options. The largest table is size 0 if the sweep has it: the table then makes no packet wait. Else the largest table
 has the most entries: an AL TLB of any size reads memory for every first touch.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from dysharp.experiments.figure import Point
 
 Rows = dict[Point, dict[str, Any]]
-AL, REDUCTION, RAT = "fabric.al_entries", "fabric.reduction_entries", "rat_entries"
+AL, REDUCTION, RAT = "fabric.al_entries", "fabric.reduction_entries", "rat_bank_entries"
 KNEE = 1.01  # a table is large enough when it costs at most 1 % of the infinite table's time
 
 

@@ -50,6 +50,7 @@ def verify(program: Program) -> None:
     _check_shapes(program)
     _check_hardware(program)
     check_nets(program)
+    _check_tables(program)
     _check_templates(program)
     _check_who(program)
     _check_ops(program)
@@ -127,7 +128,7 @@ def _check_hardware(p: Program) -> None:
         raise ProgramError(f"program: found {len(p.classes)} classes, expected 1 .. {MAX_CLASSES}")
 
 
-def _check_templates(p: Program) -> None:
+def _check_tables(p: Program) -> None:
     for table in p.tables:
         for name in ("entries", "misses", "miss_ps"):
             if getattr(table, name) < 0:
@@ -138,6 +139,9 @@ def _check_templates(p: Program) -> None:
             raise ProgramError(f"table {table.name!r}: found {table.banks} banks, expected 1 where rows do not take their places")
     if sum(table.allocates for table in p.tables) > 1:
         raise ProgramError("tables: found several in which rows take their places, expected at most 1")
+
+
+def _check_templates(p: Program) -> None:
     for i, t in enumerate(p.templates):
         where = f"template {i} ({t.name})"
         if not -1 <= t.table < len(p.tables):

@@ -20,7 +20,7 @@ from dysharp.uarch.columns import (
 )
 from dysharp.uarch.fifo import fifo_push
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.row_table import PLACE_STATE, ROW_HELD, ROW_NEW, ROW_READ, ROW_SPILLED, row_enter, row_place, row_reads
+from dysharp.uarch.row_table import PLACE_STATE, ROW_HELD, ROW_READ, ROW_SPILLED, row_enter, row_place, row_reads
 from dysharp.uarch.tables import ring_append, ring_unlink
 from dysharp.uarch.tree import tree_set
 
@@ -70,7 +70,7 @@ def rows_placed(k, table, node, arrival, members, tables):
         row = members.fill_row[f]
         hubs[hub, HUB_LOOKUPS] += 1
         state = places[row, PLACE_STATE]
-        if state == ROW_NEW or state == ROW_SPILLED:
+        if state <= ROW_SPILLED:
             state = ROW_HELD
             if row_reads(row, places, tables.spilled):
                 state = ROW_READ

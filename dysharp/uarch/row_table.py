@@ -5,14 +5,26 @@ through a sentinel row of its own behind the last row.
 """
 
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.tables import AL_FULL, AL_JOINED, AL_READ, HUB_CACHED, HUB_MSHRS, HUB_PENDING, KEY_FIRST, KEY_LAST, WAITER_NEXT, ring_append, ring_unlink
+from dysharp.uarch.tables import (
+    AL_FULL,
+    AL_JOINED,
+    AL_READ,
+    HUB_CACHED,
+    HUB_MSHRS,
+    HUB_PENDING,
+    KEY_FIRST,
+    KEY_LAST,
+    WAITER_NEXT,
+    ring_append,
+    ring_unlink,
+)
 
 # row, int32 [n_rows + n_nodes * banks, 6]: rows, then the sentinels of the banks
 PLACE_PREV, PLACE_NEXT, PLACE_STATE, PLACE_LEFT, PLACE_REGION, PLACE_BANK = range(6)
 # STATE: of a sentinel the rows in its bank; LEFT: pieces that have not been placed, of a sentinel the rows that its bank spilled;
 # BANK: sentinel of the row's bank
-ROW_NEW, ROW_HELD, ROW_READ, ROW_SPILLED, ROW_GONE = range(5)
-# HELD: in the table; READ: in the table again, after a read of memory; SPILLED: in memory; GONE: its last piece has been placed
+ROW_NEW, ROW_SPILLED, ROW_HELD, ROW_READ, ROW_GONE = range(5)
+# up to SPILLED (in memory) it is not in the table; HELD: in the table; READ: in it after a read of memory; GONE: its last piece has been placed
 
 
 @block
@@ -23,9 +35,9 @@ def row_reads(row, places, spilled):
 
 @kernel
 def row_enter(row, state, entries, places, spilled):
-    """Row `row`, which is not in the table, enters its bank of `entries` rows (0 = any number) in `state`; a full bank spills its oldest row. True if it did.
+    """Row `row`, which is not in the table, enters its bank of `entries` rows (0 = any number) in `state`. True if the bank was full.
 
-    spilled int64 [n_regions]: rows of each region in memory.
+    A full bank spills its oldest row. spilled int64 [n_regions]: rows of each region in memory.
     """
     if places[row, PLACE_STATE] == ROW_SPILLED:
         spilled[places[row, PLACE_REGION]] -= 1

@@ -209,7 +209,7 @@ def test_a_new_row_takes_its_place_in_a_row_table_without_a_read():
 
 @pytest.mark.parametrize(("entries", "banks", "reads"), [(2, 1, 0), (2, 2, 0), (1, 1, 2)])
 def test_a_spilled_row_is_read_before_its_next_train(entries, banks, reads):
-    """Nodes 0 and 2 send two trains each, which arrive in turn. With one entry the second row spills the first one, and then looks like a spilled one."""
+    """Nodes 0 and 2 send two trains each, which arrive in turn. With one entry the rows spill each other."""
     t = Toy(3)
     table = t.b.table(HubTable("rat", entries=entries, misses=0, miss_ps=50_000, allocates=True, banks=banks))
     row, _ = t.rows(1, 2)

@@ -10,9 +10,9 @@ from dysharp.errors import SimulationError
 from dysharp.program.tables import Program
 from dysharp.uarch import columns as col
 from dysharp.uarch import tables
-from dysharp.uarch.row_table import PLACE_LEFT
 from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.state import Fabric
+from dysharp.uarch.row_table import PLACE_LEFT
 from dysharp.uarch.state import BurstState
 
 KINDS = (

@@ -311,11 +311,11 @@ class LayerBuilder:
         misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
         return self.b.table(HubTable("al_tlb", entries, misses, ns_to_ps(choice_int("hub.al_miss_ns"))))
 
-    def row_table(self, framing: Framing, entries: int, banks: int) -> int:
-        """A table of the hubs in which rows take their places on arrival, for `dispatch_rows`. `entries`: of a hub, 0 = all rows."""
+    def row_table(self, framing: Framing, banks: int, bank_entries: int) -> int:
+        """A table of the hubs in which rows take their places on arrival, for `dispatch_rows`."""
         misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
         read_ps = ns_to_ps(choice_int("hub.al_miss_ns"))
-        return self.b.table(HubTable("rat", entries, misses, read_ps, allocates=True, banks=banks))
+        return self.b.table(HubTable("rat", banks * bank_entries, misses, read_ps, allocates=True, banks=banks))
 
     def flow(self, framing: Framing, *, every_gpu: bool = False) -> Flow:
         """Rows at the busiest hub. `every_gpu`: every token goes to every GPU."""
