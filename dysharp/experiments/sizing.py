@@ -1,7 +1,7 @@
 """Sizes of the packet level's tables: hit rates, cost of a small table, and the law entries = rate x lifetime.
 
-A figure sweeps one option `fabric.<entries>`, or `rat_bank_entries` of MoE-Hub, and compares each point with the largest table under equal workload and
-options. The largest table is size 0 if the sweep has it: the table then makes no packet wait. Else the largest table
+A figure sweeps one option `fabric.<entries>`, or `rat_bank_entries` of MoE-Hub. It compares each point with the largest table under equal workload
+and options. The largest table is size 0 if the sweep has it: the table then makes no packet wait. Else the largest table
 has the most entries: an AL TLB of any size reads memory for every first touch.
 """
 

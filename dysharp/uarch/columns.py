@@ -95,3 +95,9 @@ TABLE_ENTRIES, TABLE_MISSES, TABLE_MISS_PS, TABLE_ALLOCATES = range(4)
 HUB_CLOCK, HUB_CACHED_ROWS, HUB_LOOKUPS, HUB_MISSES, HUB_WAIT_PS = range(5)
 # asked row, int64 [n_rows + n_tables * n_nodes, 4]: rows of one cache are a ring, least recently asked first, through the hub's row
 ASKED_PREV, ASKED_NEXT, ASKED_CACHED, ASKED_KNOWN = range(4)
+# place of a row, int32 [n_rows + n_nodes * banks, 6]: rows, then the sentinels of the banks
+PLACE_PREV, PLACE_NEXT, PLACE_STATE, PLACE_LEFT, PLACE_REGION, PLACE_BANK = range(6)
+# STATE: of a sentinel the rows in its bank; LEFT: pieces that have not been placed, of a sentinel the rows that its bank spilled;
+# BANK: sentinel of the row's bank
+ROW_NEW, ROW_SPILLED, ROW_HELD, ROW_READ, ROW_GONE = range(5)
+# up to SPILLED (in memory) it is not in the table; HELD: in the table; READ: in it after a read of memory; GONE: its last piece has been placed

@@ -13,6 +13,10 @@ from dysharp.uarch.columns import (
     MEMBER_FILL,
     MEMBER_NEXT,
     MEMBER_TIME,
+    PLACE_STATE,
+    ROW_HELD,
+    ROW_READ,
+    ROW_SPILLED,
     TABLE_ALLOCATES,
     TABLE_ENTRIES,
     TABLE_MISS_PS,
@@ -20,7 +24,7 @@ from dysharp.uarch.columns import (
 )
 from dysharp.uarch.fifo import fifo_push
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.row_table import PLACE_STATE, ROW_HELD, ROW_READ, ROW_SPILLED, row_enter, row_place, row_reads
+from dysharp.uarch.row_table import row_enter, row_place, row_reads
 from dysharp.uarch.tables import ring_append, ring_unlink
 from dysharp.uarch.tree import tree_set
 

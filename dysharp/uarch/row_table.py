@@ -4,6 +4,18 @@ A row stays from its first piece to its last one: a train at burst level, a pack
 through a sentinel row of its own behind the last row.
 """
 
+from dysharp.uarch.columns import (
+    PLACE_BANK,
+    PLACE_LEFT,
+    PLACE_NEXT,
+    PLACE_PREV,
+    PLACE_REGION,
+    PLACE_STATE,
+    ROW_GONE,
+    ROW_HELD,
+    ROW_NEW,
+    ROW_SPILLED,
+)
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.tables import (
     AL_FULL,
@@ -18,13 +30,6 @@ from dysharp.uarch.tables import (
     ring_append,
     ring_unlink,
 )
-
-# row, int32 [n_rows + n_nodes * banks, 6]: rows, then the sentinels of the banks
-PLACE_PREV, PLACE_NEXT, PLACE_STATE, PLACE_LEFT, PLACE_REGION, PLACE_BANK = range(6)
-# STATE: of a sentinel the rows in its bank; LEFT: pieces that have not been placed, of a sentinel the rows that its bank spilled;
-# BANK: sentinel of the row's bank
-ROW_NEW, ROW_SPILLED, ROW_HELD, ROW_READ, ROW_GONE = range(5)
-# up to SPILLED (in memory) it is not in the table; HELD: in the table; READ: in it after a read of memory; GONE: its last piece has been placed
 
 
 @block

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dysharp.protocol import aau
+from dysharp.uarch import columns as c
 from dysharp.uarch import row_table as r
 from dysharp.uarch import tables as t
 
@@ -20,9 +21,9 @@ class Hub:
     def __init__(self, entries: int, banks: int, n_packets: int) -> None:
         self.entries, rows = entries, np.arange(N_ROWS)
         self.places = np.zeros((N_ROWS + banks, 6), np.int32)
-        self.places[:N_ROWS, r.PLACE_LEFT], self.places[:N_ROWS, r.PLACE_REGION] = PIECES, rows // ROWS
-        self.places[:N_ROWS, r.PLACE_BANK] = N_ROWS + (rows // ROWS + rows % ROWS) % banks
-        self.places[N_ROWS:, [r.PLACE_PREV, r.PLACE_NEXT]] = np.arange(N_ROWS, N_ROWS + banks)[:, None]
+        self.places[:N_ROWS, c.PLACE_LEFT], self.places[:N_ROWS, c.PLACE_REGION] = PIECES, rows // ROWS
+        self.places[:N_ROWS, c.PLACE_BANK] = N_ROWS + (rows // ROWS + rows % ROWS) % banks
+        self.places[N_ROWS:, [c.PLACE_PREV, c.PLACE_NEXT]] = np.arange(N_ROWS, N_ROWS + banks)[:, None]
         self.keys, self.hubs = np.zeros((N_ROWS + 1, 6), np.int64), np.zeros((1, t.HUB_BANK0), np.int64)
         self.hubs[:, t.HUB_MSHRS] = 99
         t.al_clear(N_ROWS, self.keys, self.hubs)
@@ -31,7 +32,7 @@ class Hub:
     def store(self, key: aau.Key, packet: int) -> list[type]:
         row = key[0] * ROWS + key[1]
         found = r.row_lookup(row, packet, 0, self.entries, self.keys, self.hubs, self.packets, self.places, self.spilled)
-        return {r.ROW_NEW: [aau.Allocated, aau.Placed], r.ROW_HELD: [aau.Placed], t.AL_READ: [aau.ReadMap], t.AL_JOINED: []}[found]
+        return {c.ROW_NEW: [aau.Allocated, aau.Placed], c.ROW_HELD: [aau.Placed], t.AL_READ: [aau.ReadMap], t.AL_JOINED: []}[found]
 
     def answer(self, key: aau.Key) -> list[type]:
         row = key[0] * ROWS + key[1]
@@ -45,10 +46,10 @@ class Hub:
 
     def held(self, bank: int) -> list[aau.Key]:
         """Rows in a bank, the oldest first."""
-        result, row = [], int(self.places[N_ROWS + bank, r.PLACE_NEXT])
+        result, row = [], int(self.places[N_ROWS + bank, c.PLACE_NEXT])
         while row < N_ROWS:
             result.append((row // ROWS, row % ROWS))
-            row = int(self.places[row, r.PLACE_NEXT])
+            row = int(self.places[row, c.PLACE_NEXT])
         return result
 
 
@@ -71,4 +72,4 @@ def test_row_tables_agree(entries, banks, steps):
         assert hub.spilled.tolist() == list(state.evicted)
         assert hub.hubs[0, t.HUB_PENDING] == len(state.waiting)
         assert hub.hubs[0, t.HUB_CACHED] == sum(len(bank) for bank in state.banks)
-        assert sum(hub.places[:N_ROWS, r.PLACE_STATE] == r.ROW_SPILLED) == len(state.memory)
+        assert sum(hub.places[:N_ROWS, c.PLACE_STATE] == c.ROW_SPILLED) == len(state.memory)

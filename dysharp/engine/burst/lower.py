@@ -12,7 +12,6 @@ from dysharp.program.csr import group
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
-from dysharp.uarch import row_table as rt
 from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Members, Ops, Points, Pools, Releases, Stores, Switch, Tables
 
 Array = NDArray[Any]
@@ -385,11 +384,11 @@ def row_places(p: Program, pieces: Array) -> Array:
     banks, n = p.tables[p.row_table].banks, p.n_rows
     places = np.zeros((n + p.n_nodes * banks, 6), np.int32)
     region = np.repeat(np.arange(p.n_regions), np.diff(p.regions.row_ptr))
-    places[:n, rt.PLACE_REGION] = region
-    places[:n, rt.PLACE_BANK] = n + p.regions.node[region] * banks + (region + np.arange(n)) % banks
-    places[:n, rt.PLACE_LEFT] = np.bincount(*_pieces_of_rows(p, pieces), minlength=n)
+    places[:n, col.PLACE_REGION] = region
+    places[:n, col.PLACE_BANK] = n + p.regions.node[region] * banks + (region + np.arange(n)) % banks
+    places[:n, col.PLACE_LEFT] = np.bincount(*_pieces_of_rows(p, pieces), minlength=n)
     sentinels = np.arange(n, len(places))
-    places[sentinels, rt.PLACE_PREV] = places[sentinels, rt.PLACE_NEXT] = sentinels
+    places[sentinels, col.PLACE_PREV] = places[sentinels, col.PLACE_NEXT] = sentinels
     return places
 
 

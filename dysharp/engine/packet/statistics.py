@@ -12,7 +12,6 @@ from dysharp.uarch import columns as col
 from dysharp.uarch import tables
 from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.state import Fabric
-from dysharp.uarch.row_table import PLACE_LEFT
 from dysharp.uarch.state import BurstState
 
 KINDS = (
@@ -33,7 +32,7 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
     """
     st, time_ps = fabric.agenda.st, max(1, int(state.clock.x[col.RUN_NOW]))
     link, output, total = fabric.lanes.link, fabric.outputs.output, len(fabric.lanes.link)
-    spilled = int(state.tables.places[p.n_rows :, PLACE_LEFT].sum())
+    spilled = int(state.tables.places[p.n_rows :, col.PLACE_LEFT].sum())
     lookups, hits, fetches = int(st[f.ST_LOOKUPS]), int(st[f.ST_HITS]), int(st[f.ST_FETCHES])
 
     def mean(area: int, since: int, now: int) -> float:

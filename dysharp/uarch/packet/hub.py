@@ -6,6 +6,7 @@ from dysharp.uarch.columns import (
     NEXT,
     REGION_NODE,
     RESPONSE_CLS,
+    ROW_NEW,
     ROW_REGION,
     RUN_EVENTS,
     RUN_NOW,
@@ -83,7 +84,7 @@ from dysharp.uarch.packet.columns import (
 from dysharp.uarch.packet.links import dirty_mark, level_change, packet_schedule, ring_due, ring_join, ring_wait
 from dysharp.uarch.packet.switch import data_flits, mix
 from dysharp.uarch.region import row_fill
-from dysharp.uarch.row_table import ROW_NEW, row_answer, row_lookup
+from dysharp.uarch.row_table import row_answer, row_lookup
 from dysharp.uarch.tables import AL_FULL, AL_READ, HUB_ALLOCATED, HUB_BANK0, HUB_CACHED, WAITER_NEXT, al_answer, al_lookup
 from dysharp.uarch.tree import tree_set
 
