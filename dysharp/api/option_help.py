@@ -45,6 +45,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "mediation": ("what software does before the first byte: rows counted and sorted, the host waits (choices mediation.*)", PAPER_FORM),
     "store_bytes": ("payload of a packet without packet manager (mh-base, mh-dep)", EVERYWHERE),
     "poll_ns": ("time until a thread block sees that its tile is ready (mh-base, mh-pkt)", EVERYWHERE),
+    "rows_at_once": ("rows that the SMs of a GPU write side by side; 1: each row leaves whole", EVERYWHERE),
     "rat_banks": ("banks of the row table (RAT) of a GPU's hub; a row belongs to one", EVERYWHERE),
     "rat_bank_entries": ("rows in a bank of the row table (RAT); a full bank spills its oldest row to memory", EVERYWHERE),
     "totals": ("rows of an expert, for the hub (moe-hub, mh-dep): known before, or announced by every source at its end", EVERYWHERE),
