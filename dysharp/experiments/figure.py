@@ -46,6 +46,8 @@ METRICS = (
     "hit_over_infinite",
     "al_read_rate",
     "no_read_rate",
+    "row_reads",
+    "peak_rows",
     "no_eviction_rate",
     "extra_flits",
     "over_infinite",

@@ -1,7 +1,7 @@
 """Sizes of the packet level's tables: hit rates, cost of a small table, and the law entries = rate x lifetime.
 
-A figure sweeps one option `fabric.<entries>` and compares each point with the largest table under equal workload and
-options. The largest table is size 0 if the sweep has it: the table then makes no packet wait. Else the largest table
+A figure sweeps one option `fabric.<entries>`, or `rat_bank_entries` of MoE-Hub. It compares each point with the largest table under equal workload
+and options. The largest table is size 0 if the sweep has it: the table then makes no packet wait. Else the largest table
 has the most entries: an AL TLB of any size reads memory for every first touch.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from dysharp.experiments.figure import Point
 
 Rows = dict[Point, dict[str, Any]]
-AL, REDUCTION = "fabric.al_entries", "fabric.reduction_entries"
+AL, REDUCTION, RAT = "fabric.al_entries", "fabric.reduction_entries", "rat_bank_entries"
 KNEE = 1.01  # a table is large enough when it costs at most 1 % of the infinite table's time
 
 
@@ -24,7 +24,7 @@ def size_of(point: Point) -> tuple[str, int] | None:
     If a point sets both tables, the reduction table is swept.
     """
     options = dict(point.options)
-    return next(((name, options[name]) for name in (REDUCTION, AL) if name in options), None)
+    return next(((name, options[name]) for name in (REDUCTION, AL, RAT) if name in options), None)
 
 
 def with_size(point: Point, entries: int) -> Point:
@@ -104,6 +104,17 @@ def al_read_rate(point: Point, rows: Rows) -> float | None:
     return _part(rows[point], "al_tlb", "misses", "lookups")
 
 
+def row_reads(point: Point, rows: Rows) -> float | None:
+    """Reads of memory per row that took its place in a row table."""
+    return _part(rows[point], "al_tlb", "misses", "allocated")
+
+
+def peak_rows(point: Point, rows: Rows) -> float | None:
+    """Most rows at once in the row table of a hub."""
+    table = rows[point].get("blocks", {}).get("al_tlb")
+    return float(table["peak_rows"]) if table else None
+
+
 def no_read_rate(point: Point, rows: Rows) -> float | None:
     """Share of lookups that cause no read of the AL Table: hits, and packets that wait for a read under way."""
     reads = al_read_rate(point, rows)
@@ -179,7 +190,7 @@ def peak_sessions(point: Point, rows: Rows) -> float | None:
 
 
 def _is_al(point: Point) -> bool:
-    return (size_of(point) or ("", 0))[0] == AL
+    return (size_of(point) or ("", 0))[0] in (AL, RAT)
 
 
 def _visits(row: dict[str, Any]) -> dict[str, Any] | None:
@@ -207,6 +218,8 @@ MEASURES = {
     "hit_over_infinite": hit_over_infinite,
     "al_read_rate": al_read_rate,
     "no_read_rate": no_read_rate,
+    "row_reads": row_reads,
+    "peak_rows": peak_rows,
     "no_eviction_rate": no_eviction_rate,
     "extra_flits": extra_flits,
     "over_infinite": over_infinite,
@@ -224,6 +237,8 @@ UNITS = {
     "hit_over_infinite": "hit rate of the AL TLB over the largest table",
     "al_read_rate": "reads of the AL Table per lookup",
     "no_read_rate": "lookups of the AL TLB that cause no read of the AL Table",
+    "row_reads": "reads of memory per row",
+    "peak_rows": "most rows at once in the row table of a hub",
     "no_eviction_rate": "reduction sessions that are not evicted",
     "extra_flits": "extra flits over the largest table",
     "over_infinite": "time over the largest table",

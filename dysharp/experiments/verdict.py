@@ -90,11 +90,11 @@ def _traffic_cut(point: Point, check: Check, rows: Rows) -> float | None:
 
 
 def _over_packet(point: Point, check: Check, rows: Rows) -> float | None:
-    """Time at burst level divided by the time of the same system and workload at packet level."""
+    """Time at burst level divided by the time of the same system and workload at packet level, with the same options if there is such a point."""
     if point.fidelity == "packet":
         return None
-    same = replace(point, fidelity="packet").workload
-    other = next((row for p, row in rows.items() if p.system == point.system and p.workload == same), None)
+    same = replace(point, fidelity="packet")
+    other = rows.get(same) or next((row for p, row in rows.items() if p.system == point.system and p.workload == same.workload), None)
     return None if other is None else float(rows[point]["time_us"]) / float(other["time_us"])
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dysharp.oracle.agenda import Event
-from dysharp.oracle.hub_table import TableOfHub
+from dysharp.oracle.hub_table import tables_of
 from dysharp.oracle.load import PULLS, Op
 from dysharp.oracle.servers import PS_PER_US, Channels, DownLink, Incoming, Outgoing, Server, UpLink, round_robin
 from dysharp.oracle.world import World
@@ -63,7 +63,7 @@ class Fabric:
         self.channels: dict[tuple[int, int], Channels] = defaultdict(
             lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
         )
-        self.tables = [[TableOfHub(table) for _ in range(program.n_nodes)] for table in program.tables]
+        self.tables = tables_of(program, self._pieces())
         self.behind: list[deque[int]] = [deque() for _ in range(program.n_nodes)]
         """Members that wait for a table of their hub, in order of arrival."""
         self.waiting = [0] * program.n_nodes
@@ -73,6 +73,12 @@ class Fabric:
         self.answer_tail: dict[int, int] = {}  # end of a result's last part; copies of requests do not wait for it
         self.copies_left: dict[int, int] = {}
         self._channel_of: dict[int, int] = {}
+
+    def _pieces(self) -> Counter[int]:
+        """How many trains of each row ask the row table."""
+        tables = self.world.tables
+        asks = [op for op in tables.ops if op.table >= 0 and op.table == tables.program.row_table]
+        return Counter(row for op in asks for member in tables.remote(op) for row in tables.members[member].rows)
 
     # ---- up -----------------------------------------------------------------------------------------------
 
@@ -256,6 +262,7 @@ class Fabric:
             known = self.tables[op.table][node].ask(self.world.tables.members[member].rows, arrival)
         if known > arrival:
             self.world.counts["wait for a table"] += 1
+            self.world.counts["wait for a row table"] += op.table == self.world.tables.program.row_table
             self.waiting[node] = max(known, self.waiting[node])
             self.world.agenda.add(self.waiting[node], Event.KNOWN, node, self._turns[node])
             self.behind[node].append(member)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 
-from dysharp.program.tables import HubTable
+from dysharp.program.tables import HubTable, Program
+from dysharp.protocol import aau
+
+NEVER = 1 << 40
 
 
 class TableOfHub:
@@ -24,21 +27,56 @@ class TableOfHub:
         self.clock = max(self.clock, arrival)
         known = self.clock
         for row in rows:
-            known = max(known, self._hit(row) if row in self.cached else self._miss(row))
+            known = max(known, self._known(row))
         return max(known, self.clock)
 
-    def _hit(self, row: int) -> int:
-        self.cached.move_to_end(row)
-        return self.cached[row]
+    def _known(self, row: int) -> int:
+        if row in self.cached:
+            self.cached.move_to_end(row)
+            return self.cached[row]
+        known = self.cached[row] = self._read()
+        if self.table.entries and len(self.cached) > self.table.entries:
+            self.cached.popitem(last=False)
+        return known
 
-    def _miss(self, row: int) -> int:
+    def _read(self) -> int:
+        """A miss, when it has a register. Returns when memory has answered."""
         limit = self.table.misses
         if limit and len(self.ends) == limit:
             self.clock = max(self.clock, self.ends.popleft())
         known = self.clock + self.table.miss_ps
         if limit:
             self.ends.append(known)
-        self.cached[row] = known
-        if self.table.entries and len(self.cached) > self.table.entries:
-            self.cached.popitem(last=False)
         return known
+
+
+class RowTableOfHub(TableOfHub):
+    """A row table at one hub: the unit of `protocol/aau.py`, for which only the last train of a row has a byte.
+
+    `pieces`: trains of each row that ask.
+    """
+
+    def __init__(self, table: HubTable, program: Program, pieces: Counter[int]) -> None:
+        super().__init__(table)
+        entries = table.entries // table.banks or NEVER
+        self.unit = aau.empty((aau.Region(0, 1, NEVER),) * program.n_regions, entries=entries, banks=table.banks)
+        self.region = {row: r for r in range(program.n_regions) for row in range(*program.regions.row_ptr[r : r + 2].tolist())}
+        self.left, self.place_known = pieces.copy(), dict[int, int]()
+
+    def _known(self, row: int) -> int:
+        self.left[row] -= 1
+        key = self.region[row], row
+        self.unit, outputs = aau.step(self.unit, aau.Store(key, 0, int(self.left[row] == 0), row))
+        if any(isinstance(output, aau.ReadMap) for output in outputs):
+            self.place_known[row] = self._read()
+            self.unit, _ = aau.step(self.unit, aau.MapAnswer(key))
+        return self.place_known.setdefault(row, self.clock)
+
+
+def tables_of(program: Program, pieces: Counter[int]) -> list[list[TableOfHub]]:
+    """The tables of all hubs, by table and node. `pieces`: trains of each row that ask the row table."""
+
+    def one(table: HubTable) -> TableOfHub:
+        return RowTableOfHub(table, program, pieces) if table.allocates else TableOfHub(table)
+
+    return [[one(table) for _ in range(program.n_nodes)] for table in program.tables]

@@ -180,12 +180,17 @@ class HubTable:
 
     `Template.table` says which ops ask: each copy or request that arrives at a hub asks for each of its rows. A row that
     is not cached is a miss, which reads memory. The cache drops the row that was asked for least recently.
+
+    With `allocates` it is a row table (`protocol/aau.py`), which only stores ask: a new row takes its place without a read,
+    the oldest row of a full bank leaves, and a row leaves by itself with its last train.
     """
 
     name: str
     entries: int  # rows in the cache of one hub, 0 = all
     misses: int  # most misses of one hub under way, 0 = any number; a further miss and all that arrive behind it wait
     miss_ps: int  # time of one miss
+    allocates: bool = False  # rows take their places in it; at most one table of a Program does
+    banks: int = 1  # of a row table: row r of region g is in bank (g + r) mod banks
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,6 +460,11 @@ class Program:
     @property
     def n_regions(self) -> int:
         return len(self.regions.node)
+
+    @property
+    def row_table(self) -> int:
+        """Index of the table in which rows take their places, -1 = none."""
+        return next((i for i, table in enumerate(self.tables) if table.allocates), -1)
 
     @property
     def n_nets(self) -> int:

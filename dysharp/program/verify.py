@@ -50,6 +50,7 @@ def verify(program: Program) -> None:
     _check_shapes(program)
     _check_hardware(program)
     check_nets(program)
+    _check_tables(program)
     _check_templates(program)
     _check_who(program)
     _check_ops(program)
@@ -127,15 +128,26 @@ def _check_hardware(p: Program) -> None:
         raise ProgramError(f"program: found {len(p.classes)} classes, expected 1 .. {MAX_CLASSES}")
 
 
-def _check_templates(p: Program) -> None:
+def _check_tables(p: Program) -> None:
     for table in p.tables:
         for name in ("entries", "misses", "miss_ps"):
             if getattr(table, name) < 0:
                 raise ProgramError(f"table {table.name!r}: found {name} {getattr(table, name)}, expected 0 or more")
+        if table.banks < 1 or table.entries % table.banks:
+            raise ProgramError(f"table {table.name!r}: found {table.entries} entries in {table.banks} banks, expected as many in each")
+        if table.banks > 1 and not table.allocates:
+            raise ProgramError(f"table {table.name!r}: found {table.banks} banks, expected 1 where rows do not take their places")
+    if sum(table.allocates for table in p.tables) > 1:
+        raise ProgramError("tables: found several in which rows take their places, expected at most 1")
+
+
+def _check_templates(p: Program) -> None:
     for i, t in enumerate(p.templates):
         where = f"template {i} ({t.name})"
         if not -1 <= t.table < len(p.tables):
             raise ProgramError(f"{where}: found table {t.table}, expected -1 .. {len(p.tables) - 1}")
+        if t.table >= 0 and p.tables[t.table].allocates and t.kind not in (Kind.PUT, Kind.MULTICAST):
+            raise ProgramError(f"{where}: found a {t.kind.name} that asks table {p.tables[t.table].name!r} for new places, expected a store")
         sizes = {"cls": len(p.classes), "response_cls": len(p.classes), "framing": len(p.framings)}
         for name, n in sizes.items():
             if t.kind in WIRED and not 0 <= getattr(t, name) < n:

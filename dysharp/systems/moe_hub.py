@@ -35,6 +35,8 @@ class Options:
     | `grid` | order in which polling thread blocks take SMs: "expert" after expert, or experts in "turn" |
     | `second_gemm` | what GEMM-2 of a tile waits for: its own "tile" of GEMM-1, or the whole "kernel"; "auto" = tile where readiness is in hardware |
     | `totals` | rows of an expert, for the hub (moe-hub, mh-dep): "known" before, or "announced" by every source at its end |
+    | `rows_at_once` | rows that the SMs of a GPU write side by side |
+    | `rat_banks`, `rat_bank_entries` | banks of the row table (RAT) of a GPU's hub, rows in each |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
@@ -43,6 +45,9 @@ class Options:
     grid: str = choice_str("moe_hub.grid")
     second_gemm: str = choice_str("moe_hub.second_gemm")
     totals: str = choice_str("moe_hub.totals")
+    rows_at_once: int = choice_int("moe_hub.rows_at_once")
+    rat_banks: int = choice_int("moe_hub.rat_banks")
+    rat_bank_entries: int = choice_int("moe_hub.rat_bank_entries")
     compute: bool = True
 
 
@@ -55,7 +60,8 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     framing = STORE if managed else Framing("store", payload_bytes=options.store_bytes)
     order = stream_order(layer, layer.row_source, layer.row_gpu, by_token=True) if managed else None
-    layer.dispatch_rows(order=order, by_rows=True, framing=framing)
+    table = layer.row_table(framing, options.rat_banks, options.rat_bank_entries)
+    layer.dispatch_rows(order=order, by_rows=True, framing=framing, table=table, at_once=options.rows_at_once)
     return layer, layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
 
 

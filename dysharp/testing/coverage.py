@@ -61,6 +61,8 @@ def _count_tables(program: Program, counts: Counter[str]) -> None:
     counts["slow node in a network"] += any(len(set(net.rates)) > 1 for net in program.nets)
     counts["cost of messages"] += any(net.message_ps > 0 for net in program.nets)
     counts["several trains of a row"] += int(program.ops.offset is not None and (program.ops.offset > 0).sum())
+    counts["row table"] += program.row_table >= 0
+    counts["row table of several banks"] += any(table.banks > 1 for table in program.tables)
     counts["infinite buffers"] += program.hardware.vc_bytes == 0
 
 

@@ -72,7 +72,7 @@ def caught(mutant: Mutant, seeds: Iterable[int], make: Callable[[int], Program] 
 
 LINK, SWITCH, READY, ISSUE = "uarch.link", "uarch.switch", "uarch.ready", "uarch.issue"
 FIFO, HEAP, BITS, TREE, REGION, MEMORY = "uarch.fifo", "uarch.heap", "uarch.bits", "uarch.tree", "uarch.region", "uarch.memory"
-TRAINS, TRANSFERS, HUB_TABLE = "uarch.trains", "uarch.transfers", "uarch.hub_table"
+TRAINS, TRANSFERS, HUB_TABLE, ROW_TABLE = "uarch.trains", "uarch.transfers", "uarch.hub_table", "uarch.row_table"
 LOOP, LOWER = "engine.burst.loop", "engine.burst.lower"
 
 MUTANTS = (
@@ -121,6 +121,18 @@ MUTANTS = (
     Mutant("lookups pass a full table", HUB_TABLE, "hubs[hub, HUB_CLOCK] = begin", "pass"),
     Mutant("copies leave a table out of order", HUB_TABLE, "max(known, mem_time[last, MEMBER_TIME])", "known"),
     Mutant("a miss costs nothing", HUB_TABLE, "asked[row, ASKED_KNOWN] = begin + kinds[table, TABLE_MISS_PS]", "asked[row, ASKED_KNOWN] = begin"),
+    # row tables
+    Mutant("every row table is a cache", HUB_TABLE, "if tables.kinds[table, TABLE_ALLOCATES] == 1:", "if False:"),
+    Mutant("new rows are known to be new", ROW_TABLE, "return spilled", "return places[row, PLACE_STATE] == ROW_SPILLED and spilled"),
+    Mutant("spilled rows come back unread", ROW_TABLE, "return spilled", "return places[row, PLACE_STATE] != ROW_SPILLED and spilled"),
+    Mutant("rows that come back stay spilled", ROW_TABLE, "        spilled[places[row, PLACE_REGION]] -= 1\n", "        pass\n"),
+    Mutant("the newest row is spilled", ROW_TABLE, "victim = places[bank, PLACE_NEXT]", "victim = places[bank, PLACE_PREV]"),
+    Mutant("a bank is never full", ROW_TABLE, "if entries > 0 and places[bank", "if entries < 0 and places[bank"),
+    Mutant("complete rows stay", ROW_TABLE, "    places[row, PLACE_LEFT] -= 1\n    if", "    if"),
+    Mutant("complete rows keep their entry", ROW_TABLE, "    places[places[row, PLACE_BANK], PLACE_STATE] -= 1\n", ""),
+    Mutant("one bank", LOWER, "(region + np.arange(n)) % banks", "0"),
+    Mutant("banks have no regions", LOWER, "(region + np.arange(n)) % banks", "np.arange(n) % banks"),
+    Mutant("no wait for a read under way", HUB_TABLE, "        if state == ROW_READ:", "        if False:"),
     Mutant("late requests are answered at once", TRANSFERS, "now + clock.m[HARDWARE_RESPONDER]", "now"),
     Mutant(
         "store and forward",

@@ -7,6 +7,8 @@ that op only, on an issuer for such ops.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dysharp.errors import ConfigError
@@ -39,6 +41,7 @@ class Generator:
         )
         self.n_ops = 0
         self.table: list[int] = []
+        self.allocates = False
         # Programs with few edges and holds fill the links; Programs with many exercise the waits.
         self.hold_chance = float(rng.choice((0, 0.1, 0.3)))
         self.edge_chance = float(rng.choice((0.1, 0.5, 1)))
@@ -85,7 +88,7 @@ class Generator:
                         duration=int(self.rng.choice(durations))
                         if kind in (Kind.COMPUTE, Kind.DELAY)
                         else -1,
-                        table=tables[i] if kind in (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE) and not net[i] else -1,
+                        table=tables[i] if kind in self._askers() and not net[i] else -1,
                         net=int(net[i]),
                     )
                 )
@@ -98,8 +101,18 @@ class Generator:
             return -1
         if not self.table:
             entries, misses = int(rng.choice((0, 1, 2, 5))), int(rng.choice((0, 1, 2)))
-            self.table.append(self.b.table(HubTable("places", entries, misses, int(rng.choice((0, self.duration, 3 * self.duration))))))
+            table = HubTable("places", entries, misses, int(rng.choice((0, self.duration, 3 * self.duration))))
+            if chance(rng, 0.5):  # rows take their places in it
+                banks = int(rng.choice((1, 1, 2)))
+                table = replace(table, entries=min(entries, 2) * banks, allocates=True, banks=banks)
+            self.allocates = table.allocates
+            self.table.append(self.b.table(table))
         return self.table[0]
+
+    def _askers(self) -> tuple[Kind, ...]:
+        """Kinds of ops that may ask the hub table."""
+        stores = (Kind.PUT, Kind.MULTICAST)
+        return stores if self.allocates else (*stores, Kind.GET, Kind.PULL_REDUCE)
 
     def _make_issuers(self) -> None:
         """Per node: issuers of transfers (some share an SM pool), a host thread, issuers of releases."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis import program_bound
 from dysharp.engine.burst.lower import lower
-from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, trace_of
+from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, table_reads, trace_of
 from dysharp.errors import SimulationError
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.tables import Program
@@ -69,9 +69,7 @@ def record(program: Program, progress: Callable[[int, int], None] | None = None)
     if state.clock.x[col.RUN_DONE] < program.n_ops:
         raise SimulationError(deadlock_text(program, state))
     recording = Recording(program, trace_of(program, state), *(Log(*log.T.copy()) for log in logs))
-    asked, misses = state.tables.asked[: program.n_rows, col.ASKED_KNOWN], state.tables.hubs[:, col.HUB_MISSES]
-    reads = TableReads(int((asked > 0).sum()), int(misses.sum())) if program.tables else TableReads(0, 0)
-    return recording, Timing(compiled - begin, 0.0, time.perf_counter() - compiled), reads
+    return recording, Timing(compiled - begin, 0.0, time.perf_counter() - compiled), table_reads(program, state)
 
 
 def _run(program: Program, progress: Callable[[int, int], None] | None) -> tuple[BurstState, list[I64]]:

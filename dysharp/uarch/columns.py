@@ -89,9 +89,15 @@ RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOC
 RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY, RING_RESPOND_LATE = range(9)
 N_RINGS = 9  # RING_RESPOND_LATE: responders whose request waited for a table
 
-# table of all hubs, int64 [n_tables, 3]
-TABLE_ENTRIES, TABLE_MISSES, TABLE_MISS_PS = range(3)
+# table of all hubs, int64 [n_tables, 4]; ENTRIES of a bank; ALLOCATES: 1 = a row table (uarch/row_table.py)
+TABLE_ENTRIES, TABLE_MISSES, TABLE_MISS_PS, TABLE_ALLOCATES = range(4)
 # table of one hub, int64 [n_tables * n_nodes, 5]: when its latest lookup began, cached rows, counts of lookups and misses, time that copies waited
 HUB_CLOCK, HUB_CACHED_ROWS, HUB_LOOKUPS, HUB_MISSES, HUB_WAIT_PS = range(5)
 # asked row, int64 [n_rows + n_tables * n_nodes, 4]: rows of one cache are a ring, least recently asked first, through the hub's row
 ASKED_PREV, ASKED_NEXT, ASKED_CACHED, ASKED_KNOWN = range(4)
+# place of a row, int32 [n_rows + n_nodes * banks, 6]: rows, then the sentinels of the banks
+PLACE_PREV, PLACE_NEXT, PLACE_STATE, PLACE_LEFT, PLACE_REGION, PLACE_BANK = range(6)
+# STATE: of a sentinel the rows in its bank; LEFT: pieces that have not been placed, of a sentinel the rows that its bank spilled;
+# BANK: sentinel of the row's bank
+ROW_NEW, ROW_SPILLED, ROW_HELD, ROW_READ, ROW_GONE = range(5)
+# up to SPILLED (in memory) it is not in the table; HELD: in the table; READ: in it after a read of memory; GONE: its last piece has been placed

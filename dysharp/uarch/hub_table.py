@@ -13,12 +13,18 @@ from dysharp.uarch.columns import (
     MEMBER_FILL,
     MEMBER_NEXT,
     MEMBER_TIME,
+    PLACE_STATE,
+    ROW_HELD,
+    ROW_READ,
+    ROW_SPILLED,
+    TABLE_ALLOCATES,
     TABLE_ENTRIES,
     TABLE_MISS_PS,
     TABLE_MISSES,
 )
 from dysharp.uarch.fifo import fifo_push
-from dysharp.uarch.kernel import block
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.row_table import row_enter, row_place, row_reads
 from dysharp.uarch.tables import ring_append, ring_unlink
 from dysharp.uarch.tree import tree_set
 
@@ -37,15 +43,62 @@ def row_cache(row, hub, n_rows, entries, hubs, asked):
 
 
 @block
+def row_miss(row, hub, table, begin, kinds, hubs, finish, asked):
+    """A miss that is looked up at `begin` reads memory when it has a register. Returns when it takes one."""
+    registers = kinds[table, TABLE_MISSES]
+    if registers > 0:
+        slot = hubs[hub, HUB_MISSES] % registers
+        begin = max(begin, finish[hub, slot])
+        finish[hub, slot] = begin + kinds[table, TABLE_MISS_PS]
+    hubs[hub, HUB_MISSES] += 1
+    asked[row, ASKED_KNOWN] = begin + kinds[table, TABLE_MISS_PS]
+    return begin
+
+
+@block
+def lookups_end(hub, begin, known, arrival, hubs):
+    """All rows of a member that arrived at `arrival` were looked up, the last one at `begin`. Returns when all places are known."""
+    hubs[hub, HUB_CLOCK] = begin
+    hubs[hub, HUB_WAIT_PS] += max(known, begin) - arrival
+    return max(known, begin)
+
+
+@kernel
+def rows_placed(k, table, node, arrival, members, tables):
+    """As `rows_ask`, of a row table."""
+    mem, kinds, hubs, finish, asked, places = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked, tables.places
+    hub = table * tables.waits.shape[0] + node
+    begin = max(arrival, hubs[hub, HUB_CLOCK])
+    known = begin
+    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
+        row = members.fill_row[f]
+        hubs[hub, HUB_LOOKUPS] += 1
+        state = places[row, PLACE_STATE]
+        if state <= ROW_SPILLED:
+            state = ROW_HELD
+            if row_reads(row, places, tables.spilled):
+                state = ROW_READ
+                begin = row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
+            if not row_enter(row, state, kinds[table, TABLE_ENTRIES], places, tables.spilled):
+                hubs[hub, HUB_CACHED_ROWS] += 1
+        if state == ROW_READ:
+            known = max(known, asked[row, ASKED_KNOWN])
+        if row_place(row, places):
+            hubs[hub, HUB_CACHED_ROWS] -= 1
+    return lookups_end(hub, begin, known, arrival, hubs)
+
+
+@block
 def rows_ask(k, table, node, arrival, members, tables):
     """Member k asks for the places of its rows when it arrives at the hub of `node`. Returns when all are known.
 
     Lookups are in the order of arrival. A miss without a free register holds up all lookups behind it.
     """
+    if tables.kinds[table, TABLE_ALLOCATES] == 1:
+        return rows_placed(k, table, node, arrival, members, tables)
     mem, kinds, hubs, finish, asked = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked
     hub = table * tables.waits.shape[0] + node
     n_rows = asked.shape[0] - hubs.shape[0]
-    registers = kinds[table, TABLE_MISSES]
     begin = max(arrival, hubs[hub, HUB_CLOCK])
     known = begin
     for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
@@ -55,17 +108,10 @@ def rows_ask(k, table, node, arrival, members, tables):
             ring_unlink(row, ASKED_PREV, ASKED_NEXT, asked)
             ring_append(row, n_rows + hub, ASKED_PREV, ASKED_NEXT, asked)
         else:
-            if registers > 0:
-                slot = hubs[hub, HUB_MISSES] % registers
-                begin = max(begin, finish[hub, slot])
-                finish[hub, slot] = begin + kinds[table, TABLE_MISS_PS]
-            hubs[hub, HUB_MISSES] += 1
-            asked[row, ASKED_KNOWN] = begin + kinds[table, TABLE_MISS_PS]
+            begin = row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
             row_cache(row, hub, n_rows, kinds[table, TABLE_ENTRIES], hubs, asked)
         known = max(known, asked[row, ASKED_KNOWN])
-    hubs[hub, HUB_CLOCK] = begin
-    hubs[hub, HUB_WAIT_PS] += max(known, begin) - arrival
-    return max(known, begin)
+    return lookups_end(hub, begin, known, arrival, hubs)
 
 
 @block

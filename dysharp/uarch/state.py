@@ -150,9 +150,10 @@ class Switch(NamedTuple):
 class Tables(NamedTuple):
     """Tables of the hubs: t tables on n nodes, for the rows of all regions.
 
-    `kinds`: [t, 3] int64, sizes and cost. `hubs`: [t * n, 5] int64. `finish`: [t * n, misses] int64 ps, ends of the
+    `kinds`: [t, 4] int64, sizes and cost. `hubs`: [t * n, 5] int64. `finish`: [t * n, misses] int64 ps, ends of the
     latest misses of a hub, a ring. `asked`: [n_rows + t * n, 4] int64. `waits`: [n, 2] int32, FIFO of the members that
-    wait for a row's place (linked as in `Links`).
+    wait for a row's place (linked as in `Links`). `places`: [n_rows + n * banks, 6] int32 and `spilled`: [n_regions] int64, the
+    row table (`uarch/row_table.py`); empty where no table is one.
     """
 
     kinds: Array
@@ -160,6 +161,8 @@ class Tables(NamedTuple):
     finish: Array
     asked: Array
     waits: Array
+    places: Array
+    spilled: Array
 
 
 class Points(NamedTuple):

@@ -193,6 +193,36 @@ def test_a_row_in_the_cache_is_known_at_once():
     assert trace.member[pull] == trace.start[pull] + REQUEST + LAT + LAT + RESPOND
 
 
+def parts(t: Toy, row: int, node: int) -> list[int]:
+    """The two halves of `row` as two trains from `node` to node 1."""
+    return [t.op("put", Kind.PUT, node, {1: [row]}, n_bytes=ROW // 2) for _ in range(2)]
+
+
+def test_a_new_row_takes_its_place_in_a_row_table_without_a_read():
+    t = Toy(2)
+    table = t.b.table(HubTable("rat", entries=1, misses=1, miss_ps=10_000, allocates=True))
+    row, _ = t.rows(1, 2)
+    for i in range(2):
+        t.op("put", Kind.PUT, 0, {1: [row + i]})
+    assert run_oracle(with_table(t.build(), table)).member.tolist() == [LAT + WIRE + LAT, LAT + 2 * WIRE + LAT]
+
+
+@pytest.mark.parametrize(("entries", "banks", "reads"), [(2, 1, 0), (2, 2, 0), (1, 1, 2)])
+def test_a_spilled_row_is_read_before_its_next_train(entries, banks, reads):
+    """Nodes 0 and 2 send two trains each, which arrive in turn. With one entry the rows spill each other."""
+    t = Toy(3)
+    table = t.b.table(HubTable("rat", entries=entries, misses=0, miss_ps=50_000, allocates=True, banks=banks))
+    row, _ = t.rows(1, 2)
+    for node, one in ((0, row), (2, row + 1)):
+        parts(t, one, node)
+    trace = run_oracle(with_table(t.build(), table))
+    free = run_oracle(t.build())
+    late = trace.member - free.member
+    assert (late > 0).sum() >= reads
+    assert (late.max() >= 50_000) == (reads > 0)
+    assert late[0] == 0
+
+
 def with_table(program: Program, table: int) -> Program:
     """`program` with all its transfers asking `table`."""
     return replace(program, templates=tuple(replace(t, table=table) for t in program.templates))

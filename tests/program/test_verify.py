@@ -22,6 +22,7 @@ from dysharp.program import (
     Discipline,
     Hardware,
     Head,
+    HubTable,
     Kind,
     Program,
     ProgramBuilder,
@@ -189,6 +190,22 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
     "framing": (
         lambda p: with_template(p, 2, framing=1),
         r"template 2 \(pull\): found framing 1, expected 0 \.\. 0",
+    ),
+    "banks": (
+        lambda p: replace(p, tables=(HubTable("rat", 3, 1, 1, allocates=True, banks=2),)),
+        r"table 'rat': found 3 entries in 2 banks, expected as many in each",
+    ),
+    "banks of a cache": (
+        lambda p: replace(p, tables=(HubTable("al_tlb", 4, 1, 1, banks=2),)),
+        r"table 'al_tlb': found 2 banks, expected 1 where rows do not take their places",
+    ),
+    "two row tables": (
+        lambda p: replace(p, tables=(HubTable("rat", 0, 1, 1, allocates=True),) * 2),
+        r"tables: found several in which rows take their places, expected at most 1",
+    ),
+    "pull asks a row table": (
+        lambda p: with_template(replace(p, tables=(HubTable("rat", 0, 1, 1, allocates=True),)), 2, table=0),
+        r"template 2 \(pull\): found a PULL_REDUCE that asks table 'rat' for new places, expected a store",
     ),
     "hardware": (
         lambda p: replace(p, hardware=replace(HARDWARE, rate=0)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from layers import TINY
 
-from dysharp.engine.burst.run import run_burst
+from dysharp.engine.burst.run import run_burst, run_burst_counted
 from dysharp.engine.packet.program import run_packet
 from dysharp.oracle import run_oracle
 from dysharp.program import Program, Tail, Trace
@@ -102,3 +102,37 @@ def test_tiles_that_are_not_full_wait_for_the_totals(system: str) -> None:
     assert len(ops_of(plan(system), "totals")) == 0
     np.testing.assert_array_equal(trace.done, run_oracle(told).done)
     assert abs(run_packet(told).trace.time_ps / trace.time_ps - 1) < 0.05
+
+
+def test_a_row_table_that_holds_the_open_rows_changes_nothing() -> None:
+    program = plan("moe-hub")
+    (table,) = program.tables
+    assert (table.entries, table.banks, table.allocates) == (16 * 1024, 16, True)
+    free = replace(program, tables=(), templates=tuple(replace(t, table=-1) for t in program.templates))
+    assert run(program).digest() == run(free).digest()
+    packets, without = run_packet(program), run_packet(free)
+    assert packets.trace.digest() == without.trace.digest()
+    asked = packets.statistics["al_tlb"]
+    trains = ops_of(program, "dispatch.row")
+    far = program.members.node[program.members.ptr[trains]] != program.ops.node[trains]
+    assert (asked["misses"], asked["allocated"]) == (0, far.sum() // 2)
+
+
+@pytest.mark.parametrize("system", ["mh-base", "mh-pkt", "mh-dep", "moe-hub"])
+def test_a_small_row_table_reads_at_both_levels(system: str) -> None:
+    program = plan(system, tokens=64, rows_at_once=32, rat_banks=1, rat_bank_entries=4)
+    trace, _, counted = run_burst_counted(program)
+    packets = run_packet(program)
+    assert counted.reads > counted.rows // 4
+    assert packets.statistics["al_tlb"]["misses"] > packets.statistics["al_tlb"]["allocated"] // 4
+    assert trace.digest() == run_oracle(program).digest()
+    assert packets.trace.time_ps == pytest.approx(trace.time_ps, rel=0.03)
+
+
+def test_rows_side_by_side_leave_train_by_train() -> None:
+    program = plan("moe-hub", rows_at_once=4)
+    rows = ops_of(program, "dispatch.row")
+    rows = rows[program.ops.node[rows] == 0]
+    sent = rows[np.argsort(program.ops.prio[rows])]
+    assert (program.ops.offset[sent[:16]] > 0).tolist() == 2 * (4 * [False] + 4 * [True])
+    assert program.members.fill_row[sent[:4]].tolist() == program.members.fill_row[sent[4:8]].tolist()

@@ -365,14 +365,40 @@ def _switch(p: Program) -> Switch:
 def _tables(p: Program) -> Tables:
     n, t = p.n_nodes, len(p.tables)
     n_rows = p.n_rows if t else 0
-    kinds = np.zeros((max(1, t), 3), np.int64)
+    kinds = np.zeros((max(1, t), 4), np.int64)
     for i, table in enumerate(p.tables):
-        kinds[i] = (table.entries, table.misses, table.miss_ps)
+        kinds[i] = (table.entries // table.banks, table.misses, table.miss_ps, table.allocates)
     asked = np.zeros((n_rows + t * n, 4), np.int64)
     sentinels = np.arange(n_rows, n_rows + t * n)
     asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
     most = max((table.misses for table in p.tables), default=0)
-    return Tables(kinds, np.zeros((t * n, 5), np.int64), np.zeros((t * n, max(1, most)), np.int64), asked, np.full((n, 2), -1, np.int32))
+    hubs, finish, waits = np.zeros((t * n, 5), np.int64), np.zeros((t * n, max(1, most)), np.int64), np.full((n, 2), -1, np.int32)
+    ones = np.ones(p.n_members, np.int64)
+    return Tables(kinds, hubs, finish, asked, waits, row_places(p, ones), np.zeros(p.n_regions if p.row_table >= 0 else 0, np.int64))
+
+
+def row_places(p: Program, pieces: Array) -> Array:
+    """`[n_rows + n_nodes * banks, 6]` the empty row table; no rows where the Program has none. `pieces` `[n_members]`: those of a copy."""
+    if p.row_table < 0:
+        return np.zeros((0, 6), np.int32)
+    banks, n = p.tables[p.row_table].banks, p.n_rows
+    places = np.zeros((n + p.n_nodes * banks, 6), np.int32)
+    region = np.repeat(np.arange(p.n_regions), np.diff(p.regions.row_ptr))
+    places[:n, col.PLACE_REGION] = region
+    places[:n, col.PLACE_BANK] = n + p.regions.node[region] * banks + (region + np.arange(n)) % banks
+    places[:n, col.PLACE_LEFT] = np.bincount(*_pieces_of_rows(p, pieces), minlength=n)
+    sentinels = np.arange(n, len(places))
+    places[sentinels, col.PLACE_PREV] = places[sentinels, col.PLACE_NEXT] = sentinels
+    return places
+
+
+def _pieces_of_rows(p: Program, pieces: Array) -> tuple[Array, Array]:
+    """(row, pieces) of every fill by a copy that asks the row table: one to another node."""
+    asks = np.array([t.table for t in p.templates], np.int32)[p.ops.template] == p.row_table
+    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    far = asks[owner] & (p.members.node != p.ops.node[owner])
+    fills = np.diff(p.members.fill_ptr)
+    return p.members.fill_row[np.repeat(far, fills)], np.repeat(pieces[far], fills[far])
 
 
 def tree(n_leaves: int) -> Array:

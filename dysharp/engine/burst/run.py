@@ -30,7 +30,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class TableReads:
-    """What the hubs looked up in their table. `rows`: rows that were asked for. `reads`: reads of memory, one or more for each row."""
+    """What the hubs looked up in their table. `rows`: rows that were asked for. `reads`: reads of memory, one or more for each row of a cache."""
 
     rows: int
     reads: int
@@ -68,14 +68,17 @@ def run_burst_counted(program: Program, progress: Callable[[int, int], None] | N
         progress(int(x[col.RUN_DONE]), program.n_ops)
     if x[col.RUN_DONE] < program.n_ops:
         raise SimulationError(deadlock_text(program, state))
-    return trace_of(program, state), Timing(compile_s, lower_s, engine_s), _reads(program, state)
+    return trace_of(program, state), Timing(compile_s, lower_s, engine_s), table_reads(program, state)
 
 
-def _reads(program: Program, state: BurstState) -> TableReads:
+def table_reads(program: Program, state: BurstState) -> TableReads:
     """Counts of all hubs together; a row is asked for at one hub only."""
     if not program.tables:
         return TableReads(0, 0)
-    return TableReads(int((state.tables.asked[: program.n_rows, col.ASKED_KNOWN] > 0).sum()), int(state.tables.hubs[:, col.HUB_MISSES].sum()))
+    asked = state.tables.asked[: program.n_rows, col.ASKED_KNOWN] > 0
+    if program.row_table >= 0:
+        asked |= state.tables.places[: program.n_rows, col.PLACE_STATE] != col.ROW_NEW
+    return TableReads(int(asked.sum()), int(state.tables.hubs[:, col.HUB_MISSES].sum()))
 
 
 def _empty(program: Program) -> Program:

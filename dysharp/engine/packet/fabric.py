@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.engine.burst.lower import beyond_packets, lower, tree
+from dysharp.engine.burst.lower import beyond_packets, lower, row_places, tree
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
@@ -98,6 +98,11 @@ def with_table(p: Program, config: FabricConfig) -> FabricConfig:
     )
 
 
+def bank_entries(p: Program, config: FabricConfig) -> int:
+    """Rows in a bank of the row table, -1 = the Program has none."""
+    return max(1, config.al_entries // p.tables[p.row_table].banks) if p.row_table >= 0 else -1
+
+
 def packet_wires(p: Program) -> Array:
     """`[n_wires, 12]` int64: how each train of NVLink is cut into packets (columns CUT_*). The wire table is their sum.
 
@@ -142,6 +147,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
     leaf = messages + (2 * p.n_ports + p.n_nets if p.nets else 0)
     c[f.C_LEAF] = leaf
     _widen(p, state, cuts)
+    state = state._replace(tables=state.tables._replace(places=row_places(p, state.members.mem[:-1, f.MEMBER_LEFT])))
     state = _clocked(p, state, messages, leaf + n_rings)
     fabric = Fabric(
         packets=Packets(np.zeros((0, 16), np.int32), np.zeros((0, 8), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)),
@@ -274,7 +280,7 @@ def groups_of(p: Program, config: FabricConfig) -> Array:
 def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
     """The constants C_*."""
     m = p.hardware
-    c = np.zeros(32, np.int64)
+    c = np.zeros(f.C_COUNT, np.int64)
     wired = p.ops.wire >= 0
     per_op = np.diff(p.members.ptr)
     most = int(per_op[wired].max(initial=1))
@@ -300,7 +306,7 @@ def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
         f.C_CLASSES: len(p.classes), f.C_ACK_GROUP: {"two": 1, "one": 0, "class": n_groups - 1}[config.channels],
         f.C_NOTE_GROUP: 0, f.C_SIZES: sizes, f.C_EXT: 2 * exts, f.C_PER_PLANE: per_plane, f.C_FILLS: fills,
         f.C_ANSWERS: config.answer_entries, f.C_ROWS: p.n_rows if config.al_entries else 0,
-        f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps,
+        f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps, f.C_BANK_ENTRIES: bank_entries(p, config),
         f.C_MARGIN: total * (most + 3) + int(p.regions.tile_rows.max(initial=0)) + 64,
     }  # fmt: skip
     for column, value in values.items():

@@ -116,9 +116,9 @@ def run_events(budget, state, fabric):
             elif r == FABRIC_CYCLE:
                 cycles_end(leaf, now, packets, link, outputs, agenda)
             elif r == FABRIC_DELIVER:
-                tails_arrive(leaf, now, ops, members, packets, hubs, accepted, agenda)
+                tails_arrive(leaf, now, ops, members, packets, hubs, tables, accepted, agenda)
             elif r == FABRIC_AL:
-                entries_answer(leaf, now, members, stores, packet, hubs, accepted, agenda)
+                entries_answer(leaf, now, members, stores, packet, hubs, tables, accepted, agenda)
             elif r == FABRIC_RESPOND:
                 respond(leaf, now, ops, packets, sources, lanes, links, m, agenda)
             else:

@@ -25,12 +25,14 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
     """Counts by block, plain values for JSON. Times in microseconds, summed over all links (or hubs) unless the name says otherwise.
 
     `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register;
-    `bank_wait_ns_mean`: what a lookup would wait for its bank. `multimemq`: target lists on their way, mean per GPU (rate x fetch, Little).
+    `peak_rows`: most rows at once in the row table of a hub; `bank_wait_ns_mean`: what a lookup would wait for its bank. `multimemq`: target
+    lists on their way, mean per GPU (rate x fetch, Little).
     `reduction`: sessions = results + those that left early; `partial_sums` packets pairs sent by them. `occupancy`: `{max, mean}`, over all
     ports or hubs together for tables, of the fullest port for `input_buffer`. `stalls_us` by cause; `stalls` how often.
     """
     st, time_ps = fabric.agenda.st, max(1, int(state.clock.x[col.RUN_NOW]))
     link, output, total = fabric.lanes.link, fabric.outputs.output, len(fabric.lanes.link)
+    spilled = int(state.tables.places[p.n_rows :, col.PLACE_LEFT].sum())
     lookups, hits, fetches = int(st[f.ST_LOOKUPS]), int(st[f.ST_HITS]), int(st[f.ST_FETCHES])
 
     def mean(area: int, since: int, now: int) -> float:
@@ -42,9 +44,10 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
         },
         "packets": {"cut": int(state.clock.x[f.RUN_PACKETS]), "notifications": int(state.clock.x[f.RUN_NOTES])},
         "al_tlb": {
+            "table": p.tables[0].name if p.tables else "",
             "lookups": lookups, "hits": hits, "misses": int(st[f.ST_MISSES]), "merged": int(st[f.ST_MERGED]),
-            "hit_rate": hits / lookups if lookups else None, "evictions": int(st[f.ST_TLB_EVICTIONS]),
-            "allocated": int(st[f.ST_ALLOCATED]), "full_retries": int(st[f.ST_FULL]),
+            "hit_rate": hits / lookups if lookups else None, "evictions": int(st[f.ST_TLB_EVICTIONS]) + spilled,
+            "allocated": int(st[f.ST_ALLOCATED]), "peak_rows": int(st[f.ST_PEAK_ROWS]), "full_retries": int(st[f.ST_FULL]),
             "bank_waits": int(st[f.ST_BANK_WAITS]), "bank_wait_ns_mean": float(st[f.ST_BANK_PS]) / 1e3 / lookups if lookups else 0.0,
             "misses_under_way": {"max": int(st[f.ST_PEAK_MISSES]), "mean": mean(f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW)},
         },

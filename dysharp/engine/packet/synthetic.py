@@ -111,7 +111,7 @@ def _settle(tree: Ints) -> None:
 def _state(config: NetworkConfig, traffic: Traffic) -> tuple[Packets, Lanes, Outputs, Agenda]:
     """An empty crossbar: one plane, one link per terminal, one group of VCs."""
     r, n, flits = config.router, config.n_terminals, traffic.packet_flits
-    c = np.zeros(32, np.int64)
+    c = np.zeros(f.C_COUNT, np.int64)
     values = {
         f.C_LINKS: 1, f.C_TOTAL: n, f.C_GROUPS: 1, f.C_VPG: r.num_vcs, f.C_PORTS: n, f.C_LAT: (config.terminal_delay + 1) * CYCLE,
         f.C_VC_FLITS: r.vc_buf_size, f.C_INGRESS: 1 << 40, f.C_SIZES: flits + 1, f.C_EXT: 1, f.C_PER_PLANE: 1, f.C_LEAF: 1,

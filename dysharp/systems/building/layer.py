@@ -56,6 +56,17 @@ def _ones(n: int) -> NDArray[np.integer]:
     return np.broadcast_to(np.int32(1), (n,))
 
 
+def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
+    """`prio` of PUTs from `source`, `trains` of each row one after the other, where `at_once` rows of a GPU go side by side."""
+    rows = source[::trains]
+    rank = np.empty(len(rows), np.int64)
+    by_source = np.argsort(rows, kind="stable")
+    first = np.searchsorted(rows[by_source], rows[by_source])
+    rank[by_source] = np.arange(len(rows)) - first
+    group, place = np.divmod(np.repeat(rank, trains), at_once)
+    return np.asarray(group * at_once * trains + np.tile(np.arange(trains), len(rows)) * at_once + place, np.int32)
+
+
 def _turns(discipline: Discipline, order: I64) -> I32 | int:
     """`[n]` place of each entry in `order`, the `prio` for issuers that send by it. 0: they do not."""
     if discipline is not Discipline.SMALLEST_KEY:
@@ -311,6 +322,12 @@ class LayerBuilder:
         misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
         return self.b.table(HubTable("al_tlb", entries, misses, ns_to_ps(choice_int("hub.al_miss_ns"))))
 
+    def row_table(self, framing: Framing, banks: int, bank_entries: int) -> int:
+        """A table of the hubs in which rows take their places on arrival, for `dispatch_rows`."""
+        misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
+        read_ps = ns_to_ps(choice_int("hub.al_miss_ns"))
+        return self.b.table(HubTable("rat", banks * bank_entries, misses, read_ps, allocates=True, banks=banks))
+
     def flow(self, framing: Framing, *, every_gpu: bool = False) -> Flow:
         """Rows at the busiest hub. `every_gpu`: every token goes to every GPU."""
         copies = np.bincount(self.p.gpu[self.p.gpu != self.pair_source], minlength=self.n_gpus)
@@ -380,26 +397,33 @@ class LayerBuilder:
         *,
         by_rows: bool = False,
         framing: Framing = STORE,
+        table: int = -1,
+        at_once: int = 1,
     ) -> Transfers:
         """Push every useful row on its own.
 
         `order`: the useful rows in the order of sending (default: token order), by `discipline` PROGRAM_ORDER or, where rows
-        of one GPU have several templates, SMALLEST_KEY. `by_rows`: see `_trains`.
+        of one GPU have several templates, SMALLEST_KEY. `by_rows`: see `_trains`. `table`: the hub table that rows ask.
+        `at_once`: rows that a GPU sends side by side, first all their first trains, then all their second ones.
         """
         order = np.arange(len(self.row_of)) if order is None else order
         offset, n_bytes, aux = self._trains(framing, by_rows)
         n = len(offset)
         sent = np.repeat(order, n)
         source, gpu = self.row_source[sent], self.row_gpu[sent]
+        prio = _turns(discipline, np.arange(len(sent)))
+        if at_once > 1:
+            discipline, prio = Discipline.SMALLEST_KEY, _side_by_side(source, n, at_once)
+        template = self._row_template("dispatch.row", Kind.PUT, framing)
         op = self.puts(
-            self._row_template("dispatch.row", Kind.PUT, framing),
+            template if table < 0 else replace(template, table=table),
             source,
             gpu,
             self.row_of[sent],
             issuer=self.per_gpu(discipline, "dispatch")[source],
             bytes=np.tile(n_bytes, len(order)),
             key=self.row_token[sent],
-            prio=_turns(discipline, np.arange(len(sent))),
+            prio=prio,
             aux_bytes=np.tile(aux, len(order)),
             offset=np.tile(offset, len(order)) if n > 1 else 0,
         )

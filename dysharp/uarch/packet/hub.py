@@ -6,6 +6,7 @@ from dysharp.uarch.columns import (
     NEXT,
     REGION_NODE,
     RESPONSE_CLS,
+    ROW_NEW,
     ROW_REGION,
     RUN_EVENTS,
     RUN_NOW,
@@ -20,6 +21,7 @@ from dysharp.uarch.packet.columns import (
     C_AL,
     C_AL_MISS,
     C_ANSWERS,
+    C_BANK_ENTRIES,
     C_BANK_PS,
     C_BANKS,
     C_CLASSES,
@@ -32,6 +34,7 @@ from dysharp.uarch.packet.columns import (
     CONTRIB,
     CUT_DOWN_H,
     CUT_PACKETS,
+    DATA,
     FABRIC_AL,
     FABRIC_DELIVER,
     FABRIC_RESPOND,
@@ -74,12 +77,14 @@ from dysharp.uarch.packet.columns import (
     ST_MISSES,
     ST_MISSES_NOW,
     ST_PEAK_MISSES,
+    ST_PEAK_ROWS,
     ST_TLB_EVICTIONS,
     STRIPE_HASH,
 )
 from dysharp.uarch.packet.links import dirty_mark, level_change, packet_schedule, ring_due, ring_join, ring_wait
 from dysharp.uarch.packet.switch import data_flits, mix
 from dysharp.uarch.region import row_fill
+from dysharp.uarch.row_table import row_answer, row_lookup
 from dysharp.uarch.tables import AL_FULL, AL_READ, HUB_ALLOCATED, HUB_BANK0, HUB_CACHED, WAITER_NEXT, al_answer, al_lookup
 from dysharp.uarch.tree import tree_set
 
@@ -153,17 +158,30 @@ def bank_wait(key, node, hubs, c, x, st):
     hubs[node, bank] = max(hubs[node, bank], x[RUN_NOW]) + c[C_BANK_PS]
 
 
+@block
+def place_lookup(row, waiter, node, hubs, tables, c, st):
+    """The row table's answer to packet lookup `waiter` for `row`, and what it counts."""
+    answer = row_lookup(row, waiter, node, c[C_BANK_ENTRIES], hubs.keys, hubs.hubs, hubs.waiters, tables.places, tables.spilled)
+    if answer == ROW_NEW:
+        st[ST_ALLOCATED] += 1
+        st[ST_PEAK_ROWS] = max(st[ST_PEAK_ROWS], hubs.hubs[node, HUB_CACHED])
+    return answer
+
+
 @kernel
-def hub_lookup(p, node, packet, members, hubs, agenda):
-    """Packet p asks the AL TLB for each of its rows, from number PACKET_LEFT on. False: no miss register is free, it has to ask again."""
+def hub_lookup(p, node, packet, members, hubs, tables, agenda):
+    """Packet p asks the table for each of its rows, from number PACKET_LEFT on. False: no miss register is free, it has to ask again."""
     mem, fill_row, reads = members.mem, members.fill_row, hubs.reads
     c, x, st = agenda.c, agenda.x, agenda.st
     k = packet[p, PACKET_MEMBER]
     first = mem[k, MEMBER_FILL]
-    allocates = 1 if packet[p, PACKET_KIND] == MCOPY else 0
+    allocates = 1 if packet[p, PACKET_KIND] == MCOPY or packet[p, PACKET_KIND] == DATA else 0
     for f in range(first + packet[p, PACKET_LEFT], mem[k + 1, MEMBER_FILL]):
         key = fill_row[f]
-        answer = al_lookup(key, p * c[C_FILLS] + f - first, allocates, node, c[C_ROWS], hubs.keys, hubs.hubs, hubs.waiters)
+        if c[C_BANK_ENTRIES] >= 0:
+            answer = place_lookup(key, p * c[C_FILLS] + f - first, node, hubs, tables, c, st)
+        else:
+            answer = al_lookup(key, p * c[C_FILLS] + f - first, allocates, node, c[C_ROWS], hubs.keys, hubs.hubs, hubs.waiters)
         if answer == AL_FULL:
             packet[p, PACKET_LEFT] = f - first
             st[ST_FULL] += 1
@@ -187,12 +205,12 @@ def hub_lookup(p, node, packet, members, hubs, agenda):
 
 
 @kernel
-def hub_enter(p, node, packet, members, hubs, agenda):
-    """A dynamic packet reaches its hub. True if it goes on at once."""
+def hub_enter(p, node, packet, members, hubs, tables, agenda):
+    """A packet that asks a table reaches its hub. True if it goes on at once."""
     stalled, st = hubs.stalled, agenda.st
     packet[p, PACKET_LEFT] = 0
     packet[p, PACKET_ACKS] = 1
-    if stalled[node, 0] < 0 and hub_lookup(p, node, packet, members, hubs, agenda):
+    if stalled[node, 0] < 0 and hub_lookup(p, node, packet, members, hubs, tables, agenda):
         if packet[p, PACKET_ACKS] > 0:
             st[ST_AL_WAITS] += 1
         return packet[p, PACKET_ACKS] == 0
@@ -207,9 +225,14 @@ def hub_enter(p, node, packet, members, hubs, agenda):
 
 
 @kernel
-def hub_answer(key, expert, node, hubs, agenda):
-    """Memory answers the miss of `key`; hubs.answer[0] is the first lookup that goes on. True if it bound the key."""
+def hub_answer(key, expert, node, hubs, tables, agenda):
+    """Memory answers the miss of `key`; hubs.answer[0] is the first lookup that goes on. True if the row takes its slot by it."""
     table, st, now = hubs.hubs, agenda.st, agenda.x[RUN_NOW]
+    if agenda.c[C_BANK_ENTRIES] >= 0:
+        entries = agenda.c[C_BANK_ENTRIES]
+        st[ST_ALLOCATED] += row_answer(key, node, entries, hubs.keys, table, hubs.waiters, tables.places, tables.spilled, hubs.answer)
+        misses_change(-1, now, st)
+        return False
     full = table[node, HUB_CACHED]
     al_answer(key, expert, node, agenda.c[C_ROWS], hubs.keys, table, hubs.waiters, hubs.next_free, hubs.answer)
     misses_change(-1, now, st)
@@ -260,8 +283,8 @@ def accept_put(p, packet, accepted):
 
 
 @block
-def tails_arrive(leaf, now, ops, members, packets, hubs, accepted, agenda):
-    """Tails reach their hubs: a packet is accepted at once, one whose op asks the AL table when the table knows its rows."""
+def tails_arrive(leaf, now, ops, members, packets, hubs, tables, accepted, agenda):
+    """Tails reach their hubs: a packet is accepted at once, one whose op asks a table when the table knows its rows."""
     packet, packet_time, c = packets.packet, packets.packet_time, agenda.c
     p = ring_due(FABRIC_DELIVER, now, packet_time, agenda)
     while p >= 0:
@@ -269,8 +292,8 @@ def tails_arrive(leaf, now, ops, members, packets, hubs, accepted, agenda):
         agenda.x[RUN_EVENTS] += 1
         kind = packet[p, PACKET_KIND]
         known = True
-        if c[C_AL] > 0 and (kind == MCOPY or kind == RCOPY) and ops.templates[ops.op[packet[p, PACKET_OP], TEMPLATE], TABLE] >= 0:
-            known = hub_enter(p, packet[p, PACKET_OUT] // c[C_LINKS], packet, members, hubs, agenda)
+        if c[C_AL] > 0 and (kind == MCOPY or kind == RCOPY or kind == DATA) and ops.templates[ops.op[packet[p, PACKET_OP], TEMPLATE], TABLE] >= 0:
+            known = hub_enter(p, packet[p, PACKET_OUT] // c[C_LINKS], packet, members, hubs, tables, agenda)
         if known:
             accept_put(p, packet, accepted)
         p = ring_due(FABRIC_DELIVER, now, packet_time, agenda)
@@ -278,7 +301,7 @@ def tails_arrive(leaf, now, ops, members, packets, hubs, accepted, agenda):
 
 
 @block
-def entries_answer(leaf, now, members, stores, packet, hubs, accepted, agenda):
+def entries_answer(leaf, now, members, stores, packet, hubs, tables, accepted, agenda):
     """Memory answers AL misses: packets that have all their rows are accepted, and stalled ones ask again."""
     rows, reads, stalled = stores.rows, hubs.reads, hubs.stalled
     rings, c, x = agenda.rings, agenda.c, agenda.x
@@ -287,7 +310,7 @@ def entries_answer(leaf, now, members, stores, packet, hubs, accepted, agenda):
         rings[FABRIC_AL, 0] = reads[key, READ_NEXT]
         x[RUN_EVENTS] += 1
         node = stores.regions[rows[key, ROW_REGION], REGION_NODE]
-        if hub_answer(key, rows[key, ROW_REGION], node, hubs, agenda):
+        if hub_answer(key, rows[key, ROW_REGION], node, hubs, tables, agenda):
             row_fill(key, 0, stores, x)
         k = hubs.answer[0]
         while k >= 0:
@@ -298,7 +321,7 @@ def entries_answer(leaf, now, members, stores, packet, hubs, accepted, agenda):
                 accept_put(p, packet, accepted)
         while stalled[node, 0] >= 0:
             p = stalled[node, 0]
-            if not hub_lookup(p, node, packet, members, hubs, agenda):
+            if not hub_lookup(p, node, packet, members, hubs, tables, agenda):
                 break
             stalled[node, 0] = packet[p, PACKET_NEXT]
             if packet[p, PACKET_ACKS] == 0:

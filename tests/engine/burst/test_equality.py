@@ -31,6 +31,7 @@ MUST_OCCUR = (
     *("member.local", "member.remote", "member fills several rows", "copy with extra bytes"),
     *("op without members", "op with local members only", "op with local and remote members"),
     *("notify.local", "notify.remote", "pull answered in its own class"),
+    *("row table", "row table of several banks", "run: wait for a row table"),
     *("single node", "infinite buffers", "several networks", "slow node in a network", "cost of messages"),
     *("issued later than ready", "issued later than ready, needs a semaphore", "started later than issued"),
     *("run: channels full", "run: train above its channel", "run: behind another train"),

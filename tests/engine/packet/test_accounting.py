@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dysharp.engine.burst.run import run_burst_counted
 from dysharp.engine.packet import program as packet_program
 from dysharp.engine.packet.fabric import FabricConfig, build
 from dysharp.engine.packet.program import run_packet
@@ -47,6 +48,31 @@ def test_a_second_list_waits_for_the_entry_of_the_first(entries: int, waits: int
     assert run.statistics["stalls"] == dict.fromkeys(run.statistics["stalls"], 0) | {"target_fetch": waits}
     assert run.statistics["stalls_us"]["target_fetch"] == waits * FETCH_PS / 1e6
     assert run.trace.done[1] - run.trace.done[0] == waits * FETCH_PS
+
+
+def halves(n_rows: int, entries: int) -> Program:
+    """Node 0 sends the first halves of `n_rows` rows of 256 bytes to node 1, then the second halves. They ask a row table."""
+    b = ProgramBuilder(HARDWARE, 2, ("request", "data", "answer"))
+    framing, table = b.framing(Framing("store")), b.table(HubTable("rat", entries, 8, 500_000, allocates=True))
+    t = b.template(Template("send", Kind.PUT, "dispatch", cls=1, response_cls=2, framing=framing, table=table))
+    b.regions([1], [n_rows], 256, 1, alloc=Alloc.FIRST_TOUCH, key=list(range(n_rows)), name="expert")
+    rows, issuer = np.tile(np.arange(n_rows), 2), b.issuer(0, Discipline.PROGRAM_ORDER)
+    ones = [1] * len(rows)
+    b.ops(t, np.zeros(len(rows), int), issuer=issuer, bytes=128, to=To(ones, ones, ones, rows.tolist()))
+    return b.build()
+
+
+@pytest.mark.parametrize(("entries", "reads"), [(0, 0), (2, 0), (1, 1)])
+def test_a_row_that_was_spilled_is_read_before_its_second_packet(entries: int, reads: int) -> None:
+    """Two rows, two packets each. With one entry the second row spills the first one, whose second packet reads it back."""
+    links, late = FabricConfig(stripe="even"), reads * 500_000
+    run, free = run_packet(halves(2, entries), links), run_packet(halves(2, 0), links)
+    table = run.statistics["al_tlb"]
+    assert (table["lookups"], table["allocated"], table["misses"], table["evictions"]) == (4, 2, reads, reads)
+    assert (run.trace.member - free.trace.member).tolist() == [0, 0, late, 0]
+    trace, _, counted = run_burst_counted(halves(2, entries))
+    assert (counted.rows, counted.reads) == (2, 2 * reads)  # the row comes back when it asks, so it spills the other one
+    assert trace.member[2] - run_burst_counted(halves(2, 0))[0].member[2] == late
 
 
 def test_a_fabric_that_is_not_drained_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
