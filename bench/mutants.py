@@ -10,7 +10,8 @@ Each mutant runs the tests of its own folder (TESTS_OF), in two steps:
 A map of which test runs which line is recorded once per folder of tests (package `coverage`, which is no dependency of dysharp).
 Mutants of kernels run without numba's compiler. A test of more than `--longest` seconds is left out, and so are tests marked slow.
 The checkout is never changed: mutants live in a copy under `--work`, and each test run is a fork of a process that has imported the libraries.
-Results go to bench/mutants.json after each mutant; a run that was stopped continues there. bench/mutants.md is the table,
+Results go to bench/mutants.json after each mutant; a run that was stopped continues there. A mutant's id depends on the text of its line:
+results of lines that have changed since are dropped. bench/mutants.md is the table,
 with the judgements of bench/survivors.toml on each mutant that no test noticed.
 """
 
@@ -853,9 +854,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests beyond those that run the line (default: 40)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/dysharp-mutants"), help="folder of copies and maps")
     options = parser.parse_args()
-    results = stored()
     chosen = draw(HERE, options.seed, options.folder)
     order = {x.rank[:10]: n for n, x in enumerate(draw(HERE, options.seed))}
+    results = {name: r for name, r in stored().items() if name in order}  # a line that changed or went away is another mutant, or none
     if options.table:
         store(results, order, options.seed)
         return
