@@ -51,7 +51,7 @@ MEMORY_BYTES = 10 << 30
 EQUAL_PROGRAMS = 170  # random Programs for a mutant of the burst level's kernels or of the oracle; the test has 510
 SLOWER = 3  # times a test is slower while the map is recorded, at most
 
-# The tests that speak for a folder or a part of it (the longest name counts): its own, then those that drive it by design. "" is dysharp/*.py.
+# The tests that speak for a folder or a file (the longest name counts): its own, then those that drive it by design. "" is dysharp/*.py.
 TESTS_OF = {
     "": ["specs", "cli"],
     "analysis": ["analysis"],
@@ -78,6 +78,7 @@ TESTS_OF = {
     "uarch/flit": ["engine/flit"],
     "uarch/packet": ["engine/packet"],
     "workload": ["workload"],
+    "workload/lint.py": ["cli/test_lint.py"],
 }
 
 
@@ -104,7 +105,7 @@ class Mutant:
     def tests(self) -> list[str]:
         """Folders of tests that speak for the file."""
         name = self.file.removeprefix("dysharp/")
-        return TESTS_OF[max((key for key in TESTS_OF if not key or name.startswith(f"{key}/")), key=len)]
+        return TESTS_OF[max((key for key in TESTS_OF if not key or key == name or name.startswith(f"{key}/")), key=len)]
 
 
 FLIPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is", "in": "not in", "not in": "in"}
