@@ -74,6 +74,7 @@ TESTS_OF = {
     "specs": ["specs"],
     "systems": ["systems"],
     "testing": ["testing", "engine/burst/test_mutants.py"],
+    "timeline": ["timeline"],
     "uarch": ["uarch", "engine/burst/test_memory.py", "protocol/test_uarch_tables.py"],
     "uarch/flit": ["engine/flit"],
     "uarch/packet": ["engine/packet"],
