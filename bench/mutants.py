@@ -5,10 +5,12 @@ Lines are drawn at random over all folders; a later run with the same seed and a
 Each mutant runs the tests of its own folder (TESTS_OF), in two steps:
 
 1. the tests that run the changed line, cheap modules first, until one fails;
-2. if none fails: the other tests of those folders that touch the file, as many as fit in `--budget` seconds.
+2. if none fails: the other tests of those folders that touch the file, as many as fit in `--budget` seconds;
+3. if none fails: the tests of those folders that were too long for the map, in test files that touch or name the file, with the compiler.
 
 A map of which test runs which line is recorded once per folder of tests (package `coverage`, which is no dependency of dysharp).
-Mutants of kernels run without numba's compiler. A test of more than `--longest` seconds is left out, and so are tests marked slow.
+Mutants of kernels run without numba's compiler, but for step 3. A test of more than `--longest` seconds waits for that step.
+Tests marked slow never run.
 The checkout is never changed: mutants live in a copy under `--work`, and each test run is a fork of a process that has imported the libraries.
 Results go to bench/mutants.json after each mutant; a run that was stopped continues there. A mutant's id depends on the text of its line:
 results of lines that have changed since are dropped. bench/mutants.md is the table,
@@ -49,6 +51,8 @@ HERE = Path(__file__).resolve().parents[1]
 RESULTS, TABLE, JUDGED = (HERE / "bench" / name for name in ("mutants.json", "mutants.md", "survivors.toml"))
 MEMORY_BYTES = 10 << 30
 EQUAL_PROGRAMS = 170  # random Programs for a mutant of the burst level's kernels or of the oracle; the test has 510
+LATE_S = 20.0  # seconds that a test without a time in the map may take
+LATE_BUDGET_S = 300.0  # seconds of tests that are too long for the map
 SLOWER = 3  # times a test is slower while the map is recorded, at most
 
 # The tests that speak for a folder or a file (the longest name counts): its own, then those that drive it by design. "" is dysharp/*.py.
@@ -498,9 +502,12 @@ class Recorder:
         self.fixtures: dict[str, list[str]] = {}
         self.context, self.n_modules = "", 0
         self.caches: list[Any] = []
+        self.collected: Path | None = None  # where the names of the tests go
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        if self.collected:
+            write(self.collected, json.dumps([item.nodeid for item in items]))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Any:
@@ -630,7 +637,35 @@ def test_map(work: Path, tree: Path, folder: str, jit: bool, longest: float) -> 
         if not all(path.is_file() for path in missing.values()):
             raise SystemExit(f"tests/{folder}: cannot be recorded, see {log}")
         print(f"  {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return [dict(json.loads(path.read_text())) | {"text": (tree / name).read_text()} for name, path in maps.items()]
+    return [dict(json.loads(path.read_text())) | {"file": name, "text": (tree / name).read_text()} for name, path in maps.items()]
+
+
+def _names(tree: Path, files: list[str], target: Path) -> int:
+    """Write the names of all tests of the files that are not marked slow."""
+    plugin = Recorder(None, 0)
+    plugin.collected = target
+    return int(pytest.main([*PYTEST, "--collect-only", *files], plugins=[plugin]))
+
+
+@cache
+def collected(work: Path, tree: Path, folder: str) -> dict[str, list[str]]:
+    """Test file -> names of its tests."""
+    files, target = list(_map_files(work, tree, folder, True)), work / "collected.json"
+    forked(partial(_names, tree, files, target), tree, work / "record.log", 300)
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in json.loads(target.read_text()):
+        found[name.partition("::")[0]].append(name)
+    return found
+
+
+def too_long(m: Mutant, maps: list[dict[str, Any]], names: dict[str, list[str]], longest: float) -> list[tuple[str, float]]:
+    """Tests that the other steps leave out, of files that touch or name the changed file; `LATE_S` seconds where the map has no time."""
+    found = []
+    for one in maps:
+        if m.file in one["lines"] or Path(m.file).stem in one["text"]:
+            seconds = {name: one["seconds"].get(name, LATE_S) for name in names.get(one["file"], [])}
+            found += [(name, s) for name, s in seconds.items() if s > longest]
+    return sorted(found, key=lambda test: test[1])
 
 
 def tests_for(m: Mutant, maps: list[dict[str, Any]], longest: float) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
@@ -768,7 +803,21 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
             result, by = differs(m, tree) if oracle else (result, by)
             if result == "survived":
                 result, by = attempt(_by_module(_within(others, budget)), tree, jit)
+    if result == "survived":
+        late = [t for f in m.tests for t in too_long(m, test_map(work, tree, f, jit, longest), collected(work, tree, f), longest)]
+        result, by = _by_long_tests(m, _within(late, LATE_BUDGET_S), tree)
     return _record_of(m, result, by, n_on_line, started)
+
+
+def _by_long_tests(m: Mutant, tests: dict[str, float], tree: Path) -> tuple[str, str]:
+    """The result of tests that the map does not know; one that fails without the change, too, says nothing."""
+    while tests:
+        with changed(m, tree):
+            result, by = attempt(list(tests.items()), tree, True)
+        if result != "killed" or by not in tests or attempt([(by, tests[by])], tree, True)[0] == "survived":
+            return result, by
+        del tests[by]
+    return "survived", ""
 
 
 def compared(file: str) -> tuple[bool, bool]:
