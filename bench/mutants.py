@@ -61,6 +61,8 @@ TESTS_OF = {
     "analysis": ["analysis"],
     "api": ["api", "cli"],
     "cli": ["cli"],
+    "cli/report.py": ["reports", "cli"],
+    "cli/reproduce.py": ["experiments", "cli"],
     "compute": ["compute", "measured"],
     "engine": ["engine/flit", "engine/packet"],
     "engine/burst": ["engine/burst/test_memory.py"],
