@@ -1,8 +1,8 @@
 """What the commands print, and where."""
 
 import json
-import re
 import os
+import re
 import shlex
 import subprocess
 import sys
