@@ -9,11 +9,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import dysharp
 from dysharp.cli.app import cli
+from dysharp.cli.report import command_line
 from dysharp.errors import ConfigError
 from dysharp.reports.report import render, report_of_comparison, report_of_rows
 
@@ -193,3 +195,21 @@ def test_nics_are_causes() -> None:
     done = dysharp.compare(["deepep", "megatron-a2a"], model="S-8", cluster="paper-dgx-h100-x4", gpus=16, tokens=64)
     page = render(report_of_comparison(done, "dysharp compare"))
     assert "NICs, out" in page
+
+
+@pytest.mark.parametrize("given", [["--no-compute", "deepep"], ["--compute", "deepep"], ["--json", "deepep", "--tokens", "8"], ["deepep"]])
+def test_the_printed_command_is_the_one_that_was_typed(given: list[str]) -> None:
+    """Switches as they were set, defaults left out, the argument first."""
+
+    @click.command("run")
+    @click.argument("system")
+    @click.option("--compute/--no-compute", default=True)
+    @click.option("--json", is_flag=True)
+    @click.option("--tokens", type=int, default=64)
+    @click.pass_context
+    def run(ctx: click.Context, **_: object) -> None:
+        click.echo(command_line(ctx))
+
+    group = click.Group("dysharp", {"run": run})
+    typed = [word for word in given if word != "deepep"]
+    assert CliRunner().invoke(group, ["run", *given]).output.split() == ["dysharp", "run", "deepep", *typed]
