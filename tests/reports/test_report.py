@@ -85,6 +85,7 @@ def test_a_bar_is_as_long_as_its_time(done: dysharp.api.Comparison, page: str) -
     widths = [float(w) for w in re.findall(r'<rect x="0" y="3" width="([0-9.]+)" height="18"', page)][: len(SYSTEMS)]
     times = [row.time_us for row in done.rows]
     assert [w / widths[0] for w in widths] == pytest.approx([t / times[0] for t in times], rel=1e-3)
+    assert 950 < max(widths) < 1000  # of the picture's 1000: the longest bar fills it and stays inside
 
 
 def test_the_page_loads_nothing(page: str) -> None:
