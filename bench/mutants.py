@@ -413,6 +413,8 @@ def _shift(value: int, by: int) -> int:
     return shifted if -(1 << 63) <= shifted < 1 << 63 else (shifted + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+CERTAIN = ("equivalent", "harmless", "not run")
+"""Judgements that no new test changes."""
 REFUSAL = "if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]\n        raise"
 """In `dysharp/uarch/kernel.py`: nobody else runs kernels without the compiler."""
 
@@ -850,13 +852,18 @@ def store(results: dict[str, dict[str, Any]], order: dict[str, int], seed: int) 
     write(TABLE, table(ordered))
 
 
+def judgements() -> dict[str, str]:
+    """What bench/survivors.toml says of each mutant."""
+    return tomllib.loads(JUDGED.read_text()) if JUDGED.is_file() else {}
+
+
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """The markdown page: counts per folder, and every survivor with its judgement."""
-    judged = tomllib.loads(JUDGED.read_text()) if JUDGED.is_file() else {}
+    judged = judgements()
     folders: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for r in results:
         folders[str(Path(r["file"]).parts[1]) if r["file"].count("/") > 1 else "dysharp"].append(r)
@@ -903,7 +910,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own copy (default: 1)")
     parser.add_argument("--folder", help="only mutants of this folder of dysharp/")
     parser.add_argument("--order", help="folders to run first, separated by commas (default: the order of the draw)")
-    parser.add_argument("--again", action="store_true", help="run the stored survivors again")
+    parser.add_argument("--again", action="store_true", help="run the stored survivors again that a test may notice")
     parser.add_argument("--table", action="store_true", help="only write bench/mutants.md")
     parser.add_argument("--longest", type=float, default=6.0, help="leave out tests of more seconds (default: 6)")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests beyond those that run the line (default: 40)")
@@ -916,7 +923,7 @@ def main() -> None:
         store(results, order, options.seed)
         return
     os.environ["NUMBA_CACHE_DIR"] = str(options.work / "numba")
-    survived = {name for name, r in results.items() if r["result"] == "survived"}
+    survived = {name for name, r in results.items() if r["result"] == "survived" and not judgements().get(name, "").startswith(CERTAIN)}
     lines = [x for x in chosen if x.rank[:10] in survived] if options.again else [x for x in chosen[: options.count] if x.rank[:10] not in results]
     todo = [m for m in (x.mutant(HERE) for x in lines) if m]
     options.work.mkdir(parents=True, exist_ok=True)
