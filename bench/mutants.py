@@ -5,12 +5,15 @@ Lines are drawn at random over all folders; a later run with the same seed and a
 Each mutant runs the tests of its own folder (TESTS_OF), in two steps:
 
 1. the tests that run the changed line, cheap modules first, until one fails;
-2. if none fails: the other tests of those folders that touch the file, as many as fit in `--budget` seconds.
+2. if none fails: the other tests of those folders that touch the file, as many as fit in `--budget` seconds;
+3. if none fails: the tests of those folders that were too long for the map, in test files that touch or name the file, with the compiler.
 
 A map of which test runs which line is recorded once per folder of tests (package `coverage`, which is no dependency of dysharp).
-Mutants of kernels run without numba's compiler. A test of more than `--longest` seconds is left out, and so are tests marked slow.
+Mutants of kernels run without numba's compiler, but for step 3. A test of more than `--longest` seconds waits for that step.
+Tests marked slow never run.
 The checkout is never changed: mutants live in a copy under `--work`, and each test run is a fork of a process that has imported the libraries.
-Results go to bench/mutants.json after each mutant; a run that was stopped continues there. bench/mutants.md is the table,
+Results go to bench/mutants.json after each mutant; a run that was stopped continues there. A mutant's id depends on the text of its line:
+results of lines that have changed since are dropped. bench/mutants.md is the table,
 with the judgements of bench/survivors.toml on each mutant that no test noticed.
 """
 
@@ -48,14 +51,17 @@ HERE = Path(__file__).resolve().parents[1]
 RESULTS, TABLE, JUDGED = (HERE / "bench" / name for name in ("mutants.json", "mutants.md", "survivors.toml"))
 MEMORY_BYTES = 10 << 30
 EQUAL_PROGRAMS = 170  # random Programs for a mutant of the burst level's kernels or of the oracle; the test has 510
-SLOWER = 3  # times a test is slower while the map is recorded, at most
+LATE_S = 20.0  # seconds that a test without a time in the map may take
+LATE_BUDGET_S = 300.0  # seconds of tests that are too long for the map
 
-# The tests that speak for a folder or a part of it (the longest name counts): its own, then those that drive it by design. "" is dysharp/*.py.
+# The tests that speak for a folder or a file (the longest name counts): its own, then those that drive it by design. "" is dysharp/*.py.
 TESTS_OF = {
     "": ["specs", "cli"],
     "analysis": ["analysis"],
     "api": ["api", "cli"],
     "cli": ["cli"],
+    "cli/report.py": ["reports", "cli"],
+    "cli/reproduce.py": ["experiments", "cli"],
     "compute": ["compute", "measured"],
     "engine": ["engine/flit", "engine/packet"],
     "engine/burst": ["engine/burst/test_memory.py"],
@@ -73,10 +79,12 @@ TESTS_OF = {
     "specs": ["specs"],
     "systems": ["systems"],
     "testing": ["testing", "engine/burst/test_mutants.py"],
+    "timeline": ["timeline"],
     "uarch": ["uarch", "engine/burst/test_memory.py", "protocol/test_uarch_tables.py"],
     "uarch/flit": ["engine/flit"],
     "uarch/packet": ["engine/packet"],
     "workload": ["workload"],
+    "workload/lint.py": ["cli/test_lint.py"],
 }
 
 
@@ -103,7 +111,7 @@ class Mutant:
     def tests(self) -> list[str]:
         """Folders of tests that speak for the file."""
         name = self.file.removeprefix("dysharp/")
-        return TESTS_OF[max((key for key in TESTS_OF if not key or name.startswith(f"{key}/")), key=len)]
+        return TESTS_OF[max((key for key in TESTS_OF if not key or key == name or name.startswith(f"{key}/")), key=len)]
 
 
 FLIPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is", "in": "not in", "not in": "in"}
@@ -405,9 +413,14 @@ def _shift(value: int, by: int) -> int:
     return shifted if -(1 << 63) <= shifted < 1 << 63 else (shifted + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+CERTAIN = ("equivalent", "harmless", "not run")
+"""Judgements that no new test changes."""
+REFUSAL = "if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]\n        raise"
+"""In `dysharp/uarch/kernel.py`: nobody else runs kernels without the compiler."""
+
+
 def run_plain(kernels: frozenset[str], tree: Path) -> None:
     """From here on this process imports kernels as plain Python."""
-    os.environ["NUMBA_DISABLE_JIT"] = "1"
     import numba
     import numpy as np
 
@@ -420,7 +433,7 @@ def run_plain(kernels: frozenset[str], tree: Path) -> None:
         path = self.get_filename(name)
         if path not in paths:
             return usual(self, name)
-        parsed = _As64Bits().visit(ast.parse(Path(path).read_text()))
+        parsed = _As64Bits().visit(ast.parse(Path(path).read_text().replace(REFUSAL, "if False:\n        raise")))
         return compile(ast.fix_missing_locations(parsed), path, "exec")
 
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
@@ -495,9 +508,12 @@ class Recorder:
         self.fixtures: dict[str, list[str]] = {}
         self.context, self.n_modules = "", 0
         self.caches: list[Any] = []
+        self.collected: Path | None = None  # where the names of the tests go
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        if self.collected:
+            write(self.collected, json.dumps([item.nodeid for item in items]))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Any:
@@ -533,10 +549,10 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Any:
         def late(*_: object) -> None:
-            raise TimeoutError(f"more than {SLOWER * self.longest} s")
+            raise TimeoutError(f"more than {self.longest} s")
 
         signal.signal(signal.SIGPROF, late)
-        signal.setitimer(signal.ITIMER_PROF, SLOWER * self.longest)
+        signal.setitimer(signal.ITIMER_PROF, self.longest)  # a longer test waits for step 3
         try:
             return (yield)
         finally:
@@ -627,7 +643,35 @@ def test_map(work: Path, tree: Path, folder: str, jit: bool, longest: float) -> 
         if not all(path.is_file() for path in missing.values()):
             raise SystemExit(f"tests/{folder}: cannot be recorded, see {log}")
         print(f"  {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return [dict(json.loads(path.read_text())) | {"text": (tree / name).read_text()} for name, path in maps.items()]
+    return [dict(json.loads(path.read_text())) | {"file": name, "text": (tree / name).read_text()} for name, path in maps.items()]
+
+
+def _names(tree: Path, files: list[str], target: Path) -> int:
+    """Write the names of all tests of the files that are not marked slow."""
+    plugin = Recorder(None, 0)
+    plugin.collected = target
+    return int(pytest.main([*PYTEST, "--collect-only", *files], plugins=[plugin]))
+
+
+@cache
+def collected(work: Path, tree: Path, folder: str) -> dict[str, list[str]]:
+    """Test file -> names of its tests."""
+    files, target = list(_map_files(work, tree, folder, True)), work / "collected.json"
+    forked(partial(_names, tree, files, target), tree, work / "record.log", 300)
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in json.loads(target.read_text()):
+        found[name.partition("::")[0]].append(name)
+    return found
+
+
+def too_long(m: Mutant, maps: list[dict[str, Any]], names: dict[str, list[str]], longest: float) -> list[tuple[str, float]]:
+    """Tests that the other steps leave out, of files that touch or name the changed file; `LATE_S` seconds where the map has no time."""
+    found = []
+    for one in maps:
+        if m.file in one["lines"] or Path(m.file).stem in one["text"]:
+            seconds = {name: one["seconds"].get(name, LATE_S) for name in names.get(one["file"], [])}
+            found += [(name, s) for name, s in seconds.items() if s > longest]
+    return sorted(found, key=lambda test: test[1])
 
 
 def tests_for(m: Mutant, maps: list[dict[str, Any]], longest: float) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
@@ -765,7 +809,21 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
             result, by = differs(m, tree) if oracle else (result, by)
             if result == "survived":
                 result, by = attempt(_by_module(_within(others, budget)), tree, jit)
+    if result == "survived":
+        late = [t for f in m.tests for t in too_long(m, test_map(work, tree, f, jit, longest), collected(work, tree, f), longest)]
+        result, by = _by_long_tests(m, _within(late, LATE_BUDGET_S), tree)
     return _record_of(m, result, by, n_on_line, started)
+
+
+def _by_long_tests(m: Mutant, tests: dict[str, float], tree: Path) -> tuple[str, str]:
+    """The result of tests that the map does not know; one that fails without the change, too, says nothing."""
+    while tests:
+        with changed(m, tree):
+            result, by = attempt(list(tests.items()), tree, True)
+        if result != "killed" or by not in tests or attempt([(by, tests[by])], tree, True)[0] == "survived":
+            return result, by
+        del tests[by]
+    return "survived", ""
 
 
 def compared(file: str) -> tuple[bool, bool]:
@@ -794,13 +852,18 @@ def store(results: dict[str, dict[str, Any]], order: dict[str, int], seed: int) 
     write(TABLE, table(ordered))
 
 
+def judgements() -> dict[str, str]:
+    """What bench/survivors.toml says of each mutant."""
+    return tomllib.loads(JUDGED.read_text()) if JUDGED.is_file() else {}
+
+
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """The markdown page: counts per folder, and every survivor with its judgement."""
-    judged = tomllib.loads(JUDGED.read_text()) if JUDGED.is_file() else {}
+    judged = judgements()
     folders: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for r in results:
         folders[str(Path(r["file"]).parts[1]) if r["file"].count("/") > 1 else "dysharp"].append(r)
@@ -847,20 +910,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own copy (default: 1)")
     parser.add_argument("--folder", help="only mutants of this folder of dysharp/")
     parser.add_argument("--order", help="folders to run first, separated by commas (default: the order of the draw)")
-    parser.add_argument("--again", action="store_true", help="run the stored survivors again")
+    parser.add_argument("--again", action="store_true", help="run the stored survivors again that a test may notice")
     parser.add_argument("--table", action="store_true", help="only write bench/mutants.md")
     parser.add_argument("--longest", type=float, default=6.0, help="leave out tests of more seconds (default: 6)")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests beyond those that run the line (default: 40)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/dysharp-mutants"), help="folder of copies and maps")
     options = parser.parse_args()
-    results = stored()
     chosen = draw(HERE, options.seed, options.folder)
     order = {x.rank[:10]: n for n, x in enumerate(draw(HERE, options.seed))}
+    results = {name: r for name, r in stored().items() if name in order}  # a line that changed or went away is another mutant, or none
     if options.table:
         store(results, order, options.seed)
         return
     os.environ["NUMBA_CACHE_DIR"] = str(options.work / "numba")
-    survived = {name for name, r in results.items() if r["result"] == "survived"}
+    survived = {name for name, r in results.items() if r["result"] == "survived" and not judgements().get(name, "").startswith(CERTAIN)}
     lines = [x for x in chosen if x.rank[:10] in survived] if options.again else [x for x in chosen[: options.count] if x.rank[:10] not in results]
     todo = [m for m in (x.mutant(HERE) for x in lines) if m]
     options.work.mkdir(parents=True, exist_ok=True)

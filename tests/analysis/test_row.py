@@ -1,6 +1,7 @@
 """Phases, exposed communication, utilisation."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,8 @@ def test_a_phase_that_a_pass_lacks_says_nothing_about_when(finished: Callable[..
     both = both_passes(one, two)
     assert both.phases_us["gemm1"] == {"start": 0, "end": 0, "busy": 0}
     assert both.bound_resource.startswith("gpu[")
+
+
+def test_causes_below_a_hundredth_of_the_time_are_not_told(finished: Callable[..., Any]) -> None:
+    row = replace(finished("deepep", "uniform").row, time_us=100.0, attribution={"sm_us": 60.0, "link_up_us": 39.5, "host_us": 0.5})
+    assert dict(row._facts())["critical path"] == "sm 60.0 us, link_up 39.5 us"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -92,6 +93,12 @@ def test_compare_json(dysharp: Call) -> None:
     done = json.loads(dysharp("compare", *SMALL, "--systems", "deepep,ideal", "--json").out)
     assert list(done) == ["rows", "baseline", "baselines", "speedup", "header", "sentence"]
     assert [row["system"] for row in done["rows"]] == ["deepep", "ideal"]
+
+
+def test_packet_level_says_first_how_long_it_takes(dysharp: Call) -> None:
+    done = dysharp("compare", *SMALL, "--systems", "deepep", "--fidelity", "packet")
+    assert re.search(r"packet level: about \S+ packets on links, about \d+ s \(an estimate", done.err)
+    assert "packet level: about" not in dysharp("compare", *SMALL, "--systems", "deepep").err
 
 
 def test_compare_table_fits_and_is_plain(dysharp: Call) -> None:

@@ -69,6 +69,7 @@ def test_a_balanced_recording_needs_no_look(tmp_path: Path) -> None:
     expert[1] = (expert[1] + 2 * (np.arange(640) // 8)[:, None]) % 16
     path = save_trace(Recording("even", expert, (0, 1), None, 16), tmp_path / "even.npz")
     levels = {f.name: (f.level, f.advice) for f in lint(str(path), 4).findings}
+    assert levels["dead experts"][1] == "every expert has rows in every layer"
     assert levels["imbalance"][0] == levels["dead experts"][0] == levels["tokens per rank"][0] == "ok"
     assert levels["EPLB"] == ("ok", "EPLB does not pay: it saves less than 5 %")
     assert levels["repetition"][0] == "look"  # 64 distinct tokens of 640

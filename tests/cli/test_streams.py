@@ -79,3 +79,9 @@ def test_the_time_left() -> None:
     assert seconds_left(0.25, 30.0) == 90.0
     assert seconds_left(0.25, 1.0) is seconds_left(0.001, 30.0) is seconds_left(1.0, 30.0) is None
     assert [in_words(s) for s in (5, 300, 9000)] == ["5 s", "5 min", "2.5 h"]
+
+
+def test_a_terminal_draws_how_much_of_the_work_is_done() -> None:
+    drawn: list[tuple[int, int, str]] = []
+    progress_module._Reports("ops", lambda *args: drawn.append(args)).update(3, 10, "dysharp")
+    assert drawn == [(3, 10, "dysharp")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,3 +56,12 @@ def test_the_example_needs_no_file(dysharp: Any) -> None:
     assert (done.code, done.err) == (0, "")
     assert "systems" in tomllib.loads(done.out)["points"]
     assert "dysharp sweep --example" in dysharp("sweep").err
+
+
+def test_files_are_written_where_they_are_asked_for(dysharp: Any, tmp_path: Path) -> None:
+    sweep, store = tmp_path / "one.toml", ("--store", str(tmp_path / "store"))
+    sweep.write_text(f'[points]\nsystems = ["ideal"]\nmodels = ["S-8"]\ncluster = ["{BASE}"]\ngpus = [4]\ntokens = [4, 8]\n')
+    assert dysharp("sweep", str(sweep), *store).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.toml", "store"]
+    assert dysharp("sweep", str(sweep), *store, "--csv", str(tmp_path / "all.csv")).code == 0
+    assert [line["tokens"] for line in csv.DictReader((tmp_path / "all.csv").read_text().splitlines())] == ["4", "8"]

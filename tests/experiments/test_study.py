@@ -24,7 +24,7 @@ from dysharp.experiments import study as module
 from dysharp.experiments.figure import Point
 from dysharp.experiments.store import Store
 from dysharp.experiments.study import Draw, latin_hypercube, load_study, run_study
-from dysharp.experiments.study_folder import JOURNAL, StudyFolder, key_of
+from dysharp.experiments.study_folder import JOURNAL, StudyFolder, _json_source, key_of
 from tests.experiments.fake_points import fake_row
 
 duckdb = pytest.importorskip("duckdb")
@@ -308,3 +308,14 @@ def test_the_cache_of_reproduce_is_queried_by_a_flag(tmp_path: Path, monkeypatch
     Store.default().put(point, fake_row(point))
     done = CliRunner().invoke(cli, ["query", "select system from points", "--reproduced", "--csv"])
     assert done.stdout == "system\ndeepep\n"
+
+
+def test_columns_have_the_type_that_holds_all_their_values() -> None:
+    """Whole numbers and fractions make fractions, anything beside a text makes texts, a column without a value is a number."""
+    records = [
+        {"n": 1, "us": 1, "on": True, "mixed": 1, "none": None, "system": "a"},
+        {"n": 2, "us": 2.5, "on": False, "mixed": "x", "none": None, "system": None},
+    ]
+    source = _json_source(Path("rows.json"), records)
+    types = {"n": "BIGINT", "us": "DOUBLE", "on": "BOOLEAN", "mixed": "VARCHAR", "none": "DOUBLE", "system": "VARCHAR"}
+    assert source.endswith("columns={" + ", ".join(f"'{name}': '{kind}'" for name, kind in types.items()) + "})")

@@ -1,5 +1,11 @@
 """Every free choice at the ends of its range."""
 
+from pathlib import Path
+
+import pytest
+
+from dysharp.cli import reproduce
+from dysharp.experiments import Store
 from dysharp.experiments.closed import closed_row
 from dysharp.experiments.figure import CLOSED_FORM, Point
 from dysharp.experiments.tornado import points_of, tornado, tornado_points, tornado_results, tornado_table, values_of
@@ -40,6 +46,16 @@ def test_bars_come_largest_first() -> None:
     assert len(columns) == 4
     assert lines[0] == ["packaged choices", "1.000", "1.000", "1.000"]
     assert ["gemm.tile_rows: 128 -> 256 rows", *["2.000 (+100.00 %)"] * 3] in lines[1:3]
+
+
+def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    monkeypatch.setattr(reproduce, "_run", lambda points, *_: ({p: {"time_us": 100.0} for p in points}, {}))
+    _, page, finished = reproduce._tornado("S-8", None, "dysharp", Store(tmp_path), 1, quiet=False)
+    assert finished
+    title, head, first = capsys.readouterr().out.splitlines()[:3]
+    assert title.startswith("tornado")
+    assert head.split()[0] == page.split("| ")[1].split()[0]
+    assert first.split() == ["packaged", "choices", "1.000", "1.000", "1.000"]
 
 
 def test_closed_form_rows() -> None:

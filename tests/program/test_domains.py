@@ -41,6 +41,15 @@ def test_large_put_takes_its_bytes_and_two_hops():
     assert run_oracle(program).done[0] / 1e6 == pytest.approx(1e9 / 47_000 + 8, rel=1e-6)
 
 
+def test_a_train_by_nic_ends_on_one_link():
+    """Trains of NVLink end on the most loaded of its links, later than their bytes say; a NIC is one link."""
+    wires = ping(8).wires
+    assert (wires.stripe_up.max(), wires.stripe_response.max()) == (0, 0)
+    trace = run_oracle(ping(16 * 47_000))
+    assert trace.end[0] - trace.start[0] == 16_000_000
+    assert ping(8, to_net=0).wires.stripe_up.min() > 0
+
+
 def test_ping_pong_of_small_puts():
     measured_us = 16.7  # GPU-initiated puts, H100, arXiv 2511.15076
     assert run_oracle(ping(8, back=1)).time_ps / 1e6 == pytest.approx(measured_us, rel=0.05)

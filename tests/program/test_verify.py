@@ -317,6 +317,11 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
         r"op 0 \(send, node 0\) can never start: found it waiting for op 2 \(gemm, node 0\) which waits for tile 0 of region 0 \(node 0\) "
         r"which waits for row 0 of region 0 \(node 0\) which waits for op 0 \(send, node 0\), expected no circle; 6 of 7 ops",
     ),
+    "a later tile behind its reader": (
+        lambda p: with_edge(p, Tail.OP_DONE, GEMM + 1, Head.OP_ISSUE, SENT + 1),
+        r"op 1 \(send, node 1\) can never start: found it waiting for op 3 \(gemm, node 1\) which waits for tile 1 of region 1 \(node 1\) "
+        r"which waits for row 3 of region 1 \(node 1\) which waits for op 1 \(send, node 1\), expected no circle",
+    ),
     "notification behind its reader": (
         lambda p: with_edge(p, Tail.OP_DONE, LAST, Head.TILE_NOTIFY, 1),
         r"op 4 \(pull, node 0\) can never start: found it waiting for the notification of tile 1 of region 1 \(node 1\) "

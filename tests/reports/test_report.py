@@ -9,11 +9,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import dysharp
 from dysharp.cli.app import cli
+from dysharp.cli.report import command_line
 from dysharp.errors import ConfigError
 from dysharp.reports.report import render, report_of_comparison, report_of_rows
 
@@ -83,6 +85,7 @@ def test_a_bar_is_as_long_as_its_time(done: dysharp.api.Comparison, page: str) -
     widths = [float(w) for w in re.findall(r'<rect x="0" y="3" width="([0-9.]+)" height="18"', page)][: len(SYSTEMS)]
     times = [row.time_us for row in done.rows]
     assert [w / widths[0] for w in widths] == pytest.approx([t / times[0] for t in times], rel=1e-3)
+    assert 950 < max(widths) < 1000  # of the picture's 1000: the longest bar fills it and stays inside
 
 
 def test_the_page_loads_nothing(page: str) -> None:
@@ -193,3 +196,21 @@ def test_nics_are_causes() -> None:
     done = dysharp.compare(["deepep", "megatron-a2a"], model="S-8", cluster="paper-dgx-h100-x4", gpus=16, tokens=64)
     page = render(report_of_comparison(done, "dysharp compare"))
     assert "NICs, out" in page
+
+
+@pytest.mark.parametrize("given", [["--no-compute", "deepep"], ["--compute", "deepep"], ["--json", "deepep", "--tokens", "8"], ["deepep"]])
+def test_the_printed_command_is_the_one_that_was_typed(given: list[str]) -> None:
+    """Switches as they were set, defaults left out, the argument first."""
+
+    @click.command("run")
+    @click.argument("system")
+    @click.option("--compute/--no-compute", default=True)
+    @click.option("--json", is_flag=True)
+    @click.option("--tokens", type=int, default=64)
+    @click.pass_context
+    def run(ctx: click.Context, **_: object) -> None:
+        click.echo(command_line(ctx))
+
+    group = click.Group("dysharp", {"run": run})
+    typed = [word for word in given if word != "deepep"]
+    assert CliRunner().invoke(group, ["run", *given]).output.split() == ["dysharp", "run", "deepep", *typed]

@@ -26,6 +26,7 @@ def test_the_page_shows_its_plot(tmp_path):
 def test_plot_has_a_point_per_case():
     ax = plot_validation((("a", 1.0, 1.1), ("a", 2.0, 2.1), ("b", 3.0, 2.0)))
     assert [len(drawn.get_xdata()) for drawn in ax.get_lines()] == [2, 1, 2]  # families, then the line of equality
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("measured (us)", "predicted (us)")
 
 
 def test_a_plot_of_many_points_is_a_small_file(tmp_path):

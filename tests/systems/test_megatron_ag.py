@@ -82,3 +82,15 @@ def test_maps_and_probabilities_are_gathered_forward_their_gradients_scattered_b
     forward, backward = plan(16), plan(16, direction="bwd")
     assert len(ops_of(forward, "maps and probabilities")) == len(ops_of(backward, "probability gradients")) == 8
     assert len(ops_of(forward, "probability gradients")) == len(ops_of(backward, "maps and probabilities")) == 0
+
+
+def test_gradients_of_probabilities_wait_for_the_returned_rows() -> None:
+    """A backward pass ends with a reduce-scatter of them: on every GPU after the last row of the other collective has landed there."""
+    program = plan(16, direction="bwd")
+    trace, members = run_burst(program)[0], program.members
+    of_rows = np.concatenate([np.arange(members.ptr[op], members.ptr[op + 1]) for op in ops_of(program, "combine.put", "combine.surplus")])
+    landed = np.zeros(8, np.int64)
+    np.maximum.at(landed, members.node[of_rows], trace.member[of_rows])
+    gradients = ops_of(program, "probability gradients")
+    assert sorted(program.ops.node[gradients]) == list(range(8))
+    assert (trace.ready[gradients] >= landed[program.ops.node[gradients]]).all()

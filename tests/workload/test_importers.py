@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from dysharp.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import distinct_gpus, load_trace, make_routing, routing_from, save_trace
 from dysharp.workload.importers import Hints, import_trace, sniff
+from dysharp.workload.importers.pieces import Piece, _lengths
 from dysharp.workload.importers.placements import import_placement, placement_json
 from dysharp.workload.importers.sampled import draw_exact, scaled
+from dysharp.workload.importers.torch_file import _Plain
 
 
 def test_vllm_offline(tmp_path: Path) -> None:
@@ -302,3 +305,22 @@ def test_an_import_replays(tmp_path: Path, make_model: Callable[..., Model]) -> 
         save_trace(trace, tmp_path / "out.npy")
     with pytest.raises(ConfigError, match="cannot be written: found no folder"):
         save_trace(trace, tmp_path / "none" / "out.npz")
+
+
+def test_lengths_that_a_dump_states_are_kept() -> None:
+    """One piece: its own lengths if it has some, else unknown. Several: a piece without lengths is one sequence."""
+    ids = np.zeros((1, 5, K), np.int64)
+    stated, silent = Piece("a", ids, seq_len=(2, 3)), Piece("b", ids)
+    assert _lengths([silent]) is None
+    assert _lengths([stated]).tolist() == [2, 3]
+    assert _lengths([silent, stated]).tolist() == [5, 2, 3]
+
+
+def test_nested_dumps_have_a_limit() -> None:
+    """A dictionary in a dictionary counts as a level, as a list in a list does."""
+    plain = _Plain(Path("a.pt"), 1, SimpleNamespace(Tensor=np.ndarray))
+    nested: Any = 1
+    for _ in range(100):
+        nested = {"a": nested}
+    with pytest.raises(ConfigError, match=r"a\.pt: a\.a.*: more than \d+ levels"):
+        plain.of(nested, "", 0)

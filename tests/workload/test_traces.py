@@ -2,6 +2,8 @@
 
 import csv
 import json
+import warnings
+import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.specs import Model, load_model
-from dysharp.workload import describe, imbalance, make_routing, packaged_traces, rows_per_expert
+from dysharp.workload import describe, imbalance, make_routing, packaged_traces, rows_per_expert, save_trace
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.traces import Recording, load_trace
@@ -342,3 +344,26 @@ def test_counts_that_do_not_fit_the_model(tmp_path: Path, make_model: Callable[.
         make_routing(f"counts:{path}", make_model(3, 3), 3, 8)
     routing = make_routing(f"counts:{path}", make_model(3, 2), 3, 8)
     assert rows_per_expert(routing).tolist() == [24, 24, 0]
+
+
+def test_a_header_of_python_2_needs_no_warning(tmp_path: Path) -> None:
+    """NumPy warns about integers as Python 2 wrote them; a reader of ours gets the trace and nothing else."""
+    path = _write(tmp_path / "old.npz")
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["layer_id.npy"] = members["layer_id.npy"].replace(b"(2,), ", b"(2L,),")
+    assert b"(2L,)" in members["layer_id.npy"]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, raw in members.items():
+            archive.writestr(name, raw)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_trace(str(path)).layers == (1, 4)
+
+
+def test_lengths_of_sequences_are_saved(tmp_path: Path) -> None:
+    expert = np.array([[[0, 1], [2, 3], [4, 0]]])
+    for lengths in (None, np.array([1, 2])):
+        again = load_trace(str(save_trace(Recording("toy", expert, (1,), lengths, 5), tmp_path / "toy.npz")))
+        assert (again.seq_len is None) == (lengths is None)
+        assert lengths is None or again.seq_len.tolist() == [1, 2]
