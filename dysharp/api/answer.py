@@ -11,15 +11,15 @@ from dysharp.systems import get_system
 
 PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "around": "other kernels"}
 """Parts of `Predicted.parts_us` that are printed under another name."""
+NEAR = 1.15
+"""Predictions without an error bar that take at most this many times as long as the fastest one are named beside it."""
 SMALL = 0.005
 """A change of the layer time below this share is printed as none."""
 
 
-def answer_lines(
-    best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf], unjudged: Sequence[Predicted] = ()
-) -> tuple[str, str, str]:
+def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf], unjudged: Sequence[Predicted] = ()) -> tuple[str, str, str]:
     """(what to run, what limits it, what would help). `unjudged`: predictions without an error bar."""
-    return _run_line(best, ties, [entry for entry in unjudged if entry.time_us < best.time_us]), _limit_line(best, changes), _help_line(best, changes)
+    return _run_line(best, ties, unjudged), _limit_line(best, changes), _help_line(best, changes)
 
 
 def settings_of(entry: Predicted) -> str:
@@ -39,15 +39,22 @@ def percent(share: float) -> str:
     return f"{share:+.0%}".replace("%", " %") if abs(share) >= 0.015 else f"{100 * share:+.1f} %"
 
 
-def _run_line(best: Predicted, ties: Sequence[Predicted], faster: Sequence[Predicted]) -> str:
+def _unchecked_line(best: Predicted, others: Sequence[Predicted]) -> str:
+    near = [_short(entry) for entry in others if best.time_us <= entry.time_us <= NEAR * best.time_us and entry.system != best.system]
+    text = f"Fastest prediction, which no measurement checks: {best.system}, {best.time_us:.0f} us per layer. Settings: {settings_of(best)}."
+    return text + (f" Close to it: {', '.join(near)}." if near else "")
+
+
+def _run_line(best: Predicted, ties: Sequence[Predicted], others: Sequence[Predicted]) -> str:
     bar = best.bar()
-    judged = f"error bar {bar[0]:.0f} to {bar[1]:.0f} us" if bar else "no measurement checks this time"
-    text = f"Run {best.system}: {best.time_us:.0f} us per layer, {judged}. Settings: {settings_of(best)}."
+    if bar is None:
+        return _unchecked_line(best, others)
+    text = f"Run {best.system}: {best.time_us:.0f} us per layer, error bar {bar[0]:.0f} to {bar[1]:.0f} us. Settings: {settings_of(best)}."
     if ties:
         names = ", ".join(_short(entry) for entry in ties)
         text += f" May be as fast (error bars overlap): {names}."
-    if faster:
-        text += f" Faster here, but without an error bar: {', '.join(_short(entry) for entry in faster)}."
+    if faster := [entry for entry in others if entry.time_us < best.time_us]:
+        text += f" Faster in this simulation, but without an error bar: {', '.join(_short(entry) for entry in faster)}."
     return text
 
 

@@ -161,24 +161,27 @@ def compare(
 
 
 def _run(systems: Mapping[str, System], request: Request, baseline: str | None) -> tuple[tuple[Row, ...], dict[str, str]]:
-    """The Rows of the systems, and {system: why its leading tokens give no estimate}.
-
-    Raises NoEstimate for the baseline, and where no Row is left.
-    """
-    found = dict(zip(systems, simulate_together(systems, request), strict=True))
-    rows = tuple(row for row in found.values() if isinstance(row, Row))
-    without = {name: error for name, error in found.items() if isinstance(error, NoEstimate)}
+    """As `_rows`. Raises NoEstimate for the baseline, and where no Row is left."""
+    rows, without = _rows(systems, request)
     for name, error in without.items():
         if name == baseline or not rows:
             raise error
     return rows, {name: str(error) for name, error in without.items()}
 
 
+def _rows(systems: Mapping[str, System], request: Request) -> tuple[tuple[Row, ...], dict[str, NoEstimate]]:
+    """The Rows of the systems, and {system: why its leading tokens give no estimate}."""
+    found = dict(zip(systems, simulate_together(systems, request), strict=True))
+    rows = tuple(row for row in found.values() if isinstance(row, Row))
+    return rows, {name: error for name, error in found.items() if isinstance(error, NoEstimate)}
+
+
 def _never_worse(rows: tuple[Row, ...], found: Mapping[str, Search], asked: Request) -> tuple[tuple[Row, ...], dict[str, Search]]:
     """The Rows and searches with the default settings of a system in place of those of its search where all tokens run faster with them."""
     systems = {row.system: get_system(row.system) for row in rows}
+    found = {name: one for name, one in found.items() if name in systems}  # others are left out
     changed = {name: one for name, one in found.items() if any(value != default_of(systems[name], knob) for knob, value in one.best.items())}
-    usual = {row.system: row for row in _run({name: systems[name] for name in changed}, asked, None)[0]} if changed else {}
+    usual = {row.system: row for row in _rows({name: systems[name] for name in changed}, asked)[0]} if changed else {}
     kept = {row.system for row in rows if row.system in usual and usual[row.system].layer_us < row.layer_us}
     searches = {name: replace(one, best={}, overruled=one.best) if name in kept else one for name, one in found.items()}
     return tuple(usual[row.system] if row.system in kept else row for row in rows), searches
@@ -258,6 +261,6 @@ def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
         limit = f"limited by {names[causes[0]] if most >= _SATURATED else 'no single resource'}; the busiest resource is"
     return (
         f"Fastest is {best.system} ({best.layer_us:.1f} us{versus}), {limit} {resource_words(best.bound_resource)}, which alone needs "
-        f"{best.bound_us:.1f} us{leading} ({share:.0%} of the time). Its critical path is {' and '.join(shares)}. "
+        f"{best.bound_us:.1f} us{leading} ({share:.0%} of {'their' if leading else 'the'} time). Its critical path is {' and '.join(shares)}. "
         f"No system can take less than {best.workload_bound_us:.1f} us{leading or ' on this workload'}."
     )

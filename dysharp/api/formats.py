@@ -47,4 +47,5 @@ def weights_of(system: str, options: Mapping[str, Any]) -> str:
 def resource_words(resource: str) -> str:
     """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names as they are."""
     links = re.sub(r"gpu\[(\d+)\]\.\w+ to gpu\[(\d+)\]", r"the link from GPU \1 to GPU \2", resource)
-    return re.sub(rf"gpu\[(\d+)\]\.({'|'.join(_RESOURCES)})\b", lambda found: _RESOURCES[found[2]].format(found[1]), links)
+    known = re.sub(rf"gpu\[(\d+)\]\.({'|'.join(_RESOURCES)})\b(?!\.)", lambda found: _RESOURCES[found[2]].format(found[1]), links)
+    return re.sub(r"gpu\[(\d+)\]\.([\w.]+)", r"\2 of GPU \1", known)

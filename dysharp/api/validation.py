@@ -95,14 +95,16 @@ def validate(
 
 
 def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:
-    """The text of `validated.toml`: `judged` measurements of one domain, and of `everything` the families between domains."""
+    """The text of `validated.toml`: `judged` measurements of one domain, and of `everything` the families without a fit of their own."""
     import numpy as np
 
+    from dysharp.measured.family import families_with_errors
     from dysharp.measured.summary import summarise
 
-    between = [i for i, entry in enumerate(everything) if entry.family.between == "bars"]
-    both, values = [*judged, *(everything[i] for i in between)], np.concatenate([predicted, all_predicted[between]])
-    nothing = np.full(len(between), np.nan)
+    names = families_with_errors()
+    others = [i for i, entry in enumerate(everything) if entry.family.name in names and not entry.family.in_bars]
+    both, values = [*judged, *(everything[i] for i in others)], np.concatenate([predicted, all_predicted[others]])
+    nothing = np.full(len(others), np.nan)
     return summarise(both, values, None if held is None else np.concatenate([held, nothing]))
 
 

@@ -83,15 +83,17 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
             continue
         dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
         free = f"; its paper form does not charge: {dropped}" if dropped else ""
-        sms = _more_sms(predicted.row, best.row) if trial.more_sms else ""
+        sms = _more_sms(predicted, best) if trial.more_sms else ""
         notes = ", ".join(filter(None, (trial.note, sms)))
         done.append(WhatIf(trial.name, "; ".join(filter(None, (trial.assumes + free, sms))), predicted, best.time_us, notes))
     return tuple(done)
 
 
-def _more_sms(row: Row, before: Row) -> str:
-    """The SMs of communication of `row` where they are not those of `before`."""
-    return f"{row.options[KNOB]} SMs" if row.options[KNOB] != before.options[KNOB] else ""
+def _more_sms(changed: Predicted, best: Predicted) -> str:
+    """The SMs of communication of `changed` where they are not those of `best`, and what they change alone."""
+    before, now = int(best.row.options[KNOB]), int(changed.row.options[KNOB])
+    alone = f"{best.tried[now] / best.tried[before] - 1:+.1%}".replace("%", " %")
+    return f"{now} SMs, which alone bring {alone}" if now != before else ""
 
 
 def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:

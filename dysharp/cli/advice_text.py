@@ -101,8 +101,12 @@ def _reason(entry: Predicted) -> str:
     for text in entry.warnings:
         if only := re.search(r"because only (.+) was measured", text):
             return f"measured on {only[1]} only"
-        if alone := re.search(r"measurements check its (.+) alone", text):
-            return f"only its {alone[1]} were measured"
+        if "has too few measurements" in text and "no error bar" in text:
+            return "too few rows on this GPU"
+        if "differs from the measured nodes" in text:
+            return "another network than the measured one"
+        if alone := re.search(r"measurements check its (.+) alone|its (.+) were measured on .+ its layer nowhere", text):
+            return f"only its {alone[1] or alone[2]} were measured" + ("" if alone[1] else ", on other GPUs")
     return "not measured between NVLink domains" if any("between NVLink domains" in text for text in entry.warnings) else "never measured"
 
 

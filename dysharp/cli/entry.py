@@ -93,7 +93,7 @@ def _option_for(error: click.ClickException) -> str:
     known = {"--model": list_models(), "--cluster": list_clusters(), "--systems": list(all_systems())}
     taken = {option for parameter in error.ctx.command.params for option in parameter.opts}
     words = extra[1].split()
-    meant = next((option for option, names in known.items() if option in taken and {*words} <= {*names}), "")
+    meant = next((o for o, names in known.items() if o in taken and {*words} <= {*names} and (len(words) == 1 or o == "--systems")), "")
     return f"; expected {meant} {','.join(words)}" if meant else ""
 
 

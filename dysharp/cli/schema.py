@@ -40,6 +40,7 @@ def comparison_schema() -> dict[str, Any]:
             "speedup": {"type": "object", "additionalProperties": {"type": "number"}},
             "header": {"type": "array", "items": text},
             "sentence": text,
+            "tuned": {"type": "object"},
             "left_out": {"type": "object", "additionalProperties": text},
         },
     }

@@ -103,6 +103,8 @@ class Family:
     between: Between = ""
 
     def __post_init__(self) -> None:
+        if self.between and self.in_bars:
+            raise ConfigError(f"family {self.name!r}: found between={self.between!r} and in_bars=True, expected in_bars=False over several domains")
         if self.closed_us is None and (self.in_bars or self.program_us is None):
             expected = "closed_us: the fit moves closed forms" if self.in_bars else "closed_us or program_us"
             raise ConfigError(f"family {self.name!r}: found no closed_us, expected {expected}")
@@ -201,6 +203,11 @@ def families_between() -> list[str]:
     return [name for name, entry in all_families().items() if entry.between == "bars"]
 
 
+def families_with_errors() -> list[str]:
+    """Names of the families in the packaged table of errors: those with bars, and those beyond them that have parts of a system."""
+    return [name for name, entry in all_families().items() if entry.in_bars or entry.between == "bars" or entry.systems]
+
+
 def judges_of(system: str, domains: int = 1) -> dict[Part, Family]:
     """Which family judges which part of `system` over `domains` NVLink domains. Raises ConfigError where two judge the same part."""
     judges: dict[Part, Family] = {}
@@ -214,10 +221,10 @@ def judges_of(system: str, domains: int = 1) -> dict[Part, Family]:
     return judges
 
 
-def judges_apart(system: str, domains: int = 1) -> list[str]:
-    """Names of the families beyond the bars with parts of `system`: `validate` prints their errors, which make no error bar."""
+def judges_apart(system: str, domains: int = 1) -> list[Family]:
+    """The families beyond the bars with parts of `system`: `validate` prints their errors, which make no error bar."""
     families = [entry for entry in all_families().values() if system in entry.systems and not entry.in_bars and entry.between != "bars"]
-    return [entry.name for entry in families if bool(entry.between) == (domains > 1)]
+    return [entry for entry in families if bool(entry.between) == (domains > 1)]
 
 
 def _judged_parts(entry: Family, domains: int) -> tuple[Part, ...]:

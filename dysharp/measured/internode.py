@@ -17,7 +17,7 @@ from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, clus
 from dysharp.measured.family import F64, Constants
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.program_times import Frozen, frozen
-from dysharp.measured.scope import CLUSTERS
+from dysharp.measured.scope import CLUSTERS, NICS_OF
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.scale_out import ScaleOut
@@ -25,8 +25,6 @@ from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import expected_domains
 
-NICS_OF = "hw-dgx-h100-x2"
-"""The packaged cluster whose NICs all machines of these measurements have: one ConnectX-7 of 400 Gb/s per GPU."""
 NODE_GPUS = 8
 MOST_GROUPS = 4
 """Nodes to which DeepEP's benchmark limits the experts of a token."""

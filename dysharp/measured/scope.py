@@ -47,6 +47,8 @@ CLUSTERS = {
     "mi355x": "hw-mi355x",
 }
 """Packaged GPU -> the packaged cluster that its Programs are built for."""
+NICS_OF = "hw-dgx-h100-x2"
+"""The packaged cluster whose NICs all measured machines of several domains have: one ConnectX-7 of 400 Gb/s per GPU."""
 
 
 def out_of_scope(m: Measurement) -> str:

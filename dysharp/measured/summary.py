@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
-from dysharp.measured.family import families_between, families_in_bars
+from dysharp.measured.family import families_in_bars, families_with_errors
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import measured_values
 from dysharp.measured.trust import OTHER
 
 F64 = NDArray[np.float64]
 HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the measurements. GPU "other": errors
-of all measurements, each with its GPU left out of the fit; a family of one GPU, or between NVLink domains, has no such entry.
+of all measurements, each with its GPU left out of the fit; a family of one GPU, between NVLink domains or beyond the bars has no such entry.
 `by`: the predictor. Written by
 dysharp validate --hold-out shape --hold-out gpu --summary validated.toml"""
 RANGES: Mapping[str, tuple[str, ...]] = {
@@ -34,13 +34,13 @@ RANGES: Mapping[str, tuple[str, ...]] = {
 
 
 def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
-    """The text of `validated.toml`: the families of the bars, then those between NVLink domains with bars of their own.
+    """The text of `validated.toml`: the families of the bars, and those between NVLink domains or beyond the bars that judge parts of a system.
 
     `predicted`: `[parsed]`, in the unit of each measurement. `held`: `[parsed]` predictions of `hold_out.held_out` by
-    "gpu", for GPUs without measurements; it is not read for families between domains.
+    "gpu", for GPUs without measurements; it is read for the families of the bars alone.
     """
     lines = [f"# {line}" for line in HEAD.splitlines()]
-    for name in (*families_in_bars(), *families_between()):
+    for name in families_with_errors():
         gpus: dict[str, list[int]] = {}
         for i, entry in enumerate(parsed):
             if entry.family.name == name:

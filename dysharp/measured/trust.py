@@ -16,7 +16,8 @@ from typing import Any
 from dysharp.analysis.row import form_of
 from dysharp.compute.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_apart, judges_of
-from dysharp.specs import Cluster, Model
+from dysharp.measured.scope import NICS_OF
+from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.reading import DATA, parse_toml, read_text
 from dysharp.workload import Routing, rows_per_slot
@@ -31,6 +32,8 @@ Only families measured on several GPUs have such errors.
 FEWEST = 8
 """A GPU with fewer measurements of a family takes the errors of the entry `OTHER`."""
 DATASHEET = 1.01  # a cluster whose numbers differ from its GPU's datasheet by more than 1 % was not measured
+MEASURED_NETWORK = ("domain_gpus", "nics_per_gpu", "nic_GBps", "latency_us", "message_us", "oversubscription", "slow_nics", "lost_nics")
+"""Numbers of `ScaleOut` in which a machine must be like the measured nodes, else its transfers have no error bar."""
 KERNELS_ALONE = ("mi300x", "mi308x")
 """GPUs of which the packaged table has communication kernels and no GEMMs."""
 HELD_OUT = "error bars come from GPUs that were left out of the fit"
@@ -177,7 +180,9 @@ def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
     for family in judges.values():
         warnings += _range_warnings(scope, family)
     warnings += _skew_warnings(scope)
-    if _layers(scope)[0] is not None and whole_layers(scope) is None:
+    if scope.domains > 1:
+        warnings.append(f"{scope.system}: measurements check the parts of this layer but not their sum; no whole layer over domains was measured")
+    elif _layers(scope)[0] is not None and whole_layers(scope) is None:
         measured = _measured_layers(scope)
         warnings.append(f"{scope.system}: measurements check the parts of this layer but not their sum{measured}")
     return tuple(dict.fromkeys(warnings))
@@ -185,8 +190,14 @@ def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
 
 def _not_judged(scope: PredictionScope) -> str:
     """Why a system has no error bar: what of its layer no family in the bars judges."""
-    if apart := judges_apart(scope.system, scope.domains):
-        return f"measurements check its Dispatch and Combine alone (dysharp validate, {', '.join(apart)}), not its layer"
+    for family in judges_apart(scope.system, scope.domains):
+        entries = {gpu: entry for (name, gpu), entry in family_errors().items() if name == family.name}
+        parts = " and ".join(part.capitalize() if part in ("dispatch", "combine") else part for part in family.parts)
+        where = f"dysharp validate, {family.name}"
+        if entry := entries.get(scope.cluster.gpu):
+            return f"measurements check its {parts} alone ({where}: median error {entry.median:.3g} % on {entry.gpu}), not its layer"
+        if entries:
+            return f"not measured on {scope.cluster.gpu}; its {parts} were measured on {', '.join(entries)} ({where}), its layer nowhere"
     what = "layer"
     if scope.domains > 1:
         what = "Dispatch and Combine between NVLink domains"
@@ -216,6 +227,19 @@ def departures(cluster: Cluster) -> str:
     return ", ".join(f"{name} {a:g} (datasheet {b:g})" for name, (a, b) in both.items() if max(a, b) > DATASHEET * min(a, b))
 
 
+def net_departures(cluster: Cluster) -> str:
+    """Numbers of the network between domains that differ from the measured nodes (`internode.machine`), "" if all agree or in one domain."""
+    out, measured = cluster.scale_out, load_cluster(NICS_OF).scale_out
+    if out is None or measured is None or cluster.domains == 1:
+        return ""
+    both = {name: (getattr(out, name), getattr(measured, name)) for name in MEASURED_NETWORK}
+    return ", ".join(f"{name} {_shown(a)} (measured {_shown(b)})" for name, (a, b) in both.items() if a != b)
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else "set" if value else "none"
+
+
 def no_rows(cluster: Cluster) -> str:
     """A line about a real machine of which no measurement is known, or only of some parts; "" for other machines.
 
@@ -223,10 +247,10 @@ def no_rows(cluster: Cluster) -> str:
     """
     if cluster.family != "hw":
         return ""
-    if any(gpu == cluster.gpu for _, gpu in family_errors()):
-        return _none_between(cluster) if cluster.domains > 1 else ""
     if cluster.gpu in KERNELS_ALONE:
         return f"no GEMM rows: GEMMs of {cluster.gpu} from its datasheet and constants of {arch_of(cluster.own_gpu)} GPUs"
+    if any(gpu == cluster.gpu for _, gpu in family_errors()):
+        return _none_between(cluster) if cluster.domains > 1 else ""
     other = "other " if cluster.own_gpu.arch == arch_of(cluster.own_gpu) else ""
     return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of {other}{arch_of(cluster.own_gpu)} GPUs"
 
@@ -234,16 +258,21 @@ def no_rows(cluster: Cluster) -> str:
 def _none_between(cluster: Cluster) -> str:
     """A line where no kernel between NVLink domains was measured on the GPU of `cluster`."""
     between = families_between()
-    measured = dict.fromkeys(gpu for family, gpu in family_errors() if family in between)
+    table = family_errors()
+    measured = dict.fromkeys(gpu for (family, gpu), entry in table.items() if family in between and entry.n >= FEWEST)
     if cluster.gpu in measured:
         return ""
-    return f"no rows between NVLink domains: kernels between domains were measured on {', '.join(measured)}, not on {cluster.gpu}"
+    rows = sum(entry.n for (family, gpu), entry in table.items() if family in between and gpu == cluster.gpu)
+    here = f"{cluster.gpu} has {rows} rows, at least {FEWEST} count" if rows else f"not on {cluster.gpu}"
+    return f"no rows between NVLink domains: kernels between domains were measured on {', '.join(measured)}; {here}"
 
 
 def _machine_warnings(cluster: Cluster) -> list[str]:
     warnings = [line] if (line := no_rows(cluster)) else []
     if other := departures(cluster):
         warnings.append(f"cluster {cluster.name} differs from {cluster.gpu} in {other}: not measured; {HELD_OUT}")
+    if other := net_departures(cluster):
+        warnings.append(f"between domains, cluster {cluster.name} differs from the measured nodes in {other}: no error bar")
     if cluster.constants:
         warnings.append(f"cluster {cluster.name} sets its own constants; the error bars were validated with the packaged constants")
     return warnings
@@ -254,9 +283,9 @@ def _range_warnings(scope: PredictionScope, family: Family) -> list[str]:
     entry = table.get((name, gpu))
     measured_on = ", ".join(other for known, other in table if known == name and other != OTHER)
     only = f", because only {measured_on} was measured" if measured_on else ""
-    bars = HELD_OUT if (name, OTHER) in table else f"no error bar{only}"
     if entry is None:
-        return [f"{name} was not measured on {gpu}; {bars}"]
+        return [f"{name} was not measured on {gpu}; {HELD_OUT if (name, OTHER) in table else f'no error bar{only}'}"]
+    bars = HELD_OUT if (name, OTHER) in table else "no error bar"
     warnings = [f"{name} has too few measurements on {gpu} ({entry.n}, at least {FEWEST} count); {bars}"] if entry.n < FEWEST else []
     for number, value, limits in _outside(scope, entry):
         warnings.append(f"{name}: {number} {value:g} is outside the measured range ({limits} on {gpu})")
@@ -315,12 +344,14 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float]) -> Trust:
     - The errors of the parts are added as if they always had the same sign, which is cautious.
     - A share that is neither transfer nor GEMM has the largest error of all parts.
     - If the errors of measured whole layers on this GPU are larger, they replace the sum, also outside their ranges.
-    - A part without known errors on this GPU leaves the layer without an error bar.
+    - A part without known errors on this GPU leaves the layer without an error bar; so does a network between domains unlike the measured one.
     """
     warnings, judges = warnings_of(scope), part_judges(scope.system, scope.domains)
     if scope.cluster.family != "hw" or not scope.is_real or not judges:
         return Trust((), None, None, warnings)
     names = _family_names(scope)
+    if net_departures(scope.cluster):
+        return Trust(names, None, None, warnings)
     own: dict[str, str] = {part: family.name for part, family in judges.items()}
     typical = wide = 0.0
     gpu = OTHER if departures(scope.cluster) else scope.cluster.gpu

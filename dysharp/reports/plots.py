@@ -37,7 +37,7 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
         if ax is None:
             ax = Figure(figsize=(6.4, 0.8 + 0.4 * len(rows)), layout="constrained").subplots()
         place = range(len(rows))
-        times = [row.time_us for row in rows]
+        times = [row.layer_us for row in rows]
         bars = ax.barh(place, times, color=[colour_of(row.system) for row in rows], height=0.7)
         ax.bar_label(bars, fmt="%.1f", padding=3)
         ax.plot([row.bound_us for row in rows], place, "k|", markersize=14, label="bound of this system")

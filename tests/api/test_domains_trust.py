@@ -14,6 +14,7 @@ from dysharp.api.prediction import AdviceRuns, Predicted
 from dysharp.api.progress import Step
 from dysharp.api.request import RequestArgs, _arguments, make_request
 from dysharp.api.what_if import what_ifs
+from dysharp.api.window import NoEstimate
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
@@ -49,7 +50,20 @@ def test_the_error_bar_is_that_of_kernels_between_domains() -> None:
     table = family_errors()
     transfers, gemms = table["deepep-internode", "h100-sxm"], table["grouped-gemm", "h100-sxm"]
     assert bar.wide == pytest.approx((0.6 * transfers.p90 + 0.4 * gemms.p90) / 100)
-    assert bar.warnings == ()
+    assert bar.warnings == ("deepep: measurements check the parts of this layer but not their sum; no whole layer over domains was measured",)
+
+
+def test_a_network_unlike_the_measured_one_has_no_error_bar() -> None:
+    """Neither faster NICs nor smaller nodes were measured; one domain of such a machine has its bar."""
+    x2 = load_cluster("hw-dgx-h100-x2")
+    assert x2.scale_out is not None
+    for change, text in (({"nic_GBps": 94.0}, "nic_GBps 94 (measured 47)"), ({"domain_gpus": 4}, "domain_gpus 4 (measured 8)")):
+        other = replace(x2, scale_out=replace(x2.scale_out, **change))
+        found = trust_of(replace(scope(n_sm=24), cluster=other), SHARES)
+        assert found.wide is None
+        assert any(f"differs from the measured nodes in {text}: no error bar" in line for line in found.warnings)
+    alone = replace(x2, scale_out=replace(x2.scale_out, nic_GBps=94.0)).with_gpus(8)
+    assert trust_of(replace(scope(n_sm=24), cluster=alone), SHARES).wide is not None
 
 
 def test_warnings_name_the_range_between_domains() -> None:
@@ -63,7 +77,10 @@ def test_warnings_name_the_range_between_domains() -> None:
 
 def test_a_machine_without_rows_between_domains_says_so() -> None:
     assert no_rows(load_cluster("hw-dgx-b200")) == no_rows(load_cluster("hw-dgx-h100-x4")) == ""
-    assert no_rows(load_cluster("hw-dgx-b200-x2")).startswith("no rows between NVLink domains: kernels between domains were measured on h100-sxm")
+    assert no_rows(load_cluster("hw-dgx-b200-x2")) == (
+        "no rows between NVLink domains: kernels between domains were measured on h100-sxm, h800; not on b200"
+    )
+    assert no_rows(load_cluster("hw-dgx-h200-x2")).endswith("; h200-sxm has 3 rows, at least 8 count")
     done = ds.compare(["deepep", "hybrid-ep"], cluster="hw-dgx-b200-x2", **SMALL)
     assert sum("no rows between NVLink domains:" in line for line in done.header) == 1, "one line for the machine, none per system"
 
@@ -107,6 +124,25 @@ def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatc
     assert "All times are estimates: the first 32 of 64 tokens per GPU were simulated." in " ".join(str(done).split())
     with pytest.raises(SimulationError, match="leading tokens of deepep give no estimate"):
         ds.compare(baseline="deepep", **asked)
+    tuned = ds.compare(tuned=True, **(asked | {"systems": ["deepep", "megatron-a2a", "hybrid-ep"], "cluster": "hw-dgx-h100-x2"}))
+    assert [row.system for row in tuned.rows] == ["megatron-a2a", "hybrid-ep"]
+    assert "deepep" not in tuned.tuned
+
+
+def test_a_default_setting_without_an_estimate_loses_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tuned` runs the defaults too; where only these give no estimate, the tuned Row stays."""
+    from dysharp.api import comparison
+
+    rows, calls = comparison._rows, list[Any]()
+
+    def without_defaults(systems: Any, request: Any) -> Any:
+        calls.append(dict(request.options))
+        return rows(systems, request) if len(calls) == 1 else ((), {name: NoEstimate("none") for name in systems})
+
+    monkeypatch.setattr(comparison, "_rows", without_defaults)
+    done = ds.compare(["hybrid-ep"], cluster="hw-dgx-h100-x2", tuned=True, **{**SMALL, "tokens": 64})
+    assert [sorted(options) for options in calls] == [["hybrid-ep.chunk", "hybrid-ep.n_sm"], []], "the tuned setting, then the default"
+    assert [row.system for row in done.rows] == ["hybrid-ep"]
 
 
 def test_advice_and_reports_have_the_load_of_nics() -> None:
@@ -138,6 +174,6 @@ def test_faster_links_may_feed_more_sms() -> None:
     for change in ("links x2", "NICs x2", "one NVLink domain"):
         assert (found[change].predicted.row.options["n_sm"], alone[change].predicted.row.options["n_sm"]) == (16, 4)
         assert found[change].predicted.time_us < alone[change].predicted.time_us
-        assert found[change].note.endswith("16 SMs")
+        assert found[change].note.endswith(f"16 SMs, which alone bring {many.time_us / few.time_us - 1:+.1%}".replace("%", " %"))
         assert "SMs" not in alone[change].note
     assert found["EP8"].predicted.row.options["n_sm"] == 4, "the same machine in part keeps its setting"

@@ -54,7 +54,7 @@ def test_a_warning_is_printed_once_and_prefixes_are_single(dysharp: Call) -> Non
     out = " ".join(dysharp("advise", *given, "--markdown").out.split())
     assert out.count("GB per GPU") == 1
     assert out.count("rows_per_expert 1 is outside") == 1
-    assert "warning: hybrid-ep: measurements check its Dispatch and Combine alone (dysharp validate, hybrid-ep), not its layer" in out
+    assert "warning: hybrid-ep: not measured on h100-sxm; its Dispatch and Combine were measured on b200, gb200" in out
     assert "Not run:" not in out
     assert "Dispatch FP8, Combine BF16, 20 SMs" in out
 

@@ -33,6 +33,7 @@ def refuse(done: Any, *parts: str) -> None:
         ("run", ["SYSTEM"]),
         ("run deepeep", ['did you mean "deepep"?']),
         ("compare deepseek-v3", ["unexpected extra argument (deepseek-v3); expected --model deepseek-v3"]),
+        ("compare deepseek-v3 deepseek-v2-lite", ["unexpected extra arguments (deepseek-v3 deepseek-v2-lite)\n"]),
         ("compare deepep dysharp", ["; expected --systems deepep,dysharp"]),
         ("run deepep dysharp", ["unexpected extra argument (dysharp)\n"]),
         ("compare --modle L-8", ["--modle", "--model"]),

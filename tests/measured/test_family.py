@@ -12,7 +12,7 @@ import pytest
 from dysharp.api.validation import validate
 from dysharp.errors import ConfigError
 from dysharp.measured import family as register
-from dysharp.measured.family import all_families, families_in_bars, family, family_of, get_family, judges_of
+from dysharp.measured.family import Case, all_families, families_in_bars, family, family_of, get_family, judges_of
 from dysharp.measured.measurements import Measurement
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import ep_line, line, read, write
@@ -104,6 +104,11 @@ def test_a_part_of_a_system_has_one_judge(tmp_path: Path) -> None:
     import_family(tmp_path, **{'"peer-copy"': '"other-copy"'})
     with pytest.raises(ConfigError, match="system 'my-system': found families other-copy and peer-copy for its dispatch"):
         judges_of("my-system")
+
+
+def test_a_family_of_several_domains_is_none_of_the_bars() -> None:
+    with pytest.raises(ConfigError, match="family 'far': found between='bars' and in_bars=True, expected in_bars=False"):
+        family("far", belongs=lambda m: False, closed_us=lambda case, gpu, constants: case.work, between="bars")(lambda m: Case(gpu="h100-sxm"))
 
 
 @pytest.mark.parametrize(("in_bars", "text"), [(True, "the fit moves closed forms"), (False, "closed_us or program_us")])
