@@ -72,6 +72,7 @@ TESTS_OF = {
     "functional/torch": ["functional/torch"],
     "isa": ["isa"],
     "measured": ["measured"],
+    "measured/cluster_fit.py": ["cli/test_calibrate.py", "measured"],
     "oracle": ["oracle"],
     "program": ["program", "oracle"],
     "protocol": ["protocol"],
