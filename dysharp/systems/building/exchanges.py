@@ -134,12 +134,14 @@ class NcclStream(CommStream):
 class Group:
     """GEMMs that start together: `tiles` of all GPUs, after the op `arrived[gpu]`.
 
-    `padding`: `[gpus]` further whole tiles of rows that do not exist; None = none.
+    `padding`: `[gpus]` further whole tiles of rows that do not exist; None = none. `gradients`: `[gpus]` JOINs
+    that wait for the group's weight gradients; None = no op waits for them.
     """
 
     tiles: I32
     arrived: I32
     padding: I64 | None = None
+    gradients: I32 | None = None
 
 
 def in_groups(layer: LayerBuilder, groups: Sequence[Group]) -> list[I32]:
@@ -176,6 +178,8 @@ def _stage(layer: LayerBuilder, stage: Stage, sms: I32, group: Group, before: Se
             added.append(Batch(op=ids(first, len(node)), node=node.astype(np.int32)))
         heads += added
         data += [] if gemm.of_weights else added
+        if gemm.of_weights and group.gradients is not None:
+            layer.b.edges(Tail.OP_DONE, ops, Head.OP_ISSUE, group.gradients[gpu])
     for tail in before:
         layer.wait_each(end, tail)
         for batch in heads:

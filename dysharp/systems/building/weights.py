@@ -12,8 +12,11 @@ from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import Model
 from dysharp.systems.building.batch import Sends, ids
-from dysharp.systems.building.landing import landing
+from dysharp.systems.building.landing import Landing, landing
 from dysharp.systems.building.layer import STORE, LayerBuilder
+
+GRADIENTS = "gradients"
+"""Name of the JOINs between weight gradients and their sum over GPUs. No other op waits for weight gradients (docs/design/0005-backward.md)."""
 
 
 def n_weights(model: Model) -> int:
@@ -21,35 +24,38 @@ def n_weights(model: Model) -> int:
     return model.n_matrices * model.hidden * model.expert_hidden
 
 
-def broadcast(layer: LayerBuilder, owner: int) -> Sends:
-    """The weights of an expert from GPU `owner` to all others, in the type of the GEMMs."""
-    return _ring(layer, "weights.broadcast", owner, int(np.ceil(n_weights(layer.model) * ELEMENT_BYTES[layer.model.gemm_dtype])))
+def broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
+    """The weights of an expert from GPU `owner` to all others, in the type of the GEMMs. `number`: of the broadcast in its Program."""
+    return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(n_weights(layer.model) * ELEMENT_BYTES[layer.model.gemm_dtype])))
 
 
-def reduce(layer: LayerBuilder, owner: int) -> Sends:
+def reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:
     """The sum of all GPUs' gradients of an expert to GPU `owner`, in FP32: every GPU adds its own and sends the sum on."""
-    return _ring(layer, "weights.reduce", owner + 1, n_weights(layer.model) * ACCUMULATOR_BYTES)
+    return _ring(layer, "weights.reduce", number, owner + 1, n_weights(layer.model) * ACCUMULATOR_BYTES)
 
 
-def _ring(layer: LayerBuilder, name: str, first: int, n_bytes: int) -> Sends:
-    """`n_bytes` from GPU `first` from GPU to GPU until all have had them. A train goes on when it has arrived; a GPU sends in order."""
-    n, size = layer.n_gpus, layer.b.hardware.train_bytes
+def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int) -> Sends:
+    """`n_bytes` from GPU `first` from GPU to GPU until all have had them, in equal trains.
+
+    A train goes on when it has arrived; a GPU sends in order. Each hop has a template and regions of its own name, so that the
+    verifier sees that no hop waits for itself.
+    """
+    n = layer.n_gpus
     if n == 1:
         return Sends(op=ids(0, 0), node=ids(0, 0), to=ids(0, 0))
-    trains = -(-n_bytes // size)
-    hop, train = (axis.ravel() for axis in np.meshgrid(np.arange(n - 1), np.arange(trains), indexing="ij"))
-    node, to = (((first + hop + i) % n).astype(np.int32) for i in (0, 1))
-    landed = landing(layer, name, to, np.arange(len(hop)), train.astype(np.int32), size)
+    trains = -(-n_bytes // layer.b.hardware.train_bytes)
+    size = -(-n_bytes // trains)
     template = Template(name, Kind.PUT, "other", "control", REQUESTS, framing=layer.b.framing(STORE))
-    one = np.ones(len(hop), np.int32)
-    op = layer.b.ops(
-        layer.b.template(template),
-        node,
-        issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, name)[node],
-        bytes=np.minimum(size, n_bytes - train * size),
-        to=To(one, to, one, landed.row),
-        targets=1,
-    )
-    ops = ids(op, len(hop))
-    layer.wait_tiles(ops[trains:], landed.tile[:-trains])
-    return Sends(op=ops, node=node, to=to)
+    issuer, one, train = layer.per_gpu(Discipline.PROGRAM_ORDER, name), np.ones(trains, np.int32), np.arange(trains)
+    nodes, ops = [], []
+    landed: Landing | None = None
+    for hop in range(n - 1):
+        node, to = (np.full(trains, (first + hop + i) % n, np.int32) for i in (0, 1))
+        before, landed = landed, landing(layer, f"{name}.{number}.{hop}", to, train, train.astype(np.int32), size)
+        op = layer.b.ops(layer.b.template(template), node, issuer=issuer[node], bytes=size, to=To(one, to, one, landed.row), targets=1)
+        ops.append(ids(op, trains))
+        nodes.append((node, to))
+        if before is not None:
+            layer.wait_tiles(ops[-1], before.tile)
+    node, to = (np.concatenate(ends) for ends in zip(*nodes, strict=True))
+    return Sends(op=np.concatenate(ops), node=node, to=to)
