@@ -42,6 +42,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "a2a": ("all-to-all over several NVLink domains; linear: NCCL's, by rails; 2dh: level by level", EVERYWHERE),
     "degree": ("chunks of the capacity that are pipelined; 1: no overlap", EVERYWHERE),
     "group": ("GPUs of a group of peers", EVERYWHERE),
+    "copies": ("rows of a token in Dispatch: one for each expert; gpu: one for each distinct GPU, an ablation", PAPER_FORM),
     "shadow": ("a hot expert is copied to all GPUs if this lowers the rows of the hottest one by more than this many; 0: no copies", PAPER_FORM),
     "mediation": ("what software does before the first byte: rows counted and sorted, the host waits (choices mediation.*)", PAPER_FORM),
     "store_bytes": ("payload of a packet without packet manager (mh-base, mh-dep)", EVERYWHERE),
