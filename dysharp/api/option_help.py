@@ -61,6 +61,7 @@ VALUES: dict[str, str] = {  # of options that are the same in every system
     "chunk": "1 token or more",
     "peers": "nvlink, nic",
     "a2a": "linear, 2dh",
+    "copies": "expert, gpu",
 }
 OF_SYSTEM: dict[str, str] = {"mori.combine": "rows; without zero_copy also fp8-plain", "trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
 FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALUE

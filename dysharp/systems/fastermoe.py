@@ -115,13 +115,14 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
     row_part, tile_part = (_part(slot, steps, local, shadows) for slot in (layer.p.slot, layer.tile_slot))
     there, back = ((layer.row_source, layer.row_gpu), (layer.row_gpu, layer.row_source))
     rows = [np.flatnonzero(row_part == part) for part in range(len(parts) + shadows)]
+    here = _own_rows(layer, rows[len(parts) :])
     sent = []
     for (step, expert), mine in zip(parts, rows, strict=False):
         sends = layer.dispatch_rows(order=stream_order(layer, *there, mine))
         sent.append(stream.exchange(f"sent.{step}.{expert}", [sends]))
     arrived = [sent[(step + 1) * local - 1] for step, _ in parts]
     groups = [stream.started(Group(layer.tiles[tile_part == part], arrived[part])) for part in range(len(parts))]
-    copies = [Group(layer.tiles[tile_part == len(parts) + i], _own_rows(layer, mine)) for i, mine in enumerate(rows[len(parts) :])]
+    copies = [Group(layer.tiles[tile_part == len(parts) + i], end) for i, end in enumerate(here)]
     if layer.direction == "fwd":
         finished = in_groups(layer, groups + _with_weights(layer, stream, copies))
     else:  # shadows need no rows from elsewhere and come first
@@ -146,10 +147,18 @@ def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:
     return np.where(expert < local, step * local + expert, steps * local + expert - local)
 
 
-def _own_rows(layer: LayerBuilder, rows: NDArray[np.int64]) -> I32:
-    """`[gpus]` JOINs behind the GPU's own `rows` for a shadow, which it reads from its own memory."""
-    here, own = layer.join("own"), layer.dispatch_rows(order=rows)
-    layer.wait_each(here[own.node], own.op)
+def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
+    """For each shadow `[gpus]` JOINs behind the GPU's own `rows` for it, which the GPU reads from its own memory."""
+    if not rows:
+        return []
+    # One issuer per GPU, before all exchanges: many rows of one instant then come GPU by GPU, as the engine keeps them.
+    order, here = np.concatenate(rows), [layer.join("own") for _ in rows]
+    own = layer.dispatch_rows(order=order[np.argsort(layer.row_gpu[order], kind="stable")])
+    shadow = np.empty(len(layer.row_of), np.int64)
+    shadow[order] = np.repeat(np.arange(len(rows)), [len(mine) for mine in rows])
+    for i, end in enumerate(here):
+        mine = shadow[own.unit] == i
+        layer.wait_each(end[own.node[mine]], own.op[mine])
     return here
 
 
