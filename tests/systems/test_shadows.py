@@ -163,3 +163,11 @@ def test_layers_with_shadows_conform(given: dict[str, bool]) -> None:
 def test_a_real_form_has_no_shadows() -> None:
     with pytest.raises(ConfigError, match=r"fastermoe.shadow: found 9 in real form, expected 0 \(no broadcast by NCCL is measured\)"):
         FASTERMOE.plan(TINY, load_cluster("hw-dgx-h100"), ROUTING, "fwd", options(form="real"))
+
+
+@pytest.mark.slow
+def test_both_levels_take_the_same_time() -> None:
+    """On S-8 with 256 tokens: the packet level is within the bar of the suite with broadcasts on the links."""
+    report = conformance("fastermoe", *layers()["lognormal"], "both", {"shadow": 2, "group": 2}, ["packet_time_agrees"])
+    assert report.failed == ()
+    assert report.ran["packet_time_agrees"] == 1
