@@ -49,7 +49,8 @@ def plot_series(series: SeriesLike, title: str, *, ax: Axes | None = None) -> Ax
         ax.set_title(title, loc="left", wrap=True)
         if sum(map(len, series.places)) > ROOM:
             ax.tick_params("x", rotation=30)
-            ax.set_xticks(ax.get_xticks(), ax.get_xticklabels(), ha="right")
+            for label in ax.get_xticklabels():
+                label.set_horizontalalignment("right")
         columns = max(1, min(5, ROOM // (6 + max(map(len, series.values)))))
         ax.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
     return ax
