@@ -43,6 +43,8 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "degree": ("chunks of the capacity that are pipelined; 1: no overlap", EVERYWHERE),
     "group": ("GPUs of a group of peers", EVERYWHERE),
     "mediation": ("true: charges software before the first byte: counting and sorting rows, the wait of the host (choices mediation.*)", PAPER_FORM),
+    "copies": ("rows of a token in Dispatch: one for each expert; gpu: one for each distinct GPU, an ablation", PAPER_FORM),
+    "shadow": ("a hot expert is copied to all GPUs if this lowers the rows of the hottest one by more than this many; 0: no copies", PAPER_FORM),
     "store_bytes": ("payload of a packet without packet manager (mh-base, mh-dep)", EVERYWHERE),
     "poll_ns": ("time until a thread block sees that its tile is ready (mh-base, mh-pkt)", EVERYWHERE),
     "rows_at_once": ("rows that the SMs of a GPU write side by side; 1: each row leaves whole", EVERYWHERE),
@@ -62,6 +64,7 @@ VALUES: dict[str, str] = {  # of options that are the same in every system
     "chunk": "1 token or more",
     "peers": "nvlink, nic",
     "a2a": "linear, 2dh",
+    "copies": "expert, gpu",
 }
 OF_SYSTEM: dict[str, str] = {"mori.combine": "rows; without zero_copy also fp8-plain", "trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
 FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALUE

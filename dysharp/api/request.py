@@ -198,6 +198,6 @@ def _check_word(argument: str, value: str, words: tuple[str, ...]) -> None:
 
 def routing_string(text: str) -> str:
     """A routing string of `workload`; a bare trace (name or .npz) or counts (.csv) file becomes one."""
-    if text in packaged_traces() or (text.endswith(".npz") and not text.startswith("trace:")):
+    if text in packaged_traces() or (text.endswith(".npz") and not text.startswith(("trace:", "loads:"))):
         return f"trace:{text}"
     return f"counts:{text}" if text.endswith(".csv") and not text.startswith("counts:") else text

@@ -195,7 +195,7 @@ class Check:
     cluster: str | None = None
     gpus: int | None = None
     tokens: int | None = None
-    routing: str | None = None
+    routing: str | tuple[str, ...] | None = None  # one, or any of several
     fidelity: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     variants: bool = False
@@ -209,6 +209,11 @@ class Check:
     status: str = "no_published_value"
     reason: str = ""
     ablation: str = ""
+
+    @property
+    def routings(self) -> tuple[str, ...]:
+        """The routings whose points the check takes; () = all."""
+        return (self.routing,) if isinstance(self.routing, str) else self.routing or ()
 
     @property
     def bounded(self) -> bool:
@@ -455,7 +460,7 @@ def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
         ("models", check.models, dict.fromkeys(p.model for p in points)),
         ("cluster", () if check.cluster is None else (check.cluster,), dict.fromkeys(p.cluster for p in points)),
         ("fidelity", () if check.fidelity is None else (check.fidelity,), dict.fromkeys(p.fidelity for p in points)),
-        ("routing", () if check.routing is None else (check.routing,), dict.fromkeys(p.routing for p in points)),
+        ("routing", check.routings, dict.fromkeys(p.routing for p in points)),
         ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),
         ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options + p.choices)),
     ):

@@ -265,7 +265,7 @@ def _matches(check: Check, point: Point) -> bool:
         and check.gpus in (None, point.gpus)
         and check.tokens in (None, point.tokens)
         and (check.cluster is None or point.cluster == check.cluster)
-        and (check.routing is None or point.routing == check.routing)
+        and (not check.routings or point.routing in check.routings)
         and (check.fidelity is None or point.fidelity == check.fidelity)
         and all(options.get(name) in (value if isinstance(value, list) else [value]) for name, value in check.options.items())
     )

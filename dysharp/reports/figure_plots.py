@@ -15,6 +15,9 @@ from dysharp.systems import all_systems
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ROOM = 90
+"""Letters of a line below a picture; longer labels of places are turned, longer legends take several lines."""
+
 
 class SeriesLike(Protocol):
     """The numbers of a picture: `values[name][i]` of a series at `places[i]`, None = no point."""
@@ -44,7 +47,12 @@ def plot_series(series: SeriesLike, title: str, *, ax: Axes | None = None) -> Ax
         ax.set_xlabel(series.x.replace("_", " "))
         ax.set_ylabel(series.unit)
         ax.set_title(title, loc="left", wrap=True)
-        ax.figure.legend(frameon=False, fontsize=8, ncols=5, loc="outside lower center")
+        if sum(map(len, series.places)) > ROOM:
+            ax.tick_params("x", rotation=30)
+            for label in ax.get_xticklabels():
+                label.set_horizontalalignment("right")
+        columns = max(1, min(5, ROOM // (6 + max(map(len, series.values)))))
+        ax.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
     return ax
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
@@ -13,8 +14,12 @@ from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.rails import nccl_layer
+from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
 from dysharp.systems.registry import Ships, system
-from dysharp.workload import Routing, in_parts
+from dysharp.workload import Routing, in_parts, rows_per_expert
+from dysharp.workload.shadows import with_shadows, worth_shadows
+
+I32 = NDArray[np.int32]
 
 COUNT_BYTES = 8  # rows of an expert as int64
 
@@ -27,15 +32,17 @@ class Options:
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `group` | GPUs of a group of peers (FMOE_FASTER_GROUP_SIZE); at most all GPUs, and a divisor of their number |
+    | `shadow` | copies of hot experts on all GPUs: a copy must lower the rows of the hottest expert by more than this; 0 = off, as released |
     | `mediation` | rows are sorted, and the host waits for counts, before Dispatch; results are put back after Combine |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
-    Shadowing (copies of hot experts on all GPUs) is off, as in the released code by default. The real form adds the
-    exchange of counts, NCCL's start and pace per (step, local expert), and the starts of the GEMM kernels.
+    The real form adds the exchange of counts, NCCL's start and pace per (step, local expert), and the starts of the GEMM
+    kernels. It has no shadows: NCCL's broadcast and reduce are not measured.
     """
 
     form: str = "auto"
     group: int = choice_int("fastermoe.group")
+    shadow: int = choice_int("fastermoe.shadow")
     mediation: bool = False
     compute: bool = True
 
@@ -49,9 +56,13 @@ def n_steps(n_gpus: int, options: Options) -> int:
 
 
 def served(routing: Routing, options: Options) -> Routing:
-    """The slot of every expert in one part per step: the rows of a step are computed on their own."""
+    """The slot of every expert in one part per step: the rows of a step are computed on their own. Hot experts have shadows."""
     steps = n_steps(routing.n_gpus, options)
-    if steps == 1 or routing.placement.parts != 1:
+    if routing.placement.parts != 1 or routing.placement.shadows:  # served already
+        return routing
+    if options.shadow:
+        routing = with_shadows(routing, np.sort(worth_shadows(rows_per_expert(routing), options.shadow)))
+    if steps == 1:
         return routing
     size = routing.n_gpus // steps
     source = np.arange(routing.n_tokens)[:, None] // routing.tokens_per_gpu
@@ -61,6 +72,8 @@ def served(routing: Routing, options: Options) -> Routing:
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of its all-to-alls and kernels."""
+    if options.shadow:
+        raise ConfigError(f"fastermoe.shadow: found {options.shadow} in real form, expected 0 (no broadcast by NCCL is measured), or form=paper")
     layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
     stream = NcclStream(layer)
     if direction == "fwd":  # a backward pass knows the counts
@@ -79,7 +92,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     permutes=1,
     fused=False,
     colour="#999933",
-    drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait, shadowing of hot experts",
+    drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait",
     ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
     today=True,
     several_domains=("paper", "real"),
@@ -88,28 +101,79 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
     if options.mediation and cluster.domains > 1:
         raise ConfigError(f"fastermoe.mediation: found {cluster.domains} NVLink domains, expected one")
+    if options.shadow and cluster.domains > 1:
+        raise ConfigError(f"fastermoe.shadow: found {cluster.domains} NVLink domains, expected one")
     layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
     return _in_steps(layer, CommStream(layer), options)
 
 
 def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
-    """The layer with its exchanges on `stream`."""
-    steps = n_steps(layer.n_gpus, options)
-    local = layer.routing.placement.slots_per_gpu // steps
+    """The layer with its exchanges on `stream`. Part numbers: (step, local expert), then the shadows."""
+    steps, shadows = n_steps(layer.n_gpus, options), layer.routing.placement.shadows
+    local = layer.routing.placement.slots_per_gpu // steps - shadows
     parts = [(step, expert) for step in range(steps) for expert in range(local)]
-    row_part, tile_part = (slot % steps * local + slot // steps % local for slot in (layer.p.slot, layer.tile_slot))
+    row_part, tile_part = (_part(slot, steps, local, shadows) for slot in (layer.p.slot, layer.tile_slot))
     there, back = ((layer.row_source, layer.row_gpu), (layer.row_gpu, layer.row_source))
-    rows = [np.flatnonzero(row_part == part) for part in range(len(parts))]
+    rows = [np.flatnonzero(row_part == part) for part in range(len(parts) + shadows)]
+    here = _own_rows(layer, rows[len(parts) :])
     sent = []
-    for (step, expert), mine in zip(parts, rows, strict=True):
+    for (step, expert), mine in zip(parts, rows, strict=False):
         sends = layer.dispatch_rows(order=stream_order(layer, *there, mine))
         sent.append(stream.exchange(f"sent.{step}.{expert}", [sends]))
     arrived = [sent[(step + 1) * local - 1] for step, _ in parts]
     groups = [stream.started(Group(layer.tiles[tile_part == part], arrived[part])) for part in range(len(parts))]
-    finished = in_groups(layer, groups)
+    copies = [Group(layer.tiles[tile_part == len(parts) + i], end) for i, end in enumerate(here)]
+    if layer.direction == "fwd":
+        finished = in_groups(layer, groups + _with_weights(layer, stream, copies))
+    else:  # shadows need no rows from elsewhere and come first
+        copies = [replace(copy, gradients=layer.join(GRADIENTS)) for copy in copies]
+        ends = in_groups(layer, copies + groups)
+        finished = ends[shadows:] + ends[:shadows]
+        for i, (copy, owner) in enumerate(zip(copies, _owners(layer), strict=True)):
+            stream.exchange(f"gradients.{i}", [reduce(layer, owner, i)], copy.gradients)
     batches = layer.combine_row_chunks(Discipline.PROGRAM_ORDER, [stream_order(layer, *back, mine) for mine in rows])
-    for (step, expert), batch in zip(parts, batches, strict=True):
+    for (step, expert), batch in zip(parts, batches, strict=False):
         stream.exchange(f"returned.{step}.{expert}", [batch], finished[(step + 1) * local - 1])
+    for batch, end in zip(batches[len(parts) :], finished[len(parts) :], strict=True):
+        layer.wait_first(batch, end)
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=True, permutes=True)
     return layer.build("one_copy_per_expert")
+
+
+def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:
+    """`[n]` part of each slot: step * `local` + local expert, or behind all of these the number of the shadow."""
+    step, expert = slot % steps, slot // steps % (local + shadows)
+    return np.where(expert < local, step * local + expert, steps * local + expert - local)
+
+
+def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
+    """For each shadow `[gpus]` JOINs behind the GPU's own `rows` for it, which the GPU reads from its own memory."""
+    if not rows:
+        return []
+    # One issuer per GPU, before all exchanges: many rows of one instant then come GPU by GPU, as the engine keeps them.
+    order, here = np.concatenate(rows), [layer.join("own") for _ in rows]
+    own = layer.dispatch_rows(order=order[np.argsort(layer.row_gpu[order], kind="stable")])
+    shadow = np.empty(len(layer.row_of), np.int64)
+    shadow[order] = np.repeat(np.arange(len(rows)), [len(mine) for mine in rows])
+    for i, end in enumerate(here):
+        mine = shadow[own.unit] == i
+        layer.wait_each(end[own.node[mine]], own.op[mine])
+    return here
+
+
+def _owners(layer: LayerBuilder) -> list[int]:
+    """The GPU that each shadow was copied from: that of the expert's first slot."""
+    p = layer.routing.placement
+    held = p.slot_expert.reshape(p.n_gpus, -1, p.parts)[:, :, 0]
+    return [int(np.flatnonzero((held[:, : -p.shadows] == expert).any(axis=1))[0]) for expert in held[0, held.shape[1] - p.shadows :]]
+
+
+def _with_weights(layer: LayerBuilder, stream: CommStream, copies: list[Group]) -> list[Group]:
+    """The shadows, each behind the broadcast of its weights, one broadcast after the other."""
+    ready = []
+    for i, (copy, owner) in enumerate(zip(copies, _owners(layer), strict=True)):
+        there = stream.exchange(f"weights.{i}", [broadcast(layer, owner, i)])
+        layer.wait_each(copy.arrived, there)
+        ready.append(copy)
+    return ready

@@ -11,19 +11,20 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, stream_order
+from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.registry import Ships, system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.levels import Levels, by_domain, rail_rows
-from dysharp.workload.traffic import Rows
+from dysharp.workload.traffic import Rows, one_copy_per_gpu
 
 I64 = NDArray[np.int64]
 GONE = np.int32(-1)
 COUNT_BYTES = 8  # the largest count, as int64
 A2A = ("linear", "2dh")
+COPIES = ("expert", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,21 @@ class Options:
     | `capacity` | capacity factor in percent: rows that a GPU may send to an expert, over the mean. 0 = as many as needed |
     | `degree` | chunks of the capacity (`a2a_ffn_overlap_degree`); 1 = no overlap |
     | `a2a` | all-to-all over several NVLink domains: "linear" (NCCL's, by rails) or "2dh" (Tutel's two levels; paper form) |
+    | `copies` | a row for each "expert" of a token (Tutel), or one for each distinct "gpu" (no released software; paper form): an ablation |
     | `mediation` | rows are sorted before Dispatch and after Combine; with capacity 0 the host also waits for counts |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
-    Choices beyond the capacity are dropped. Rows up to the capacity are padded: they are sent and computed. The real
-    form adds NCCL's start and pace per all-to-all, the starts of the GEMM kernels of each chunk, and, with an automatic
-    capacity, the all-reduce that finds it.
+    Choices beyond the capacity are dropped. Rows up to the capacity are padded: they are sent and computed. With
+    copies="gpu" a chunk is a run of a GPU's tokens, and nothing is dropped or padded. The real form adds NCCL's start and
+    pace per all-to-all, the starts of the GEMM kernels of each chunk, and, with an automatic capacity, the all-reduce that
+    finds it.
     """
 
     form: str = "auto"
     capacity: int = choice_int("tutel.capacity")
     degree: int = choice_int("tutel.degree")
     a2a: str = "linear"
+    copies: str = "expert"
     mediation: bool = False
     compute: bool = True
 
@@ -59,6 +63,9 @@ def served(routing: Routing, options: Options) -> Routing:
     """
     if routing.placement.parts != 1:  # served already
         return routing
+    if _per_gpu(options):
+        chunk = np.arange(routing.n_tokens) % routing.tokens_per_gpu * options.degree // routing.tokens_per_gpu
+        return in_parts(routing, np.broadcast_to(chunk[:, None], routing.slot.shape), options.degree) if options.degree > 1 else routing
     place, capacity = _places(routing), capacity_rows(routing, options)
     kept = (routing.slot >= 0) & (place < capacity)
     within = replace(routing, expert=np.where(kept, routing.expert, GONE), slot=np.where(kept, routing.slot, GONE))
@@ -107,7 +114,9 @@ def _used(routing: Routing) -> I64:
 
 
 def padded(routing: Routing, options: Options) -> Rows:
-    """Dispatch sends the capacity to every expert of every other GPU."""
+    """Dispatch sends the capacity to every expert of every other GPU, or with copies="gpu" a token to each of its other GPUs."""
+    if _per_gpu(options):
+        return one_copy_per_gpu(routing)
     here = _used(routing).reshape(routing.n_gpus, -1).sum(axis=1)
     capacity = capacity_rows(routing, options)
     return (here.sum() - here) * capacity, here * (routing.n_gpus - 1) * capacity
@@ -120,6 +129,13 @@ def padded_levels(routing: Routing, options: Options, domain_gpus: int) -> Level
     return rail_rows(*by_domain(rows, domain_gpus), domain_gpus)
 
 
+def _per_gpu(options: Options) -> bool:
+    """Whether a token goes once to each distinct GPU. Raises ConfigError for an unknown word."""
+    if options.copies not in COPIES:
+        raise ConfigError(f"tutel.copies: found {options.copies!r}{nearest(options.copies, COPIES)}")
+    return options.copies == "gpu"
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     """The layer with the all-to-all of `options`."""
     if options.a2a not in A2A:
@@ -130,6 +146,8 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of its all-to-alls and kernels."""
+    if _per_gpu(options):
+        raise ConfigError('tutel.copies: found "gpu" in real form, expected "expert" (no released software sends so), or form=paper')
     layer = _layer(model, cluster, routing, direction, options)
     if cluster.domains > 1 and options.a2a == "2dh":
         raise ConfigError('tutel.a2a: found "2dh" in real form, expected "linear" (no rate of its copies is public), or form=paper')
@@ -163,8 +181,10 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls there come before those back."""
     if options.mediation and cluster.domains > 1:
         raise ConfigError(f"tutel.mediation: found {cluster.domains} NVLink domains, expected one")
+    if _per_gpu(options) and cluster.domains > 1:
+        raise ConfigError(f'tutel.copies: found "gpu" over {cluster.domains} NVLink domains, expected one')
     layer = _layer(model, cluster, routing, direction, options)
-    return _in_chunks(layer, CommStream(layer), options)
+    return (_in_runs if _per_gpu(options) else _in_chunks)(layer, CommStream(layer), options)
 
 
 def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
@@ -186,6 +206,23 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
         mediate(layer, counts=options.capacity == 0, permutes=True)
     levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus) if layer.cluster.domains > 1 else None
     return layer.build(padded, options, levels=levels)
+
+
+def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
+    """The layer in runs of tokens, each of which goes once to each of its GPUs."""
+    run = layer.p.token % layer.tokens * options.degree // layer.tokens
+    pairs = [np.flatnonzero(run == chunk) for chunk in range(options.degree)]
+    groups = []
+    for chunk, mine in enumerate(pairs):
+        arrived = stream.exchange(f"sent.{chunk}", [layer.dispatch_pairs(pair_order(layer, layer.pair_source, layer.p.gpu, mine))])
+        groups.append(stream.started(Group(layer.tiles[layer.tile_slot % options.degree == chunk], arrived)))
+    finished = in_groups(layer, groups)
+    orders = [pair_order(layer, layer.p.gpu, layer.pair_source, mine) for mine in pairs]
+    for chunk, back in enumerate(layer.combine_pair_chunks(orders)):
+        stream.exchange(f"returned.{chunk}", [back], finished[chunk])
+    if options.mediation:
+        mediate(layer, counts=True, permutes=True)
+    return layer.build(padded, options)
 
 
 def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:

@@ -41,7 +41,7 @@ OPTIONS = {
 }
 ROUTINGS = (
     "uniform", "normal:0.1", "powerlaw:1", "lognormal:0.65", "lognormal:0.65:group-limited", "trace:deepseek-v2-lite:layer=3",
-    "counts:x.csv:model=a",
+    "counts:x.csv:model=a", "loads:gpt-oss-20b:layer=5",
 )  # fmt: skip
 Draw = random.Random
 

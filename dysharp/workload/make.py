@@ -19,7 +19,7 @@ from dysharp.workload.patterns import PATTERNS, draw_pattern
 from dysharp.workload.placement import auto, place, replica_slots
 from dysharp.workload.routing import Routing, count_ids
 from dysharp.workload.spec import RoutingSpec, parse_routing
-from dysharp.workload.traces import Recording, load_trace, median_layer
+from dysharp.workload.traces import Recording, layer_counts, load_trace, median_layer
 
 _MAX_EXPERTS = 1 << 16
 _MAX_ROWS = (1 << 31) - 1
@@ -52,7 +52,7 @@ def make_routing(
 
     spec
         `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`, `lognormal:SIGMA` or
-        `counts:FILE[:layer=L][:model=NAME]`, each with an optional `:group-limited`; a pattern of
+        `counts:FILE[:layer=L][:model=NAME]` or `loads:NAME_OR_FILE[:layer=L]`, each with an optional `:group-limited`; a pattern of
         `patterns.PATTERNS`, such as `hot-experts:K=4:share=0.5` or `ragged:0.25`;
         or `trace:NAME_OR_FILE[:layer=L][:window=in-order|decode|mixed]`.
     layer
@@ -169,6 +169,9 @@ def _from_weights(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu
     taken = layer
     if parsed.name == "counts":
         weight, description, notes, taken = _counted(parsed, model, n_gpus, layer)
+    elif parsed.name == "loads":
+        weight, description, notes, taken = _with_loads(parsed, model, n_gpus, seed, layer)
+        layer = taken  # the median layer is drawn as when it is named
     else:
         weight, description = _popularity(parsed, model, seed, layer)
     rng = _stream(seed, "routing.tokens", layer)
@@ -232,9 +235,27 @@ def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) 
     if int((count > 0).sum()) < model.topk:
         raise ConfigError(f"{where}: {int((count > 0).sum())} experts have a count, expected at least {model.topk}")
     weight, capped = popularity.fit_weights(count, model.topk)
-    note = f"counts above one choice per token at top-{model.topk} were cut"
     number = table.layers[row]
-    return weight, f"counts {table.model} layer {number}", (note,) if capped else (), number
+    return weight, f"counts {table.model} layer {number}", _cut_note(model) if capped else (), number
+
+
+def _cut_note(model: Model) -> tuple[str, ...]:
+    return (f"counts above one choice per token at top-{model.topk} were cut",)
+
+
+def _with_loads(
+    parsed: RoutingSpec, model: Model, n_gpus: int, seed: int, layer: int | None
+) -> tuple[NDArray[np.float64], str, tuple[str, ...], int]:
+    """Weights whose draws give the experts of `model` the loads of a recorded layer, and description, notes, layer number."""
+    trace = load_trace(parsed.source)
+    row = trace.row_of(layer) if layer is not None else median_layer(trace, auto(trace.n_experts, n_gpus))
+    number = trace.layers[row]
+    count = popularity.spread_counts(_stream(seed, "routing.popularity", number), layer_counts(trace, row), model.n_experts)
+    if int((count > 0).sum()) < model.topk:
+        raise ConfigError(f"routing loads:{trace.name} layer {number}: {int((count > 0).sum())} experts have a load, expected at least {model.topk}")
+    weight, capped = popularity.fit_weights(count, model.topk)
+    notes = (f"loads of {trace.n_experts} experts at top-{trace.topk}, dealt to {model.n_experts} experts; tokens are drawn",)
+    return weight, f"loads of {trace.name} layer {number}", notes + (_cut_note(model) if capped else ()), number
 
 
 def _check_groups(parsed: RoutingSpec, model: Model, weight: NDArray[np.float64]) -> None:

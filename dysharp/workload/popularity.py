@@ -98,6 +98,18 @@ def fit_weights(count: NDArray[np.int64], topk: int) -> tuple[NDArray[np.float64
     return weight, capped
 
 
+def spread_counts(rng: np.random.Generator, count: NDArray[np.int64], n_experts: int) -> NDArray[np.int64]:
+    """Loads for `n_experts` experts with the spread of recorded loads `count`: [n_experts] int64. `rng` deals them.
+
+    Expert i of n in the order of loads gets the recorded load at the same place of that order, (i + 1/2) / n. With as
+    many experts the loads are the recorded ones, with twice as many each occurs twice.
+    """
+    place = (2 * np.arange(n_experts) + 1) * count.size // (2 * n_experts)
+    spread: NDArray[np.int64] = np.sort(count)[place]
+    rng.shuffle(spread)
+    return spread
+
+
 def _chances(load: NDArray[np.float64], topk: int) -> tuple[NDArray[np.float64], bool]:
     """Chance of each expert to be among a token's k: proportional to `load`, at most 1. True: a chance was cut."""
     full = np.zeros(load.size, dtype=np.bool_)

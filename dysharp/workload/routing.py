@@ -24,6 +24,8 @@ class Placement:
     """Replicas and empty slots in one line ("256 experts -> 288 slots on 72 GPUs"), "" for none."""
     parts: int = 1
     """Above 1: slot `s` is part `s % parts` of an expert slot that a system splits (`in_parts`)."""
+    shadows: int = 0
+    """The last `shadows` expert slots of every GPU hold copies of the same experts, for the GPU's own tokens (`with_shadows`)."""
 
     @property
     def n_slots(self) -> int:

@@ -15,14 +15,15 @@ _TAKES_NUMBER = {
     "powerlaw": "ALPHA",
     "lognormal": "SIGMA",
 }
-_TAKES_SOURCE = {"counts": "FILE", "trace": "NAME or FILE"}
-DISTRIBUTIONS = ("uniform", *_TAKES_NUMBER, *PATTERNS)
+_TAKES_SOURCE = {"counts": "FILE", "loads": "NAME or FILE", "trace": "NAME or FILE"}
+DISTRIBUTIONS = ("uniform", *_TAKES_NUMBER, *PATTERNS, "loads")
 """Names that need a model for experts and top-k."""
-_NAMES = (*DISTRIBUTIONS, *_TAKES_SOURCE)
+_NAMES = tuple(dict.fromkeys((*DISTRIBUTIONS, *_TAKES_SOURCE)))
 _OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("uniform", *_TAKES_NUMBER), ("group-limited",)),
     **{name: tuple(s.name for s in pattern.settings if s.name) for name, pattern in PATTERNS.items()},
     "counts": ("layer", "model", "group-limited"),
+    "loads": ("layer", "group-limited"),
     "trace": ("layer", "window"),
 }
 _FLAGS = ("group-limited",)
@@ -72,6 +73,9 @@ _FORMS = (
     RoutingForm("powerlaw:ALPHA", "popularity rank ** -ALPHA", "NVIDIA aiconfigurator, collect_moe.py draws loads by a power law"),
     RoutingForm("lognormal:SIGMA", "popularity exp(SIGMA * normal); 0.65 is close to DeepSeek-V3", "fit of recorded loads"),
     RoutingForm("counts:FILE.csv[:layer=L][:model=NAME]", "drawn so that the loads are those of the file", "your file"),
+    RoutingForm(
+        "loads:NAME_OR_FILE[:layer=L]", "popularity with the spread of a recording's loads; any number of experts", "your file, or a packaged trace"
+    ),
     RoutingForm("trace:NAME_OR_FILE[:layer=L][:window=W]", "expert choices of a recording, replayed", "your file, or a packaged trace"),
 )
 

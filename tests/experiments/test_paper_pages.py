@@ -10,7 +10,7 @@ from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.experiments import Check, Figure, Point, judge, load_figure
 from dysharp.experiments.drawing import Drawing
-from dysharp.experiments.series import series_of
+from dysharp.experiments.series import Series, series_of
 from dysharp.reports.figure_plots import plot_series
 from dysharp.reports.paper_page import Section, paper_page, results_csv
 
@@ -112,3 +112,14 @@ def test_a_destination_that_is_no_folder_is_refused_before_any_point_runs(tmp_pa
     assert "expected a folder to write to" in str(result.exception)
     assert not (tmp_path / "store").exists()
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_long_names_of_places_are_turned_and_long_legends_take_lines() -> None:
+    """Recorded routings have names of 30 letters."""
+    places = tuple(f"loads:deepseek-v2-lite:layer={i}" for i in range(4))
+    short, long = (
+        plot_series(Series("bars", axis, {name: (1.0,) * 4 for name in names}, {}, "routing", "time"), "title")
+        for axis, names in ((("a", "b", "c", "d"), ("x", "y")), (places, places))
+    )
+    assert [axes.get_xticklabels()[0].get_rotation() for axes in (short, long)] == [0.0, 30.0]
+    assert [axes.figure.legends[0]._ncols for axes in (short, long)] == [5, 2]

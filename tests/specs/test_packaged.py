@@ -26,7 +26,7 @@ HUB = {  # of the MoE-Hub paper; name: hidden, expert_hidden, experts, topk, lay
     "paper-qwen2-moe": (2048, 1408, 64, 4, 24),
     "paper-phi-3.5-moe": (4096, 6400, 16, 2, 32),
 }
-STUDY = {"S-2": 2, "S-4": 4}  # S-8 with another topk
+STUDY = {"S-2": 2, "S-4": 4, "S-6": 6}  # S-8 with another topk
 # name: hidden, expert_hidden, experts, topk, layers, routing
 REAL = {
     "deepseek-v3": (7168, 2048, 256, 8, 58, "lognormal:0.65"),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layers import TINY, cluster, dropping
+from layers import TINY, cluster, dropping, layers
 
 import dysharp as ds
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.program.payload import moved_bytes
-from dysharp.specs import load_model
+from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system, tutel
+from dysharp.testing.conformance import conformance
+from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing, in_parts, make_routing, routing_from
 
 TUTEL = get_system("tutel")
@@ -133,3 +135,29 @@ def test_dropped_rows_are_counted_and_said() -> None:
     whole = ds.run("tutel", model="S-8", gpus=4, tokens=32, routing="uniform", options={"capacity": 0})
     assert whole.dropped_rows == 0
     assert "dropped_rows" not in whole.to_dict()
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("degree", [1, 3])
+def test_copies_per_gpu_move_the_bytes_of_deepep(direction: str, degree: int) -> None:
+    """Nothing is padded or dropped, and a token's rows share its copy whatever the chunks."""
+    deepep = get_system("deepep")
+    other = deepep.plan(TINY, cluster(4), ROUTING, direction, deepep.options())
+    assert moved_bytes(plan(direction=direction, copies="gpu", degree=degree)) == moved_bytes(other)
+
+
+@pytest.mark.parametrize("given", [{"degree": 1}, {"degree": 2}, {"degree": 3, "compute": False}, {"mediation": True}])
+def test_layers_with_copies_per_gpu_conform(given) -> None:
+    rules = [r.name for r in RULES if r.name != "pure_communication_has_no_surroundings" and not r.slow]  # refused in real form
+    assert conformance("tutel", *layers()["lognormal"], "both", {"copies": "gpu", **given}, rules).failed == ()
+
+
+def test_copies_per_gpu_overlap_and_are_refused_in_real_form() -> None:
+    """In two chunks GEMMs of the first begin before the last row of the second has come."""
+    program = plan(copies="gpu", degree=2)
+    trace = run_burst(program)[0]
+    assert trace.issue[ops_of(program, "gemm1")].min() < trace.done[ops_of(program, "dispatch.put")].max()
+    with pytest.raises(ConfigError, match=r'tutel.copies: found "gpu" in real form, expected "expert"'):
+        TUTEL.plan(TINY, load_cluster("hw-dgx-h100"), make_routing("uniform", TINY, 8, 8), "fwd", options(copies="gpu"))
+    with pytest.raises(ConfigError, match=r"tutel.copies: found 'gpus'; did you mean \"gpu\""):
+        plan(copies="gpus")

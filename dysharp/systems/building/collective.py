@@ -30,9 +30,7 @@ class Collective:
     tile: I32
 
 
-def collective(
-    layer: LayerBuilder, operator: str, useful: Transfers, turns: I32 | None = None, *, by_sender: bool = False
-) -> Collective:
+def collective(layer: LayerBuilder, operator: str, useful: Transfers, turns: I32 | None = None, *, by_sender: bool = False) -> Collective:
     """Add the surplus rows of `operator` beside its `useful` rows (one per pair).
 
     `turns`: issuers of both, see `LayerBuilder.turn`. `by_sender`: see `Collective.tile`.
@@ -53,9 +51,7 @@ def collective(
     return Collective(rows, surplus, tile)
 
 
-def _surplus_rows(
-    layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32, turns: I32 | None, by_sender: bool
-) -> tuple[Batch, I32]:
+def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32, turns: I32 | None, by_sender: bool) -> tuple[Batch, I32]:
     """PUTs of surplus rows into regions of their own at each GPU. Returns (PUTs, `Collective.tile`)."""
     n = layer.n_gpus
     n_bytes = layer.sent_bytes if operator == "dispatch" else layer.model.row_bytes

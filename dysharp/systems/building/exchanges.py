@@ -36,10 +36,22 @@ def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = Non
     slots = n * layer.routing.placement.slots_per_gpu
     # Useful rows are in the order of tokens, then of slots, and the sorts keep it where their keys are equal.
     by_stream = np.argsort(stream if by_token else stream * slots + layer.p.slot[rows], kind="stable")
+    return rows[_in_turn(n, node, to, by_stream)]
+
+
+def pair_order(layer: LayerBuilder, node: I32, to: I32, pairs: I64) -> I64:
+    """As `stream_order` for the (token, GPU) pairs `pairs` (rising) between `[pairs]` GPUs `node` and `to`; pairs for one peer are by token."""
+    node, to = node[pairs], to[pairs]
+    return pairs[_in_turn(layer.n_gpus, node, to, np.argsort(node.astype(np.int64) * layer.n_gpus + to, kind="stable"))]
+
+
+def _in_turn(n: int, node: I32, to: I32, by_stream: I64) -> I64:
+    """The order in which each of `n` GPUs sends its first entry for every peer, then its second. `by_stream`: the entries by (node, to)."""
+    stream = node.astype(np.int64) * n + to
     length = np.bincount(stream, minlength=n * n)
     place = np.empty(len(stream), np.int64)
     place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
-    return rows[np.argsort((node * (1 + length.max(initial=0)) + place) * n + (to - node) % n, kind="stable")]
+    return np.argsort((node * (1 + length.max(initial=0)) + place) * n + (to - node) % n, kind="stable")
 
 
 def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:
@@ -134,12 +146,14 @@ class NcclStream(CommStream):
 class Group:
     """GEMMs that start together: `tiles` of all GPUs, after the op `arrived[gpu]`.
 
-    `padding`: `[gpus]` further whole tiles of rows that do not exist; None = none.
+    `padding`: `[gpus]` further whole tiles of rows that do not exist; None = none. `gradients`: `[gpus]` JOINs
+    that wait for the group's weight gradients; None = no op waits for them.
     """
 
     tiles: I32
     arrived: I32
     padding: I64 | None = None
+    gradients: I32 | None = None
 
 
 def in_groups(layer: LayerBuilder, groups: Sequence[Group]) -> list[I32]:
@@ -176,6 +190,8 @@ def _stage(layer: LayerBuilder, stage: Stage, sms: I32, group: Group, before: Se
             added.append(Batch(op=ids(first, len(node)), node=node.astype(np.int32)))
         heads += added
         data += [] if gemm.of_weights else added
+        if gemm.of_weights and group.gradients is not None:
+            layer.b.edges(Tail.OP_DONE, ops, Head.OP_ISSUE, group.gradients[gpu])
     for tail in before:
         layer.wait_each(end, tail)
         for batch in heads:

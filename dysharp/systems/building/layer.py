@@ -377,6 +377,23 @@ class LayerBuilder:
         self.dispatched.append(batch)
         return batch
 
+    def dispatch_pairs(self, order: I64) -> Transfers:
+        """Push the token of each (token, GPU) pair of `order` once to the GPU, in this order per source."""
+        source, gpu, rows = self.pair_source[order], self.p.gpu[order], self.pair_rows[order]
+        op = self.puts(
+            self._row_template("dispatch.put", Kind.PUT, STORE),
+            source,
+            gpu,
+            self.row_of[spans(self.p.slot_ptr[order], rows)],
+            rows=rows,
+            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
+            bytes=self.sent_bytes,
+            key=self.p.token[order],
+            aux_bytes=self.dispatch_aux,
+        )
+        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=order, unit_rows=self.pair_rows))
+        return batch
+
     def turn(self, node: I32, to: I32, turns: I32 | None) -> I32 | int:
         """`prio` of PUTs from `node` to `to` with the issuers `turns` (`[gpus]`, SMALLEST_KEY): peer by peer, the next GPU first.
 
@@ -572,6 +589,16 @@ class LayerBuilder:
         prio = self.turn(self.p.gpu, self.pair_source, turns)
         first_row, tile = self._partial_rows(columns)
         return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, first_row, tile, prio)
+
+    def combine_pair_chunks(self, orders: Sequence[I64]) -> list[Returns]:
+        """As `combine_puts`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders` (together all pairs)."""
+        columns = self.p.token, self.p.gpu, self.pair_source
+        first_row, tile = self._partial_rows(columns)
+        issuers = (self.per_gpu(Discipline.PROGRAM_ORDER, "combine") for _ in orders)
+        return [
+            self._push_back("combine.put", "sum", issuer, order, columns, self.pair_rows, first_row, tile)
+            for issuer, order in zip(issuers, orders, strict=True)
+        ]
 
     def combine_rows(self, discipline: Discipline, order: I64 | None = None, *, framing: Framing = STORE) -> Returns:
         """Push every expert's row back to the source of the token, which sums the rows.

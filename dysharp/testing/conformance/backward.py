@@ -13,6 +13,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.program import Head, Kind, Program, Tail, Template
 from dysharp.program.meaning import expert_regions
 from dysharp.program.payload import moved_bytes, sides_of
+from dysharp.systems.building.weights import GRADIENTS
 from dysharp.testing.conformance.case import Pass, Passes, SystemCase
 from dysharp.testing.conformance.layers import WIDE, small_layers
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
@@ -94,12 +95,16 @@ def _slot_ps(program: Program, *fns: str) -> int:
 
 @rule("layer")
 def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
-    """Weight gradients have the lowest priority, no op waits for them, and all of them finish."""
+    """Weight gradients have the lowest priority, no op but their sum over GPUs waits for them, and all of them finish."""
     if not case.backward.computes:
         raise NotRun("the options leave the GEMMs out")
     program = case.backward.program
     fillers, others = ops_of(program, *WEIGHTS), ops_of(program, *DATA)
-    tails = program.edges.tail[program.edges.tail_kind <= Tail.OP_ISSUED]
+    e = program.edges
+    sums = np.array([t.name == GRADIENTS for t in program.templates])
+    of_ops = e.tail_kind <= Tail.OP_ISSUED
+    summed = (e.head_kind == Head.OP_ISSUE) & sums[program.ops.template[np.where(e.head_kind == Head.OP_ISSUE, e.head, 0)]]
+    tails = e.tail[of_ops & ~summed]
     waited = np.isin(tails, fillers)
     if waited.any():
         yield f"op {tails[waited][0]}: found an op that waits for this weight gradient, expected none"
