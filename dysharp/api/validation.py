@@ -79,7 +79,7 @@ def validate(
     judged_apart = apart.judge(aside, values, predicted=of_bars[~is_judged])
     beyond_bars = beyond.judge(everything, values, predicted=all_predicted[~inside])
     if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_bars):
-        raise ConfigError(f"{_name(data)}: {_nothing(judged.missing)}")
+        raise ConfigError(f"{_name(data)}: {_nothing(everything.missing)}")
     held = {by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
     summary = _summary(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None, everything.parsed, all_predicted)
