@@ -131,18 +131,26 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
 
 
 def _between_domains(runs: AdviceRuns, machine: Callable[..., Trial]) -> list[Trial]:
-    """Faster NICs, and all GPUs in one NVLink domain, where a cluster has several domains. `machine`: the Trial of a workload."""
+    """Faster NICs, half of them, and all GPUs in one NVLink domain, where a cluster has several domains. `machine`: the Trial of a workload."""
     cluster = runs.request.cluster
     if cluster.scale_out is None or cluster.domains == 1:
         return []
-    nics = dataclasses.replace(cluster.scale_out, nic_GBps=FASTER * cluster.scale_out.nic_GBps)
-    faster = dataclasses.replace(cluster, name=f"{cluster.name}-nics-x{FASTER}", scale_out=nics)
-    nics_faster = machine(f"NICs x{FASTER}", "same software constants, same latency between domains", runs.workload(faster))
+    out = cluster.scale_out
+
+    def nics(name: str, factor: float) -> Workload:
+        changed = dataclasses.replace(out, nic_GBps=factor * out.nic_GBps)
+        return runs.workload(dataclasses.replace(cluster, name=f"{cluster.name}-{name}", scale_out=changed))
+
+    same = "same software constants, same latency between domains"
+    changes = [
+        machine(f"NICs x{FASTER}", same, nics(f"nics-x{FASTER}", FASTER)),
+        machine("half the NICs", f"half the rails: one NIC for two GPUs, so half the rate for each; {same}", nics("half-the-nics", 0.5)),
+    ]
     if not cluster.n_switches:  # more GPUs would need more links each
-        return [nics_faster]
+        return changes
     together = dataclasses.replace(cluster, name=f"{cluster.name}-one-domain", scale_out=None)
     one = "the kernels of one NVLink domain, and their constants"
-    return [nics_faster, machine("one NVLink domain", one, runs.workload(together), f"{cluster.n_gpus} GPUs by NVLink")]
+    return [*changes, machine("one NVLink domain", one, runs.workload(together), f"{cluster.n_gpus} GPUs by NVLink")]
 
 
 def _needs(system: System, cluster: Cluster) -> str:

@@ -176,4 +176,6 @@ def test_faster_links_may_feed_more_sms() -> None:
         assert found[change].predicted.time_us < alone[change].predicted.time_us
         assert found[change].note.endswith(f"16 SMs, which alone bring {many.time_us / few.time_us - 1:+.1%}".replace("%", " %"))
         assert "SMs" not in alone[change].note
+    assert alone["NICs x2"].predicted.time_us <= few.time_us < alone["half the NICs"].predicted.time_us
+    assert alone["half the NICs"].predicted.bar() is None, "no such network was measured"
     assert found["EP8"].predicted.row.options["n_sm"] == 4, "the same machine in part keeps its setting"
