@@ -22,7 +22,16 @@ _NOT_IN_ROWS = {"cli", "experiments", "reports", "testing", "oracle"}
 
 @cache
 def code_digest() -> str:
-    """Digest of everything but the point that a Row depends on: all sources and all data of the package."""
+    """Digest of everything but the point that a Row depends on: all sources and all data of the package, as this process first saw them."""
+    return _digest_of_sources()
+
+
+def sources_changed() -> bool:
+    """Whether the package was edited since this process took its digest."""
+    return _digest_of_sources() != code_digest()
+
+
+def _digest_of_sources() -> str:
     h = hashlib.blake2b(digest_size=8)
     package = Path(str(files("dysharp")))
     for path in sorted(p for ending in ("py", "toml", "npz") for p in package.rglob(f"*.{ending}")):

@@ -14,9 +14,9 @@ from pydantic import BeforeValidator
 from dysharp.errors import ConfigError, MissingExtra, nearest
 from dysharp.experiments.figure import Point, load_figure, product_points
 from dysharp.experiments.keys import known, typed
+from dysharp.experiments.point_runs import Asked, Runner, Simulate, content_of, runner
+from dysharp.experiments.simulated import row_of
 from dysharp.experiments.study_folder import StudyFolder, key_of, record_of
-from dysharp.experiments.study_runs import Asked, Runner, Simulate, content_of, runner
-from dysharp.experiments.worker import row_of
 from dysharp.specs.reading import parse_toml, read_text
 
 METHODS = ("latin-hypercube", "tpe", "nsga2")

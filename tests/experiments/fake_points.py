@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from functools import partial
@@ -35,6 +36,14 @@ def large_row(point: Point, jobs: int, log: str) -> dict[str, Any]:
     if point.system == "dysharp" and jobs > 1:
         raise OverShare("too large for its share")
     return logged_row(point, jobs, log, 0.0)
+
+
+def deadly_row(point: Point, jobs: int, log: str) -> dict[str, Any]:
+    """As `logged_row`; the points of "dysharp" end their process."""
+    row = logged_row(point, jobs, log, 0.0)
+    if point.system == "dysharp":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return row
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from click.testing import CliRunner
 from dysharp.analysis import MODEL_VERSION
 from dysharp.cli.app import cli
 from dysharp.cli.entry import INTERRUPTED
-from dysharp.errors import ConfigError, OverShare, SimulationError
+from dysharp.errors import ConfigError, SimulationError
 from dysharp.experiments import Point, Store, check_points, load_figure, run_points
+from dysharp.experiments.point_runs import Asked, content_of, in_processes
+from tests.experiments.fake_points import deadly_row, large_row
 
 TINY = """
 title = "tiny"
@@ -142,7 +145,8 @@ def test_a_truncated_part_is_run_again(tmp_path: Path) -> None:
 
 
 def test_points_of_two_versions_of_the_code_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dysharp.experiments.runner.code_digest", lambda: "another")
+    monkeypatch.setattr("dysharp.experiments.point_runs.code_digest", lambda: "another")  # in this process alone
+    monkeypatch.setattr("dysharp.experiments.runner.sources_changed", lambda: True)
     with pytest.raises(SimulationError, match=r"the sources of dysharp changed during the run"):
         run_points([GOOD], Store(tmp_path))
     assert not list(Store(tmp_path))
@@ -255,21 +259,20 @@ def test_a_point_above_its_share_of_the_memory_runs_alone(tmp_path: Path, monkey
     assert "this computer has 0.1 GiB; take fewer tokens or GPUs" in next(iter(failed.values()))
 
 
-def test_points_that_run_alone_run_after_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    large, small = [replace(GOOD, seed=i) for i in range(3)], [replace(GOOD, seed=i) for i in range(3, 6)]
-    running, ends = set[Point](), list[tuple[Point, int]]()
+def test_points_that_run_alone_run_after_the_others(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    points = [replace(GOOD, system=system, seed=seed) for system in ("dysharp", "ideal") for seed in range(3)]
+    asked = [Asked(p.label, p, partial(large_row, log=str(log)), content_of(p)) for p in points]
+    assert {each.point for each, _ in in_processes(asked, 3)} == set(points)
+    labels = [line.split(" ", 1)[1] for line in log.read_text().splitlines()]
+    assert set(labels[:3]) == {p.label for p in points[3:]}
+    assert set(labels[3:]) == {p.label for p in points[:3]}
 
-    def row_of(self: object, point: Point, sharers: int) -> dict[str, object]:
-        if point in large and sharers > 1:
-            raise OverShare("too large for its share")
-        running.add(point)
-        time.sleep(0.01)
-        ends.append((point, len(running)))
-        running.remove(point)
-        return {"time_us": 1}
 
-    monkeypatch.setattr("dysharp.experiments.runner._Processes.row_of", row_of)
-    rows, failed = run_points(large + small, Store(tmp_path), jobs=3)
-    assert (list(rows), failed) == (large + small, {})
-    assert {point for point, _ in ends[:3]} == set(small)
-    assert [n for point, n in ends[3:]] == [1, 1, 1]
+def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    points = [replace(GOOD, system=system, seed=seed) for system in ("dysharp", "ideal") for seed in range(2)]
+    asked = [Asked(p.label, p, partial(deadly_row, log=str(log)), content_of(p)) for p in points]
+    found = {each.point: result for each, result in in_processes(asked, 2)}
+    assert all(found[p] == "its process ended each time, as it does where memory runs out; take fewer tokens or GPUs" for p in points[:2])
+    assert all(found[p]["system"] == "ideal" for p in points[2:])

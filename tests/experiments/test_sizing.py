@@ -11,7 +11,7 @@ import dysharp
 from dysharp.errors import ConfigError
 from dysharp.experiments import load_figure, sizing
 from dysharp.experiments.figure import Point
-from dysharp.experiments.worker import row_of
+from dysharp.experiments.simulated import row_of
 
 BASE = Point("dysharp", "S-8", "paper-gh200-nvl32", "uniform", tokens=64, fidelity="packet")
 

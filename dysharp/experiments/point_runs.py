@@ -1,4 +1,4 @@
-"""Runs points of a study: in this process, in several processes, or on the workers of a dask scheduler."""
+"""Runs points of figures and studies: in this process, in several processes, or on the workers of a dask scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dysharp.experiments.store import code_digest
 from dysharp.parent import end_pool, end_with
 
 MOST_ATTEMPTS = 2
-"""A point whose process ended this many times has failed."""
+"""A point whose process ended this often while no other point ran has failed."""
 RETRIES = 2
 """How often dask runs a point again that raised something else than an error of dysharp."""
 CONNECT_S = 10
@@ -58,11 +58,13 @@ def result_of(asked: Asked, sharers: int = 1) -> Result:
         found = content_of(asked.point)
     except OverShare as error:
         return error
-    except (DysharpError, ValueError, MemoryError) as error:
+    except MemoryError:
+        return "out of memory; take fewer tokens or GPUs"
+    except (DysharpError, ValueError) as error:
         return str(error) or type(error).__name__
     for what, here, there in zip(("sources of dysharp", "files of the point"), found, asked.content, strict=True):
         if here != there:
-            return f"the {what} changed, or the worker has others than the driver; start the study again"
+            return f"the {what} changed during the run, or the worker has others than the driver; start the run again"
     return row
 
 
@@ -72,8 +74,15 @@ def runner(jobs: int = 1, scheduler: str = "") -> Iterator[Runner]:
     if scheduler:
         with _client(scheduler) as client:
             yield lambda todo: _alone_last(partial(_gathered, client), todo, _sharers(client))
+    elif jobs == 1:
+        yield lambda todo: _alone_last(_here, todo, 1)
     else:
-        yield lambda todo: _alone_last(_here if jobs == 1 else _in_processes, todo, jobs)
+        yield lambda todo: in_processes(todo, jobs)
+
+
+def in_processes(todo: Sequence[Asked], jobs: int) -> Ended:
+    """Run points in `jobs` processes, which run many points each. A point that takes its process down does not touch the others."""
+    yield from _alone_last(_pooled, todo, jobs)
 
 
 def _alone_last(run: Callable[[Sequence[Asked], int], Results], todo: Sequence[Asked], sharers: int) -> Ended:
@@ -96,33 +105,49 @@ def _here(todo: Sequence[Asked], sharers: int) -> Results:
         yield asked, result_of(asked, sharers)
 
 
-def _in_processes(todo: Sequence[Asked], jobs: int) -> Results:
-    """As `_here`, in `jobs` processes. A process that ends takes its points with it; they run again, at most `MOST_ATTEMPTS` times."""
-    left, attempts = list(reversed(todo)), dict.fromkeys((asked.key for asked in todo), 0)
+def _pooled(todo: Sequence[Asked], jobs: int) -> Results:
+    """As `_here`, in `jobs` processes. A process that ends takes the points beside it with it; each of them runs again, alone."""
+    left = list(reversed(todo))
     while left:
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)) as pool:
-            running: dict[Future[Result], Asked] = {}
-            try:
-                while left or running:
-                    while left and len(running) < 2 * jobs:
-                        running[pool.submit(result_of, left[-1], jobs)] = left[-1]
-                        left.pop()
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        result = future.result()
-                        yield running.pop(future), result
-            except BrokenProcessPool:
-                for future, asked in running.items():
-                    if future.done() and future.exception() is None:
-                        yield asked, future.result()
-                        continue
-                    attempts[asked.key] += 1
-                    if attempts[asked.key] < MOST_ATTEMPTS * 2 * jobs:
-                        left.append(asked)
-                    else:
-                        yield asked, "its process ended each time"
-            except BaseException:  # also where the caller stops
-                end_pool(pool)
-                raise
+        for asked in (yield from _until_a_process_ends(left, jobs)):
+            yield asked, _alone(asked)
+
+
+def _alone(asked: Asked) -> Result:
+    """The result of a point in a process of its own."""
+    for _ in range(MOST_ATTEMPTS):
+        for _, result in list(_until_a_process_ends([asked], 1)):
+            return result
+    return "its process ended each time, as it does where memory runs out; take fewer tokens or GPUs"
+
+
+def _until_a_process_ends(left: list[Asked], jobs: int) -> Generator[tuple[Asked, Result], None, list[Asked]]:
+    """Run the points at the end of `left` and take them off it. Returns the points that ran when a process ended; [] = none did."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
+        running: dict[Future[Result], Asked] = {}
+        try:
+            while left or running:
+                while left and len(running) < 2 * jobs:  # the next point waits at the process
+                    running[pool.submit(result_of, left[-1], jobs)] = left[-1]
+                    left.pop()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    result = future.result()
+                    yield running.pop(future), result
+        except BrokenProcessPool:
+            ended = [(asked, future) for future, asked in running.items() if future.done() and future.exception() is None]
+            yield from ((asked, future.result()) for asked, future in ended)
+            return [asked for asked in running.values() if asked not in [done for done, _ in ended]]
+        except BaseException:  # also where the caller stops
+            end_pool(pool)
+            raise
+    return []
+
+
+def _begin(parent: int) -> None:
+    """The first thing that a process does: end with its parent, and say which code it runs before it imports the rest."""
+    end_with(parent)
+    code_digest()
 
 
 def _distributed() -> Any:
