@@ -36,7 +36,14 @@ class ConfigError(DysharpError):
 
 
 class OverShare(ConfigError):
-    """A run that fits into the memory of the computer, but not into its share while other processes run. Exit code 2."""
+    """A run that fits into the memory of the computer, but not into its part while other processes run. Exit code 2.
+
+    `part`: of the memory, that it needs.
+    """
+
+    def __init__(self, message: str, part: float = 1.0) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 class ProgramError(DysharpError):

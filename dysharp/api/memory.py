@@ -100,31 +100,31 @@ def _limits(cgroups: Path, own: Path) -> Iterator[int]:
                 yield int(text)
 
 
-_sharers: ContextVar[int] = ContextVar("sharers", default=1)
+_part: ContextVar[float] = ContextVar("part", default=1.0)
 
 
 @contextmanager
-def shared_by(processes: int) -> Iterator[None]:
-    """Runs inside this context may take their part of the memory only, because `processes` run at once."""
-    token = _sharers.set(max(1, processes))
+def within(part: float) -> Iterator[None]:
+    """Runs inside this context may take this part of the memory only, because other processes run."""
+    token = _part.set(part)
     try:
         yield
     finally:
-        _sharers.reset(token)
+        _part.reset(token)
 
 
 def check_memory(system: System, r: Request, options: Any) -> None:
-    """Raise ConfigError when a run would need more memory than the computer has, OverShare when only its share is too small."""
-    part = r if r.window is None else dataclasses.replace(r, tokens=r.window)
-    sharers, usable = _sharers.get(), usable_bytes()
-    if most_bytes(part) <= usable // sharers:
+    """Raise ConfigError when a run would need more memory than the computer has, OverShare when only its part is too small."""
+    timed = r if r.window is None else dataclasses.replace(r, tokens=r.window)
+    usable, part = usable_bytes(), _part.get()
+    if most_bytes(timed) <= part * usable:
         return
-    needed = estimate_bytes(system, part, options)
+    needed = estimate_bytes(system, timed, options)
     found = (
-        f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {part.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
+        f"{system.name}, {r.model.name}, {r.cluster.n_gpus} GPUs x {timed.tokens} tokens: needs about {needed / GiB:.1f} GiB of memory, "
         f"this computer has {usable / GiB:.1f} GiB"
     )
     if needed > usable:
         raise ConfigError(f"{found}; take fewer tokens or GPUs")
-    if needed > usable // sharers:
-        raise OverShare(f"{found} for {sharers} processes at once; take fewer jobs (-j), tokens or GPUs")
+    if needed > part * usable:
+        raise OverShare(f"{found}, {part * usable / GiB:.1f} GiB of it for this process; take fewer jobs (-j), tokens or GPUs", needed / usable)

@@ -9,7 +9,8 @@ from typing import Any
 from dysharp.errors import SimulationError
 from dysharp.experiments.closed import calculated_row
 from dysharp.experiments.figure import CALCULATED, Point
-from dysharp.experiments.point_runs import Asked, content_of, in_processes
+from dysharp.experiments.point_runs import Asked, content_of
+from dysharp.experiments.processes import in_processes
 from dysharp.experiments.simulated import row_of
 from dysharp.experiments.store import Store, sources_changed
 from dysharp.specs import load_cluster, load_model
@@ -41,8 +42,7 @@ def check_points(points: Iterable[Point]) -> None:
 def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
     """Rows of all points, as ({point: row}, {point: reason of its failure}). `jobs`: number of processes.
 
-    A point that the store has is not run. A point that needs more than its part of the memory runs after the others,
-    alone. A point that fails does not stop the run. Raises SourcesChanged when the package is edited during the run.
+    A point that the store has is not run. A point that fails does not stop the run. Raises SourcesChanged when the package is edited during the run.
     SourcesChanged and KeyboardInterrupt end the running processes; finished points stay in the store.
     """
     wanted = list(dict.fromkeys(points))
@@ -70,6 +70,6 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
     return {p: rows[p] for p in wanted if p in rows}, failed
 
 
-def _row_of(point: Point, sharers: int) -> dict[str, Any]:
-    """The Row of a point, simulated or calculated, as plain values. `sharers`: processes that share the memory."""
-    return calculated_row(point) if point.system in CALCULATED else row_of(point, sharers)
+def _row_of(point: Point, part: float) -> dict[str, Any]:
+    """The Row of a point, simulated or calculated, as plain values. `part`: of the memory that it may take."""
+    return calculated_row(point) if point.system in CALCULATED else row_of(point, part)

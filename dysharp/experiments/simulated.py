@@ -7,18 +7,18 @@ from typing import Any
 from dysharp.experiments.figure import Point
 
 
-def row_of(point: Point, jobs: int = 1) -> dict[str, Any]:
-    """Simulate a point with its share of the memory. Raises ConfigError for wrong input, SimulationError for a deadlock.
+def row_of(point: Point, part: float = 1.0) -> dict[str, Any]:
+    """Simulate a point in its part of the memory of this computer. Raises ConfigError for wrong input, SimulationError for a deadlock.
 
-    Raises OverShare for a point that fits into the memory, but not into its share.
+    Raises OverShare for a point that fits into the memory, but not into its part.
     """
     import dysharp
-    from dysharp.api.memory import shared_by
+    from dysharp.api.memory import within
     from dysharp.specs.choices import choices_overridden
     from dysharp.systems import all_systems
 
     all_systems()  # reads the defaults of options now, from the packaged choices, before choices are overridden
-    with choices_overridden(dict(point.choices)), shared_by(jobs):
+    with choices_overridden(dict(point.choices)), within(part):
         row = dysharp.run(
             point.system,
             model=point.model,

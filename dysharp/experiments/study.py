@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,9 @@ from pydantic import BeforeValidator
 from dysharp.errors import ConfigError, MissingExtra, nearest
 from dysharp.experiments.figure import Point, load_figure, product_points
 from dysharp.experiments.keys import known, typed
-from dysharp.experiments.point_runs import Asked, Runner, Simulate, content_of, runner
+from dysharp.experiments.on_dask import on_dask
+from dysharp.experiments.point_runs import Asked, Runner, Simulate, content_of, here
+from dysharp.experiments.processes import in_processes
 from dysharp.experiments.simulated import row_of
 from dysharp.experiments.study_folder import StudyFolder, key_of, record_of
 from dysharp.specs.reading import parse_toml, read_text
@@ -125,7 +127,8 @@ def run_study(
     `scheduler`: address of a dask scheduler, whose workers then run the points. `simulate`: what makes a Row of a point; None = `row_of`.
     """
     outcome = Outcome()
-    with folder.writing(), runner(jobs, scheduler) as run:
+    local: Runner = here if jobs == 1 else lambda todo: in_processes(todo, jobs)
+    with folder.writing(), on_dask(scheduler) if scheduler else nullcontext(local) as run:
         todo = _Todo(folder, run, simulate or row_of, outcome)
         if study.draw is None or study.draw.method == "latin-hypercube":
             draws = None if study.draw is None else latin_hypercube(study.draw)

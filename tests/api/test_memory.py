@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.api import memory
-from dysharp.api.memory import check_memory, estimate_bytes, shared_by, usable_bytes
+from dysharp.api.memory import check_memory, estimate_bytes, usable_bytes, within
 from dysharp.api.options import options_of
 from dysharp.api.request import Request, RequestArgs, make_request
 from dysharp.errors import ConfigError
@@ -47,9 +47,9 @@ def test_a_run_is_refused_by_its_share_of_the_memory(monkeypatch: pytest.MonkeyP
     options = options_of(system, {})
     monkeypatch.setattr(memory, "usable_bytes", lambda: 600_000_000)
     check_memory(system, asked, options)
-    with shared_by(2):
+    with within(1 / 2):
         check_memory(system, asked, options)
-    with shared_by(4), pytest.raises(ConfigError, match=r"needs about 0\.2 GiB .* has 0\.6 GiB for 4 processes at once; take fewer jobs \(-j\)"):
+    with within(1 / 4), pytest.raises(ConfigError, match=r"needs about 0\.2 GiB .* 0\.1 GiB of it for this process; take fewer jobs \(-j\)"):
         check_memory(system, asked, options)
 
 

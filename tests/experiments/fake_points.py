@@ -14,7 +14,7 @@ from dysharp.errors import OverShare
 from dysharp.experiments.figure import Point
 
 
-def fake_row(point: Point, jobs: int = 1) -> dict[str, Any]:
+def fake_row(point: Point, part: float = 1.0) -> dict[str, Any]:
     """A Row as large as a real one, from the point alone."""
     _, _, link = point.cluster.partition("link_GBps=")
     time_us = 1e5 / float(link or 450) + dict(point.options).get("dispatch_window", 0) / 10
@@ -23,7 +23,7 @@ def fake_row(point: Point, jobs: int = 1) -> dict[str, Any]:
             "model_version": "5", "attribution": {"sm_us": time_us}, "utilization": {"up": 0.5}, "warnings": ()}  # fmt: skip
 
 
-def logged_row(point: Point, jobs: int, log: str, seconds: float) -> dict[str, Any]:
+def logged_row(point: Point, part: float, log: str, seconds: float) -> dict[str, Any]:
     """As `fake_row` after `seconds`; writes the process and the point to `log` before."""
     with open(log, "a") as file:
         file.write(f"{os.getpid()} {point.label}\n")
@@ -31,16 +31,27 @@ def logged_row(point: Point, jobs: int, log: str, seconds: float) -> dict[str, A
     return fake_row(point)
 
 
-def large_row(point: Point, jobs: int, log: str) -> dict[str, Any]:
+def large_row(point: Point, part: float, log: str) -> dict[str, Any]:
     """As `logged_row`; the points of "dysharp" are larger than their share of the memory while other points run."""
-    if point.system == "dysharp" and jobs > 1:
+    if point.system == "dysharp" and part < 1.0:
         raise OverShare("too large for its share")
-    return logged_row(point, jobs, log, 0.0)
+    return logged_row(point, part, log, 0.0)
 
 
-def deadly_row(point: Point, jobs: int, log: str) -> dict[str, Any]:
+def sized_row(point: Point, part: float, log: str, needs: tuple[float, ...]) -> dict[str, Any]:
+    """Writes when the point begins and ends, and its part of the memory, of which it needs `needs[seed]`."""
+    if part < needs[point.seed]:
+        raise OverShare("too large for its share", needs[point.seed])
+    for what in ("begin", "end"):
+        with open(log, "a") as file:
+            file.write(f"{what} {point.seed} {part}\n")
+        time.sleep(0.2)
+    return fake_row(point)
+
+
+def deadly_row(point: Point, part: float, log: str) -> dict[str, Any]:
     """As `logged_row`; the points of "dysharp" end their process."""
-    row = logged_row(point, jobs, log, 0.0)
+    row = logged_row(point, part, log, 0.0)
     if point.system == "dysharp":
         os.kill(os.getpid(), signal.SIGKILL)
     return row

@@ -21,8 +21,9 @@ from dysharp.cli.app import cli
 from dysharp.cli.entry import INTERRUPTED
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.experiments import Point, Store, check_points, load_figure, run_points
-from dysharp.experiments.point_runs import Asked, content_of, in_processes
-from tests.experiments.fake_points import deadly_row, large_row
+from dysharp.experiments.point_runs import Asked, content_of
+from dysharp.experiments.processes import Queue, in_processes
+from tests.experiments.fake_points import deadly_row, fake_row, sized_row
 
 TINY = """
 title = "tiny"
@@ -111,10 +112,10 @@ def test_sigterm_ends_a_sweep_with_its_workers_and_keeps_its_points(tmp_path: Pa
 
 
 def children(parent: int) -> list[int]:
-    """Processes that a process has started and that run; waits for the first one."""
+    """Processes that run points for a process; waits for the first one."""
     give_up, found = time.monotonic() + 60, list[int]()
     while not found and time.monotonic() < give_up:
-        found = [pid for pid, other in parents() if other == parent]
+        found = [pid for pid, other in parents() if other == parent and b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return found
 
 
@@ -259,16 +260,6 @@ def test_a_point_above_its_share_of_the_memory_runs_alone(tmp_path: Path, monkey
     assert "this computer has 0.1 GiB; take fewer tokens or GPUs" in next(iter(failed.values()))
 
 
-def test_points_that_run_alone_run_after_the_others(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    points = [replace(GOOD, system=system, seed=seed) for system in ("dysharp", "ideal") for seed in range(3)]
-    asked = [Asked(p.label, p, partial(large_row, log=str(log)), content_of(p)) for p in points]
-    assert {each.point for each, _ in in_processes(asked, 3)} == set(points)
-    labels = [line.split(" ", 1)[1] for line in log.read_text().splitlines()]
-    assert set(labels[:3]) == {p.label for p in points[3:]}
-    assert set(labels[3:]) == {p.label for p in points[:3]}
-
-
 def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     points = [replace(GOOD, system=system, seed=seed) for system in ("dysharp", "ideal") for seed in range(2)]
@@ -276,3 +267,36 @@ def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     found = {each.point: result for each, result in in_processes(asked, 2)}
     assert all(found[p] == "its process ended each time, as it does where memory runs out; take fewer tokens or GPUs" for p in points[:2])
     assert all(found[p]["system"] == "ideal" for p in points[2:])
+
+
+@pytest.mark.parametrize("jobs", [2, 3])
+def test_running_points_never_take_more_than_the_memory(tmp_path: Path, jobs: int) -> None:
+    """Points of seeds 0 to 7 need 0.05 to 0.95 of it."""
+    log, needs = tmp_path / "log", (0.1, 0.7, 0.2, 0.95, 0.05, 0.3, 0.6, 0.1)
+    points = [replace(GOOD, seed=seed) for seed in range(len(needs))]
+    asked = [Asked(p.label, p, partial(sized_row, log=str(log), needs=needs), content_of(p)) for p in points]
+    assert {each.point for each, _ in in_processes(asked, jobs)} == set(points)
+    running, alone = dict[int, float](), True
+    for what, seed, part in (line.split() for line in log.read_text().splitlines()):
+        if what == "begin":
+            running[int(seed)] = float(part)
+            assert sum(running.values()) <= 1.0 + 1e-6
+            assert float(part) >= needs[int(seed)]
+            alone &= 3 not in running or len(running) == 1
+        else:
+            del running[int(seed)]
+    assert alone, "the point of seed 3 leaves nothing to others"
+
+
+def test_a_large_point_runs_beside_small_ones() -> None:
+    point = {need: Asked(str(need), GOOD, fake_row, ("", "")) for need in (0.1, 0.2, 0.7, 0.97)}
+    queue = Queue(2, [point[0.2], point[0.1], point[0.7]])
+    assert queue.take([]) == (point[0.7], 0.5)
+    queue.put_back(point[0.7], 0.7)
+    queue.put_back(point[0.97], 0.97)
+    assert queue.take([0.5]) == (point[0.1], pytest.approx(0.3)), "so that the large point fits beside this one"
+    assert queue.take([0.3]) == (point[0.7], 0.7)
+    assert queue.take([0.7]) == (point[0.2], pytest.approx(0.3))
+    assert queue.take([0.3]) is None
+    assert queue.take([]) == (point[0.97], 0.97)
+    assert not queue

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.errors import ConfigError, MissingExtra
-from dysharp.experiments import point_runs
+from dysharp.experiments import on_dask
 from dysharp.experiments.figure import Point
 from dysharp.experiments.study import load_study, run_study
 from dysharp.experiments.study_folder import JOURNAL, StudyFolder
@@ -69,8 +69,8 @@ def test_dask_runs_a_point_again_that_raises(tmp_path: Path, address: str) -> No
     def tries() -> list[str]:
         return log.read_text().splitlines()
 
-    def row(point: Point, jobs: int) -> dict[str, object]:
-        assert jobs == 2  # workers that share the memory
+    def row(point: Point, part: float) -> dict[str, object]:
+        assert part == 0.5  # two workers share the memory
         with log.open("a") as file:
             file.write(point.label + "\n")
         if point.system == "deepep" and (point.tokens == 16 or tries().count(point.label) < 2):
@@ -80,7 +80,7 @@ def test_dask_runs_a_point_again_that_raises(tmp_path: Path, address: str) -> No
     outcome = run_study(load_study(_study(tmp_path, [450])), StudyFolder(tmp_path / "f"), scheduler=address, simulate=row)
     assert outcome.done == 5
     assert list(outcome.failed.values()) == ["OSError: stale file handle"]
-    assert sorted(tries().count(label) for label in set(tries())) == [1, 1, 1, 1, 2, 1 + point_runs.RETRIES]
+    assert sorted(tries().count(label) for label in set(tries())) == [1, 1, 1, 1, 2, 1 + on_dask.RETRIES]
 
 
 @pytest.mark.parametrize("on", ["processes", "scheduler"])
@@ -111,7 +111,7 @@ def test_a_study_that_is_interrupted_cancels_its_points(tmp_path: Path, address:
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "no-such-file.json", "no address"])
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr(point_runs, "CONNECT_S", 0.5)
+    monkeypatch.setattr(on_dask, "CONNECT_S", 0.5)
     with pytest.raises(ConfigError, match="found no dask scheduler at"):
         run_study(load_study(_study(tmp_path, [450])), StudyFolder(tmp_path / "f"), scheduler=address)
 
