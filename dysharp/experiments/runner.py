@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
-from dysharp.errors import SimulationError
+from dysharp.errors import ConfigError, SimulationError
 from dysharp.experiments.closed import calculated_row
 from dysharp.experiments.figure import CALCULATED, Point
 from dysharp.experiments.point_runs import Asked, content_of
@@ -51,6 +51,8 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
     todo = [p for p in wanted if p not in rows]
     if progress:
         progress(len(rows), len(wanted), todo[0].label if todo else "from the store")
+    if jobs > 1:
+        todo.sort(key=_useful_rows, reverse=True)  # so that no large point is left for the end, when other processes have nothing to do
     asked = [Asked(p.label, p, _row_of, content_of(p)) for p in todo]
     try:
         with closing(in_processes(asked, max(1, jobs))) as ended:
@@ -73,3 +75,12 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
 def _row_of(point: Point, part: float) -> dict[str, Any]:
     """The Row of a point, simulated or calculated, as plain values. `part`: of the memory that it may take."""
     return calculated_row(point) if point.system in CALCULATED else row_of(point, part)
+
+
+def _useful_rows(point: Point) -> int:
+    """(token, expert) rows of a point; 0 for one with an unknown model or cluster, which fails when it runs."""
+    try:
+        model, cluster = load_model(point.model), load_cluster(point.cluster)
+    except ConfigError:
+        return 0
+    return (point.gpus or cluster.n_gpus) * (point.tokens or model.tokens_per_gpu) * model.topk

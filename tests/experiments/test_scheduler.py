@@ -83,9 +83,8 @@ def test_dask_runs_a_point_again_that_raises(tmp_path: Path, address: str) -> No
     assert sorted(tries().count(label) for label in set(tries())) == [1, 1, 1, 1, 2, 1 + on_dask.RETRIES]
 
 
-@pytest.mark.parametrize("on", ["processes", "scheduler"])
-def test_points_above_their_share_of_the_memory_run_after_the_others(tmp_path: Path, on: str, request: pytest.FixtureRequest) -> None:
-    log, address = tmp_path / "log", request.getfixturevalue("address") if on == "scheduler" else ""
+def test_points_above_their_share_of_the_memory_run_after_the_others(tmp_path: Path, address: str) -> None:
+    log = tmp_path / "log"
     simulate = partial(large_row, log=str(log))
     outcome = run_study(load_study(_study(tmp_path, [450])), StudyFolder(tmp_path / "f"), jobs=2, scheduler=address, simulate=simulate)
     assert (outcome.done, outcome.failed) == (6, {})
