@@ -37,6 +37,12 @@ def check_destination(path: str | os.PathLike[str], ending: str = "") -> Path:
     return file
 
 
+def cache_folder(name: str) -> Path:
+    """`dysharp/NAME` in the user's cache folder (XDG)."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "dysharp" / name
+
+
 def make_folder(folder: Path, what: str) -> None:
     """Make `folder`, with its parents, and write to it once. `what`: its name in errors.
 

@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+os.environ["DYSHARP_FRESH"] = "1"  # no result of an earlier run
 
 from hypothesis import HealthCheck, settings
 

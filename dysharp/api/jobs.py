@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.analysis import Row
+from dysharp.api.kept import kept_or_run
 from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
 from dysharp.api.options import Value, options_by_system, options_of
 from dysharp.api.point import prepare, run_point
@@ -71,17 +72,22 @@ def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[
     given = options_by_system(request.options, systems, request.model, request.cluster)
     options, workload = prepare(systems, request)
     jobs = [Job(name, given[name], workload) for name in systems]
-    if request.fidelity != "burst" or len(jobs) == 1 or _processes(jobs, running=False) == 1:
-        return tuple(_or_no_estimate(systems[name], options[name], workload, i, len(systems)) for i, name in enumerate(systems, 1))
+
+    def here(todo: Sequence[Job]) -> list[Result]:
+        return [_here(systems[job.system], options[job.system], workload, i, len(todo)) for i, job in enumerate(todo, 1)]
+
+    def side_by_side(todo: Sequence[Job]) -> list[Result]:
+        if request.fidelity != "burst" or len(todo) <= 1 or _processes(todo, running=False) == 1:
+            return here(todo)
+        _load_kernels(request)
+        with Workers() as workers:
+            return workers.run(todo, told, waits(request))
 
     def told(system: str, done: int, count: int) -> None:
         if request.progress:
             request.progress(Step(system, done, count, "analysis"))
 
-    _load_kernels(request)
-    with Workers() as workers:
-        found = workers.rows(jobs, told, waits(request))
-    return tuple(_row(rows) for rows in found)
+    return tuple(_row(rows) for rows in kept_or_run(jobs, side_by_side))
 
 
 def waits(request: Request) -> OnWait:
@@ -112,9 +118,9 @@ def _row(rows: Result) -> Row | NoEstimate:
     return rows if isinstance(rows, NoEstimate) else rows[0]
 
 
-def _or_no_estimate(system: System, options: Any, workload: Workload, index: int, count: int) -> Row | NoEstimate:
+def _here(system: System, options: Any, workload: Workload, index: int, count: int) -> Result:
     try:
-        return run_point(system, options, workload, index, count)
+        return (run_point(system, options, workload, index, count),)
     except NoEstimate as error:
         return error
 
@@ -138,8 +144,12 @@ class Workers:
     def rows(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait) -> list[Result]:
         """The Rows of each job, one for each size, or the error with which it is refused. Processes do not change a Row.
 
-        Raises SimulationError for a deadlock, and when the system ends a process.
+        Rows that the caller keeps are read (`kept.rows_kept_in`). Raises SimulationError for a deadlock, and when the system ends a process.
         """
+        return kept_or_run(jobs, lambda todo: self.run(todo, on_done, on_wait))
+
+    def run(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait) -> list[Result]:
+        """As `rows`, and no Row is read."""
         if not jobs:
             return []
         done: dict[int, Result] = {}

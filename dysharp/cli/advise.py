@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags
+from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.report import check_report, command_line, report_flag, write_report
 
 
@@ -22,6 +23,7 @@ from dysharp.cli.report import check_report, command_line, report_flag, write_re
 @click.option("--details", is_flag=True, help="Print all tables after the answer.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
 @report_flag
+@fresh_flag
 @json_flag
 @click.pass_context
 def advise(
@@ -34,6 +36,7 @@ def advise(
     details: bool,
     markdown: bool,
     report: str | None,
+    fresh: bool,
     as_json: bool,
     **workload: Any,
 ) -> None:
@@ -54,7 +57,7 @@ def advise(
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
     check_report(report)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
-    with progress_bar() as progress:
+    with kept_rows(fresh), progress_bar() as progress:
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
         from dysharp.reports.report import report_of_advice

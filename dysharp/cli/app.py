@@ -12,6 +12,7 @@ from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
 from dysharp.cli.examples import add_examples
 from dysharp.cli.flags import complete_systems, complete_words, json_flag, window_flag, workload_flags
+from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.network import network
 from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
@@ -103,6 +104,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 )
 @click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
 @report_flag
+@fresh_flag
 @workload_flags
 @window_flag
 @json_flag
@@ -117,6 +119,7 @@ def compare(
     tuned: bool,
     plot: str | None,
     report: str | None,
+    fresh: bool,
     settings: tuple[str, ...],
     as_json: bool,
     **workload: Any,
@@ -138,7 +141,7 @@ def compare(
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     if line := packet_time(names or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
         click.echo(line, err=True)
-    with progress_bar() as progress:
+    with kept_rows(fresh), progress_bar() as progress:
         done = compare_systems(names, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:
         from dysharp.reports.plots import plot_compare, save_figure

@@ -9,7 +9,7 @@ from typing import Any
 from dysharp.errors import DysharpError, OverShare
 from dysharp.experiments.figure import Point
 from dysharp.experiments.inputs import inputs_digest
-from dysharp.experiments.store import code_digest
+from dysharp.sources import code_digest
 
 Simulate = Callable[[Point, float], dict[str, Any]]
 """The Row of a point, as plain values; called with the point and the part of the computer's memory that it may take."""

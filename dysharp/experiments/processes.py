@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from dysharp.errors import OverShare
 from dysharp.experiments.point_runs import Asked, Ended, Result, result_of
-from dysharp.experiments.store import code_digest
 from dysharp.parent import end_pool, end_with
+from dysharp.sources import code_digest
 
 MOST_ATTEMPTS = 2
 """A point whose process ended this often while no other point ran has failed."""

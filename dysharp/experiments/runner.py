@@ -12,7 +12,8 @@ from dysharp.experiments.figure import CALCULATED, Point
 from dysharp.experiments.point_runs import Asked, content_of
 from dysharp.experiments.processes import in_processes
 from dysharp.experiments.simulated import row_of
-from dysharp.experiments.store import Store, sources_changed
+from dysharp.experiments.store import Store
+from dysharp.sources import sources_changed
 from dysharp.specs import load_cluster, load_model
 
 Rows = dict[Point, dict[str, Any]]

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from dysharp.experiments.figure import Point
 from dysharp.experiments.inputs import inputs_digest
-from dysharp.files import make_folder, write_text
-
-# Folders whose code changes no Row: their code requests, draws or checks points.
-_NOT_IN_ROWS = {"cli", "experiments", "reports", "testing", "oracle"}
-
-
-@cache
-def code_digest() -> str:
-    """Digest of everything but the point that a Row depends on: all sources and all data of the package, as this process first saw them."""
-    return _digest_of_sources()
-
-
-def sources_changed() -> bool:
-    """Whether the package was edited since this process took its digest."""
-    return _digest_of_sources() != code_digest()
-
-
-def _digest_of_sources() -> str:
-    h = hashlib.blake2b(digest_size=8)
-    package = Path(str(files("dysharp")))
-    for path in sorted(p for ending in ("py", "toml", "npz") for p in package.rglob(f"*.{ending}")):
-        if not _NOT_IN_ROWS & set(path.relative_to(package).parts):
-            h.update(path.read_bytes())
-    return h.hexdigest()
+from dysharp.files import cache_folder, make_folder, write_text
+from dysharp.sources import code_digest
 
 
 def point_dict(point: Point) -> dict[str, Any]:
@@ -68,8 +43,7 @@ class Store:
     @classmethod
     def default(cls) -> Store:
         """`dysharp/store` in the user's cache folder (XDG)."""
-        cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        return cls(Path(cache_home) / "dysharp" / "store")
+        return cls(cache_folder("store"))
 
     def open(self) -> None:
         """Make the folder before the first point runs. Raises ConfigError if the folder cannot be written to."""

@@ -20,8 +20,9 @@ from typing import IO, Any
 
 from dysharp.errors import ConfigError, MissingExtra
 from dysharp.experiments.figure import Point
-from dysharp.experiments.store import Store, code_digest, point_dict, point_from, point_key
+from dysharp.experiments.store import Store, point_dict, point_from, point_key
 from dysharp.files import make_folder
+from dysharp.sources import code_digest
 
 LINES_PER_PART = 2000
 JOURNAL = "journal.jsonl"

@@ -1,0 +1,43 @@
+"""`--fresh`, and the results that `compare` and `advise` keep in the user's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from dysharp.errors import ConfigError
+from dysharp.files import cache_folder, make_folder
+
+fresh_flag = click.option(
+    "--fresh",
+    is_flag=True,
+    envvar="DYSHARP_FRESH",
+    help="Simulate all again. Without it, results of the same inputs and the same code are read from the user's cache. Also: DYSHARP_FRESH=1.",
+)
+
+
+@contextmanager
+def kept_rows(fresh: bool) -> Iterator[None]:
+    """Keep Rows in the user's cache, and say how many were read. Without a cache that can be written to, all are simulated."""
+    folder = cache_folder("rows")
+    if fresh or not _writable(folder):
+        yield
+        return
+    from dysharp.api.kept import rows_kept_in
+
+    with rows_kept_in(folder) as kept:
+        yield
+    if kept.read:
+        found = f"{kept.read} of {kept.read + kept.ran} results were read from {folder}: same inputs, same code"
+        click.echo(f"{found}. --fresh simulates them again.", err=True)
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        make_folder(folder, "kept results")
+    except ConfigError:
+        return False
+    return True
