@@ -14,7 +14,7 @@ from dysharp.program.tables import ColumnRange
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collective import collective
-from dysharp.systems.building.experts import GemmOps, add_stage, blocks_in_order, stages
+from dysharp.systems.building.experts import FILLER, GemmOps, add_stage, blocks_in_order, stages
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums
@@ -52,7 +52,7 @@ class Options:
     permutes=0,
     fused=False,
     colour="#882255",
-    drops="sorting, count copies and barriers of the host; SMs that end GEMM-2 do not help to return the last slice",
+    drops="sorting, count copies and barriers of the host",
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -71,30 +71,36 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     turns = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=turns, by_rows=True), turns, by_sender=True)
     slices = column_slices(layer, options.slices)
-    gemms = _gemms(layer, options, slices)
+    gemms, second = _gemms(layer, options, slices)
     blocks = _wait_for_flags(layer, gemms, gathered.tile)
     layer.join_tiles(gemms.first[0], heads=gemms.second)
     if len(slices) == 1:
         _return_rows(layer, options, gemms.results)
     else:
-        _return_slices(layer, options, slices, gemms.second)
+        _return_slices(layer, options, slices, gemms.second, second)
     if options.mediation:
         mediate(layer, counts=True, permutes=False, first=[Batch(op=blocks, node=layer.tile_gpu)], rows=False)
     return layer.build("ring", back="one_copy_per_gpu")
 
 
-def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> GemmOps:
+def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> tuple[GemmOps, I32]:
     """The first stage on all SMs, the second one on those that return nothing. The stages of a GPU do not overlap.
 
-    The second stage has one array of ops for each of several `slices`.
+    The second stage has one array of ops for each of several `slices`. Returns also `[gpus]` the issuers of its SMs.
     """
     most = layer.cluster.n_sms
     sms = [[layer.b.pool(g, slots) for g in range(layer.n_gpus)] for slots in (most, most - options.n_comm)]
     first, second = stages(layer.model, layer.direction)
-    ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles)
+    filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
+    ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles, filler=filler)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[1])
-    more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices)
-    return GemmOps(ops, more, sms[0])
+    more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
+    return GemmOps(ops, more, sms[0]), issuer
+
+
+def _last_copies(slices: list[ColumnRange]) -> int:
+    """`prio` of the last slice's copies on the SMs of GEMM-2: after all its tiles, before weight gradients."""
+    return max(FILLER, len(slices))
 
 
 def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
@@ -124,27 +130,37 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
 def _return_rows(layer: LayerBuilder, options: Options, results: I32) -> None:
     """Combine without slices: one sum per (token, GPU), which waits for the ops `results[tile]` of the tiles of its rows."""
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    copies = _copies(layer, options, combine.node, [layer.back_bytes])
+    copies = _copies(layer, combine.node, _comm_sms(layer, options)[combine.node], [layer.back_bytes])
     layer.wait_each(combine.op, copies.op)
     layer.wait_rows(dataclasses.replace(combine, op=copies.op).of_useful_row, results)
 
 
-def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRange], results: tuple[I32, ...]) -> None:
-    """Combine in `slices`: the sums of slice i wait until all tiles of the GPU have it, that is for all ops of `results[i]`."""
+def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRange], results: tuple[I32, ...], gemm_sms: I32) -> None:
+    """Combine in `slices`: the sums of slice i wait until all tiles of the GPU have it, that is for all ops of `results[i]`.
+
+    The SMs that have computed GEMM-2 (issuers `gemm_sms[gpu]`) return the last slice.
+    """
     combine = sliced_sums(layer, slices)
     train_bytes = [(end - first) * layer.back_bytes // layer.model.hidden for first, end, _ in slices]
     order = np.argsort(combine.slice, kind="stable")
-    copies = _copies(layer, options, combine.node[order], train_bytes, combine.slice[order])
+    node, part = combine.node[order], combine.slice[order]
+    is_last = part == len(slices) - 1
+    issuer = np.where(is_last, gemm_sms[node], _comm_sms(layer, options)[node])
+    copies = _copies(layer, node, issuer, train_bytes, part, np.where(is_last, _last_copies(slices), 0))
     layer.wait_each(combine.op[order], copies.op)
     for i, ops in enumerate(results[: len(slices)]):
-        counter, mine = layer.join(f"slice.{i}"), combine.slice[order] == i
+        counter, mine = layer.join(f"slice.{i}"), part == i
         layer.wait_each(counter[layer.tile_gpu], ops)
         layer.wait_each(copies.op[mine], counter[copies.node[mine]])
 
 
-def _copies(layer: LayerBuilder, options: Options, node: I32, n_bytes: list[int], size: I64 | int = 0) -> Batch:
-    """Copies of `n_bytes[size]` bytes, each on one of the communication SMs of GPU `node` for its time."""
+def _comm_sms(layer: LayerBuilder, options: Options) -> I32:
+    """`[gpus]` issuers on the SMs that only return results."""
     pools = [layer.b.pool(g, options.n_comm, "comm") for g in range(layer.n_gpus)]
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
+    return layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
+
+
+def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], size: I64 | int = 0, prio: I64 | int = 0) -> Batch:
+    """Copies of `n_bytes[size]` bytes, each on an SM of `issuer` for its time."""
     durations = [0, *(each * PS_PER_US // choice_int("comet_flux.comm_mbps") for each in n_bytes)]
-    return SoftwareSteps(layer).copies("combine", durations, node, issuer[node], np.asarray(size) + 1, name="comm")
+    return SoftwareSteps(layer).copies("combine", durations, node, issuer, np.asarray(size) + 1, prio=prio, name="comm")

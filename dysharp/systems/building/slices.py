@@ -13,7 +13,7 @@ from dysharp.program.constants import REQUESTS
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Sends, ids
-from dysharp.systems.building.experts import FILLER, Stage, add_stage, gemm_task
+from dysharp.systems.building.experts import Stage, add_stage, gemm_task
 from dysharp.systems.building.layer import STORE, LayerBuilder
 
 I32 = NDArray[np.int32]
@@ -40,11 +40,11 @@ def column_slices(layer: LayerBuilder, most: int) -> list[ColumnRange]:
     return [(first, end, hidden) for first, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: list[ColumnRange]) -> tuple[I32, ...]:
+def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: list[ColumnRange], filler: int) -> tuple[I32, ...]:
     """As `experts.add_stage` on all tiles, with one op per (slice, tile) of the GEMM that makes results.
 
     SMs prefer early slices, then early tiles. Returns an array `[tiles]` of ops for each slice, then for each weight
-    gradient. A task costs what a task of the whole GEMM costs: memory reads the activations of a tile once for all slices.
+    gradient (`prio` `filler`). A task costs what a task of the whole GEMM costs: memory reads the activations of a tile once for all slices.
     """
     results, *gradients = stage
     gpu, duration, ops = layer.tile_gpu, layer.b.duration(*gemm_task(layer, results)), []
@@ -55,7 +55,7 @@ def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: lis
         )  # fmt: skip
         first = layer.b.ops(layer.b.template(template), gpu, issuer=issuer[gpu], prio=i, rows=layer.tile_rows, key=layer.tiles)
         ops.append(ids(first, len(gpu)))
-    return (*ops, *add_stage(layer, tuple(gradients), issuer, layer.tiles, filler=max(FILLER, len(slices))))
+    return (*ops, *add_stage(layer, tuple(gradients), issuer, layer.tiles, filler=filler))
 
 
 def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
