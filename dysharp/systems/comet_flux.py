@@ -61,7 +61,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     - Layer 0: copy engines bring all tokens of every GPU, the nearest GPU first. A flag says that a GPU's tokens are there.
       Rows of an expert are sorted by GPU. Thread blocks take tiles in the order in which flags come, and wait on their SM.
     - Layer 1: `n_comm` SMs add the rows of a token in a slice of columns and store the sum at the token's GPU, one token at a
-      time each. A counter says that all tiles of the GPU have this slice.
+      time each. A counter says that all tiles of the GPU have this slice. The SMs of GEMM-2 return the last slice.
     """
     if not 0 < options.n_comm < cluster.n_sms:
         raise ConfigError(f"comet-flux.n_comm: found {options.n_comm}, expected 1 to {cluster.n_sms - 1} of the {cluster.n_sms} SMs of a GPU")

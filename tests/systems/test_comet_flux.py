@@ -108,6 +108,18 @@ def test_a_counter_stands_in_front_of_every_slice(direction):
     assert sent.sum() == 4 * len(np.unique(program.ops.key[ops_of(program, "combine.put")] * 4 + program.ops.node[ops_of(program, "combine.put")]))
 
 
+def test_the_sms_of_gemm2_return_the_last_slice():
+    program = plan(4)
+    copies = ops_of(program, "combine.comm")
+    slots = program.pools.slots[program.issuers.pool[program.ops.issuer[copies]]]
+    pairs = len(ops_of(program, "combine.put")) // 4
+    assert (slots == 28).sum() == 3 * pairs
+    assert (slots == cluster(4).n_sms - 28).sum() == pairs
+    gemms = gemm2(program)
+    assert set(program.ops.issuer[gemms]) == set(program.ops.issuer[copies[slots > 28]])
+    assert program.ops.prio[copies[slots > 28]].min() > program.ops.prio[gemms].max()
+
+
 def test_sums_leave_while_the_next_slices_are_computed():
     routing = make_routing("uniform", MODEL, 4, 800)
     program = get_system("comet-flux").plan(MODEL, cluster(4), routing, "fwd", comet_flux.Options(slices=4))
