@@ -55,6 +55,7 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "second_gemm": ("what GEMM-2 of a tile waits for: its own tile of GEMM-1, or the whole kernel; auto: as the hardware allows", EVERYWHERE),
     "zero_copy": ("the experts write their results where Combine sends them from; false: Combine copies them there", REAL_FORM),
     "n_comm": ("SMs that return results while GEMM-2 runs on the others", EVERYWHERE),
+    "slices": ("slices of columns in which GEMM-2 is computed and returned; 1: a sum leaves when its own tiles have ended", EVERYWHERE),
     "blocks_per_sm": ("thread blocks that an SM holds; one computes while another one waits for its rows", EVERYWHERE),
 }
 VALUES: dict[str, str] = {  # of options that are the same in every system

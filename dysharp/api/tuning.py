@@ -32,6 +32,7 @@ KNOBS: Mapping[str, tuple[int, ...]] = {
     "degree": (1, 2, 3, 4, 5, 6, 7, 8),
     "blocks_per_sm": (1, 2, 3),
     "n_comm": (8, 12, 16, 20, 24, 28, 32, 48, 64),
+    "slices": (2, 4, 8, 16),
     "group": (1, 2, 4, 8, 16, 32, 64),
     "dispatch_window": (0, 16, 32, 64, 128, 256),
     "combine_window": (0, 16, 32, 64, 128, 256),

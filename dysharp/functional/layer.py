@@ -14,22 +14,27 @@ from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression
 from dysharp.program import Alloc, Kind, Program
+from dysharp.program.tables import ALL_COLUMNS, ColumnRange, columns_of
 from dysharp.workload import Routing
 
 Array = NDArray[Any]
 UNBOUND = -1
 
 
+RecordedTile = tuple[str, int, tuple[int, ...], ColumnRange]
+
+
 @dataclass(slots=True)
 class Record:
     """The record of a run: a reference repeats the recorded steps on data of its own.
 
-    `tiles`: (function, expert slot, tokens in slot order) of every COMPUTE, in order of execution. `sums`: per token,
+    `tiles`: (function, expert slot, tokens in slot order, columns) of every COMPUTE, in order of execution; columns as in
+    `Template.columns`. `sums`: per token,
     one expression per chunk of `chunk` columns. `chunk` 0: one chunk per row.
     """
 
     chunk: int = 0
-    tiles: list[tuple[str, int, tuple[int, ...]]] = field(default_factory=list)
+    tiles: list[RecordedTile] = field(default_factory=list)
     sums: dict[int, tuple[Expression, ...]] = field(default_factory=dict)
 
 
@@ -214,16 +219,19 @@ class ExpertMemory:
             self._rows[name] = self.t.number.poison((self.n, self._columns[name]))
         return self._rows[name]
 
-    def compute(self, fn: str, tile: int, node: int) -> None:
-        """Run one function of `TILE_FUNCTIONS` on one tile. Raises EmulationMismatch for a tile of another GPU."""
+    def compute(self, fn: str, tile: int, node: int, columns: ColumnRange = ALL_COLUMNS) -> None:
+        """Run one function of `TILE_FUNCTIONS` on one tile. Raises EmulationMismatch for a tile of another GPU.
+
+        `columns`: as in `Template.columns`.
+        """
         region, first, end = self.layout.tile(tile)
         if self.layout.node[region] != node:
             raise EmulationMismatch(f"{fn} of tile {tile}: found on GPU {node}, expected on GPU {self.layout.node[region]} that holds it")
         slot = self.layout.slot_of_region[region]
         row_at = self.layout.row_at[first:end]
         tokens = tuple(self.layout.key[row] if row != UNBOUND else UNBOUND for row in row_at)
-        self.record.tiles.append((fn, slot, tokens))
-        run_tile(fn, self.slot_expert[slot], slice(first, end), self, self.t)
+        self.record.tiles.append((fn, slot, tokens, columns))
+        run_tile(fn, self.slot_expert[slot], slice(first, end), self, self.t, columns)
 
     def saved(self) -> Saved:
         """The data for the backward pass."""
@@ -262,22 +270,26 @@ class TileMemory(Protocol):
     def rows(self, name: str) -> Array: ...
 
 
-def run_tile(fn: str, e: int, tile: slice, memory: TileMemory, t: Tensors) -> None:
-    """The arithmetic of one COMPUTE, with its rounding points (docs/design/0004, Numbers). `e`: logical expert."""
+def run_tile(fn: str, e: int, tile: slice, memory: TileMemory, t: Tensors, columns: ColumnRange = ALL_COLUMNS) -> None:
+    """The arithmetic of one COMPUTE, with its rounding points (docs/design/0004, Numbers).
+
+    `e`: logical expert. `columns`: as in `Template.columns`; the GEMMs of results write only these.
+    """
     n, experts, rows = t.number, t.experts, memory.rows
+    part = columns_of(columns, experts.hidden)
     w = memory.weight[tile, None]
     if fn == "gemm1":
         rows("h")[tile] = n.store(experts.gemm1(e, n.load(rows("x")[tile])))
         rows("a")[tile] = n.store(experts.act(e, n.load(rows("h")[tile])))
     elif fn == "gemm2":
-        rows("y")[tile] = n.store(w * experts.gemm2(e, n.load(rows("a")[tile])))
+        rows("y")[tile, part] = n.store(w * experts.gemm2(e, n.load(rows("a")[tile])))[:, part]
     elif fn == "gemm2_dgrad":
         dy, a, h = (n.load(rows(name)[tile]) for name in ("dy", "a", "h"))
         g = experts.gemm2_dgrad(e, dy)
         memory.gate_grad[tile] = experts.gate_grad(e, a, dy, g)
         rows("dh")[tile] = n.store(experts.act_grad(e, h, w * g))
     elif fn == "gemm1_dgrad":
-        rows("dx")[tile] = n.store(experts.gemm1_dgrad(e, n.load(rows("dh")[tile])))
+        rows("dx")[tile, part] = n.store(experts.gemm1_dgrad(e, n.load(rows("dh")[tile])))[:, part]
     elif fn == "gemm2_wgrad":
         experts.gemm2_wgrad(e, n.load(rows("a")[tile]), w * n.load(rows("dy")[tile]))
     elif fn == "gemm1_wgrad":

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import EmulationMismatch
-from dysharp.functional.layer import Record, Tensors, run_tile
+from dysharp.functional.layer import Record, RecordedTile, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
+from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 
 Array = NDArray[Any]
 
@@ -100,9 +101,9 @@ def _saved_inputs(t: Tensors, rows: _Rows) -> Array:
     return taken
 
 
-def _run(t: Tensors, rows: _Rows, tiles: list[tuple[str, int, tuple[int, ...]]]) -> None:
+def _run(t: Tensors, rows: _Rows, tiles: list[RecordedTile]) -> None:
     slot_expert = t.routing.placement.slot_expert.tolist()
-    for fn, slot, tokens in tiles:
+    for fn, slot, tokens, columns in tiles:
         missing = [token for token in tokens if (token, slot) not in rows.index]
         if missing:
             raise EmulationMismatch(f"{fn} in expert slot {slot}: found token {missing[0]} in a tile, expected tokens that chose it")
@@ -110,7 +111,7 @@ def _run(t: Tensors, rows: _Rows, tiles: list[tuple[str, int, tuple[int, ...]]])
         # A forward pass reads inputs from the tokens and keeps no activations, which halves the memory.
         forward = t.saved is None
         tile = _Gathered(rows, index, {"x": t.tokens[rows.token[index]]} if forward and fn == "gemm1" else {})
-        run_tile(fn, slot_expert[slot], slice(0, len(index)), tile, t)
+        run_tile(fn, slot_expert[slot], slice(0, len(index)), tile, t, columns)
         tile.scatter(("a",) if forward and fn == "gemm1" else WRITES[fn])
         if fn == "gemm2_dgrad":
             rows.gate_grad[index] = tile.gate_grad
@@ -118,13 +119,24 @@ def _run(t: Tensors, rows: _Rows, tiles: list[tuple[str, int, tuple[int, ...]]])
 
 def _check_once(rows: _Rows, record: Record, functions: tuple[str, ...]) -> None:
     for fn in functions:
-        count = np.zeros(len(rows.token), np.int64)
-        for name, slot, tokens in record.tiles:
+        ranges = _ranges(fn, record) or [ALL_COLUMNS]
+        count = np.zeros((len(rows.token), len(ranges)), np.int64)
+        for name, slot, tokens, columns in record.tiles:
             if name == fn:
-                np.add.at(count, [rows.index[token, slot] for token in tokens], 1)
-        if len(count) and (count != 1).any():
-            i = int((count != 1).argmax())
-            raise EmulationMismatch(f"{fn}: found token {rows.token[i]} computed {count[i]} times in expert slot {rows.slot[i]}, expected once")
+                np.add.at(count[:, ranges.index(columns)], [rows.index[token, slot] for token in tokens], 1)
+        if (count != 1).any():
+            i, k = (int(x) for x in np.argwhere(count != 1)[0])
+            where = "" if ranges[k] == ALL_COLUMNS else f" in columns {ranges[k]}"
+            found = f"found token {rows.token[i]} computed {count[i, k]} times in expert slot {rows.slot[i]}"
+            raise EmulationMismatch(f"{fn}: {found}{where}, expected once")
+
+
+def _ranges(fn: str, record: Record) -> list[ColumnRange]:
+    """The ranges of columns in which `fn` was computed, rising. Raises EmulationMismatch for ranges that do not cover a row."""
+    ranges = sorted({columns for name, _, _, columns in record.tiles if name == fn})
+    if ranges and [0, *(end for _, end, _ in ranges)] != [*(first for first, _, _ in ranges), ranges[0][2]]:
+        raise EmulationMismatch(f"{fn}: found the columns {ranges}, expected ranges that follow each other from 0 to {ranges[0][2]}")
+    return ranges
 
 
 def _add_up(t: Tensors, rows: _Rows, record: Record, values: Array) -> Array:

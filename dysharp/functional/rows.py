@@ -24,6 +24,7 @@ from dysharp.program.builder import PULLS, PUSHES
 Array = NDArray[Any]
 
 ISSUE, DELIVER, RESPOND, DONE, NOTIFY = range(5)
+ALL = slice(None)
 DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY})
 
 
@@ -239,7 +240,6 @@ class _RowMachine:
         `relayed`: the op reads the row that another transfer has left on its GPU.
         """
         buffer, layout, t = self.memory.rows(name), self.layout, self.t
-        offset = 0 if self.offset is None else self.offset[op]
         is_last = self.offset is None or op + 1 == self.p.n_ops or self.offset[op + 1] == 0
         for row in rows:
             token = self.key[op] if self.key[op] >= 0 else layout.key[row]
@@ -252,11 +252,15 @@ class _RowMachine:
                 self._relays[here, token] = (self._relays[self.node[op], token] if relayed else t.tokens[token]).copy()
                 continue
             place = layout.place[row]
-            row_bytes, hidden = self.row_bytes[row], t.experts.hidden
-            part = slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
+            part = self._part(op, row)
             buffer[place, part] = (self._relays[self.node[op], token] if relayed else t.tokens[token])[part]
             if is_last and not self.backward:
                 self.memory.weight[place] = t.weight[token, layout.column[row]]
+
+    def _part(self, op: int, row: int) -> slice:
+        """The columns of `row` that the op's train carries."""
+        offset, row_bytes, hidden = 0 if self.offset is None else self.offset[op], self.row_bytes[row], self.t.experts.hidden
+        return slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
 
     def _arrived(self, row: int, n_bytes: int) -> None:
         self.row_missing[row] -= n_bytes
@@ -301,8 +305,8 @@ class _RowMachine:
             raise EmulationMismatch(f"op {op}: found no sum of token {self.key[op]} on GPU {node}, expected a wait for the pull that leaves it there")
         return self._domain_sums[node, self.key[op]]
 
-    def _hub_sum(self, node: int, rows: list[int]) -> tuple[Array, Expression]:
-        """The sum of expert rows in one GPU's memory, rounded to the stored dtype, and its expression."""
+    def _hub_sum(self, node: int, rows: list[int], part: slice = ALL) -> tuple[Array, Expression]:
+        """The sum of expert rows in one GPU's memory, in the columns `part`, rounded to the stored dtype, and its expression."""
         t, layout = self.t, self.layout
         buffer = self.memory.rows("dx" if self.backward else "y")
         for row in rows:
@@ -311,7 +315,7 @@ class _RowMachine:
                 raise EmulationMismatch(f"{where}: found a read on GPU {node}, expected one on GPU {holder} that holds it")
             if layout.place[row] == UNBOUND:
                 raise EmulationMismatch(f"{where}: found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival")
-        value = t.number.store(add_in_order([buffer[layout.place[row]] for row in rows], t.experts.hidden, t.number))
+        value = t.number.store(add_in_order([buffer[layout.place[row], part] for row in rows], len(range(*part.indices(t.experts.hidden))), t.number))
         return value, ("hub", node, tuple(layout.slot_of_region[layout.region[row]] for row in rows))
 
     def _return_gate_grads(self, token: int, rows: list[int]) -> None:
@@ -323,7 +327,10 @@ class _RowMachine:
         """Push one GPU's sum of a token's expert rows into the source's partial row."""
         mine = self._rows_of.get((self.node[op], self.key[op]), [])
         for row in rows:
-            self._partial[row] = self._hub_sum(self.node[op], mine)
+            part = self._part(op, row)
+            value, expression = self._hub_sum(self.node[op], mine, part)
+            there, _ = self._partial.setdefault(row, (self.t.number.poison((self.t.experts.hidden,)), expression))
+            there[part] = value
         if self.gate_grad is not None:
             self._return_gate_grads(self.key[op], mine)
 
@@ -380,7 +387,7 @@ class _RowMachine:
         kind = self.kind[op]
         template = self.p.templates[self.template[op]]
         if kind == Kind.COMPUTE:
-            self.memory.compute(template.fn, self.key[op], self.node[op])
+            self.memory.compute(template.fn, self.key[op], self.node[op], template.columns)
         elif kind in PULLS and template.fn == "sum":
             self._finish_pull(op)
         elif kind == Kind.JOIN and template.fn == "sum":

@@ -12,11 +12,13 @@ from dysharp.errors import ProgramError
 from dysharp.program.names import region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns
 from dysharp.program.refuse import fail_where
-from dysharp.program.tables import Alloc, Kind, Program
+from dysharp.program.tables import ALL_COLUMNS, Alloc, ColumnRange, Kind, Program
 
 Array = NDArray[Any]
 GEMMS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
 """Functions of a COMPUTE. The function "" computes nothing in the functional machine."""
+SLICED = ("gemm2", "gemm1_dgrad")
+"""Functions that may write a range of columns: those that write results."""
 
 
 def expert_regions(p: Program) -> Array:
@@ -73,6 +75,39 @@ def check_computes(c: Columns) -> None:
         return f'{c.name(op)}: found tile {tile} of {where} as key, expected a tile of a region "expert" of its node'
 
     fail_where(holder[key] != p.ops.node[ops], text)
+
+
+def check_slices(c: Columns) -> None:
+    """Where a GEMM is cut into ranges of columns, the ranges follow each other, and every tile has every range once."""
+    p = c.p
+    for i, t in enumerate(p.templates):
+        if t.columns != ALL_COLUMNS and not (t.kind is Kind.COMPUTE and t.fn in SLICED):
+            raise ProgramError(f"template {i} ({t.name}): found columns {t.columns}, expected all columns, or fn {' or '.join(SLICED)}")
+    for fn in SLICED:
+        mine = [t.kind is Kind.COMPUTE and t.fn == fn for t in p.templates]
+        ranges = sorted({t.columns for t, one in zip(p.templates, mine, strict=True) if one})
+        if ranges not in ([], [ALL_COLUMNS]):
+            _check_ranges(c, fn, np.array(mine), ranges)
+
+
+def _check_ranges(c: Columns, fn: str, mine: Array, ranges: list[ColumnRange]) -> None:
+    """`mine`: `[n_templates]` bool, the templates of `fn`. `ranges`: their columns, rising."""
+    p, end = c.p, 0
+    for one in ranges:
+        if one[0] != end or one[1] <= end or one[2] != ranges[0][2]:
+            raise ProgramError(f"{fn}: found columns {one}, expected columns from {end} on of {ranges[0][2]} (ranges follow each other)")
+        end = one[1]
+    if end != ranges[0][2]:
+        raise ProgramError(f"{fn}: found columns up to {end}, expected all {ranges[0][2]}")
+    place = np.array([ranges.index(t.columns) if one else 0 for t, one in zip(p.templates, mine, strict=True)])
+    ops = np.flatnonzero(c.by_template(mine))
+    tiles, tile = np.unique(p.ops.key[ops], return_inverse=True)
+    times = np.bincount(tile * len(ranges) + place[p.ops.template[ops]], minlength=len(tiles) * len(ranges))
+
+    def text(i: int) -> str:
+        return f"{fn} of tile {tiles[i // len(ranges)]}: found columns {ranges[i % len(ranges)]} computed {times[i]} times, expected once"
+
+    fail_where(times != 1, text)
 
 
 def check_sums_of_sums(c: Columns) -> None:

@@ -193,6 +193,17 @@ class HubTable:
     banks: int = 1  # of a row table: row r of region g is in bank (g + r) mod banks
 
 
+ColumnRange = tuple[int, int, int]
+"""(first, end, all): columns first .. end - 1 of a row of `all` columns. Tensors of another width take the same part of it."""
+ALL_COLUMNS: ColumnRange = (0, 1, 1)
+
+
+def columns_of(columns: ColumnRange, width: int) -> slice:
+    """The columns of a row of `width` columns."""
+    first, end, of = columns
+    return slice(first * width // of, end * width // of)
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """Properties that many ops share.
@@ -240,6 +251,7 @@ class Template:
     dst: str = ""
     table: int = -1  # index into Program.tables: the table that copies (of a pull: requests) ask at the hub, -1 = none
     net: int = 0  # the network of a transfer: 0 = NVLink, i = Program.nets[i - 1]
+    columns: ColumnRange = ALL_COLUMNS  # that a COMPUTE writes; only the GEMM that writes results may be cut
     layer: int = 0  # reserved: training steps and several layers in one Program need it
     microbatch: int = 0  # reserved: training steps need it
 
@@ -426,7 +438,7 @@ class Program:
     sessions: Sessions | None = None
     tables: tuple[HubTable, ...] = ()
     row_trains: int = 1
-    """Most trains of one row (`Ops.offset`).
+    """Most trains of one row (`Ops.offset`) that leave one behind the other. Slices of a result leave at times of their own.
 
     At burst level each virtual channel becomes this many, each with its part of the buffer, so that a source exposes as
     many rows to the outputs as with whole rows.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
-from dysharp.program.meaning import check_computes, check_experts, check_reads, check_sums_of_sums
+from dysharp.program.meaning import check_computes, check_experts, check_reads, check_slices, check_sums_of_sums
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
@@ -42,7 +42,7 @@ def verify(program: Program) -> None:
     - NVLink joins nodes of one domain only. Other networks join any nodes.
     - Payload bytes per operator and direction are as declared. Operator "other" and Programs without declared traffic
       are exempt.
-    - Every COMPUTE with a function is a GEMM of a tile of a region "expert".
+    - Every COMPUTE with a function is a GEMM of a tile of a region "expert". Column ranges of a GEMM cover every tile once.
     - A pull of what other pulls left reads it where they left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
@@ -64,6 +64,7 @@ def verify(program: Program) -> None:
     _check_holds(program)
     check_experts(program)
     check_computes(table)
+    check_slices(table)
     check_sums_of_sums(table)
     check_rows(table)
     check_traffic(table)

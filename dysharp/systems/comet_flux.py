@@ -1,4 +1,4 @@
-"""COMET as released (flux): an all-gather in front of GEMM-1, tiles in list order, SMs that only return results."""
+"""COMET as released (flux): an all-gather before GEMM-1, tiles in list order; GEMM-2 in slices of columns, SMs that only return results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program.tables import ColumnRange
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.batch import Batch, Returns
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collective import collective
-from dysharp.systems.building.experts import GemmOps, add_stage, blocks_in_order, stages
+from dysharp.systems.building.experts import FILLER, GemmOps, add_stage, blocks_in_order, stages
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
+from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import system
 from dysharp.units import PS_PER_US
@@ -32,10 +34,12 @@ class Options:
     | option | meaning |
     |---|---|
     | `n_comm` | SMs that return results while GEMM-2 runs on the others; users tune it per shape |
+    | `slices` | slices of GEMM-2's columns; sums of a slice leave while the next one is computed. 1: a sum leaves when its own tiles have ended |
     | `mediation` | the host counts rows and waits for the counts before GEMM-1 (building/mediation.py); the all-gather needs no routing |
     """
 
     n_comm: int = choice_int("comet_flux.n_comm")
+    slices: int = choice_int("comet_flux.slices")
     mediation: bool = False
 
 
@@ -48,7 +52,7 @@ class Options:
     permutes=0,
     fused=False,
     colour="#882255",
-    drops="column slices of GEMM-2 (a sum leaves when the tiles of its rows have ended); sorting, count copies and barriers of the host",
+    drops="sorting, count copies and barriers of the host",
     today=True,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -56,31 +60,47 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 
     - Layer 0: copy engines bring all tokens of every GPU, the nearest GPU first. A flag says that a GPU's tokens are there.
       Rows of an expert are sorted by GPU. Thread blocks take tiles in the order in which flags come, and wait on their SM.
-    - Layer 1: `n_comm` SMs add the rows of a token and store the sum at the token's GPU, one token at a time each.
+    - Layer 1: `n_comm` SMs add the rows of a token in a slice of columns and store the sum at the token's GPU, one token at a
+      time each. A counter says that all tiles of the GPU have this slice. The SMs of GEMM-2 return the last slice.
     """
     if not 0 < options.n_comm < cluster.n_sms:
         raise ConfigError(f"comet-flux.n_comm: found {options.n_comm}, expected 1 to {cluster.n_sms - 1} of the {cluster.n_sms} SMs of a GPU")
+    if options.slices < 1:
+        raise ConfigError(f"comet-flux.slices: found {options.slices}, expected 1 or more")
     layer = LayerBuilder(model, cluster, routing, direction, listed=True)
     turns = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=turns, by_rows=True), turns, by_sender=True)
-    gemms = _gemms(layer, options)
+    slices = column_slices(layer, options.slices)
+    gemms, second = _gemms(layer, options, slices)
     blocks = _wait_for_flags(layer, gemms, gathered.tile)
     layer.join_tiles(gemms.first[0], heads=gemms.second)
-    layer.wait_rows(_returned(layer, options).of_useful_row, gemms.results)
+    if len(slices) == 1:
+        _return_rows(layer, options, gemms.results)
+    else:
+        _return_slices(layer, options, slices, gemms.second, second)
     if options.mediation:
         mediate(layer, counts=True, permutes=False, first=[Batch(op=blocks, node=layer.tile_gpu)], rows=False)
     return layer.build("ring", back="one_copy_per_gpu")
 
 
-def _gemms(layer: LayerBuilder, options: Options) -> GemmOps:
-    """The first stage on all SMs, the second one on those that return nothing. The stages of a GPU do not overlap."""
+def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> tuple[GemmOps, I32]:
+    """The first stage on all SMs, the second one on those that return nothing. The stages of a GPU do not overlap.
+
+    The second stage has one array of ops for each of several `slices`. Returns also `[gpus]` the issuers of its SMs.
+    """
     most = layer.cluster.n_sms
     sms = [[layer.b.pool(g, slots) for g in range(layer.n_gpus)] for slots in (most, most - options.n_comm)]
-    ops = [
-        add_stage(layer, stage, layer.per_gpu(Discipline.READY_FIFO, "sm", pools), layer.tiles)
-        for stage, pools in zip(stages(layer.model, layer.direction), sms, strict=True)
-    ]
-    return GemmOps(ops[0], ops[1], sms[0])
+    first, second = stages(layer.model, layer.direction)
+    filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
+    ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles, filler=filler)
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[1])
+    more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
+    return GemmOps(ops, more, sms[0]), issuer
+
+
+def _last_copies(slices: list[ColumnRange]) -> int:
+    """`prio` of the last slice's copies on the SMs of GEMM-2: after all its tiles, before weight gradients."""
+    return max(FILLER, len(slices))
 
 
 def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
@@ -107,12 +127,40 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
     return started
 
 
-def _returned(layer: LayerBuilder, options: Options) -> Returns:
-    """Combine: one sum per (token, GPU), each on an SM of the communication blocks for the time of a copy."""
-    combine, steps = layer.combine_puts(Discipline.READY_FIFO), SoftwareSteps(layer)
-    pools = [layer.b.pool(g, options.n_comm, "comm") for g in range(layer.n_gpus)]
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
-    each = layer.back_bytes * PS_PER_US // choice_int("comet_flux.comm_mbps")
-    copies = steps.copies("combine", [0, each], combine.node, issuer[combine.node], name="comm")
+def _return_rows(layer: LayerBuilder, options: Options, results: I32) -> None:
+    """Combine without slices: one sum per (token, GPU), which waits for the ops `results[tile]` of the tiles of its rows."""
+    combine = layer.combine_puts(Discipline.READY_FIFO)
+    copies = _copies(layer, combine.node, _comm_sms(layer, options)[combine.node], [layer.back_bytes])
     layer.wait_each(combine.op, copies.op)
-    return dataclasses.replace(combine, op=copies.op)
+    layer.wait_rows(dataclasses.replace(combine, op=copies.op).of_useful_row, results)
+
+
+def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRange], results: tuple[I32, ...], gemm_sms: I32) -> None:
+    """Combine in `slices`: the sums of slice i wait until all tiles of the GPU have it, that is for all ops of `results[i]`.
+
+    The SMs that have computed GEMM-2 (issuers `gemm_sms[gpu]`) return the last slice.
+    """
+    combine = sliced_sums(layer, slices)
+    train_bytes = [(end - first) * layer.back_bytes // layer.model.hidden for first, end, _ in slices]
+    order = np.argsort(combine.slice, kind="stable")
+    node, part = combine.node[order], combine.slice[order]
+    is_last = part == len(slices) - 1
+    issuer = np.where(is_last, gemm_sms[node], _comm_sms(layer, options)[node])
+    copies = _copies(layer, node, issuer, train_bytes, part, np.where(is_last, _last_copies(slices), 0))
+    layer.wait_each(combine.op[order], copies.op)
+    for i, ops in enumerate(results[: len(slices)]):
+        counter, mine = layer.join(f"slice.{i}"), part == i
+        layer.wait_each(counter[layer.tile_gpu], ops)
+        layer.wait_each(copies.op[mine], counter[copies.node[mine]])
+
+
+def _comm_sms(layer: LayerBuilder, options: Options) -> I32:
+    """`[gpus]` issuers on the SMs that only return results."""
+    pools = [layer.b.pool(g, options.n_comm, "comm") for g in range(layer.n_gpus)]
+    return layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
+
+
+def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], size: I64 | int = 0, prio: I64 | int = 0) -> Batch:
+    """Copies of `n_bytes[size]` bytes, each on an SM of `issuer` for its time."""
+    durations = [0, *(each * PS_PER_US // choice_int("comet_flux.comm_mbps") for each in n_bytes)]
+    return SoftwareSteps(layer).copies("combine", durations, node, issuer, np.asarray(size) + 1, prio=prio, name="comm")

@@ -88,7 +88,7 @@ def test_last_partial_tile():
     case = replace(case, expert=np.tile([0, 1], (300, 1)))
     machine = Machine("dysharp", 2, path="packet")
     (y,) = run_case(case, machine)
-    sizes = {len(tokens) for _, _, tokens in machine.passes["forward"].outcome.record.tiles}
+    sizes = {len(tokens) for _, _, tokens, _ in machine.passes["forward"].outcome.record.tiles}
     assert sizes == {128, 44}
     assert np.array_equal(y, dense_forward(machine.passes["forward"].tensors))
 

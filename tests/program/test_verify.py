@@ -343,6 +343,22 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
         lambda p: put(with_template(p, 1, fn="gemm1"), "ops", "key", slice(GEMM, PULLED), [0, 0]),
         r'op 3 \(gemm, node 1\): found tile 0 of region 0 \(node 0\) as key, expected a tile of a region "expert" of its node',
     ),
+    "columns of a transfer": (
+        lambda p: with_template(p, 0, columns=(0, 1, 2)),
+        r"template 0 \(send\): found columns \(0, 1, 2\), expected all columns, or fn gemm2 or gemm1_dgrad",
+    ),
+    "columns of a GEMM between others": (
+        lambda p: put(with_template(p, 1, fn="gemm1", columns=(0, 1, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
+        r"template 1 \(gemm\): found columns \(0, 1, 2\), expected all columns, or fn gemm2 or gemm1_dgrad",
+    ),
+    "columns that nobody computes": (
+        lambda p: put(with_template(p, 1, fn="gemm2", columns=(0, 1, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
+        r"gemm2: found columns up to 1, expected all 2",
+    ),
+    "columns with a gap": (
+        lambda p: put(with_template(p, 1, fn="gemm2", columns=(1, 2, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
+        r"gemm2: found columns \(1, 2, 2\), expected columns from 0 on of 2 \(ranges follow each other\)",
+    ),
     "expert regions": (
         lambda p: replace(p, declared=replace(p.declared, expert_slots=4)),
         r'regions "expert": found 2, expected one for each of the 4 declared expert slots',

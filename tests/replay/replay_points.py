@@ -47,6 +47,9 @@ def points() -> Iterator[dict[str, Any]]:
                 yield _point(name, MESH, 8, direction, "burst")
                 yield _point(name, MESH, 4, direction, "burst", {"form": "paper"})
         yield _point(name, PAPER, 8, "both", "burst")
+        if name == "comet-flux":
+            yield _point(name, PAPER, 4, "fwd", "packet", {"slices": 1})
+            yield _point(name, PAPER, 8, "both", "burst", {"slices": 1})
 
 
 def _point(system: str, cluster: str, gpus: int, direction: str, fidelity: str, options: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class _PacketDriver:
         self.memory = ExpertMemory(t, self.layout, Record(chunk=PACKET_BYTES // t.number.bytes))
         self.decoder = Decoder(p, t, self.layout, cluster.links_per_gpu, trace)
         self.missing: Counter[int] = Counter()  # instructions by op
+        self._slices_left = _slices_by_tile(p)
         self._make_network(cluster, pool)
         self.statistics = self.network.statistics
         row_bytes = t.experts.hidden * t.number.bytes + (4 if t.saved is None and _carries_weights(p) else 0)
@@ -195,14 +196,20 @@ class _PacketDriver:
             self._finish(one.op)
 
     def _done(self, op: int) -> None:
-        fn, node = self.p.templates[self.p.ops.template[op]].fn, self.node[op]
+        template, node = self.p.templates[self.p.ops.template[op]], self.node[op]
+        fn = template.fn
         if self.kind[op] == Kind.COMPUTE:
-            self.memory.compute(fn, self.key[op], node)
-            if fn in FIRST_GEMMS or fn in LAST_GEMMS:
+            self.memory.compute(fn, self.key[op], node, template.columns)
+            if fn in FIRST_GEMMS or (fn in LAST_GEMMS and self._last_slice(self.key[op])):
                 self.hubs[node].computed(self.key[op], last=fn in LAST_GEMMS)
         elif self.kind[op] == Kind.JOIN and fn == "sum":
             self.output.sum_for_free(node)
         self.progress.finish(op)
+
+    def _last_slice(self, tile: int) -> bool:
+        """Count an op of the last GEMM of `tile`; whether all its slices of columns are computed."""
+        self._slices_left[tile] -= 1
+        return self._slices_left[tile] == 0
 
     def _tile_ready(self, tile: int) -> None:
         self.progress.fire(Tail.TILE_READY, tile)
@@ -253,6 +260,12 @@ class _PacketDriver:
                 table["ready"] += 1
                 ready = self._or_ops[gpu][out.token]
                 self.progress.told(ready, self._expected[ready])
+
+
+def _slices_by_tile(p: Program) -> Counter[int]:
+    """Ops of the GEMM that writes results, by tile: one, or one per range of columns."""
+    last = np.array([t.kind is Kind.COMPUTE and t.fn in LAST_GEMMS for t in p.templates], bool)
+    return Counter(p.ops.key[last[p.ops.template]].tolist())
 
 
 def _carries_weights(p: Program) -> bool:

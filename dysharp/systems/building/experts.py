@@ -107,11 +107,13 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     )
 
 
-def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0, one_block: bool = False) -> tuple[I32, ...]:
+def add_stage(
+    layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0, filler: int = FILLER, one_block: bool = False
+) -> tuple[I32, ...]:
     """Add the GEMMs of one stage on `tiles`. Returns an array `[tiles]` of ops for each GEMM of the stage.
 
-    `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs; weight gradients come behind all of these. `one_block`:
-    one thread block computes all columns of a row tile in a data GEMM.
+    `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs. `filler`: of weight gradients, which come behind all of these.
+    `one_block`: one thread block computes all columns of a row tile in a data GEMM.
     """
     gpu, ops = layer.tile_gpu[tiles], []
     for gemm in stage:
@@ -122,7 +124,7 @@ def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, pri
         template = layer.b.template(
             Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
         )
-        urgency = FILLER if gemm.of_weights else prio
+        urgency = filler if gemm.of_weights else prio
         first = layer.b.ops(template, gpu, issuer=issuer[gpu], prio=urgency, rows=layer.tile_rows[tiles], key=tiles)
         ops.append(ids(first, len(tiles)))
     return tuple(ops)

@@ -587,13 +587,13 @@ class LayerBuilder:
         issuer = order if isinstance(order, np.ndarray) else self.per_gpu(order, "combine")
         columns = self.p.token, self.p.gpu, self.pair_source
         prio = self.turn(self.p.gpu, self.pair_source, turns)
-        first_row, tile = self._partial_rows(columns)
+        first_row, tile = self.partial_rows(columns)
         return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, first_row, tile, prio)
 
     def combine_pair_chunks(self, orders: Sequence[I64]) -> list[Returns]:
         """As `combine_puts`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders` (together all pairs)."""
         columns = self.p.token, self.p.gpu, self.pair_source
-        first_row, tile = self._partial_rows(columns)
+        first_row, tile = self.partial_rows(columns)
         issuers = (self.per_gpu(Discipline.PROGRAM_ORDER, "combine") for _ in orders)
         return [
             self._push_back("combine.put", "sum", issuer, order, columns, self.pair_rows, first_row, tile)
@@ -613,14 +613,14 @@ class LayerBuilder:
         `orders`: together all useful rows. `of_useful_row` is for a single chunk only.
         """
         columns = self.row_token, self.row_gpu, self.row_source
-        first_row, tile = self._partial_rows(columns)
+        first_row, tile = self.partial_rows(columns)
         batches = []
         for order in orders:
             issuer, prio, rows = self.per_gpu(discipline, "combine"), _turns(discipline, order), _ones(len(order))
             batches.append(self._push_back("combine.row", "row", issuer, order, columns, rows, first_row, tile, prio, framing=framing))
         return batches
 
-    def _partial_rows(self, columns: tuple[I32, I32, I32]) -> tuple[int, I32]:
+    def partial_rows(self, columns: tuple[I32, I32, I32]) -> tuple[int, I32]:
         """Add the regions "partial", with a row per entry of `columns`. Returns (first row, `Returns.tile`)."""
         token, _, home = columns
         owned = np.bincount(home, minlength=self.n_gpus)
@@ -645,7 +645,7 @@ class LayerBuilder:
     ) -> Returns:
         """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial".
 
-        `issuer`: `[gpus]`. `first_row`, `tile`: of `_partial_rows`. `prio`: of each column entry, one for all of them
+        `issuer`: `[gpus]`. `first_row`, `tile`: of `partial_rows`. `prio`: of each column entry, one for all of them
         otherwise.
         """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(framing), src=self.result, dst="partial")

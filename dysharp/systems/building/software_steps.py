@@ -68,14 +68,16 @@ class SoftwareSteps:
         rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
         return np.array(rows, np.int32)
 
-    def copies(self, operator: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int = 1, *, name: str = "sm") -> Batch:
+    def copies(
+        self, operator: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int = 1, *, prio: I64 | int = 0, name: str = "sm"
+    ) -> Batch:
         """Add a DELAY of `durations[rows]` ps per row or copy, on the SM of `issuer[i]`.
 
         The template is called "OPERATOR.NAME".
         """
         b = self.layer.b
         template = b.template(Template(f"{operator}.{name}", Kind.DELAY, operator, "delay", tasks=1, duration=b.duration(durations)))
-        return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows), len(node)), node=node)
+        return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows, prio=prio), len(node)), node=node)
 
     def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
         """Add a DELAY of `cost_ps` per token of `layer.sent`. Token i of a GPU runs on SM i modulo `n_sms`."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.meaning import expert_regions
+from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.case import Pass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
@@ -104,10 +105,11 @@ def gemm_tiles(case: Pass) -> Lines:
     if not case.computes:
         raise NotRun("the options leave the GEMMs out")
     for fn in GEMMS[case.direction]:
-        yield from _wrong_tiles(case, fn)
+        for columns in sorted({t.columns for t in case.program.templates if t.fn == fn and t.kind is Kind.COMPUTE}) or [ALL_COLUMNS]:
+            yield from _wrong_tiles(case, fn, columns)
 
 
-def _wrong_tiles(case: Pass, fn: str) -> Lines:
+def _wrong_tiles(case: Pass, fn: str, columns: ColumnRange) -> Lines:
     p, r, routing = case.program, case.program.regions, case.layer.routing
     region = np.repeat(np.arange(p.n_regions), np.diff(r.tile_ptr))
     tiles = np.flatnonzero(expert_regions(p)[region])
@@ -115,7 +117,7 @@ def _wrong_tiles(case: Pass, fn: str) -> Lines:
     size = np.minimum(r.tile_rows[region[tiles]], np.diff(r.row_ptr)[region[tiles]] - first)
     expected = np.stack((tiles, r.node[region[tiles]], size))
     per_gpu = np.bincount(routing.slot[routing.slot >= 0] // routing.placement.slots_per_gpu, minlength=p.n_nodes)
-    templates = [i for i, t in enumerate(p.templates) if t.fn == fn and t.kind is Kind.COMPUTE]
+    templates = [i for i, t in enumerate(p.templates) if t.fn == fn and t.kind is Kind.COMPUTE and t.columns == columns]
     ops = np.flatnonzero(np.isin(p.ops.template, templates) & (case.trace.done >= 0))
     rows = np.bincount(p.ops.node[ops], weights=p.ops.rows[ops], minlength=p.n_nodes)
     computed = np.stack((p.ops.key[ops], p.ops.node[ops], p.ops.rows[ops]))
