@@ -23,7 +23,7 @@ from dysharp.text import facts, html_table
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 
-MODEL_VERSION = "6"
+MODEL_VERSION = "7"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 SURROUNDINGS = "surroundings_us"
