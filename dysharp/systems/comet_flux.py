@@ -84,16 +84,18 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 
 
 def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> tuple[GemmOps, I32]:
-    """The first stage on all SMs, the second one on those that return nothing. The stages of a GPU do not overlap.
+    """The first stage on all SMs, the second one on those that return nothing. The stages of a forward pass do not overlap.
 
     The second stage has one array of ops for each of several `slices`. Returns also `[gpus]` the issuers of its SMs.
     """
     most = layer.cluster.n_sms
-    sms = [[layer.b.pool(g, slots) for g in range(layer.n_gpus)] for slots in (most, most - options.n_comm)]
+    # Weight gradients run through both stages, so in a backward pass the SMs that return results do nothing else.
+    slots = (most if layer.direction == "fwd" else most - options.n_comm, most - options.n_comm)
+    sms = [[layer.b.pool(g, n) for g in range(layer.n_gpus)] for n in dict.fromkeys(slots)]
     first, second = stages(layer.model, layer.direction)
     filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
     ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles, filler=filler)
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[1])
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[-1])
     more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
     return GemmOps(ops, more, sms[0]), issuer
 

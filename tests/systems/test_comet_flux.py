@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -190,3 +191,18 @@ def test_the_reference_notices_a_slice_that_is_missing_or_computed_twice():
     without = [tile for tile in record.tiles if tile[3][1] != 1152]
     with pytest.raises(EmulationMismatch, match=r"gemm2: found the columns .* expected ranges that follow each other from 0 to 1152"):
         recorded_reference(tensors(), replace(record, tiles=without))
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_a_gpu_never_computes_on_more_sms_than_it_has(slices, direction):
+    """Each stage of a forward pass has a pool of SMs, and the second one begins when the first has ended. A backward pass has one pool."""
+    few = replace(cluster(4), n_sms=6)
+    program = get_system("comet-flux").plan(MODEL, few, ROUTING, direction, comet_flux.Options(slices=slices, n_comm=2))
+    trace, _ = run_burst(program)
+    pool, computes = program.issuers.pool[program.ops.issuer], program.kinds() == Kind.COMPUTE
+    for gpu in range(4):
+        here = computes & (program.ops.node == gpu)
+        pools = sorted(set(pool[here]), key=lambda p: -program.pools.slots[p])
+        assert [program.pools.slots[p] for p in pools] == ([6, 4] if direction == "fwd" else [4])
+        assert all(trace.end[here & (pool == one)].max() <= trace.start[here & (pool == other)].min() for one, other in pairwise(pools))
