@@ -177,7 +177,7 @@ class Transfers:
         if not session.ops and not session.passes:
             session.passes = 0 < self._places <= self._open[home]
             self._open[home] += not session.passes
-            self.world.counts["sum without a place"] += session.passes
+            self.world.counts["sum without a place" if session.passes else "sum with a place"] += 1
         if session.passes:
             self.fabric.copy_out(op, self.world.tables.remote(op))
             return

@@ -5,6 +5,8 @@ Contributions of a sum follow each other in the table and hold nothing, so that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dysharp.program.builder import To
@@ -54,14 +56,33 @@ class _Sums(Generator):
         issuer = [int(more.choice(self.senders[i])) for i in nodes.tolist()]
         first = self.b.ops(
             self.contribution[int(more.integers(2))], nodes, issuer=issuer, bytes=size, key=more.integers(0, 4, n), prio=more.integers(0, 2, n),
-            to=To(np.ones(n, int), np.full(n, home), np.ones(n, int), np.full(n, row)), session=session,
+            to=To(np.ones(n, int), np.full(n, home), np.ones(n, int), np.full(n, row)), session=session, aux_bytes=more.choice((0, 0, 16, 1024), n),
         )  # fmt: skip
         self.n_ops += n
         for op in range(first, first + n):
             if before and chance(more, 0.4):
                 self.b.edges(Tail.OP_DONE, int(more.integers(max(0, before - 12), before)), Head.OP_ISSUE, op)
+        self._follow(first, n)
         reader = self._compute(home) if chance(more, 0.5) else self._op(Kind.JOIN, home, -1)
         self.b.edges(Tail.TILE_READY, tile, Head.OP_ISSUE, reader)
+
+    def _follow(self, first: int, n: int) -> None:
+        """Some transfers of one issuer wait for contributions, the later ones perhaps for the earlier contributions."""
+        node = self._node()
+        issuer = int(self.more.choice(self.senders[node]))
+        for tail in first + self.more.permutation(n)[: int(self.more.integers(0, n + 1))]:
+            op = self._op(Kind.SIGNAL, node, issuer, bytes=16, to=self._to([self._target()]))
+            self.b.edges(Tail.OP_DONE, int(tail), Head.OP_ISSUE, op)
+
+
+def _heard_when_delivered(program: Program, rng: np.random.Generator) -> Program:
+    """Most edges from the end of a contribution come from its delivery instead. A contribution has one member."""
+    e = program.edges
+    mine = (e.tail_kind == Tail.OP_DONE) & (program.kinds()[np.minimum(e.tail, program.n_ops - 1)] == Kind.PUSH_REDUCE)
+    mine &= rng.random(len(mine)) < 0.7
+    tail = np.where(mine, program.members.ptr[np.where(mine, e.tail, 0)], e.tail)
+    kind = np.where(mine, Tail.MEMBER_DELIVERED, e.tail_kind)
+    return replace(program, edges=replace(e, tail=tail.astype(np.int32), tail_kind=kind.astype(np.int32)))
 
 
 def random_sums(seed: int, *, size: str = "tiny") -> Program:
@@ -71,4 +92,5 @@ def random_sums(seed: int, *, size: str = "tiny") -> Program:
     for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
         generator.round()
     program = generator.b.build()
+    program = _heard_when_delivered(program, more)
     return program if seed % 2 else change_points(program, np.random.default_rng((seed, 13)))
