@@ -367,6 +367,28 @@ def _check_sessions(c: Columns) -> None:
         (size != expected) & (size > 0),
         lambda s: f"session {s}: found {size[s]} contributions, expected {expected[s]}",
     )
+    _check_sums(c, session)
+
+
+def _check_sums(c: Columns, session: Array) -> None:
+    """All contributions of a sum have the same rows and as many bytes."""
+    p = c.p
+    ops = np.flatnonzero(c.is_kind((Kind.PUSH_REDUCE,)))
+    _, first, which = np.unique(session[ops], return_index=True, return_inverse=True)
+    lead = ops[first[which]]
+    begin, n = c.op_fill_ptr[:-1].astype(np.int64), np.diff(c.op_fill_ptr)
+    differs = (n[ops] != n[lead]) | (p.ops.bytes[ops] != p.ops.bytes[lead])
+    same = np.flatnonzero(~differs)
+    size = n[ops[same]]
+    which_row = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+    rows, theirs = (p.members.fill_row[np.repeat(begin[side[same]], size) + which_row] for side in (ops, lead))
+    differs[np.repeat(same, size)[rows != theirs]] = True
+
+    def text(i: int) -> str:
+        o, other = int(ops[i]), int(lead[i])
+        return f"{c.name(o)}: found {p.ops.bytes[o]} B for other rows or bytes than {c.name(other)} of the same sum, expected the same"
+
+    fail_where(differs, text)
 
 
 # ---- edges and holds -------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ SUM_MUTANTS = (
     Mutant(
         "contributors in another order",
         SWITCH,
-        "    if sums[s, SUM_FIRST] < 0:\n        sums[s, SUM_FIRST] = k\n    else:\n        mem[sums[s, SUM_LAST], MEMBER_NEXT] = k\n    sums[s, SUM_LAST] = k",
+        "    if sums[s, SUM_FIRST] < 0:\n        sums[s, SUM_FIRST] = k\n"
+        "    else:\n        mem[sums[s, SUM_LAST], MEMBER_NEXT] = k\n    sums[s, SUM_LAST] = k",
         "    mem[k, MEMBER_NEXT] = sums[s, SUM_FIRST]\n    sums[s, SUM_FIRST] = k",
     ),
     # the way of the sum

@@ -55,6 +55,16 @@ def test_system_conforms_with_mediation(system, direction):
     assert conformance(system, *LAYERS["lognormal"], direction, {"mediation": True}, OF_A_PASS).failed == ()
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("places", [0, 1, 4096])
+@pytest.mark.parametrize("layer", [n for n in LAYERS if n != "32 GPUs"])
+def test_reducing_pushes_conform(layer, places, direction):
+    options = {"reduction": "push", "sum_places": places}
+    report = conformance("hub-sharp", *LAYERS[layer], direction, options, OF_A_PASS)
+    assert report.failed == ()
+    assert {f.rule for f in report.not_run} <= {"engine_equals_oracle", "tensor_of_the_layer"}
+
+
 @pytest.mark.parametrize("system", all_systems())
 def test_packets_carry_the_same_bytes(system):
     report = conformance(system, *LAYERS["lognormal"], rules=ELSEWHERE)
