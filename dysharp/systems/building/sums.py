@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, Kind, Template, To
-from dysharp.program.constants import REQUESTS
+from dysharp.program.constants import RESPONSES
 from dysharp.systems.building.batch import Transfers, ids
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.windows import sessions_that_fit
@@ -16,7 +16,8 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     """A contribution for each (token, GPU) pair, to the sum of its token. The source's own part is a store on the source.
 
     `places`: sums of one source that the switch holds at once; 0 = as many as always fit the reduction buffers of its ports, which also
-    bounds pulls. Each GPU serves the sources in turn, all GPUs in the same order, so that the contributions of a token meet soon.
+    bounds pulls. Contributions have the class of the responses that they replace: behind multicasts they would wait for outputs that they
+    do not need (docs/design/0013, Push form). Each GPU serves the sources in turn, all GPUs in the same order, so that the contributions of a token meet soon.
     """
     b, p, source = layer.b, layer.p, layer.pair_source
     far = p.gpu != source
@@ -35,7 +36,7 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     issuer, op = layer.per_gpu(Discipline.SMALLEST_KEY, "combine"), np.empty(len(p.token), np.int32)
     for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", framing, far), (Kind.PUT, "combine.own", STORE, ~far)):
         at = b.framing(how)
-        template = b.template(Template(name, kind, "combine", "sum", REQUESTS, framing=at, src=layer.result, dst="partial"))
+        template = b.template(Template(name, kind, "combine", "sum", RESPONSES, framing=at, src=layer.result, dst="partial"))
         n = int(mine.sum())
         ones = np.ones(n, np.int32)
         op[mine] = ids(
