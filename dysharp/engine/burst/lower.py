@@ -32,8 +32,6 @@ def unsupported(program: Program) -> str | None:
 
 def beyond_packets(program: Program) -> str | None:
     """Why the packet level cannot run a Program that this engine can, or None. One line."""
-    if any(t.kind is Kind.PUSH_REDUCE for t in program.templates):
-        return "found op kind PUSH_REDUCE, expected sums that their source pulls"
     if program.ops.chain is not None:
         return "found chains, expected none"
     if (program.issuers.interval_ps > 0).any():

@@ -17,7 +17,8 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
 
     `places`: sums of one source that the switch holds at once; 0 = as many as always fit the reduction buffers of its ports, which also
     bounds pulls. Contributions have the class of the responses that they replace: behind multicasts they would wait for outputs that they
-    do not need (docs/design/0013, Push form). Each GPU serves the sources in turn, all GPUs in the same order, so that the contributions of a token meet soon.
+    do not need (docs/design/0013, Push form). Each GPU serves the sources in turn, all GPUs in the same order, so that the contributions of
+    a token meet soon.
     """
     b, p, source = layer.b, layer.p, layer.pair_source
     far = p.gpu != source
