@@ -20,6 +20,7 @@ class _Sums(Generator):
     """As `Generator`, with some sums among the other ops. `more` draws them."""
 
     gangs_hold = False
+    alike = False  # whether the contributions of a sum have one key and size
 
     def __init__(self, rng: np.random.Generator, more: np.random.Generator, size: str) -> None:
         super().__init__(rng, size)
@@ -50,13 +51,16 @@ class _Sums(Generator):
         if n == 0:
             return
         size = int(more.choice((self.row_bytes, 192, 16)))
+        key, aux = more.integers(0, 4, n), more.choice((0, 0, 16, 1024), n)
+        if self.alike:
+            key, aux = key[0], aux[0]
         parts = n - far + (far > 0)
         _, row, tile = self.b.regions(home, 1, parts * size, 1, alloc=Alloc(int(more.integers(0, 2))))
         session = self.b.sums([home], [max(far, 1)], self.places)
         issuer = [int(more.choice(self.senders[i])) for i in nodes.tolist()]
         first = self.b.ops(
-            self.contribution[int(more.integers(2))], nodes, issuer=issuer, bytes=size, key=more.integers(0, 4, n), prio=more.integers(0, 2, n),
-            to=To(np.ones(n, int), np.full(n, home), np.ones(n, int), np.full(n, row)), session=session, aux_bytes=more.choice((0, 0, 16, 1024), n),
+            self.contribution[int(more.integers(2))], nodes, issuer=issuer, bytes=size, key=key, prio=more.integers(0, 2, n),
+            to=To(np.ones(n, int), np.full(n, home), np.ones(n, int), np.full(n, row)), session=session, aux_bytes=aux,
         )  # fmt: skip
         self.n_ops += n
         for op in range(first, first + n):
@@ -85,12 +89,18 @@ def _heard_when_delivered(program: Program, rng: np.random.Generator) -> Program
     return replace(program, edges=replace(e, tail=tail.astype(np.int32), tail_kind=kind.astype(np.int32)))
 
 
-def random_sums(seed: int, *, size: str = "tiny") -> Program:
-    """A legal Program with sums in the switch that cannot deadlock. Even seeds have edges and holds at other points, too."""
+def random_sums(seed: int, *, size: str = "tiny", packets: bool = False) -> Program:
+    """A legal Program with sums in the switch that cannot deadlock. Even seeds have edges and holds at other points, too.
+
+    `packets`: one that the packet level runs, without other points.
+    """
     rng, more = np.random.default_rng(seed), np.random.default_rng((seed, 11))
     generator = _Sums(rng, more, size)
+    generator.alike = packets
     for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
         generator.round()
     program = generator.b.build()
+    if packets:
+        return program
     program = _heard_when_delivered(program, more)
     return program if seed % 2 else change_points(program, np.random.default_rng((seed, 13)))

@@ -79,6 +79,13 @@ def test_the_verifier_takes_the_short_way(system, direction):
     assert list(starts_at_a_glance(Pass(get_system(system), small_layers()["lognormal"], direction))) == []
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_packets_of_reducing_pushes_carry_the_same_bytes(direction):
+    options = {"reduction": "push", "sum_places": 4096}
+    report = conformance("hub-sharp", *LAYERS["lognormal"], direction, options, ELSEWHERE)
+    assert report.failed == report.not_run == ()
+
+
 def forgetful(program: Program) -> Program:
     """GEMM-2 computes one row less of its first tile."""
     gemm2 = next(i for i, t in enumerate(program.templates) if t.operator == "gemm2")
