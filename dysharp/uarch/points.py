@@ -172,8 +172,8 @@ def fills(o, points):
 @block
 def member_fill(k, ops, members, stores, issue, links, clock):
     """All bytes of member k are visible: its rows have received them."""
-    o = members.mem[k, MEMBER_OP]
-    delivered(k, o, ops, clock.x, ops.points)
+    o, x = members.mem[k, MEMBER_OP], clock.x
+    delivered(k, o, ops, x, ops.points)
     if fills(o, ops.points):
         rows_fill(k, o, ops, members, stores, issue, links, clock)
 
