@@ -44,7 +44,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.count import remote_members
+from dysharp.analysis.count import copied_members, remote_members
 from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
@@ -312,7 +312,7 @@ class _Walk:
     def _links_of(self, node: int, net: int) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
         p, t, w = self.program, self.trace, self.program.wires
         if self._remote is None:
-            self._remote = remote_members(p)
+            self._remote = copied_members(p, t) if p.sessions is not None else remote_members(p)
         own = np.flatnonzero((p.ops.node == node) & (p.ops.wire >= 0))
         own = own[t.end[own] > t.issue[own]]  # the node itself serves the other pulls, without a link
         here = np.flatnonzero((p.members.node == node) & self._remote)

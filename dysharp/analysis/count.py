@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.program.builder import PULLS
 from dysharp.program.payload import sides_of
-from dysharp.program.tables import Program
+from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 
 I64 = NDArray[np.int64]
@@ -27,7 +27,7 @@ class Groups:
     | field | int64 | meaning |
     |---|---|---|
     | `sent` | `[n_nodes, n_groups]` | ops of this source node with a member on another node |
-    | `copies` | `[n_nodes, n_groups]` | members on this node of ops of other nodes |
+    | `copies` | `[n_nodes, n_groups]` | members on this node of ops of other nodes; one of each sum in the switch |
     | `ext` | `[n_nodes, n_groups]` | extra wire bytes of `copies` (`Members.ext_bytes`) |
 
     The fields below have shape `[n_groups]`.
@@ -49,8 +49,47 @@ def remote_members(program: Program) -> NDArray[np.bool_]:
     return remote
 
 
-def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None) -> Groups:
-    """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all)."""
+def sums_that_passed(program: Program, trace: Trace) -> NDArray[np.bool_]:
+    """`[n_sessions]` bool: the sum had no place in the switch, so its contributions were delivered one by one.
+
+    Contributions of a sum that was added are delivered at one instant; single ones follow each other on one link.
+    """
+    ops, session = _contributions(program)
+    n = 0 if program.sessions is None else len(program.sessions.home)
+    first, last = np.full(n, np.iinfo(np.int64).max), np.full(n, -1, np.int64)
+    delivered = trace.member[program.members.ptr[ops]]
+    np.minimum.at(first, session, delivered)
+    np.maximum.at(last, session, delivered)
+    return first < last
+
+
+def _contributions(program: Program) -> tuple[I64, I64]:
+    """(ops, their sessions): contributions from other nodes than the home, by session."""
+    if program.ops.session is None:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    ops = np.flatnonzero(program.kinds() == Kind.PUSH_REDUCE)
+    ops = ops[program.members.node[program.members.ptr[ops]] != program.ops.node[ops]]
+    session = program.ops.session[ops].astype(np.int64)
+    order = np.argsort(session, kind="stable")
+    return ops[order], session[order]
+
+
+def copied_members(program: Program, trace: Trace | None = None) -> NDArray[np.bool_]:
+    """`[n_members]` bool: a copy for the member, or a request, uses a link of its node.
+
+    Of a sum in the switch one copy goes on, for its first contribution here. Without a `trace` no sum passes.
+    """
+    copied = remote_members(program)
+    ops, session = _contributions(program)
+    later = session[1:] == session[:-1]
+    if trace is not None and len(ops):
+        later &= ~sums_that_passed(program, trace)[session[1:]]
+    copied[program.members.ptr[ops[1:][later]]] = False
+    return copied
+
+
+def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None, trace: Trace | None = None) -> Groups:
+    """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all). `trace`: tells which sums passed."""
     ops, members, n_nodes = program.ops, program.members, program.n_nodes
     n_wires = max(1, len(program.wires.up))
     code = ops.template * np.int32(n_wires) + ops.wire
@@ -66,7 +105,8 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None)
         remote &= happened
     per_op = np.diff(members.ptr)
     cell = np.repeat(group, per_op) + members.node * np.int32(n)
-    copies = np.bincount(cell[remote], minlength=n_nodes * n)
+    copied = remote & copied_members(program, trace) if program.sessions is not None else remote
+    copies = np.bincount(cell[copied], minlength=n_nodes * n)
     running = np.zeros(len(remote) + 1, np.int32)
     np.cumsum(remote, out=running[1:])
     leaves = (running[members.ptr[1:]] > running[members.ptr[:-1]]) & wired
@@ -103,8 +143,8 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
     members, if the caller has them.
     """
     if trace.member.min(initial=0) < 0:
-        groups = group_transfers(program, trace.member >= 0)
-    return _traffic(program, group_transfers(program) if groups is None else groups)
+        groups = group_transfers(program, trace.member >= 0, trace)
+    return _traffic(program, group_transfers(program, trace=trace) if groups is None else groups)
 
 
 def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:

@@ -268,7 +268,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
     with ThreadPoolExecutor(2) as pool:
         digest = pool.submit(trace.digest)
         waits = pool.submit(waiting_us, program, trace) if waiting else None
-        groups = group_transfers(program)
+        groups = group_transfers(program, trace=trace)
         wires = wire_table(program, groups)
         busy = pool_busy_ps(program)
         bound = program_bound(program, wires, busy)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.analysis.contention import sm_contention_us
+from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.api.header import header_of, settings_of
@@ -95,6 +96,7 @@ def run_pass(
         *without_effect(system, options, request.cluster),
         *_dropped_warning(system, kept, dropped),
         *_table_warning(inputs, program, trace, blocks),
+        *_sums_warning(inputs, program, trace),
     )
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
@@ -140,6 +142,15 @@ def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Ma
     else:
         entries, rows, reads = program.tables[0].entries, blocks["rows"], blocks["reads"]
     return table_warning(inputs.system, program, entries=entries, rows=rows, reads=reads, time_ps=trace.time_ps, fidelity=inputs.fidelity)
+
+
+def _sums_warning(inputs: RunInputs, program: Program, trace: Trace) -> tuple[str, ...]:
+    """A warning where sums of pushes found no place in the switch."""
+    passed = int(sums_that_passed(program, trace).sum())
+    if program.sessions is None or not passed:
+        return ()
+    found = f"{passed} of {len(program.sessions.home)} sums found none of the {program.sessions.places} places of their home in the switch"
+    return (f"{inputs.system}: {found}; their contributions went on one by one (option sum_places)",)
 
 
 def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:

@@ -50,6 +50,8 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "rows_at_once": ("rows that the SMs of a GPU write side by side; 1: each row leaves whole", EVERYWHERE),
     "rat_banks": ("banks of the row table (RAT) of a GPU's hub; a row belongs to one", EVERYWHERE),
     "rat_bank_entries": ("rows in a bank of the row table (RAT); a full bank spills its oldest row to memory", EVERYWHERE),
+    "reduction": ("sums through the switch: the source of a token pulls them, or the GPUs of its experts push contributions to them", EVERYWHERE),
+    "sum_places": ("sums of one source that the switch holds at once (reduction=push); others pass as single contributions", EVERYWHERE),
     "totals": ("rows of an expert, for the hub (moe-hub, mh-dep): known before, or announced by every source at its end", EVERYWHERE),
     "grid": ("order in which polling thread blocks take SMs: expert after expert, or experts in turn", EVERYWHERE),
     "second_gemm": ("what GEMM-2 of a tile waits for: its own tile of GEMM-1, or the whole kernel; auto: as the hardware allows", EVERYWHERE),

@@ -17,7 +17,7 @@ from dysharp.functional.numbers import Number, number_of
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.packets import Statistics, run_packets
 from dysharp.functional.rows import Outcome, run_rows
-from dysharp.program import Program, Trace
+from dysharp.program import Kind, Program, Trace
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, Model, load_cluster
@@ -171,6 +171,8 @@ class Machine:
             return False
         if self.path != "auto":
             return self.path == "packet"
+        if any(t.kind is Kind.PUSH_REDUCE for t in program.templates) and not self.faults.of_packets:
+            return False  # no packet carries a contribution
         if self.faults.of_packets:
             return True
         per_op = np.diff(program.members.ptr) * -(-program.ops.bytes // 128)

@@ -11,7 +11,7 @@ import numpy as np
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
 
-KINDS = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
+KINDS = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE, Kind.PUSH_REDUCE)
 HEADS = (Head.OP_ISSUE, Head.MEMBER_RESPOND, Head.TILE_NOTIFY)
 SHOWN = 3  # number of waiting ops in the watchdog's message
 
@@ -29,7 +29,7 @@ class Progress:
 
     An op may issue when its edges and notifications have come, when it is next in a program-order issuer, and when its
     semaphores are free. Other disciplines choose by time and hold back no op here. Raises ConfigError for parts of a
-    Program that the machine does not interpret: chains, announced thresholds, cancelling, holds by data, sessions.
+    Program that the machine does not interpret: chains, announced thresholds, cancelling, holds by data, merged loads.
     """
 
     def __init__(self, program: Program, listener: Listener) -> None:

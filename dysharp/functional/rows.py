@@ -17,7 +17,7 @@ from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Save
 from dysharp.functional.messages import Arrival, Messages, QueuePair
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
-from dysharp.functional.sums import Expression, add_in_order
+from dysharp.functional.sums import Expression, Sums, add_in_order
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
 
@@ -92,6 +92,8 @@ class _RowMachine:
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
         self._answers: dict[int, list[tuple[int, Array, Expression]]] = {}
         self._partial: dict[int, tuple[Array, Expression]] = {}
+        self.sums = Sums(program)
+        self._passed: dict[int, list[tuple[Array, Expression]]] = {}  # by partial row: the contributions of a sum that passed the switch
         self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
         self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
         self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
@@ -207,10 +209,33 @@ class _RowMachine:
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
         new, heard = self._arrives(member, DELIVER)
+        if self.kind[op] == Kind.PUSH_REDUCE:
+            self._contribute(op, member)
+            return
         if new:
             self._take(op, member)
         if heard:
             self._one_less(op)
+
+    def _contribute(self, op: int, member: int) -> None:
+        """A contribution is in the switch. The last one of a sum that has a place ends all of them; without a place each ends by itself."""
+        rows = self._rows_of.get((self.node[op], self.key[op]), [])
+        value = self._hub_sum(self.node[op], rows)
+        if self.gate_grad is not None:
+            self._return_gate_grads(self.key[op], rows)
+        added, mine, is_last = self.sums.add(op, value)
+        for row in self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]] if is_last else ():
+            self.layout.bind(row)
+            if added:
+                n = self.t.number
+                total = n.store(add_in_order([part for part, _ in mine.values()], self.t.experts.hidden, n))
+                self._partial[row] = total, ("switch", tuple(e for _, e in mine.values()))
+            else:
+                self._passed[row] = list(mine.values())
+            self._arrived(row, self.bytes[op])
+        for one in (mine if is_last else ()) if added else (op,):
+            self.progress.fire(Tail.MEMBER_DELIVERED, self.ptr[one])
+            self._one_less(one)
 
     def _take(self, op: int, member: int) -> None:
         """Write what the op brings to `member`."""
@@ -438,4 +463,4 @@ class _RowMachine:
                 by_token[self.layout.key[row]].append(row)
         for token, rows in by_token.items():
             if all(self.row_missing[row] == 0 for row in rows):
-                self._write(token, [self._partial[row] for row in rows])
+                self._write(token, [part for row in rows for part in self._passed.get(row) or [self._partial[row]]])

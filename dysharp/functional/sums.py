@@ -14,13 +14,16 @@ Numbers):
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.errors import ConfigError
 from dysharp.functional.numbers import Number
+from dysharp.program import Kind, Program
 
 Array = NDArray[Any]
 Expression = tuple[Any, ...]
@@ -54,3 +57,37 @@ def evaluate(expression: Expression, row: Callable[[int], Array], width: int, nu
         return number.store(add_in_order([row(slot) for slot in expression[2]], width, number))
     total = add_in_order([evaluate(part, row, width, number) for part in expression[1]], width, number)
     return total if expression[0] == "partial" else number.store(total)
+
+
+class Sums:
+    """Sums of PUSH_REDUCEs in the switch, with the places of their homes (docs/design/0002).
+
+    Raises ConfigError for a contribution of the home itself, because it is a store.
+    """
+
+    def __init__(self, program: Program) -> None:
+        p, self.places = program, 0
+        ops = np.flatnonzero(p.kinds() == Kind.PUSH_REDUCE)
+        if len(ops) == 0 or p.sessions is None or p.ops.session is None:
+            return
+        local = ops[p.members.node[p.members.ptr[ops]] == p.ops.node[ops]]
+        if len(local):
+            raise ConfigError(f"functional machine: op {local[0]}: found a contribution of the sum's home, expected a store")
+        self.places = p.sessions.places
+        self._session, self._home, self._expected = p.ops.session.tolist(), p.sessions.home.tolist(), p.sessions.expected.tolist()
+        self._open: dict[int, int] = defaultdict(int)
+        self._added: dict[int, bool] = {}
+        self._parts: dict[int, dict[int, tuple[Array, Expression]]] = defaultdict(dict)
+
+    def add(self, op: int, value: tuple[Array, Expression]) -> tuple[bool, dict[int, tuple[Array, Expression]], bool]:
+        """Add a contribution. Returns (whether its sum has a place, the contributions so far by op in order of arrival, whether it is the last)."""
+        s = self._session[op]
+        home = self._home[s]
+        if s not in self._added:
+            self._added[s] = self.places == 0 or self._open[home] < self.places
+            self._open[home] += self._added[s]
+        self._parts[s][op] = value
+        is_last = len(self._parts[s]) == self._expected[s]
+        if is_last and self._added[s]:
+            self._open[home] -= 1
+        return self._added[s], self._parts[s], is_last

@@ -15,12 +15,17 @@ from dysharp.program.tables import Kind, Tail
 
 @dataclass(slots=True)
 class Session:
-    """One in-switch session (reserved): its ops, the time of its last byte, whether its answer is cached."""
+    """One in-switch session: its ops, the time of its last byte, whether its answer is cached (reserved).
+
+    `passes`: it has no place in the switch, so its contributions go on one by one; `delivered`: of these.
+    """
 
     expected: int
     ops: list[Op] = field(default_factory=list)
     tail: int = 0
     answered: bool = False
+    passes: bool = False
+    delivered: int = 0
 
 
 class Transfers:
@@ -35,7 +40,8 @@ class Transfers:
         self._expected: list[int] = [] if sessions is None else sessions.expected.tolist()
         self._home: list[int] = [] if sessions is None else sessions.home.tolist()
         self._sessions = [Session(n) for n in self._expected]
-        self._sums: dict[int, list[Op]] = {}  # by the last contributor of a sum: all its contributors
+        self._places = 0 if sessions is None else sessions.places
+        self._open = [0] * world.tables.program.n_nodes  # sums of each home in the switch
 
     def issue(self, op: Op) -> None:
         """`op` starts. Hub and memory serve its local members, links and switch its remote members."""
@@ -82,7 +88,16 @@ class Transfers:
     def _arrived(self, op: Op, member: int) -> None:
         self.world.log.member[member] = self.world.now
         self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
-        self.stores.fill(self.world.tables.members[member].rows, op.payload, op.id)
+        if self._is_whole(op):
+            self.stores.fill(self.world.tables.members[member].rows, op.payload, op.id)
+
+    def _is_whole(self, op: Op) -> bool:
+        """Whether the rows have what they need of `op`: contributions without a place in the switch fill them together."""
+        if op.kind is not Kind.PUSH_REDUCE or not self.world.tables.remote(op):
+            return True
+        session = self._sessions[op.session]
+        session.delivered += 1
+        return session.delivered == session.expected
 
     def _delivered(self, op: Op) -> None:
         self.parts_left[op.id] -= 1
@@ -157,22 +172,28 @@ class Transfers:
             self.fabric.copy_out(op, self.world.tables.remote(op))
 
     def _contribute(self, op: Op) -> None:
-        """A contribution is added at line rate. The sum leaves after the last contribution and carries its id."""
-        session = self._sessions[op.session]
+        """A contribution is added at line rate, or passes. The sum leaves after the last contribution and carries its id."""
+        session, home = self._sessions[op.session], self._home[op.session]
+        if not session.ops and not session.passes:
+            session.passes = 0 < self._places <= self._open[home]
+            self._open[home] += not session.passes
+            self.world.counts["sum without a place" if session.passes else "sum with a place"] += 1
+        if session.passes:
+            self.fabric.copy_out(op, self.world.tables.remote(op))
+            return
         session.ops.append(op)
         session.tail = max(session.tail, self.fabric.tail[op.id])
         if len(session.ops) == session.expected:
             self.fabric.answer_tail[op.id] = session.tail
-            self.fabric.result_out(op, self._home[op.session], op.cls, op.down)
-            self._sums[op.id] = session.ops
-            self._sessions[op.session] = Session(session.expected)
+            self.fabric.result_out(op, home, op.cls, op.down)
         self.fabric.leave(op)
 
     def _reduced(self, last: Op) -> None:
         """The sum is visible at its home. The home sends one acknowledgement, and every contributor gets one."""
         self.stores.fill(self.world.tables.members[last.members[0]].rows, last.payload, last.id)
         self.fabric.up[self._home[last.session]].server.owe(last.ack_up)
-        for op in self._sums.pop(last.id):
+        self._open[self._home[last.session]] -= 1
+        for op in self._sessions[last.session].ops:
             self.world.log.member[op.members[0]] = self.world.now
             self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
             self._acknowledge(op)

@@ -120,6 +120,7 @@ class ProgramBuilder:
         self._pools: list[tuple[int, int, str]] = []
         self._chains: list[tuple[int, int]] = []
         self._sessions: list[tuple[int, int]] = []
+        self._places = 0
 
     # ---- what ops refer to -------------------------------------------------------------------------------------------
 
@@ -161,6 +162,12 @@ class ProgramBuilder:
     def chain(self, pool: int, mode: Chaining) -> int:
         self._chains.append((pool, int(mode)))
         return len(self._chains) - 1
+
+    def sums(self, home: ArrayLike, expected: ArrayLike, places: int) -> int:
+        """A batch of sums of PUSH_REDUCEs, one for each of `home`. `places`: see `Sessions`. Returns the first id."""
+        first, self._places = len(self._sessions), places
+        self._sessions.extend(zip(np.asarray(home).tolist(), np.asarray(expected).tolist(), strict=True))
+        return first
 
     def session(self, home: int, expected: int) -> int:
         self._sessions.append((home, expected))
@@ -385,7 +392,7 @@ class ProgramBuilder:
             ),
             declared=declared or Declared(0),
             chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
-            sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1)) if self._sessions else None,
+            sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1), self._places) if self._sessions else None,
             tables=tuple(self._tables),
             row_trains=self.row_trains,
             nets=self.nets,

@@ -34,7 +34,7 @@ class Kind(IntEnum):
     | MULTICAST | data to several nodes, replicated in the switch |
     | GET | a request out, data back |
     | PULL_REDUCE | a request to several nodes, their responses summed in the switch |
-    | PUSH_REDUCE | reserved: one contribution to a sum in the switch; CAIS and reduction over InfiniBand need it |
+    | PUSH_REDUCE | one contribution to a sum in the switch, which goes to the home of its session |
     | MERGED_LOAD | reserved: a load that merges with equal loads in the switch; CAIS needs it |
     """
 
@@ -269,7 +269,7 @@ class Ops:
     rows: I32  # rows of a COMPUTE, column of Program.durations
     wire: I32  # row of Program.wires, -1 for COMPUTE, DELAY, JOIN
     chain: I32 | None = None  # see Chains
-    session: I32 | None = None  # reserved, see Sessions
+    session: I32 | None = None  # see Sessions
     threshold: I32 | None = None  # events for which a JOIN waits besides announcements, -1 = its edges
     value: I32 | None = None  # value that a SIGNAL adds to the thresholds of its JOINs
     offset: I32 | None = None  # first byte of the row that the op's train carries; a row may travel in several trains
@@ -392,11 +392,13 @@ class Chains:
 class Sessions:
     """`[n_sessions]`: merging in the switch of `expected` PUSH_REDUCE contributions or MERGED_LOAD requests.
 
-    Reserved: CAIS, reduction over InfiniBand, and MoE-Hub combined with DySHARP need sessions.
+    `places`: sums of one home that the switch can hold at once, 0 = any number. The contributions of a sum that finds no place pass
+    the switch one by one (docs/design/0002, PUSH_REDUCE). MERGED_LOAD is reserved: CAIS needs it.
     """
 
     home: I32
     expected: I32
+    places: int = 0
 
 
 @dataclass(frozen=True, slots=True)

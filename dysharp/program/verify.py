@@ -149,6 +149,8 @@ def _check_templates(p: Program) -> None:
             raise ProgramError(f"{where}: found table {t.table}, expected -1 .. {len(p.tables) - 1}")
         if t.table >= 0 and p.tables[t.table].allocates and t.kind not in (Kind.PUT, Kind.MULTICAST):
             raise ProgramError(f"{where}: found a {t.kind.name} that asks table {p.tables[t.table].name!r} for new places, expected a store")
+        if t.table >= 0 and t.kind is Kind.PUSH_REDUCE:
+            raise ProgramError(f"{where}: found table {t.table}, expected none: a sum asks no table")
         sizes = {"cls": len(p.classes), "response_cls": len(p.classes), "framing": len(p.framings)}
         for name, n in sizes.items():
             if t.kind in WIRED and not 0 <= getattr(t, name) < n:
@@ -178,6 +180,8 @@ def _check_who(p: Program) -> None:
     if p.sessions is not None:
         check_range(p.sessions.home, 0, p.n_nodes, "session {i}: home")
         check_range(p.sessions.expected, 1, 1 << 31, "session {i}: expected")
+        if p.sessions.places < 0:
+            raise ProgramError(f"sessions: found {p.sessions.places} places of a home, expected 0 or more")
 
 
 def _check_regions(p: Program) -> None:
@@ -361,9 +365,31 @@ def _check_sessions(c: Columns) -> None:
     summing = c.is_kind((Kind.PUSH_REDUCE,)) & (c.n_remote > 0)
     size, expected = np.bincount(session[summing], minlength=len(p.sessions.home)), p.sessions.expected
     fail_where(
-        size % expected != 0,
-        lambda s: f"session {s}: found {size[s]} contributions, expected a multiple of {expected[s]}",
+        (size != expected) & (size > 0),
+        lambda s: f"session {s}: found {size[s]} contributions, expected {expected[s]}",
     )
+    _check_sums(c, session)
+
+
+def _check_sums(c: Columns, session: Array) -> None:
+    """All contributions of a sum have the same rows and as many bytes."""
+    p = c.p
+    ops = np.flatnonzero(c.is_kind((Kind.PUSH_REDUCE,)))
+    _, first, which = np.unique(session[ops], return_index=True, return_inverse=True)
+    lead = ops[first[which]]
+    begin, n = c.op_fill_ptr[:-1].astype(np.int64), np.diff(c.op_fill_ptr)
+    differs = (n[ops] != n[lead]) | (p.ops.bytes[ops] != p.ops.bytes[lead])
+    same = np.flatnonzero(~differs)
+    size = n[ops[same]]
+    which_row = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+    rows, theirs = (p.members.fill_row[np.repeat(begin[side[same]], size) + which_row] for side in (ops, lead))
+    differs[np.repeat(same, size)[rows != theirs]] = True
+
+    def text(i: int) -> str:
+        o, other = int(ops[i]), int(lead[i])
+        return f"{c.name(o)}: found {p.ops.bytes[o]} B for other rows or bytes than {c.name(other)} of the same sum, expected the same"
+
+    fail_where(differs, text)
 
 
 # ---- edges and holds -------------------------------------------------------------------------------------

@@ -6,26 +6,33 @@ from dataclasses import dataclass
 
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.sums import combine_pushes
 from dysharp.systems.moe_hub import ONE_DOMAIN
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 ROWSP_MC = Framing("st.rowsp.mc", targets_per_ext=8)
 """A header with row id and offset, then MallocIDs of 16 bits."""
+RED_ROWSP = Framing("red.rowsp")
+"""A header with origin, token and expected count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
+    `reduction`: sources "pull" sums through the switch, or GPUs "push" contributions to them (docs/design/0013, Push form). `sum_places`: sums
+    of one source that the switch holds at once (push), 0 = what the reduction buffers of its ports always hold.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch_window: int = choice_int("hub_sharp.dispatch_window")
     combine_window: int = choice_int("hub_sharp.combine_window")
+    reduction: str = choice_str("hub_sharp.reduction")
+    sum_places: int = choice_int("hub_sharp.sum_places")
     compute: bool = True
 
 
@@ -42,9 +49,13 @@ class Options:
     one_domain=ONE_DOMAIN,
 )
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory."""
+    """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory, a push needs none."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, placed_on_arrival=True)
     dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
     layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True)
-    fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC).of_useful_row)
+    if options.reduction == "push":
+        back = combine_pushes(layer, RED_ROWSP, options.sum_places)
+    else:
+        back = layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC)
+    fused(layer, back.of_useful_row)
     return layer.build("multicast")

@@ -70,6 +70,7 @@ def _chains(t: _Tables) -> None:
     p, tasks = t.p, np.array([x.tasks for x in t.p.templates])
     single = ~np.isin(t.kinds, (Kind.JOIN, Kind.COMPUTE)) | ((t.kinds == Kind.COMPUTE) & (tasks[p.ops.template] == 1))
     single[t.holds[t.holds[:, 3] != t.holds[:, 5], 5]] = False  # what gives a window back must not wait for a slot
+    single[t.kinds == Kind.PUSH_REDUCE] = False  # nor a contribution: on other slots, others wait for it
     chain, issuer = np.full(p.n_ops, -1, np.int32), p.ops.issuer.copy()
     pools: list[int] = []
     modes: list[int] = []
@@ -173,7 +174,7 @@ def _by_data(t: _Tables) -> None:
     """Rows and JOINs take semaphores without waiting; later transfers in program order wait until there is room."""
     joins = np.flatnonzero(t.kinds == Kind.JOIN)
     ordered = (t.p.issuers.discipline == Discipline.PROGRAM_ORDER) & (t.p.issuers.pool < 0)
-    waiting = np.flatnonzero((t.p.ops.issuer >= 0) & ordered[t.p.ops.issuer])
+    waiting = np.flatnonzero((t.p.ops.issuer >= 0) & ordered[t.p.ops.issuer] & (t.kinds != Kind.PUSH_REDUCE))  # what it holds, others may want
     if len(joins) == 0 or len(waiting) == 0:
         return
     middle = int(t.rng.choice(joins))
@@ -200,7 +201,7 @@ def _cancelled(t: _Tables) -> None:
     """Some JOINs are cancelled by an earlier op, if nothing that fills rows, notifies tiles or lets a response go depends on them."""
     n, m, e = t.p.n_ops, t.p.members, t.edges
     fills = np.diff(m.fill_ptr[m.ptr]) > 0
-    needed = t.tells() | (fills & ~np.isin(t.kinds, PULLS))
+    needed = t.tells() | (fills & ~np.isin(t.kinds, PULLS))  # a contribution fills a row, too
     if t.p.ops.threshold is not None:
         needed |= (t.p.ops.threshold >= 0) & (t.kinds == Kind.JOIN)  # may count on every event
     source = t.tail_ops()
@@ -221,9 +222,15 @@ def random_points(seed: int, *, size: str = "tiny", parts: tuple[str, ...] = ())
 
     `parts`: which of PARTS it has. By default an odd seed has one of them, in turn, and an even seed each one with probability one half.
     """
-    tables = _Tables(random_program(seed, size=size), np.random.default_rng((seed, 7)))
-    some = tuple(part for part in PARTS if tables.rng.random() < 0.5)
-    drawn = parts or (some if seed % 2 == 0 else (PARTS[seed // 2 % len(PARTS)],))
+    one = (PARTS[seed // 2 % len(PARTS)],) if seed % 2 else ()
+    return change_points(random_program(seed, size=size), np.random.default_rng((seed, 7)), parts or one)
+
+
+def change_points(program: Program, rng: np.random.Generator, parts: tuple[str, ...] = ()) -> Program:
+    """`program` with `parts` of PARTS, by default each with probability one half."""
+    tables = _Tables(program, rng)
+    some = tuple(part for part in PARTS if rng.random() < 0.5)
+    drawn = parts or some
     for part in PARTS:
         if part in drawn and not (part == "chains" and "cancelled" in drawn):  # no engine has both
             _CHANGES[part](tables)

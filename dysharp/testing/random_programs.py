@@ -28,6 +28,8 @@ SIZES = {"tiny": ((4, 14), (1, 3), (8, 16)), "small": ((20, 60), (2, 4), (20, 50
 class Generator:
     """Builds one Program. All random numbers come from `rng`."""
 
+    gangs_hold = True
+
     def __init__(self, rng: np.random.Generator, size: str) -> None:
         self.rng = rng
         self.tokens, self.rounds, self.others = SIZES[size]
@@ -206,8 +208,8 @@ class Generator:
         op = self._op(Kind.COMPUTE, node, issuers[self._int(0, len(issuers) - 1)])
         if chance(self.rng, 0.2):
             # A gang that has some of its slots may lose its turn to an op that wants its semaphore. Such Programs are few
-            # and old seeds end, so only Programs of several networks, which are younger, have no such holds.
-            self._hold_own(op, node, kept=not self.b.nets)
+            # and old seeds end, so only Programs of several networks or with sums, which are younger, have no such holds.
+            self._hold_own(op, node, kept=self.gangs_hold and not self.b.nets)
         return op
 
     # ---- a round: tokens go out, tiles compute, results come back ----------------------------------------

@@ -76,7 +76,8 @@ def _down(run: Recording) -> Trains:
     member = np.where(result, -1, log.what)
     op = np.where(result, -2 - log.what, _owner(p)[member])
     kind = np.where(result, RESULT, np.where(np.isin(p.kinds(), PULLS)[op], REQUEST, DATA))
-    n_bytes = np.where(result, wires.result[p.ops.wire[op]], wires.down[p.ops.wire[op]])
+    pulled = result & np.isin(p.kinds(), PULLS)[op]  # a sum of pushes is as long as a contribution
+    n_bytes = np.where(pulled, wires.result[p.ops.wire[op]], wires.down[p.ops.wire[op]])
     if p.members.ext_bytes is not None:
         n_bytes += np.where(result, 0, p.members.ext_bytes[member])
     return _placed(run, log, run.trace.down_busy, kind, op, member, n_bytes)

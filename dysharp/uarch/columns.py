@@ -70,6 +70,10 @@ CHAIN_POOL, CHAIN_YIELD, CHAIN_LEFT, CHAIN_ON = range(4)
 # paced issuer, int64 [n_issuers, 2]: time between two of its ops, time from which the next one may go
 PACE_PS, PACE_NEXT = range(2)
 
+# sum in the switch, int64 [n_sessions, 5]: contributions to be added, or delivered one by one; state; last byte of the latest; its members
+SUM_LEFT, SUM_STATE, SUM_TAIL, SUM_FIRST, SUM_LAST = range(5)
+SUM_NEW, SUM_OPEN, SUM_PASSES = range(3)
+
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins
 

@@ -25,12 +25,14 @@ from dysharp.uarch.columns import (
     RUN_DONE,
     RUN_NOW,
     RUN_WORK_HEAD,
+    SUM_LEFT,
     WIRE,
     WIRE_PAYLOAD,
 )
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.ready import delivered, first_event, mark, op_ready, op_release, semaphores_pass, tile_notify, work_next
 from dysharp.uarch.region import row_fill
+from dysharp.uarch.switch import sum_of
 from dysharp.uarch.trains import response_out
 
 HEAD_OP_ISSUE, HEAD_MEMBER_RESPOND, HEAD_TILE_NOTIFY, HEAD_JOIN_CANCEL, HEAD_ANNOUNCE, HEAD_EVENT = range(6)
@@ -156,12 +158,31 @@ def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points)
 
 
 @block
+def fills(o, points):
+    """Whether the rows have what they need of op o: contributions without a place in the switch fill them together."""
+    if points is None:
+        return True
+    s = sum_of(o, points)
+    if s < 0:
+        return True
+    points.sums[s, SUM_LEFT] -= 1
+    return points.sums[s, SUM_LEFT] == 0
+
+
+@block
 def member_fill(k, ops, members, stores, issue, links, clock):
-    """All bytes of member k are visible: its rows have received them, and edges of rows and tiles that are ready by it fall."""
-    mem, fill_row, x = members.mem, members.fill_row, clock.x
-    o = mem[k, MEMBER_OP]
-    n_bytes = links.wires[ops.op[o, WIRE], WIRE_PAYLOAD]
+    """All bytes of member k are visible: its rows have received them."""
+    o, x = members.mem[k, MEMBER_OP], clock.x
     delivered(k, o, ops, x, ops.points)
+    if fills(o, ops.points):
+        rows_fill(k, o, ops, members, stores, issue, links, clock)
+
+
+@block
+def rows_fill(k, o, ops, members, stores, issue, links, clock):
+    """The rows of member k have received the bytes of op o, and edges of rows and tiles that are ready by it fall."""
+    mem, fill_row, x = members.mem, members.fill_row, clock.x
+    n_bytes = links.wires[ops.op[o, WIRE], WIRE_PAYLOAD]
     for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
         row = fill_row[f]
         row_touch(row, n_bytes, ops, mem, issue, clock, ops.points)

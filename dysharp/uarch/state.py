@@ -166,11 +166,13 @@ class Tables(NamedTuple):
 
 
 class Points(NamedTuple):
-    """What kernels need where a Program has more than ends of ops: other points (`Releases`), chains, paced issuers.
+    """What kernels need where a Program has more than ends of ops: other points (`Releases`), chains, paced issuers, sums in the switch.
 
     `passed`: [n_points - n_ops] int32, links of the worklist. `value`: [n_ops] int32, what an announcement adds. `touched`: [n_rows] int8,
     1 = the row has its first byte. `pace`: [n_issuers, 2] int64 ps. `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs
-    of ready ops whose chain has a slot (linked as in `Links`). Each is empty where nothing needs it.
+    of ready ops whose chain has a slot (linked as in `Links`). `sum_of`: [n_ops] int32, the sum to which a contribution from another node
+    than its home belongs, -1 = none. `sums`: [n_sessions, 5] int64. `places`: [n_nodes] int64, free places of the sums of a home.
+    Each is empty where nothing needs it.
     `releases`, `holds`: those of the run; `hub`, `dirty_up`: those of its `Links`.
     """
 
@@ -180,6 +182,9 @@ class Points(NamedTuple):
     pace: Array
     chains: Array
     resident: Array
+    sum_of: Array
+    sums: Array
+    places: Array
     releases: Releases
     holds: Holds
     hub: Array

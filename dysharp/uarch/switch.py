@@ -20,11 +20,21 @@ from dysharp.uarch.columns import (
     PORT_LAT,
     PORT_OUTPUT,
     PORT_VC_BYTES,
+    RESPONSE_CLS,
     RUN_NOW,
     SCRATCH,
     SERVER_EXTRA,
     SERVER_FREE,
     SERVER_MASK,
+    SUM_FIRST,
+    SUM_LAST,
+    SUM_LEFT,
+    SUM_NEW,
+    SUM_OPEN,
+    SUM_PASSES,
+    SUM_STATE,
+    SUM_TAIL,
+    TAIL,
     TEMPLATE,
     UP,
     VC,
@@ -78,9 +88,62 @@ def cross(entry, j, at, n_bytes, op, mem, nodes, switch, clock):
         mark(switch.dirty_down, clock.x, j)
 
 
+@block
+def result_out(o, j, ops, mem, links, switch, clock):
+    """The reduction unit has the result of op o for the down link of node j."""
+    op, m = ops.op, clock.m
+    n_nodes = links.nodes.shape[0]
+    at = j * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
+    size = links.wires[op[o, WIRE], WIRE_RESULT]
+    nobody_waits = set_empty(switch.out_mask, at)
+    if nobody_waits and has_room(at, size, switch.held, links.nodes[j, PORT_OUTPUT]):
+        cross(o, j, at, size, op, mem, links.nodes, switch, clock)
+    else:
+        fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
+        switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
+
+
+@block
+def sum_of(o, points):
+    """The sum to which op o contributes from another node than the home, -1 = none."""
+    if len(points.sum_of) == 0:
+        return -1
+    return points.sum_of[o]
+
+
+@block
+def contributed(o, ops, mem, links, switch, clock, points):
+    """Whether train o is a contribution to a sum that has a place in the switch, and has been added (oracle/transfers.py)."""
+    if points is None:
+        return False
+    s = sum_of(o, points)
+    if s < 0:
+        return False
+    sums, k = points.sums, ops.op[o, MEMBER]
+    home = mem[k, MEMBER_NODE]
+    if sums[s, SUM_STATE] == SUM_NEW:
+        sums[s, SUM_STATE] = SUM_OPEN if points.places[home] > 0 else SUM_PASSES
+        points.places[home] -= sums[s, SUM_STATE] == SUM_OPEN
+    if sums[s, SUM_STATE] == SUM_PASSES:
+        return False
+    sums[s, SUM_TAIL] = max(sums[s, SUM_TAIL], ops.ot[o, TAIL])
+    sums[s, SUM_LEFT] -= 1
+    mem[k, MEMBER_NEXT] = -1
+    if sums[s, SUM_FIRST] < 0:
+        sums[s, SUM_FIRST] = k
+    else:
+        mem[sums[s, SUM_LAST], MEMBER_NEXT] = k
+    sums[s, SUM_LAST] = k
+    if sums[s, SUM_LEFT] == 0:
+        result_out(o, home, ops, mem, links, switch, clock)
+    return True
+
+
 @kernel
 def train_expose(o, ops, mem, links, switch, clock):
     """The copies of train o cross to their outputs. A copy that finds no room waits for it. True: all copies have crossed."""
+    if contributed(o, ops, mem, links, switch, clock, ops.points):
+        return True
     op, m = ops.op, clock.m
     i = op[o, NODE]
     c = ops.templates[op[o, TEMPLATE], CLS]

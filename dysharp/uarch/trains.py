@@ -3,7 +3,7 @@
 Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_down`.
 """
 
-from dysharp.uarch.bits import bit_after, set_empty
+from dysharp.uarch.bits import bit_after
 from dysharp.uarch.columns import (
     ANSWERS,
     CLS,
@@ -34,7 +34,6 @@ from dysharp.uarch.columns import (
     PORT_LAT,
     PORT_MESSAGE,
     PORT_NET,
-    PORT_OUTPUT,
     PORT_VC_BYTES,
     RESPONSE_CLS,
     RING_ARRIVE,
@@ -52,6 +51,7 @@ from dysharp.uarch.columns import (
     SERVER_FREE,
     SERVER_MASK,
     START,
+    SUM_TAIL,
     TABLE,
     TAIL,
     TEMPLATE,
@@ -73,7 +73,7 @@ from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import delivered, mark
-from dysharp.uarch.switch import channel_advance, credits_apply, cross, has_room, output_admit, train_expose, vc_choose
+from dysharp.uarch.switch import channel_advance, credits_apply, output_admit, sum_of, train_expose, vc_choose
 from dysharp.uarch.tree import tree_set
 
 IDLE = -(1 << 40)  # SERVER_EXTRA of a down server that sends nothing
@@ -137,18 +137,14 @@ def down_end(j, now, ops, members, stores, links, switch, tables, clock):
 
 
 @block
-def result_out(o, now, ops, mem, links, switch, clock):
-    """The reduction unit of op o's node has a result for the down link."""
-    op, m = ops.op, clock.m
-    n_nodes = links.nodes.shape[0]
-    j = op[o, NODE]
-    at = j * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
-    n_bytes = links.wires[op[o, WIRE], WIRE_RESULT]
-    if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, PORT_OUTPUT]):
-        cross(o, j, at, n_bytes, op, mem, links.nodes, switch, clock)
-    else:
-        fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
-        switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
+def tail_of_sum(bound, o, lat, points):
+    """`bound`, or the last byte of the latest contribution if op o carries a sum."""
+    if points is None:
+        return bound
+    s = sum_of(o, points)
+    if s < 0:
+        return bound
+    return points.sums[s, SUM_TAIL] + lat
 
 
 @block
@@ -300,6 +296,7 @@ def grant_down(j, now, ops, mem, links, switch, clock):
         if entry >= 0:
             n_bytes = links.wires[op[entry, WIRE], WIRE_RESULT]
             bound = ot[entry, END] + nodes[j, PORT_LAT]
+            bound = tail_of_sum(bound, entry, nodes[j, PORT_LAT], ops.points)
             nodes[j, DOWN + SERVER_EXTRA] = -2 - entry
         else:
             k = -2 - entry

@@ -14,6 +14,7 @@ from dysharp.uarch.columns import (
     INF,
     IS_PULL,
     LEFT,
+    MEMBER,
     MEMBER_NEXT,
     MEMBER_NODE,
     MEMBER_OP,
@@ -28,6 +29,7 @@ from dysharp.uarch.columns import (
     RING_RESPOND_LATE,
     RUN_DONE,
     RUN_EVENTS,
+    SUM_FIRST,
     TEMPLATE,
     UP,
     WIRE,
@@ -39,8 +41,10 @@ from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_debt
 from dysharp.uarch.memory import memory_take
+from dysharp.uarch.points import rows_fill
 from dysharp.uarch.ready import delivered
-from dysharp.uarch.trains import response_out, result_out
+from dysharp.uarch.switch import result_out, sum_of
+from dysharp.uarch.trains import response_out
 from dysharp.uarch.tree import tree_set
 
 
@@ -49,6 +53,18 @@ def ack_schedule(o, now, ops, nodes, clock):
     """The last acknowledgement of push o comes back to its source."""
     port = ops.op[o, NODE]
     op_schedule(RING_ACK * clock.m[HARDWARE_NETS] + nodes[port, PORT_NET], o, now + nodes[port, PORT_ACK], ops, clock)
+
+
+@block
+def acknowledge(o, w, now, ops, links, clock):
+    """The last part of push o is visible now. `w`: its wires."""
+    op, nodes = ops.op, links.nodes
+    server_debt(nodes, op[o, NODE], DOWN, links.wires[w, WIRE_ACK_DOWN])
+    if op[o, FLAGS] & ANY_FLAG == 0:
+        ops.ot[o, DONE] = now + nodes[op[o, NODE], PORT_ACK]
+        clock.x[RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
+    else:
+        ack_schedule(o, now, ops, nodes, clock)
 
 
 @block
@@ -61,12 +77,7 @@ def deliver(k, now, ops, members, links, clock):
     server_debt(nodes, mem[k, MEMBER_NODE], UP, links.wires[w, WIRE_ACK_UP])
     op[o, LEFT] -= 1
     if op[o, LEFT] == 0:
-        server_debt(nodes, op[o, NODE], DOWN, links.wires[w, WIRE_ACK_DOWN])
-        if op[o, FLAGS] & ANY_FLAG == 0:
-            ops.ot[o, DONE] = now + nodes[op[o, NODE], PORT_ACK]
-            clock.x[RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
-        else:
-            ack_schedule(o, now, ops, nodes, clock)
+        acknowledge(o, w, now, ops, links, clock)
 
 
 @block
@@ -106,14 +117,41 @@ def respond(ring, now, ops, members, links, clock):
 def result(ring, now, ops, mem, links, switch, clock):
     """RESULT: all contributions of a pull have met in the reduction unit, which asks for the down link."""
     o = op_due(ring, ops, clock)
-    result_out(o, now, ops, mem, links, switch, clock)
+    result_out(o, ops.op[o, NODE], ops, mem, links, switch, clock)
 
 
 @block
-def result_delivered(ring, now, ops, links, clock):
+def sum_visible(o, now, ops, members, stores, issue, links, clock, points):
+    """Whether op o carries a sum, which is visible at its home now. The home sends one acknowledgement, and every contributor gets one."""
+    if points is None:
+        return False
+    s = sum_of(o, points)
+    if s < 0:
+        return False
+    mem, nodes, w = members.mem, links.nodes, ops.op[o, WIRE]
+    k = ops.op[o, MEMBER]
+    home = mem[k, MEMBER_NODE]
+    memory_take(nodes, home, links.wires[w, WIRE_PAYLOAD], clock.m, now)
+    rows_fill(k, o, ops, members, stores, issue, links, clock)
+    server_debt(nodes, home, UP, links.wires[w, WIRE_ACK_UP])
+    points.places[home] += 1
+    k = points.sums[s, SUM_FIRST]
+    while k >= 0:
+        contributor = mem[k, MEMBER_OP]
+        members.mem_time[k, MEMBER_TIME] = now
+        delivered(k, contributor, ops, clock.x, points)
+        acknowledge(contributor, ops.op[contributor, WIRE], now, ops, links, clock)
+        k = mem[k, MEMBER_NEXT]
+    return True
+
+
+@block
+def result_delivered(ring, now, ops, members, stores, issue, links, clock):
     """RESULT_DELIVERED: the result of a pull is visible at its source. Returns the op if that was its last part, else -1."""
     op = ops.op
     o = op_due(ring, ops, clock)
+    if sum_visible(o, now, ops, members, stores, issue, links, clock, ops.points):
+        return -1
     memory_take(links.nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
     op[o, LEFT] -= 1
     return o if op[o, LEFT] == 0 else -1

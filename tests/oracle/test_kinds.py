@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from toy import HARDWARE, REQUEST, TILE_PS, WIRE, Toy
 
@@ -37,6 +38,36 @@ def test_contribution_frees_its_buffer_before_the_sum_is_complete():
     other = t.op("other", Kind.PUT, 1, {2: []})
     t.op("half", Kind.PUSH_REDUCE, 2, {0: []}, session=session, after=(other,))
     assert run_oracle(t.build()).start[other] == 2 * LAT  # exposed after a hop, credit after another
+
+
+def two_sums(places: int) -> tuple[Toy, list[int]]:
+    """Two sums of one home, each of two contributions. The second sum comes when the first has one contribution."""
+    t = Toy(3)
+    sums = t.b.sums([0, 0], [2, 2], places)
+    row, tile = zip(*(t.rows(0) for _ in range(2)), strict=True)
+    wait = t.op("wait", Kind.DELAY, 2, ps=50_000)
+    t.op("first", Kind.PUSH_REDUCE, 1, {0: [row[0]]}, session=sums)
+    for node in (1, 2):
+        t.op("second", Kind.PUSH_REDUCE, node, {0: [row[1]]}, session=sums + 1)
+    t.op("first", Kind.PUSH_REDUCE, 2, {0: [row[0]]}, session=sums, after=(wait,))
+    return t, list(tile)
+
+
+def test_sum_without_a_place_passes():
+    t, tile = two_sums(1)
+    trace = run_oracle(t.build())
+    visible = trace.member.tolist()
+    assert visible[0] == visible[3] == trace.tile_ready[tile[0]]  # the first sum is added
+    assert visible[1] != visible[2]
+    assert trace.tile_ready[tile[1]] == max(visible[1:3])  # the home adds the second one
+    assert (trace.done[[2, 3]] == np.array(visible[1:3]) + HARDWARE.ack).all()
+    assert trace.down_busy[0] == 3 * WIRE
+
+
+@pytest.mark.parametrize("places", [0, 2])
+def test_sums_with_places_are_added(places):
+    t, _ = two_sums(places)
+    assert run_oracle(t.build()).down_busy[0] == 2 * WIRE
 
 
 def test_late_load_is_answered_from_the_switch():

@@ -55,6 +55,16 @@ def test_system_conforms_with_mediation(system, direction):
     assert conformance(system, *LAYERS["lognormal"], direction, {"mediation": True}, OF_A_PASS).failed == ()
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("places", [0, 1, 4096])
+@pytest.mark.parametrize("layer", [n for n in LAYERS if n != "32 GPUs"])
+def test_reducing_pushes_conform(layer, places, direction):
+    options = {"reduction": "push", "sum_places": places}
+    report = conformance("hub-sharp", *LAYERS[layer], direction, options, OF_A_PASS)
+    assert report.failed == ()
+    assert {f.rule for f in report.not_run} <= {"engine_equals_oracle", "tensor_of_the_layer"}
+
+
 @pytest.mark.parametrize("system", all_systems())
 def test_packets_carry_the_same_bytes(system):
     report = conformance(system, *LAYERS["lognormal"], rules=ELSEWHERE)
@@ -67,6 +77,13 @@ def test_the_verifier_takes_the_short_way(system, direction):
     """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees. CCFuser says why it is peeled."""
     assert [name for name, s in all_systems().items() if s.peels] == ["ccfuser"]
     assert list(starts_at_a_glance(Pass(get_system(system), small_layers()["lognormal"], direction))) == []
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_packets_of_reducing_pushes_carry_the_same_bytes(direction):
+    options = {"reduction": "push", "sum_places": 4096}
+    report = conformance("hub-sharp", *LAYERS["lognormal"], direction, options, ELSEWHERE)
+    assert report.failed == report.not_run == ()
 
 
 def forgetful(program: Program) -> Program:

@@ -112,7 +112,7 @@ def run_loop(budget, state):
             elif leaf < leaf_rings + (RING_RESULT + 1) * nets:
                 result(leaf - leaf_rings, now, ops, members.mem, links, switch, clock)
             elif leaf < leaf_rings + (RING_RESULT_DELIVERED + 1) * nets:
-                done = result_delivered(leaf - leaf_rings, now, ops, links, clock)
+                done = result_delivered(leaf - leaf_rings, now, ops, members, stores, issue, links, clock)
             elif leaf < leaf_rings + (RING_LOCAL + 1) * nets:
                 filled, done = local(now, ops, members, links, clock)
             elif leaf < leaf_rings + (RING_ACK + 1) * nets:

@@ -17,7 +17,7 @@ from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Member
 Array = NDArray[Any]
 HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/uarch/points.py
 CHUNK = 1 << 11
-SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
+SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE, Kind.PUSH_REDUCE)
 
 
 def unsupported(program: Program) -> str | None:
@@ -25,8 +25,6 @@ def unsupported(program: Program) -> str | None:
     kinds = {t.kind for t in program.templates} - set(SUPPORTED)
     if kinds:
         return f"op kind {min(kinds).name} is run by the oracle only"
-    if program.ops.session is not None:
-        return "sessions are run by the oracle only"
     if program.ops.chain is not None and (program.edges.head_kind == Head.JOIN_CANCEL).any():
         return "chains together with JOINs that are cancelled are run by the oracle only"
     return None
@@ -231,7 +229,8 @@ def _others(p: Program, releases: Releases, holds: Holds, links: Links) -> Point
     """What a Program has besides ends of ops, or None."""
     n, passed, announced = p.n_ops, len(releases.edge_ptr) - 1 - p.n_ops, p.ops.threshold is not None
     paced = (p.issuers.interval_ps > 0).any()
-    if passed == 0 and not paced and not announced and p.ops.chain is None and not (p.edges.head_kind == Head.MEMBER_RESPOND).any():
+    plain = passed == 0 and not paced and not announced and p.ops.chain is None and p.ops.session is None
+    if plain and not (p.edges.head_kind == Head.MEMBER_RESPOND).any():
         return None
     pace = np.zeros((len(p.issuers.node) if paced else 0, 2), np.int64)
     pace[:, col.PACE_PS] = p.issuers.interval_ps[: len(pace)]
@@ -241,12 +240,25 @@ def _others(p: Program, releases: Releases, holds: Holds, links: Links) -> Point
         touched=np.zeros(p.n_rows if passed else 0, np.int8),
         pace=pace,
         chains=_chains(p),
+        **_sums(p),
         resident=np.full((len(p.issuers.node) if p.chains is not None else 0, 2), -1, np.int32),
         releases=releases,
         holds=holds,
         hub=links.hub,
         dirty_up=links.dirty_up,
     )
+
+
+def _sums(p: Program) -> dict[str, Array]:
+    """The columns of `Points` for sums in the switch."""
+    if p.sessions is None or p.ops.session is None:
+        return {"sum_of": np.zeros(0, np.int32), "sums": np.zeros((0, 5), np.int64), "places": np.zeros(0, np.int64)}
+    sums = np.full((len(p.sessions.home), 5), -1, np.int64)
+    sums[:, col.SUM_LEFT], sums[:, col.SUM_STATE], sums[:, col.SUM_TAIL] = p.sessions.expected, col.SUM_NEW, 0
+    first = np.minimum(p.members.ptr[:-1], max(0, p.n_members - 1))
+    far = np.append(p.members.node, -1)[first] != p.ops.node
+    places = np.full(p.n_nodes, p.sessions.places or 1 << 40, np.int64)
+    return {"sum_of": np.where(far, p.ops.session, -1).astype(np.int32), "sums": sums, "places": places}
 
 
 def _falls(releases: Releases, first: int, n: int) -> Array:
@@ -329,6 +341,8 @@ def _links(p: Program) -> Links:
     wires[: len(w.up), :8] = np.stack((w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1)
     wired = p.ops.wire >= 0
     wires[p.ops.wire[wired], col.WIRE_PAYLOAD] = p.ops.bytes[wired]
+    summed = p.ops.wire[wired & (p.kinds() == Kind.PUSH_REDUCE)]
+    wires[summed, col.WIRE_RESULT] = wires[summed, col.WIRE_DOWN]  # a sum is as long as its contributions
     nodes = np.zeros((n, 24), np.int64)
     nodes[:, col.UP + col.SERVER_EXTRA], nodes[:, col.DOWN + col.SERVER_EXTRA] = -1, -(1 << 40)
     nodes[:, [col.UP + col.SERVER_CURSOR, col.DOWN + col.SERVER_CURSOR]] = -1
@@ -434,7 +448,8 @@ def _templates(p: Program) -> Array:
     templates = np.zeros((max(1, len(p.templates)), 7), np.int32)
     for i, t in enumerate(p.templates):
         is_pull = t.kind in (Kind.GET, Kind.PULL_REDUCE)
-        templates[i] = (t.kind, t.cls, t.response_cls, t.tasks, is_pull, t.duration, t.table)
+        response_cls = t.cls if t.kind is Kind.PUSH_REDUCE else t.response_cls
+        templates[i] = (t.kind, t.cls, response_cls, t.tasks, is_pull, t.duration, t.table)
     return templates
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dysharp.engine.burst.lower import lower
 from dysharp.errors import SimulationError
-from dysharp.program.tables import Program
+from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.uarch import columns as col
 from dysharp.uarch.compiling import is_compiled
@@ -123,4 +123,8 @@ def deadlock_text(program: Program, state: BurstState) -> str:
         name = program.templates[program.ops.template[o]].name
         sems = [program.semaphores.name[s] for s in holds.hold_sem[holds.hold_ptr[o] : holds.hold_ptr[o + 1]]]
         parts.append(f"op {o} ({name}) waits in {program.issuers.name[program.ops.issuer[o]]} for {sems or 'its turn'}")
+    summing = stuck[(ops.ot[stuck, col.ISSUE] >= 0) & (program.kinds()[stuck] == Kind.PUSH_REDUCE)]
+    if len(summing) and program.ops.session is not None:
+        o = int(summing[0])
+        parts.append(f"op {o} ({program.templates[program.ops.template[o]].name}) waits for the other contributions of sum {program.ops.session[o]}")
     return "; ".join(parts)

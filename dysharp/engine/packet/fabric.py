@@ -12,7 +12,7 @@ from dysharp.engine.burst.lower import beyond_packets, lower, row_places, tree
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
-from dysharp.program.tables import HubTable, Program
+from dysharp.program.tables import HubTable, Kind, Program
 from dysharp.specs import Cluster, choice_int
 from dysharp.uarch import columns as col
 from dysharp.uarch import tables
@@ -154,7 +154,9 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
         lanes=_lanes(p, config, c),
         outputs=outputs_of(c, config.speedup),
         sources=_sources(p, config, cuts),
-        units=Units(np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64)),
+        units=Units(
+            np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64), **_pushed_sums(p, config, cuts, total)
+        ),
         hubs=_hubs(p, config, state, int(c[f.C_ROWS])),
         agenda=Agenda(
             rings=np.full((n_rings, 2), -1, np.int32), tree=state.clock.tree,
@@ -162,7 +164,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
             st=np.zeros(f.ST_COUNT, np.int64),
         ),
         accepted=np.full(2, -1, np.int64),
-        flits_by_kind=np.zeros((2, 16), np.int64),
+        flits_by_kind=np.zeros((2, f.N_KINDS), np.int64),
     )  # fmt: skip
     fabric.units.ports[:, tables.PORT_ENTRIES] = config.reduction_entries or NEVER
     tables.red_clear(0, fabric.units.sessions, fabric.units.ports)
@@ -252,6 +254,34 @@ def _hubs(p: Program, config: FabricConfig, state: BurstState, n_keys: int) -> H
     )  # fmt: skip
 
 
+def _pushed_sums(p: Program, config: FabricConfig, cuts: Array, total: int) -> dict[str, Array]:
+    """The columns of `Units` for sums of pushes.
+
+    A place of the Program holds a row over all ports of its home. Here a port has places for its packets of as many
+    rows. Raises ConfigError where packets of one sum would come to several ports.
+    """
+    ops = np.flatnonzero(p.kinds() == Kind.PUSH_REDUCE)
+    if p.ops.session is None or p.sessions is None or len(ops) == 0:
+        none = np.zeros(0, np.int64)
+        return {"sum_of": none.astype(np.int32), "chunk0": none, "chunks": np.zeros((0, 3), np.int64), "places": none}
+    session = p.ops.session[ops]
+    key = np.full(len(p.sessions.home), -1, np.int64)
+    key[session] = p.ops.key[ops]
+    n = np.zeros(len(key), np.int64)
+    n[session] = cuts[p.ops.wire[ops], f.CUT_PACKETS]
+    differs = (key[session] != p.ops.key[ops]) | (key[session] < 0) | (n[session] != cuts[p.ops.wire[ops], f.CUT_PACKETS])
+    if config.stripe == "even" or differs.any():
+        what = "found contributions of a sum that leave by several links, expected one key and size, and links by key"
+        raise ConfigError(f"packet level: {what} (use --fidelity burst)")
+    chunks = np.zeros((int(n.sum()), 3), np.int64)
+    chunks[:, f.CHUNK_LEFT], chunks[:, f.CHUNK_HEAD] = np.repeat(p.sessions.expected, n), -1
+    per_port = -(-int(n.max(initial=1)) // p.hardware.n_links)
+    return {
+        "sum_of": np.where(p.kinds() == Kind.PUSH_REDUCE, p.ops.session, -1).astype(np.int32), "chunk0": np.cumsum(n) - n, "chunks": chunks,
+        "places": np.full(total, p.sessions.places * per_port or NEVER, np.int64),
+    }  # fmt: skip
+
+
 def _widen(p: Program, state: BurstState, cuts: Array) -> None:
     """Members count their packets; extra bytes of a copy become flits."""
     if p.n_members:
@@ -273,8 +303,10 @@ def groups_of(p: Program, config: FabricConfig) -> Array:
         return np.zeros(2 * n + 2, np.int64)
     if config.channels == "class":
         return np.concatenate([np.arange(n), np.arange(n), [n, n]]).astype(np.int64)
-    # requests and stores; responses and acknowledgements
-    return np.concatenate([np.zeros(n), np.ones(n), [1, 0]]).astype(np.int64)
+    # requests and stores; responses, pushed contributions and acknowledgements
+    pushed = np.zeros(n)
+    pushed[[t.cls for t in p.templates if t.kind is Kind.PUSH_REDUCE]] = 1
+    return np.concatenate([pushed, np.ones(n), [1, 0]]).astype(np.int64)
 
 
 def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
@@ -333,7 +365,7 @@ def grow(fabric: Fabric, n_slots: int) -> Fabric:
     sessions[:, [tables.SESSION_PREV, tables.SESSION_NEXT]] = np.where(links >= old, links + n_slots - old, links)
     return fabric._replace(
         packets=Packets(packet, packet.view(np.int64), _grown(fabric.packets.behind, n_slots), free),
-        units=Units(sessions, units.ports, _grown(units.idle, n_slots)),
+        units=units._replace(sessions=sessions, idle=_grown(units.idle, n_slots)),
         hubs=fabric.hubs._replace(waiters=_grown(fabric.hubs.waiters, n_slots * fills)),
         lanes=_more_credits(fabric.lanes, int(x[f.RUN_CREDIT_READ]), int(x[f.RUN_CREDITS])),
     )

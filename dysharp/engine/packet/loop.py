@@ -49,11 +49,23 @@ from dysharp.uarch.packet.columns import (
     RUN_FREE,
     RUN_STATUS,
     RUNNING,
+    SUM,
 )
 from dysharp.uarch.packet.hub import entries_answer, ingress_leave, request_take, respond, tails_arrive
 from dysharp.uarch.packet.links import credits_take, dirty_take, lines_end, links_free, slot_free
 from dysharp.uarch.packet.messages import message_event, message_in, message_out
-from dysharp.uarch.packet.ops import answered, deliver, grant_issuer, grant_link, local, node_links_ask, node_wake_up, notes_make, result_delivered
+from dysharp.uarch.packet.ops import (
+    answered,
+    deliver,
+    grant_issuer,
+    grant_link,
+    local,
+    node_links_ask,
+    node_wake_up,
+    notes_make,
+    result_delivered,
+    sum_deliver,
+)
 from dysharp.uarch.packet.switch import crossings_end, cycles_end, grant_output, heads_arrive, sessions_look
 from dysharp.uarch.points import work_drain
 from dysharp.uarch.ready import complete, op_release, tile_due
@@ -136,6 +148,8 @@ def run_events(budget, state, fabric):
                 elif kind == NOTE:
                     op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, issue, x)
                     slot_free(p, packets.free, x)
+                elif kind == SUM:
+                    sum_deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, units, agenda)
                 elif kind == ACK or kind == MACK or kind == RESP:
                     answered(p, now, ops, links, clock, packets)
                 else:

@@ -16,7 +16,7 @@ from dysharp.uarch.state import BurstState
 
 KINDS = (
     "store", "multicast", "copy", "request", "reduce_request", "request_copy", "response", "contribution", "ack", "copy_ack", "merged_ack",
-    "result", "partial_sum", "bypass", "notification", "synthetic",
+    "result", "partial_sum", "bypass", "notification", "synthetic", "pushed_contribution", "sum", "sum_ack",
 )  # fmt: skip
 """Packets by what they are, in the order of the kernel's numbers."""
 
@@ -93,5 +93,8 @@ def check_drained(p: Program, state: BurstState, fabric: Fabric) -> None:
     left, delivered = int(fabric.outputs.output[: len(links), f.OUTPUT_FLITS].sum()), int(fabric.flits_by_kind[1].sum())
     if sent != arrived or left != delivered:
         raise SimulationError(f"drained fabric: {sent} flits sent up and {arrived} arrived, {left} sent down and {delivered} delivered")
+    chunks = fabric.units.chunks
+    if ((chunks[:, f.CHUNK_STATE] == col.SUM_OPEN) & (chunks[:, f.CHUNK_LEFT] > 0)).any():
+        raise SimulationError("drained fabric: a sum still waits for a contribution")
     if fabric.hubs.hubs[:, tables.HUB_PENDING].any():
         raise SimulationError("drained fabric: a hub still waits for its table in memory")

@@ -16,6 +16,7 @@ from dysharp.engine.packet.fabric import dirty_set, links_of, outputs_of
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.uarch import columns as col
 from dysharp.uarch.packet import columns as f
+from dysharp.uarch.packet.columns import N_KINDS
 from dysharp.uarch.packet.state import Agenda, Lanes, Outputs, Packets
 
 Ints = NDArray[np.int64]
@@ -87,7 +88,7 @@ def measure_events(config: NetworkConfig, traffic: Traffic, load: float, seed: i
     _settle(tree_now)
     late = pipeline_cycles(config)[0] * CYCLE
     queues = np.full((config.n_terminals, 2), -1, np.int64)
-    rest = (*state, np.zeros((2, 16), np.int64), so, accepted)
+    rest = (*state, np.zeros((2, N_KINDS), np.int64), so, accepted)
     if not getattr(open_run, "signatures", True):
         open_run(-1, late, born, queues, *rest)
     begin = time.perf_counter()

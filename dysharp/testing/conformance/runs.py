@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis import CAUSES, attribute, program_bound, traffic_bytes, wire_table
 from dysharp.analysis.attribution import critical_path
-from dysharp.analysis.count import TERMS
+from dysharp.analysis.count import TERMS, group_transfers
 from dysharp.analysis.phases import PHASES
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import SimulationError
@@ -22,6 +22,7 @@ from dysharp.program.startable import Peel, starts_by_kind
 from dysharp.specs import load_model
 from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.layers import SmallLayer, paper_cluster
+from dysharp.testing.conformance.rows import passed_bytes
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
@@ -175,7 +176,7 @@ def packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float 
 @rule("pass")
 def wire_bytes_are_explained(case: Pass) -> Lines:
     """The bytes on links equal the bytes that the analysis counts: payload, headers, requests, acknowledgements."""
-    table = wire_table(case.program)
+    table = wire_table(case.program, group_transfers(case.program, trace=case.trace))
     for side, terms, busy in (("up", table.up, case.trace.up_busy), ("down", table.down, case.trace.down_busy)):
         if (terms.sum(axis=1) != busy).any():
             g = int((terms.sum(axis=1) != busy).argmax())
@@ -192,7 +193,8 @@ def wire_bytes_are_explained(case: Pass) -> Lines:
 @rule("pass")
 def payload_is_declared(case: Pass) -> Lines:
     """The payload in the Trace equals the declared payload of each operator and the payload on the wire."""
-    counted, table = traffic_bytes(case.program, case.trace), wire_table(case.program)
+    counted = traffic_bytes(case.program, case.trace)
+    table = wire_table(case.program, group_transfers(case.program, trace=case.trace))
     declared, names = case.program.declared.traffic, sides_of(case.program)
     every = {side for both in names for side in both}
     lone = case.program.domain_nodes == 1 and bool(case.program.nets)  # several NVLink domains of one GPU: nothing goes by switch
@@ -205,7 +207,8 @@ def payload_is_declared(case: Pass) -> Lines:
             yield f"counted traffic {side}: found operators {sorted(by_operator)}, expected combine, dispatch and other"
     for side, by_operator in declared.items():
         operators: Mapping[str, int] = counted[side]
-        for name, n_bytes in by_operator.items():
+        for name, promised in by_operator.items():
+            n_bytes = promised + (int(passed_bytes(case).sum()) if (side, name) == ("down", "combine") else 0)
             if operators.get(name) != n_bytes:
                 yield f"payload {side} of {name}: found {operators.get(name)} B, expected the declared {n_bytes} B"
     n = case.program.n_nodes

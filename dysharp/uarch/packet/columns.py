@@ -13,9 +13,11 @@ PACKET_NEXT2, PACKET_MEMBER, PACKET_OUT, PACKET_ACKS, PACKET_PARENT, PACKET_OUT_
 # ACKS: acknowledgements or contributions missing (a multicast or session), lookups missing (in a hub), targets in it (result, partial sum)
 
 # kinds of packets
-DATA, MDATA, MCOPY, REQ, MREQ, RCOPY, RESP, CONTRIB, ACK, ACKPART, MACK, RESULT, PARTIAL, BYPASS, NOTE, PLAIN = range(16)
+DATA, MDATA, MCOPY, REQ, MREQ, RCOPY, RESP, CONTRIB, ACK, ACKPART, MACK, RESULT, PARTIAL, BYPASS, NOTE, PLAIN, PUSHED, SUM, SUMACK = range(19)
 # store, multicast, its copy, request, request to a set, its copy, response, response to be summed, acknowledgement of a store, of a copy,
-# merged acknowledgement, sum, partial sum, response that passes by, notification, synthetic packet
+# merged acknowledgement, sum, partial sum, response that passes by, notification, synthetic packet; pushed contribution, the sum of such,
+# its acknowledgement
+N_KINDS = 19
 
 # link, int64 [n_links, 18]: the up direction of link l of GPU g is row g * links_per_gpu + l, and an input port of its switch
 (
@@ -77,6 +79,10 @@ ST_COUNT = 40
 # session that waits for its timeout, int64 [n_slots, 4]; IDLE_COUNT: its contributions at the last look
 IDLE_NEXT, IDLE_DUE, IDLE_COUNT, IDLE_LOOK = range(4)
 LOOK_NOT, LOOK_AGAIN, LOOK_TO_FREE = range(3)  # IDLE_LOOK; LOOK_TO_FREE: all has come, the look only frees its packet record
+
+# packet of a sum of pushes in the switch, int64 [n, 3]: its state (SUM_NEW ..), contributions missing, the record of the latest one; records
+# are linked by PACKET_PARENT
+CHUNK_STATE, CHUNK_LEFT, CHUNK_HEAD = range(3)
 
 # AL entry that is read from memory, int64 [n_rows, 2]; READ_DUE stays: when the entry was read last, 0 = never
 READ_NEXT, READ_DUE = range(2)

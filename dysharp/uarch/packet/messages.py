@@ -44,7 +44,7 @@ def message_event(leaf, now, ops, members, stores, issue, links, switch, tables,
     elif leaf < rings + (RING_RESULT + 1) * nets:
         result(leaf - rings, now, ops, members.mem, links, switch, clock)
     elif leaf < rings + (RING_RESULT_DELIVERED + 1) * nets:
-        done = result_delivered(leaf - rings, now, ops, links, clock)
+        done = result_delivered(leaf - rings, now, ops, members, stores, issue, links, clock)
     else:
         done = acknowledged(leaf - rings, ops, clock)
     if filled >= 0:

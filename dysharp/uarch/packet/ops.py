@@ -50,6 +50,7 @@ from dysharp.uarch.packet.columns import (
     C_QUEUE,
     C_STRIPE,
     C_TOTAL,
+    CHUNK_HEAD,
     CONTRIB,
     CUT_ACK,
     CUT_DOWN_H,
@@ -81,6 +82,7 @@ from dysharp.uarch.packet.columns import (
     PACKET_OUT,
     PACKET_PARENT,
     PARTIAL,
+    PUSHED,
     REQ,
     RESP,
     RESULT,
@@ -90,16 +92,17 @@ from dysharp.uarch.packet.columns import (
     ST_FETCHES,
     STRIPE_EVEN,
     STRIPE_ROTATING,
+    SUMACK,
 )
 from dysharp.uarch.packet.hub import accept_put, chunk_from, cut_find, egress_put
 from dysharp.uarch.packet.links import dirty_mark, link_blocked, link_send, slot_free, slot_take, vc_find
-from dysharp.uarch.packet.switch import data_flits, mix, session_end
+from dysharp.uarch.packet.switch import data_flits, mix, session_end, sessions_change
 from dysharp.uarch.points import member_fill
 from dysharp.uarch.ready import complete
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_set
 
-KIND_MULTICAST, KIND_PULL_REDUCE = 5, 7
+KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE = 5, 7, 8
 
 
 @kernel
@@ -156,6 +159,8 @@ def packet_cut(i, q, ops, sources, packets, c, x):
     p = slot_take(packets.free, x)
     several = templates[t, KIND] == KIND_MULTICAST or templates[t, KIND] == KIND_PULL_REDUCE
     packet[p, PACKET_KIND] = (MREQ if several else REQ) if templates[t, IS_PULL] else (MDATA if several else DATA)
+    if templates[t, KIND] == KIND_PUSH_REDUCE:
+        packet[p, PACKET_KIND] = PUSHED
     packet[p, PACKET_OP] = o
     packet[p, PACKET_CHUNK] = chunk
     packet[p, PACKET_FLITS] = cuts[w, CUT_UP_H] + (0 if templates[t, IS_PULL] else data_flits(cuts, w, chunk))
@@ -285,6 +290,35 @@ def deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, 
     packet[p, PACKET_FLITS] = cuts[w, CUT_ACK]
     i = packet[p, PACKET_OUT]
     packet[p, PACKET_OUT] = packet[p, PACKET_LINK]
+    egress_put(i, 2 * c[C_CLASSES], p, packet, lanes.link, sources.egress, lanes.dirty_links, c)
+
+
+@kernel
+def sum_deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, units, agenda):
+    """A packet of a sum of pushes is visible at its home, for every contributor; its place is free. One acknowledgement joins the egress."""
+    mem, cuts, c = members.mem, sources.cuts, agenda.c
+    o = packet[p, PACKET_OP]
+    k = packet[p, PACKET_MEMBER]
+    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):  # the first packet takes the slots
+        row_fill(members.fill_row[f], 0, stores, clock.x)
+    row = units.chunk0[units.sum_of[o]] + packet[p, PACKET_CHUNK]
+    written = False
+    q = units.chunks[row, CHUNK_HEAD]
+    while q >= 0:
+        k = packet[q, PACKET_MEMBER]
+        mem[k, MEMBER_LEFT] -= 1
+        if mem[k, MEMBER_LEFT] == 0:
+            if not written:
+                memory_take(links.nodes, mem[k, MEMBER_NODE], links.wires[ops.op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
+                written = True
+            members.mem_time[k, MEMBER_TIME] = now
+            member_fill(k, ops, members, stores, issue, links, clock)
+        q = packet[q, PACKET_PARENT]
+    i = packet[p, PACKET_OUT]
+    units.places[i] += 1
+    sessions_change(-1, now, agenda.st)
+    packet[p, PACKET_KIND] = SUMACK
+    packet[p, PACKET_FLITS] = cuts[ops.op[o, WIRE], CUT_ACK]
     egress_put(i, 2 * c[C_CLASSES], p, packet, lanes.link, sources.egress, lanes.dirty_links, c)
 
 

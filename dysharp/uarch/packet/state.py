@@ -81,11 +81,19 @@ class Sources(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Reduction units. `sessions`: [n_slots + n_links, 6] int64. `ports`: [n_links, 2] int64. `idle`: [n_slots, 4] int64, timeouts."""
+    """Reduction units. `sessions`: [n_slots + n_links, 6] int64. `ports`: [n_links, 2] int64. `idle`: [n_slots, 4] int64, timeouts.
+
+    Sums of pushes: `sum_of`: [n_ops] int32, the sum of a contribution; `chunk0`: [n_sessions] int64, the first of its `chunks`: [n, 3] int64,
+    one for each packet; `places`: [n_links] int64, free places of a port. Empty where no Program has them.
+    """
 
     sessions: Array
     ports: Array
     idle: Array
+    sum_of: Array
+    chunk0: Array
+    chunks: Array
+    places: Array
 
 
 class Hubs(NamedTuple):
@@ -124,7 +132,7 @@ class Fabric(NamedTuple):
     """Everything that the packet level adds to `BurstState`.
 
     `accepted`: [2] int64, first and last packet that leave an ingress buffer at this instant, -1 = none.
-    `flits_by_kind`: [2, 16] int64, flits that have arrived at the switch and at hubs, by kind of packet.
+    `flits_by_kind`: [2, N_KINDS] int64, flits that have arrived at the switch and at hubs, by kind of packet.
     """
 
     packets: Packets

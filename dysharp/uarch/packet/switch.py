@@ -1,6 +1,21 @@
 """What a switch does with the packet at the head of a virtual channel, and with what its reduction units finish (docs/design/0006)."""
 
-from dysharp.uarch.columns import FLAGS, INF, MEMBER, MEMBER_EXT, MEMBER_NODE, MEMBERS_SHIFT, NODE, RUN_EVENTS, RUN_NOW, WIRE
+from dysharp.uarch.columns import (
+    FLAGS,
+    INF,
+    KEY,
+    MEMBER,
+    MEMBER_EXT,
+    MEMBER_NODE,
+    MEMBERS_SHIFT,
+    NODE,
+    RUN_EVENTS,
+    RUN_NOW,
+    SUM_NEW,
+    SUM_OPEN,
+    SUM_PASSES,
+    WIRE,
+)
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.packet.columns import (
     ACK,
@@ -19,6 +34,9 @@ from dysharp.uarch.packet.columns import (
     C_TOTAL,
     C_VC_FLITS,
     C_VPG,
+    CHUNK_HEAD,
+    CHUNK_LEFT,
+    CHUNK_STATE,
     CONTRIB,
     CUT_AUX,
     CUT_AUX_LAST,
@@ -64,6 +82,7 @@ from dysharp.uarch.packet.columns import (
     PACKET_VC,
     PARTIAL,
     PLAIN,
+    PUSHED,
     RCOPY,
     REQ,
     RESP,
@@ -80,6 +99,8 @@ from dysharp.uarch.packet.columns import (
     ST_SESSIONS_NOW,
     ST_TIMEOUTS,
     STRIPE_HASH,
+    SUM,
+    SUMACK,
 )
 from dysharp.uarch.packet.links import (
     credit_put,
@@ -197,8 +218,11 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     i = packet[p, PACKET_LINK]
     s = link[i, LINK_INPUT]
     o = packet[p, PACKET_OUT]
-    packet[p, PACKET_PARENT] = p if kind != CONTRIB and kind != ACKPART else packet[p, PACKET_PARENT]
+    packet[p, PACKET_PARENT] = p if kind != CONTRIB and kind != ACKPART and kind != SUMACK else packet[p, PACKET_PARENT]
     packet[p, PACKET_LEFT] = 1
+    if kind == PUSHED:
+        push_expose(p, s, packet, op, mem, cuts, link, outputs, c)
+        return
     if kind == PLAIN or kind == NOTE:
         packet[p, PACKET_OUT_FLITS] = packet[p, PACKET_FLITS]
         out_ask(o, p, s, packet, link, outputs, c)
@@ -212,11 +236,69 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     elif kind == RESP:
         packet[p, PACKET_OUT_FLITS] = cuts[w, CUT_RESULT_H] + data_flits(cuts, w, chunk)
         out_ask(o, p, s, packet, link, outputs, c)
-    elif kind == ACKPART or kind == CONTRIB:
+    elif kind == ACKPART or kind == CONTRIB or kind == SUMACK:
         packet[p, PACKET_OUT_FLITS] = packet[p, PACKET_FLITS]
         out_ask(o + c[C_TOTAL], p, s, packet, link, outputs, c)
     else:
         packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda)
+
+
+@block
+def push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
+    """A pushed contribution asks for the reduction unit at the port of its sum's home, which depends on the key alone."""
+    a = packet[p, PACKET_OP]
+    w = op[a, WIRE]
+    chunk = packet[p, PACKET_CHUNK]
+    k = op[a, MEMBER]
+    o = far_link(packet[p, PACKET_LINK], op[a, KEY], chunk, mem[k, MEMBER_NODE], link, c)
+    packet[p, PACKET_MEMBER] = k
+    packet[p, PACKET_OUT] = o
+    packet[p, PACKET_OUT_FLITS] = cuts[w, CUT_DOWN_H] + data_flits(cuts, w, chunk) + ext_flits(mem[k, MEMBER_EXT], cuts[w, CUT_PACKETS], chunk)
+    out_ask(o + c[C_TOTAL], p, s, packet, link, outputs, c)
+
+
+@kernel
+def push_take(p, packets, link, outputs, units, agenda):
+    """The unit begins to take in pushed contribution p. The first of a sum takes a place of the port. False: there was none, all pass."""
+    packet, chunks, places, c, st = packets.packet, units.chunks, units.places, agenda.c, agenda.st
+    o = packet[p, PACKET_OUT]
+    row = units.chunk0[units.sum_of[packet[p, PACKET_OP]]] + packet[p, PACKET_CHUNK]
+    if chunks[row, CHUNK_STATE] == SUM_NEW:
+        chunks[row, CHUNK_STATE] = SUM_OPEN if places[o] > 0 else SUM_PASSES
+        if places[o] > 0:
+            places[o] -= 1
+            st[ST_SESSIONS] += 1
+            sessions_change(1, agenda.x[RUN_NOW], st)
+    if chunks[row, CHUNK_STATE] == SUM_PASSES:
+        st[ST_BYPASSES] += 1
+        return False
+    packet[p, PACKET_PARENT] = chunks[row, CHUNK_HEAD]
+    chunks[row, CHUNK_HEAD] = p
+    chunks[row, CHUNK_LEFT] -= 1
+    if chunks[row, CHUNK_LEFT] == 0:
+        st[ST_RESULTS] += 1
+        q = slot_take(packets.free, agenda.x)
+        for column in (PACKET_OP, PACKET_CHUNK, PACKET_MEMBER, PACKET_OUT, PACKET_OUT_FLITS):
+            packet[q, column] = packet[p, column]
+        packet[q, PACKET_KIND] = SUM
+        packet[q, PACKET_VC] = c[C_ACK_GROUP] * c[C_VPG]
+        out_ask(o, q, c[C_PORTS], packet, link, outputs, c)
+    return True
+
+
+@kernel
+def sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
+    """The home's acknowledgement p of a sum is back: every contributor gets one."""
+    q = units.chunks[units.chunk0[units.sum_of[packet[p, PACKET_OP]]] + packet[p, PACKET_CHUNK], CHUNK_HEAD]
+    while q >= 0:
+        following = packet[q, PACKET_PARENT]
+        packet[q, PACKET_KIND] = MACK
+        packet[q, PACKET_PARENT] = q
+        packet[q, PACKET_OUT] = packet[q, PACKET_LINK]
+        packet[q, PACKET_VC] = c[C_ACK_GROUP] * c[C_VPG]
+        packet[q, PACKET_OUT_FLITS] = cuts[op[packet[q, PACKET_OP], WIRE], CUT_SOURCE_ACK]
+        out_ask(packet[q, PACKET_OUT], q, c[C_PORTS], packet, link, outputs, c)
+        q = following
 
 
 @kernel
@@ -282,10 +364,16 @@ def finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, ag
 
 
 @kernel
-def unit_take(p, packet, packet_time, op, cuts, link, outputs, units, agenda):
+def unit_take(p, packets, op, cuts, link, outputs, units, agenda):
     """The reduction unit begins to take in packet p (a contribution or an acknowledgement). False: it has no session and must go on."""
+    packet, packet_time = packets.packet, packets.packet_time
     sessions = units.sessions
     c, x, st = agenda.c, agenda.x, agenda.st
+    if packet[p, PACKET_KIND] == PUSHED:
+        return push_take(p, packets, link, outputs, units, agenda)
+    if packet[p, PACKET_KIND] == SUMACK:
+        sum_acknowledge(p, packet, cuts, op, link, outputs, units, c)
+        return True
     parent = packet[p, PACKET_PARENT]
     w = op[packet[p, PACKET_OP], WIRE]
     if packet[p, PACKET_KIND] == ACKPART:
@@ -375,10 +463,10 @@ def crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, a
         following = packet[p, PACKET_NEXT2]
         kind = packet[p, PACKET_KIND]
         x[RUN_EVENTS] += 1
-        o = packet[p, PACKET_OUT] + (c[C_TOTAL] if kind == CONTRIB or kind == ACKPART else 0)
+        o = packet[p, PACKET_OUT] + (c[C_TOTAL] if kind == CONTRIB or kind == ACKPART or kind == PUSHED or kind == SUMACK else 0)
         outputs.output[o, OUTPUT_FREE] += 1
         dirty_mark(outputs.dirty_outputs, o)
-        if kind < MACK or kind == BYPASS or kind >= NOTE:  # it came through an input port
+        if kind < MACK or kind == BYPASS or (kind >= NOTE and kind != SUM):  # it came through an input port
             i = packet[p, PACKET_LINK]
             if has_lane(p, packet):
                 lane_back(i, lanes, outputs, c)
@@ -389,7 +477,7 @@ def crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, a
                 if head >= 0:
                     packet_expose(head, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
         agenda.rings[r, 0] = following
-        if o >= c[C_TOTAL]:
+        if o >= c[C_TOTAL] and kind != PUSHED:  # records of contributions become acknowledgements
             slot_free(p, packets.free, x)
         p = ring_due(r, now, packet_time, agenda)
     ring_wait(r, leaf, packet_time, agenda)
@@ -428,8 +516,8 @@ def grant_output(o, now, packets, op, cuts, lanes, outputs, units, agenda):
             break
         s = x[RUN_OUT]
         out_leave(o, p, s, packet, link, outputs, c)
-        if o >= c[C_TOTAL] and not unit_take(p, packet, packet_time, op, cuts, link, outputs, units, agenda):
-            packet[p, PACKET_KIND] = BYPASS
+        if o >= c[C_TOTAL] and not unit_take(p, packets, op, cuts, link, outputs, units, agenda):
+            packet[p, PACKET_KIND] = DATA if packet[p, PACKET_KIND] == PUSHED else BYPASS
             out_ask(o - c[C_TOTAL], p, s, packet, link, outputs, c)
         else:
             out_begin(o, p, s, now, packets, link, output, lanes.held, agenda)

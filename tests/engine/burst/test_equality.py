@@ -18,6 +18,7 @@ from dysharp.program.tables import Point
 from dysharp.program.verify import verify
 from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import coverage, random_program
+from dysharp.testing.random_sums import random_sums
 
 CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
 LARGER = range(9000, 9012)
@@ -46,6 +47,12 @@ MUST_OCCUR_AT_POINTS = (
     *(f"acquire.{p.name}" for p in Point if p is not Point.OP_DONE),
     *("release.OP_ISSUED", "chain.HOLD", "chain.YIELD", "op of a chain", "JOIN with a threshold", "announcement"),
     *("paced issuer", "cancelled op", "run: semaphore full", "run: no free slot"),
+)
+
+
+MUST_OCCUR_WITH_SUMS = (
+    *("kind.PUSH_REDUCE", "contribution of the home", "sum of one contribution", "sum of several contributions"),
+    *("any number of places", "places of a home", "run: sum without a place", "run: sum with a place", "run: output buffer full"),
 )
 
 
@@ -79,6 +86,16 @@ def test_engine_equals_oracle_at_other_points(chunk):
         verify(program)
         seen.update(coverage(program, assert_same(program, f"seed {seed}")))
     assert [name for name in MUST_OCCUR_AT_POINTS if seen[name] == 0] == []
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_engine_equals_oracle_with_sums_in_the_switch(chunk):
+    seen: Counter[str] = Counter()
+    for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
+        program = random_sums(seed)
+        verify(program)
+        seen.update(coverage(program, assert_same(program, f"seed {seed}")))
+    assert [name for name in MUST_OCCUR_WITH_SUMS if seen[name] == 0] == []
 
 
 @pytest.mark.parametrize("seed", LARGER)

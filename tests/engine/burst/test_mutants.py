@@ -13,6 +13,8 @@ from dysharp.testing.mutants import MUTANTS, Mutant, caught, difference, engine
 from dysharp.testing.point_mutants import POINT_MUTANTS
 from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import random_program
+from dysharp.testing.random_sums import random_sums
+from dysharp.testing.sum_mutants import SUM_MUTANTS
 
 SEEDS = range(400)
 CANCELLED = partial(random_points, parts=("cancelled",))
@@ -46,9 +48,16 @@ def test_mutant_at_other_points_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
+@pytest.mark.parametrize("mutant", SUM_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_of_sums_is_caught(mutant):
+    found = caught(mutant, range(300), random_sums)
+    assert found, f"no Program of 300 told {mutant.name!r} from the oracle"
+    print(f"{mutant.name}: seed {found[0]}, {found[1]}")
+
+
 def test_mutants_are_many_and_distinct():
     assert len(MUTANTS) >= 20
-    mutants = (*MUTANTS, *POINT_MUTANTS)
+    mutants = (*MUTANTS, *POINT_MUTANTS, *SUM_MUTANTS)
     assert len({m.name for m in mutants}) == len({(m.module, m.old, m.new) for m in mutants}) == len(mutants)
 
 

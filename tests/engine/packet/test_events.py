@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,9 @@ from dysharp.engine.packet.program import PacketRun, run_packet
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To
-from dysharp.program.tables import Hardware
+from dysharp.program.tables import Edges, Hardware, Tail
 from dysharp.testing.random_programs import random_program
+from dysharp.testing.random_sums import random_sums
 
 LAT, RESPONDER, FLIT = 250_000, 500_000, 640
 PLANES = 2
@@ -78,6 +81,35 @@ def test_random_programs_end_with_everything_back_and_the_bytes_of_the_burst_lev
         assert (run.trace.done >= 0).all(), seed
         assert run.trace.up_busy.tolist() == burst.up_busy.tolist(), seed
         assert run.trace.down_busy.tolist() == burst.down_busy.tolist(), seed
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_random_sums_end_with_everything_back(chunk: int) -> None:
+    """With a place for every sum the bytes are those of the burst level. Without, whole sums pass there and single packets here."""
+    programs = [random_sums(seed, packets=True) for seed in range(chunk * 80, chunk * 80 + 80)]
+    programs = [program for program in programs if program.sessions is not None and not program.nets]
+    assert len(programs) > 15
+    passed = 0
+    for program in programs:
+        run = run_packet(program)
+        assert (run.trace.done >= 0).all()
+        passed += run.statistics["reduction"]["bypasses"]
+        assert program.sessions is not None
+        free = replace(program, sessions=replace(program.sessions, places=0))
+        run, burst = run_packet(free), run_burst(free)[0]
+        assert run.statistics["reduction"]["bypasses"] == 0
+        assert run.trace.up_busy.tolist() == burst.up_busy.tolist()
+        assert run.trace.down_busy.tolist() == burst.down_busy.tolist()
+    assert passed > 0
+
+
+@pytest.mark.parametrize("changes", [{"stripe": "even"}, {}])
+def test_contributions_that_leave_by_several_links_are_refused(changes: dict[str, str]) -> None:
+    program = next(p for p in (random_sums(seed, packets=bool(changes)) for seed in range(1, 400, 2)) if p.sessions is not None and not p.nets)
+    plain = program.edges.tail_kind != Tail.MEMBER_DELIVERED
+    edges = Edges(*(column[plain] for column in (program.edges.tail_kind, program.edges.tail, program.edges.head_kind, program.edges.head)))
+    with pytest.raises(ConfigError, match="found contributions of a sum that leave by several links, expected one key and size"):
+        run_packet(replace(program, edges=edges), FabricConfig(**changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", [2, 56, 57])  # of one network
