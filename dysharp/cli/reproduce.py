@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "tolerance", "status")
 
-jobs_flag = click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Points that run at once, one process each.")
+jobs_flag = click.option(
+    "-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True,
+    help="Points that run at once, in as many processes. With several figures all points run before the first table.",
+)  # fmt: skip
 store_flag = click.option("--store", metavar="DIR", help="Folder that keeps finished points.  [default: the user's cache]")
 
 
@@ -37,6 +40,13 @@ def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[d
     for why in dict.fromkeys(failed.values()):
         click.echo(f"dysharp: warning: {what}: {why}", err=True)
     return rows, failed
+
+
+def _part(
+    points: Sequence[Point], rows: dict[Point, dict[str, Any]], failed: dict[Point, str]
+) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
+    """What `_run` of these points would give, from a run of more points."""
+    return {p: rows[p] for p in points if p in rows}, {p: failed[p] for p in points if p in failed}
 
 
 def _store(folder: str | None) -> Store:
@@ -120,8 +130,11 @@ def reproduce(
     chosen = _chosen(names, every, models, direction, variants)
     if report is not None and report.endswith(".html"):
         _check_simulated(chosen)
+    every_point = [point for _, points in chosen for point in points]
+    together = jobs > 1 and len(chosen) > 1  # else processes would wait at the end of each figure
+    all_rows, all_failed = _run(every_point, where, jobs, "figures") if together else ({}, {})
     for figure, points in chosen:
-        rows, failed = _run(points, where, jobs, figure.name)
+        rows, failed = _part(points, all_rows, all_failed) if together else _run(points, where, jobs, figure.name)
         results, holds = judge(figure, rows)
         all_hold, all_ran = all_hold and holds, all_ran and not failed
         out.append(_json(figure.name, results, holds and not failed))
