@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.api.kept import kept_or_run
+from dysharp.api.kept import OnResult, kept_or_run
 from dysharp.api.memory import check_memory, estimate_bytes, most_bytes, usable_bytes
 from dysharp.api.options import Value, options_by_system, options_of
 from dysharp.api.point import prepare, run_point
@@ -73,15 +73,19 @@ def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[
     options, workload = prepare(systems, request)
     jobs = [Job(name, given[name], workload) for name in systems]
 
-    def here(todo: Sequence[Job]) -> list[Result]:
-        return [_here(systems[job.system], options[job.system], workload, i, len(todo)) for i, job in enumerate(todo, 1)]
+    def here(todo: Sequence[Job], on_result: OnResult) -> list[Result]:
+        found: list[Result] = []
+        for i, job in enumerate(todo):
+            found.append(_here(systems[job.system], options[job.system], workload, i + 1, len(todo)))
+            on_result(i, found[-1])
+        return found
 
-    def side_by_side(todo: Sequence[Job]) -> list[Result]:
+    def side_by_side(todo: Sequence[Job], on_result: OnResult) -> list[Result]:
         if request.fidelity != "burst" or len(todo) <= 1 or _processes(todo, running=False) == 1:
-            return here(todo)
+            return here(todo, on_result)
         _load_kernels(request)
         with Workers() as workers:
-            return workers.run(todo, told, waits(request))
+            return workers.run(todo, told, waits(request), on_result)
 
     def told(system: str, done: int, count: int) -> None:
         if request.progress:
@@ -146,9 +150,9 @@ class Workers:
 
         Rows that the caller keeps are read (`kept.rows_kept_in`). Raises SimulationError for a deadlock, and when the system ends a process.
         """
-        return kept_or_run(jobs, lambda todo: self.run(todo, on_done, on_wait))
+        return kept_or_run(jobs, lambda todo, on_result: self.run(todo, on_done, on_wait, on_result))
 
-    def run(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait) -> list[Result]:
+    def run(self, jobs: Sequence[Job], on_done: OnDone, on_wait: OnWait, on_result: OnResult) -> list[Result]:
         """As `rows`, and no Row is read."""
         if not jobs:
             return []
@@ -159,6 +163,7 @@ class Workers:
                     on_wait(len(done), len(jobs))
                     continue
                 done[i] = result
+                on_result(i, result)
                 on_done(jobs[i].system, len(done), len(jobs))
         except BrokenProcessPool as error:
             left = ", ".join(dict.fromkeys(job.system for i, job in enumerate(jobs) if i not in done))

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +19,16 @@ from dysharp.analysis import Row
 from dysharp.api.options import options_of
 from dysharp.errors import ConfigError, DysharpError
 from dysharp.files import make_folder, write_text
-from dysharp.sources import code_digest
+from dysharp.sources import code_digest, sources_changed
 from dysharp.specs.choices import overridden
 from dysharp.systems import get_system
 
 if TYPE_CHECKING:
     from dysharp.api.jobs import Job, Result
 
+OnResult = Callable[[int, "Result"], None]
+"""Called with the number of a job and its Rows when it has ended."""
+Run = Callable[[Sequence["Job"], OnResult], Sequence["Result"]]
 MOST_FILES = 2000
 """Results that a folder keeps; the oldest go first."""
 _NOT_IN_A_ROW = {"progress", "options", "routing"}
@@ -34,35 +37,46 @@ _NOT_IN_A_ROW = {"progress", "options", "routing"}
 
 @dataclass(slots=True)
 class Kept:
-    """A folder of results. `read`: jobs whose Rows came from it. `ran`: jobs that were simulated."""
+    """A folder of results. `read`: jobs whose Rows came from it. `ran`: jobs that were simulated. `problem`: why results are no longer kept."""
 
     folder: Path
     read: int = 0
     ran: int = 0
+    problem: str = ""
 
-    def rows(self, jobs: Sequence[Job], run: Callable[[Sequence[Job]], Sequence[Result]]) -> list[Result]:
-        """The Rows of each job: read where they are kept, else of `run`. Errors are not kept."""
+    def rows(self, jobs: Sequence[Job], run: Run) -> list[Result]:
+        """The Rows of each job: read where they are kept, else of `run`, and kept as each of them ends. Errors are not kept."""
         digests = {id(r): _digest_of(r) for r in {id(job.workload.routing): job.workload.routing for job in jobs}.values()}
         paths = [self._path(job, digests[id(job.workload.routing)]) for job in jobs]
         found = [_rows_in(path) for path in paths]
         todo = [i for i, rows in enumerate(found) if rows is None]
-        new = dict(zip(todo, run([jobs[i] for i in todo]), strict=True))
-        for i, result in new.items():
-            if not isinstance(result, DysharpError) and (path := paths[i]) is not None:
-                write_text(path, json.dumps([{f.name: getattr(row, f.name) for f in dataclasses.fields(row)} for row in result]))
+        ended = run([jobs[i] for i in todo], lambda n, result: self._keep(paths[todo[n]], result))
+        new = dict(zip(todo, ended, strict=True))
         self.read, self.ran = self.read + len(jobs) - len(todo), self.ran + len(todo)
         return [new[i] if rows is None else rows for i, rows in enumerate(found)]
 
+    def _keep(self, path: Path | None, result: Result) -> None:
+        if path is None or isinstance(result, DysharpError) or self.problem:
+            return
+        if sources_changed():
+            self.problem = "the sources of dysharp changed during the run"
+            return
+        try:
+            write_text(path, json.dumps([{f.name: getattr(row, f.name) for f in dataclasses.fields(row)} for row in result]))
+        except ConfigError as error:
+            self.problem = str(error)
+
     def forget_the_oldest(self) -> None:
-        """Delete what is above `MOST_FILES`."""
-        files = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        for path in files[: max(0, len(files) - MOST_FILES)]:
-            path.unlink(missing_ok=True)
+        """Delete what is above `MOST_FILES`, the files that were written first."""
+        with suppress(OSError):  # another process deletes, too
+            files = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in files[: max(0, len(files) - MOST_FILES)]:
+                path.unlink(missing_ok=True)
 
     def _path(self, job: Job, routing: str) -> Path | None:
         """The file of a job; None for a system of the user, whose code has no digest, and for options that are refused."""
         system = get_system(job.system)
-        if not system.paper.__module__.startswith("dysharp.systems."):
+        if not all(plan.__module__.startswith("dysharp.systems.") for plan in (system.paper, system.real) if plan):
             return None
         try:
             options = dataclasses.asdict(options_of(system, job.given))
@@ -83,6 +97,7 @@ def rows_kept_in(folder: str | os.PathLike[str]) -> Iterator[Kept]:
 
     Wall times and memory in a kept Row are those of the run that made it. Raises ConfigError for a folder that cannot be written to.
     """
+    code_digest()
     kept = Kept(Path(folder))
     make_folder(kept.folder, "kept results")
     token = _kept.set(kept)
@@ -93,10 +108,10 @@ def rows_kept_in(folder: str | os.PathLike[str]) -> Iterator[Kept]:
         kept.forget_the_oldest()
 
 
-def kept_or_run(jobs: Sequence[Job], run: Callable[[Sequence[Job]], Sequence[Result]]) -> list[Result]:
+def kept_or_run(jobs: Sequence[Job], run: Run) -> list[Result]:
     """The Rows of each job: of `run`, or kept ones where the caller keeps Rows."""
     kept = _kept.get()
-    return list(run(jobs)) if kept is None else kept.rows(jobs, run)
+    return list(run(jobs, lambda number, result: None)) if kept is None else kept.rows(jobs, run)
 
 
 def _digest_of(value: Any) -> str:

@@ -127,4 +127,5 @@ def check_memory(system: System, r: Request, options: Any) -> None:
     if needed > usable:
         raise ConfigError(f"{found}; take fewer tokens or GPUs")
     if needed > part * usable:
-        raise OverShare(f"{found}, {part * usable / GiB:.1f} GiB of it for this process; take fewer jobs (-j), tokens or GPUs", needed / usable)
+        why = f"{found}, {part * usable / GiB:.1f} GiB of it for this process; take fewer jobs (-j), tokens or GPUs"
+        raise OverShare(why, min(1.0, needed / usable * (1 + 1e-9)))  # so that this part holds `needed` bytes after rounding

@@ -30,6 +30,8 @@ def kept_rows(fresh: bool) -> Iterator[None]:
 
     with rows_kept_in(folder) as kept:
         yield
+    if kept.problem:
+        click.echo(f"dysharp: warning: results are not kept: {kept.problem}", err=True)
     if kept.read:
         found = f"{kept.read} of {kept.read + kept.ran} results were read from {folder}: same inputs, same code"
         click.echo(f"{found}. --fresh simulates them again.", err=True)

@@ -48,6 +48,8 @@ def result_of(asked: Asked, part: float = 1.0) -> Result:
         return "out of memory; take fewer tokens or GPUs"
     except (DysharpError, ValueError) as error:
         return str(error) or type(error).__name__
+    except Exception as error:  # a defect of one point does not stop the others
+        return f"{type(error).__name__}: {error}"
     for what, here, there in zip(("sources of dysharp", "files of the point"), found, asked.content, strict=True):
         if here != there:
             return f"the {what} changed during the run, or the worker has others than the driver; start the run again"

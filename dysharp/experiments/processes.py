@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from bisect import insort
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dysharp.errors import OverShare
@@ -83,7 +85,7 @@ def _until_a_process_ends(queue: Queue) -> Generator[tuple[Asked, dict[str, obje
         try:
             while True:
                 while len(running) < queue.jobs and (next_one := queue.take([part for _, part in running.values()])):
-                    running[pool.submit(result_of, *next_one)] = next_one
+                    running[_submitted(pool, queue, *next_one)] = next_one
                 if not running:
                     return []
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -91,7 +93,7 @@ def _until_a_process_ends(queue: Queue) -> Generator[tuple[Asked, dict[str, obje
                     asked, part = running.pop(future)
                     if not isinstance(result, OverShare):
                         yield asked, result
-                    elif part < 1.0:
+                    elif part < result.part:
                         queue.put_back(asked, result.part)
                     else:
                         yield asked, str(result)
@@ -100,6 +102,28 @@ def _until_a_process_ends(queue: Queue) -> Generator[tuple[Asked, dict[str, obje
         except BaseException:  # also where the caller stops
             end_pool(pool)
             raise
+
+
+def _submitted(pool: ProcessPoolExecutor, queue: Queue, asked: Asked, part: float) -> Future[Result]:
+    """The future of a point. A pool whose process has ended takes no more: the point goes back."""
+    try:
+        with _without_main():
+            return pool.submit(result_of, asked, part)
+    except BrokenProcessPool:
+        queue.put_back(asked, part)
+        raise
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A process that begins here does not run the caller's script again, which may have no `__main__` guard."""
+    main = sys.modules["__main__"]
+    hidden: dict[str, object] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 def _begin(parent: int) -> None:

@@ -58,9 +58,9 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
     try:
         with closing(in_processes(asked, max(1, jobs))) as ended:
             for each, result in ended:
+                if sources_changed():
+                    raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
                 if isinstance(result, str):
-                    if sources_changed():
-                        raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
                     failed[each.point] = f"{each.point.label}: {result}"
                 else:
                     store.put(each.point, result)

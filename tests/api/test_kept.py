@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 import dysharp
+from dysharp.api import jobs
 from dysharp.api import kept as kept_module
 from dysharp.api.kept import rows_kept_in
 from dysharp.cli.app import cli
+from dysharp.errors import ConfigError
 from dysharp.specs.choices import choices_overridden
 from dysharp.systems import get_system, registry
 
@@ -125,3 +127,33 @@ def test_the_command_says_what_it_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert "results were read" not in first.stderr + fresh.stderr
     assert "2 of 2 results were read from " in second.stderr
     assert first.stdout == second.stdout
+
+
+def test_a_full_disk_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise ConfigError("No space left on device")
+
+    monkeypatch.setattr(kept_module, "write_text", full)
+    with rows_kept_in(tmp_path) as kept:
+        assert len(dysharp.compare(["deepep", "dysharp"], **SMALL).rows) == 2
+    assert kept.problem == "No space left on device"
+
+
+def test_rows_of_sources_that_change_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "sources_changed", lambda: True)
+    assert counts(tmp_path) == (0, 2)
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_systems_that_ended_are_kept_when_a_later_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = jobs.run_point
+
+    def interrupted(system: Any, *rest: Any) -> Any:
+        if system.name == "dysharp":
+            raise KeyboardInterrupt
+        return run(system, *rest)
+
+    monkeypatch.setattr(jobs, "run_point", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        counts(tmp_path)
+    assert len(list(tmp_path.glob("*.json"))) == 1

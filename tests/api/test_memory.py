@@ -11,7 +11,7 @@ from dysharp.api import memory
 from dysharp.api.memory import check_memory, estimate_bytes, usable_bytes, within
 from dysharp.api.options import options_of
 from dysharp.api.request import Request, RequestArgs, make_request
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, OverShare
 from dysharp.specs import load_model
 from dysharp.systems import get_system
 
@@ -51,6 +51,18 @@ def test_a_run_is_refused_by_its_share_of_the_memory(monkeypatch: pytest.MonkeyP
         check_memory(system, asked, options)
     with within(1 / 4), pytest.raises(ConfigError, match=r"needs about 0\.2 GiB .* 0\.1 GiB of it for this process; take fewer jobs \(-j\)"):
         check_memory(system, asked, options)
+
+
+def test_the_part_that_a_large_point_asks_for_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quotient of two whole numbers, times one of them, may be rounded below the other."""
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 25276502016)
+    monkeypatch.setattr(memory, "estimate_bytes", lambda *asked: 8502800661)
+    monkeypatch.setattr(memory, "most_bytes", lambda asked: 1 << 60)
+    system, asked = get_system("deepep"), request("paper-nvl72", 16, 1024)
+    with within(0.2), pytest.raises(OverShare) as small:
+        check_memory(system, asked, options_of(system, {}))
+    with within(small.value.part):
+        check_memory(system, asked, options_of(system, {}))
 
 
 def group(root: Path, name: str, file: str, limit: str) -> None:

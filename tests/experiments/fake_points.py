@@ -49,6 +49,13 @@ def sized_row(point: Point, part: float, log: str, needs: tuple[float, ...]) -> 
     return fake_row(point)
 
 
+def broken_row(point: Point, part: float) -> dict[str, Any]:
+    """As `fake_row`, but for seed 1."""
+    if point.seed == 1:
+        raise KeyError("a defect")
+    return fake_row(point)
+
+
 def deadly_row(point: Point, part: float, log: str) -> dict[str, Any]:
     """As `logged_row`; the points of "dysharp" end their process."""
     row = logged_row(point, part, log, 0.0)

@@ -23,7 +23,7 @@ from dysharp.errors import ConfigError, SimulationError
 from dysharp.experiments import Point, Store, check_points, load_figure, run_points
 from dysharp.experiments.point_runs import Asked, content_of
 from dysharp.experiments.processes import Queue, in_processes
-from tests.experiments.fake_points import deadly_row, fake_row, sized_row
+from tests.experiments.fake_points import broken_row, deadly_row, fake_row, logged_row, sized_row
 
 TINY = """
 title = "tiny"
@@ -300,3 +300,39 @@ def test_a_large_point_runs_beside_small_ones() -> None:
     assert queue.take([0.3]) is None
     assert queue.take([]) == (point[0.97], 0.97)
     assert not queue
+
+
+def test_a_point_whose_pool_broke_while_the_caller_was_busy_is_run(tmp_path: Path) -> None:
+    """A process dies between two points: the next point cannot be submitted, and must not be lost."""
+    log = tmp_path / "log"
+    points = [replace(GOOD, seed=seed) for seed in range(5)]
+    asked = [Asked(p.label, p, partial(logged_row, log=str(log), seconds=0.5), content_of(p)) for p in points]
+    found = []
+    for each, result in in_processes(asked, 2):
+        found.append(each.point)
+        assert not isinstance(result, str)
+        if len(found) == 1:
+            os.kill(int(log.read_text().splitlines()[-1].split()[0]), signal.SIGKILL)
+            time.sleep(0.7)  # the pool sees it
+    assert sorted(p.seed for p in found) == [0, 1, 2, 3, 4]
+
+
+def test_a_defect_of_one_point_does_not_stop_the_others(tmp_path: Path) -> None:
+    points = [replace(GOOD, seed=seed) for seed in range(3)]
+    asked = [Asked(p.label, p, broken_row, content_of(p)) for p in points]
+    found = {each.point.seed: result for each, result in in_processes(asked, 2)}
+    assert found[1] == "KeyError: 'a defect'"
+    assert not isinstance(found[0], str)
+    assert not isinstance(found[2], str)
+
+
+def test_a_script_without_a_guard_may_run_points(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from dysharp.experiments import Point, Store, run_points\n"
+        "rows, failed = run_points([Point('ideal', 'S-8', 'paper-gh200-nvl32', 'uniform', gpus=4, tokens=16)], Store(Path('kept')))\n"
+        "print(len(rows), failed)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "1 {}\n"
