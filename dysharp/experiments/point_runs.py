@@ -48,16 +48,22 @@ def result_of(asked: Asked, part: float = 1.0) -> Result:
         return "out of memory; take fewer tokens or GPUs"
     except (DysharpError, ValueError) as error:
         return str(error) or type(error).__name__
-    except Exception as error:  # a defect of one point does not stop the others
-        return f"{type(error).__name__}: {error}"
     for what, here, there in zip(("sources of dysharp", "files of the point"), found, asked.content, strict=True):
         if here != there:
             return f"the {what} changed during the run, or the worker has others than the driver; start the run again"
     return row
 
 
+def result_or_defect(asked: Asked, part: float = 1.0) -> Result:
+    """As `result_of`; any other error is why the point has no Row, so a defect of one point does not stop the others."""
+    try:
+        return result_of(asked, part)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def here(todo: Sequence[Asked]) -> Ended:
     """Run points in this process."""
     for asked in todo:
-        result = result_of(asked)
+        result = result_or_defect(asked)
         yield asked, str(result) if isinstance(result, OverShare) else result

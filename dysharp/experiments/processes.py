@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dysharp.errors import OverShare
-from dysharp.experiments.point_runs import Asked, Ended, Result, result_of
+from dysharp.experiments.point_runs import Asked, Ended, Result, result_or_defect
 from dysharp.parent import end_pool, end_with
 from dysharp.sources import code_digest
 
@@ -108,7 +108,7 @@ def _submitted(pool: ProcessPoolExecutor, queue: Queue, asked: Asked, part: floa
     """The future of a point. A pool whose process has ended takes no more: the point goes back."""
     try:
         with _without_main():
-            return pool.submit(result_of, asked, part)
+            return pool.submit(result_or_defect, asked, part)
     except BrokenProcessPool:
         queue.put_back(asked, part)
         raise
