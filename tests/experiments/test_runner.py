@@ -341,7 +341,7 @@ def test_a_script_without_a_guard_may_run_points(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resets the peak as Linux does")
 def test_the_memory_of_a_point_is_its_own(tmp_path: Path) -> None:
     """One process runs both points, the large one first."""
-    large, small = replace(GOOD, system="deepep", gpus=32, tokens=1024), replace(GOOD, system="deepep", gpus=32, tokens=64)
+    large, small = replace(GOOD, system="deepep", gpus=32, tokens=4096), replace(GOOD, system="deepep", gpus=32, tokens=64)
     rows, failed = run_points([large, small], Store(tmp_path), jobs=1)
     assert not failed
     assert rows[small]["peak_rss_mb"] < 0.8 * rows[large]["peak_rss_mb"]
