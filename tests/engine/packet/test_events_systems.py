@@ -15,7 +15,7 @@ from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.runs import full_layer, packet_differences, packet_time_agrees, packets_carry_the_same_bytes
 from dysharp.workload import make_routing
 
-FAR = {"megatron-ag": 0.05, "fusion-only": 0.04, "explicit": 0.04, "mh-dep": 0.05, "moe-hub": 0.05}
+FAR = {"comet-flux": 0.04, "megatron-ag": 0.05, "fusion-only": 0.04, "explicit": 0.04, "mh-dep": 0.05, "moe-hub": 0.05}
 """Systems beyond 3 % on S-8 with 256 tokens per GPU, in docs/deviations.md, Burst and packet level."""
 
 
@@ -50,7 +50,7 @@ def test_s8_agrees_within_three_percent(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["megatron-ag", "mh-dep", "moe-hub"])
+@pytest.mark.parametrize("name", ["comet-flux", "megatron-ag", "mh-dep", "moe-hub"])
 def test_rows_that_share_links_evenly_agree(name: str) -> None:
     """The levels part by 4 % only because a row starts at a hashed link: the burst level's one server shares all links evenly."""
     case = Pass(get_system(name), full_layer(256), "fwd")
