@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import click
 
@@ -20,8 +21,12 @@ COMPILING = "compiling kernels (once, about 30 s)"
 _KNOWN_AFTER = 0.02  # share of the work after which the time left is told
 _KNOWN_AFTER_S = 2.0
 
-Update = Callable[[int, int, str], None]
-"""`update(done, total, text)`: `done` of `total` units, 0 = unknown."""
+
+class Update(Protocol):
+    """`update(done, total, text)`: `done` of `total` units, 0 = unknown. `share`: of the work that is done, where units differ in size."""
+
+    def __call__(self, done: int, total: int, text: str, share: float | None = None) -> None: ...
+
 
 
 def seconds_left(share: float, seconds: float) -> float | None:

@@ -17,8 +17,10 @@ from dysharp.sources import sources_changed
 from dysharp.specs import load_cluster, load_model
 
 Rows = dict[Point, dict[str, Any]]
-Progress = Callable[[int, int, str], None]
-"""`progress(done, total, what)`: points finished or failed, points requested, label of the last point."""
+Progress = Callable[[int, int, str, float], None]
+"""`progress(done, total, what, share)`: points finished or failed, points requested, label of the last point, part of the work that is done."""
+ROWS_OF_A_START = 300_000
+"""What does not grow with a point's (token, expert) rows takes as long as this many of them."""
 
 
 class SourcesChanged(SimulationError):
@@ -50,10 +52,12 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
     rows = {p: row for p in wanted if (row := store.get(p)) is not None}
     failed: dict[Point, str] = {}
     todo = [p for p in wanted if p not in rows]
+    work = {p: ROWS_OF_A_START + _useful_rows(p) for p in wanted}
+    left, whole = sum(work[p] for p in todo), max(1, sum(work.values()))
     if progress:
-        progress(len(rows), len(wanted), todo[0].label if todo else "from the store")
+        progress(len(rows), len(wanted), todo[0].label if todo else "from the store", 1 - left / whole)
     if jobs > 1:
-        todo.sort(key=_useful_rows, reverse=True)  # so that no large point is left for the end, when other processes have nothing to do
+        todo.sort(key=lambda p: work[p], reverse=True)  # so that no large point is left for the end, when other processes have nothing to do
     asked = [Asked(p.label, p, _row_of, content_of(p)) for p in todo]
     try:
         with closing(in_processes(asked, max(1, jobs))) as ended:
@@ -65,8 +69,9 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
                 else:
                     store.put(each.point, result)
                     rows[each.point] = result
+                left -= work[each.point]
                 if progress:
-                    progress(len(rows) + len(failed), len(wanted), each.point.label)
+                    progress(len(rows) + len(failed), len(wanted), each.point.label, 1 - left / whole)
     except KeyboardInterrupt as error:
         error.add_note(f"{len(rows)} of {len(wanted)} points are finished and kept in {store.folder}; the same command goes on from there")
         raise
