@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,15 +20,18 @@ def code_digest() -> str:
 
 
 def sources_changed() -> bool:
-    """Whether the package was edited since this process took its digest. 3 ms where no file was touched."""
+    """Whether the package was edited since this process took its digest. Reads no file where none was touched."""
     before = code_digest()
     return _stamps() != _stamps.__wrapped__() and _digest() != before
 
 
 def _covered() -> list[Path]:
     package = Path(str(files("dysharp")))
-    found = sorted(p for ending in ("py", "toml", "npz") for p in package.rglob(f"*.{ending}"))
-    return [path for path in found if not _NOT_IN_ROWS & set(path.relative_to(package).parts)]
+    found: list[Path] = []
+    for folder, inside, names in os.walk(package):
+        inside[:] = [name for name in inside if name not in _NOT_IN_ROWS]
+        found += [Path(folder, name) for name in names if name.endswith((".py", ".toml", ".npz"))]
+    return sorted(found)
 
 
 @cache

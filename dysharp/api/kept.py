@@ -46,7 +46,8 @@ class Kept:
 
     def rows(self, jobs: Sequence[Job], run: Run) -> list[Result]:
         """The Rows of each job: read where they are kept, else of `run`, and kept as each of them ends. Errors are not kept."""
-        digests = {id(r): _digest_of(r) for r in {id(job.workload.routing): job.workload.routing for job in jobs}.values()}
+        routings = {id(job.workload.routing): job.workload.routing for job in jobs}  # most jobs share one
+        digests = {key: _digest_of(routing) for key, routing in routings.items()}
         paths = [self._path(job, digests[id(job.workload.routing)]) for job in jobs]
         found = [_rows_in(path) for path in paths]
         todo = [i for i, rows in enumerate(found) if rows is None]
@@ -97,7 +98,7 @@ def rows_kept_in(folder: str | os.PathLike[str]) -> Iterator[Kept]:
 
     Wall times and memory in a kept Row are those of the run that made it. Raises ConfigError for a folder that cannot be written to.
     """
-    code_digest()
+    code_digest()  # of the code that runs now, before anything is read or edited
     kept = Kept(Path(folder))
     make_folder(kept.folder, "kept results")
     token = _kept.set(kept)

@@ -171,10 +171,10 @@ class Machine:
             return False
         if self.path != "auto":
             return self.path == "packet"
-        if any(t.kind is Kind.PUSH_REDUCE for t in program.templates) and not self.faults.of_packets:
-            return False  # no packet carries a contribution
         if self.faults.of_packets:
             return True
+        if any(t.kind is Kind.PUSH_REDUCE for t in program.templates):
+            return False  # no packet carries a contribution
         per_op = np.diff(program.members.ptr) * -(-program.ops.bytes // 128)
         return int(per_op.sum()) <= PACKETS_IN_A_MOMENT
 
