@@ -6,6 +6,8 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
@@ -190,6 +192,10 @@ def _engine(request: Request) -> Engine:
 
 def peak_rss_mb() -> float:
     """Largest resident memory of this process so far, in MB (1e6 bytes); 0 where the system does not tell."""
+    with suppress(OSError):  # Linux: `getrusage` counts the memory of the process that started this one too
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
     try:
         import resource
     except ImportError:  # not on Windows
