@@ -126,7 +126,9 @@ def make_timeline(
     place[order] = np.arange(len(order))
     merged = len(slices) > most_slices
     if merged:
-        slices, joined = _merged(slices, run.trace.time_ps * len(draft.tracks) // most_slices + 1)
+        followed = np.zeros(draft.n, np.bool_)
+        followed[[i for flow in steps for i in flow.slices]] = True
+        slices, joined = _merged(slices, run.trace.time_ps * len(draft.tracks) // most_slices + 1, followed[order])
         place[order] = joined
     flows = tuple(Flow(f.id, f.token, f.gpu, tuple(dict.fromkeys(int(place[s]) for s in f.slices if place[s] >= 0))) for f in steps)
     return Timeline(
@@ -141,17 +143,19 @@ def make_timeline(
     )
 
 
-def _merged(s: Slices, bin_ps: int) -> tuple[Slices, I64]:
+def _merged(s: Slices, bin_ps: int, alone: NDArray[np.bool_]) -> tuple[Slices, I64]:
     """Slices of a track that begin in the same bin of time as one slice of their summed length; and the new place of each.
 
     The slice begins with the first of them and has its name. The sum of a track does not change.
+    Slices marked `alone` stay as they are: viewers order the steps of a flow by the begin of its slices.
     """
-    new = np.ones(len(s), np.bool_)
-    new[1:] = (s.track[1:] != s.track[:-1]) | (s.start[1:] // bin_ps != s.start[:-1] // bin_ps)
+    new = alone.copy()
+    new[:1] = True
+    new[1:] |= alone[:-1] | (s.track[1:] != s.track[:-1]) | (s.start[1:] // bin_ps != s.start[:-1] // bin_ps)
     first = np.flatnonzero(new)
-    alone = np.diff(np.append(first, len(s))) == 1
+    single = np.diff(np.append(first, len(s))) == 1
     length, n_bytes = (np.add.reduceat(column, first) for column in (s.end - s.start, s.n_bytes))
-    token = np.where(alone, s.token[first], -1).astype(np.int32)
+    token = np.where(single, s.token[first], -1).astype(np.int32)
     return Slices(s.track[first], s.start[first], s.start[first] + length, s.name[first], token, n_bytes), np.cumsum(new) - 1
 
 
