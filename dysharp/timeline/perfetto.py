@@ -69,7 +69,7 @@ def _counter_uuid(timeline: Timeline, counter: int) -> int:
 
 
 def _head(timeline: Timeline, description: str) -> bytes:
-    """Descriptors of processes, groups, tracks and counters, and the names of slices."""
+    """Descriptors of processes, groups, tracks and counters, the names of slices, and a track with one slice that says what the run is."""
     protos = _protos()
     trace = protos.Trace()
     first = trace.packet.add(trusted_packet_sequence_id=SEQUENCE, sequence_flags=1)  # the state of the sequence begins here
@@ -87,8 +87,8 @@ def _head(timeline: Timeline, description: str) -> bytes:
     for gpu in range(timeline.n_gpus):
         process = describe(uuid=base + gpu, child_ordering=explicit).process
         process.pid, process.process_name = gpu + 1, f"GPU {gpu}"
-    words = describe(uuid=base + timeline.n_gpus).process
-    words.pid, words.process_name = 1_000_000, f"{description}; 1 ms here is 1 us simulated"
+    whole = base + timeline.n_gpus
+    describe(uuid=whole, name=f"{description}; 1 ms here is 1 us simulated")
     groups = dict.fromkeys((t.gpu, t.group) for t in timeline.tracks)
     ranks = {name: i for i, name in enumerate(GROUPS)}
     for i, (gpu, group) in enumerate(groups):
@@ -100,6 +100,11 @@ def _head(timeline: Timeline, description: str) -> bytes:
     for i, counter in enumerate(timeline.counters):
         entry = describe(uuid=_counter_uuid(timeline, i), parent_uuid=base + counter.gpu, name=counter.name, sibling_order_rank=10 + i)
         entry.counter.unit_name = counter.unit
+    for at, kind in ((0, _BEGIN), (timeline.time_ps, _END)):  # a viewer leaves out a track without slices
+        event = trace.packet.add(timestamp=at, trusted_packet_sequence_id=SEQUENCE, sequence_flags=_NEEDS_STATE).track_event
+        event.type, event.track_uuid = kind, whole
+        if kind == _BEGIN:
+            event.name = f"{timeline.time_ps / 1e6:.2f} us"
     return bytes(trace.SerializeToString())
 
 
