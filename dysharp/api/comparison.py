@@ -156,7 +156,7 @@ def compare(
     base = {form: _base(same, baseline) for form in ("real", "paper") if (same := [row for row in rows if row.form == form])}
     speedup = {row.system: base[row.form].layer_us / row.layer_us for row in rows}
     baselines = {form: row.system for form, row in base.items()}
-    header = (*header_lines(rows), *(f"warning: {name} is left out: {why}" for name, why in left_out.items()))
+    header = (*header_lines(rows), *left_out_lines(left_out))
     return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out)
 
 
@@ -233,6 +233,11 @@ def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
     known = [line.removeprefix("warning: ") for line in lines]
     warnings = grouped({row.system: row.warnings for row in rows}, known)
     return (*lines, *(f"warning: {text}" for text in warnings))
+
+
+def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
+    """`Comparison.left_out` as lines of a header."""
+    return tuple(f"warning: {name} is left out: {why}" for name, why in left_out.items())
 
 
 def cause_names(row: Row) -> dict[str, str]:

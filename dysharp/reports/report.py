@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.api import Advice, Comparison
-from dysharp.api.comparison import limits_sentence
+from dysharp.api.comparison import left_out_lines, limits_sentence
 from dysharp.api.formats import resource_words
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
@@ -19,6 +19,9 @@ from dysharp.specs import load_cluster, load_model
 from dysharp.systems import all_systems
 
 PlainRow = Mapping[str, Any]
+Workload = tuple[Any, ...]
+LeftOut = tuple[PlainRow, Mapping[str, str]]
+"""A Row of a comparison, and the systems that the comparison left out, each with the reason."""
 WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed")
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
 NIC_COLOURS = ("#882255", "#44AA99", "#AA4499", "#117733", "#DDCC77", "#88CCEE", "#999933", "#CC6677")
@@ -86,20 +89,28 @@ def report_of_advice(done: Advice, command: str) -> Report:
     return Report(f"Systems for {panel.heading}", command, (panel,), tuple(done.answer))
 
 
-def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "") -> Report:
-    """A report of stored Rows: one table for each workload."""
+def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "", left_out: Iterable[LeftOut] = ()) -> Report:
+    """A report of stored Rows: one table for each workload, with the systems that its comparisons left out."""
     if not rows:
         raise ConfigError("report: found no rows, expected at least one")
-    groups: dict[tuple[Any, ...], list[PlainRow]] = {}
+    groups: dict[Workload, list[PlainRow]] = {}
     for row in rows:
-        missing = [name for name in (*WORKLOAD, "system", "time_us", "attribution", "phases_us") if name not in row]
-        if missing:
-            raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
-        groups.setdefault(tuple(row[name] for name in WORKLOAD), []).append(row)
-    panels = tuple(_panel(_entries(same), (), _sentence(same)) for same in groups.values())
+        groups.setdefault(_workload(row), []).append(row)
+    absent: dict[Workload, dict[str, str]] = {}
+    for row, why in left_out:
+        absent.setdefault(_workload(row), {}).update(why)
+    panels = tuple(_panel(_entries(same), left_out_lines(absent.get(workload, {})), _sentence(same)) for workload, same in groups.items())
     words = f"{len(rows)} run{'s' * (len(rows) > 1)} of "
     words += f"{len(panels)} workloads" if len(panels) > 1 else panels[0].heading
     return Report(title or words, command, panels)
+
+
+def _workload(row: PlainRow) -> Workload:
+    """What a stored Row was simulated on. Raises ConfigError for a Row without the fields of a report."""
+    missing = [name for name in (*WORKLOAD, "system", "time_us", "attribution", "phases_us") if name not in row]
+    if missing:
+        raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
+    return tuple(row[name] for name in WORKLOAD)
 
 
 def _entries(rows: Sequence[PlainRow]) -> tuple[Entry, ...]:

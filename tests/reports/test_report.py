@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,18 @@ def test_commands_write_reports(tmp_path: Path, done: dysharp.api.Comparison) ->
         (tmp_path / name).write_text(text)
         assert CliRunner().invoke(cli, ["report", str(tmp_path / name), "-o", str(out)], standalone_mode=False).exception is not None
     assert CliRunner().invoke(cli, ["compare", "--report", "x.txt"], standalone_mode=False).exception is not None
+
+
+def test_a_stored_comparison_says_what_it_left_out(tmp_path: Path, done: dysharp.api.Comparison) -> None:
+    why = "window: 32 leading tokens of nvls give no estimate"
+    shown = render(report_of_comparison(replace(done, left_out={"nvls": why}, header=(*done.header, f"warning: nvls is left out: {why}")), "x"))
+    one, other, page = tmp_path / "one.json", tmp_path / "other.json", tmp_path / "page.html"
+    one.write_text(json.dumps(replace(done, left_out={"nvls": why}).to_dict()))
+    other.write_text(json.dumps({"rows": [row.to_dict() | {"seed": 1} for row in done.rows]}))
+    run = CliRunner().invoke(cli, ["report", str(one), str(other), "-o", str(page)])
+    assert run.exit_code == 0, run.output
+    assert f"nvls is left out: {why}" in shown
+    assert page.read_text().count(f"nvls is left out: {why}") == 1, "below the workload of its comparison only"
 
 
 def _many(done: dysharp.api.Comparison) -> list[dict[str, Any]]:
