@@ -12,6 +12,7 @@ from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence
 from dysharp.api.formats import resource_words
+from dysharp.api.request import DIRECTIONS
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
 from dysharp.reports.plots import PALETTE, colour_of
@@ -147,7 +148,7 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
     return Panel(
-        heading=f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {_DIRECTION[row['direction']]}",
+        heading=f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}",
         entries=entries,
         sentence=sentence,
         notes=tuple(line for line in header if not line.startswith("warning: ")) or (f"routing: {row['routing']}", f"cluster: {row['cluster']}"),
@@ -155,9 +156,6 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
         load=_load(row),
         sources=_sources(str(row["model"]), str(row["cluster"])),
     )
-
-
-_DIRECTION = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 
 
 def _load(row: PlainRow) -> LoadView | None:
