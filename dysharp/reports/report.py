@@ -12,6 +12,7 @@ from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence
 from dysharp.api.formats import resource_words
+from dysharp.api.header import routing_line
 from dysharp.api.request import DIRECTIONS
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
@@ -151,7 +152,7 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
         heading=f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}",
         entries=entries,
         sentence=sentence,
-        notes=tuple(line for line in header if not line.startswith("warning: ")) or (f"routing: {row['routing']}", f"cluster: {row['cluster']}"),
+        notes=tuple(line for line in header if not line.startswith("warning: ")) or (routing_line(str(row["routing"])), f"cluster: {row['cluster']}"),
         warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
         load=_load(row),
         sources=_sources(str(row["model"]), str(row["cluster"])),
