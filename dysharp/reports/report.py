@@ -10,6 +10,7 @@ from typing import Any
 from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.api import Advice, Comparison
+from dysharp.api.causes import CAUSES, SHORT
 from dysharp.api.comparison import left_out_lines, limits_sentence
 from dysharp.api.formats import resource_words
 from dysharp.api.header import routing_line
@@ -28,11 +29,6 @@ WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction"
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
 NIC_COLOURS = ("#882255", "#44AA99", "#AA4499", "#117733", "#DDCC77", "#88CCEE", "#999933", "#CC6677")
 """Causes between domains and without a switch but NICs out, which has the colour of `PALETTE` that is left: Tol's muted colours."""
-CAUSES = (
-    "link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us", "start_us", "surroundings_us",
-    "nic_out_us", "nic_in_us", "nic_latency_us", "spine_out_us", "spine_in_us", "spine_latency_us",
-    "xgmi_out_us", "xgmi_in_us", "xgmi_latency_us",
-)  # fmt: skip
 COLOURS = dict(zip(CAUSES, (*PALETTE[:4], PALETTE[6], *PALETTE[4:6], PALETTE[8], PALETTE[7], *NIC_COLOURS), strict=True))
 PHASE_COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
 
@@ -239,7 +235,7 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
         "fastest": fastest,
         "least": least,
         "least_x": 1000 * least / most,
-        "causes": [(c, _CAUSE_WORDS[c], COLOURS[c]) for c in causes],
+        "causes": [(c, SHORT[c], COLOURS[c]) for c in causes],
         "phases": list(PHASE_COLOURS.items()),
         "load": panel.load,
         "sources": panel.sources,
@@ -248,32 +244,11 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     }
 
 
-_CAUSE_WORDS = {
-    "link_up_us": "up links",
-    "link_down_us": "down links",
-    "sm_us": "SMs",
-    "latency_us": "latencies",
-    "window_us": "windows",
-    "host_us": "software",
-    "start_us": "late start",
-    "surroundings_us": "outside kernels",
-    "nic_out_us": "NICs, out",
-    "nic_in_us": "NICs, in",
-    "nic_latency_us": "latencies between domains",
-    "spine_out_us": "uplinks of leaf switches",
-    "spine_in_us": "downlinks of leaf switches",
-    "spine_latency_us": "latencies through the spine",
-    "xgmi_out_us": "links between GPUs, out",
-    "xgmi_in_us": "links between GPUs, in",
-    "xgmi_latency_us": "latencies of links between GPUs",
-}
-
-
 def _entry_view(e: Entry, most: float, least: float, causes: Sequence[str]) -> dict[str, Any]:
     row, parts, x = e.row, [], 0.0
     for cause in causes:
         us = max(0.0, float(row["attribution"].get(cause, 0.0)))
-        parts.append({"x": 1000 * x / most, "w": 1000 * us / most, "us": us, "cause": cause, "words": _CAUSE_WORDS[cause], "colour": COLOURS[cause]})
+        parts.append({"x": 1000 * x / most, "w": 1000 * us / most, "us": us, "cause": cause, "words": SHORT[cause], "colour": COLOURS[cause]})
         x += us
     phases = [
         {
