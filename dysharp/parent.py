@@ -1,4 +1,4 @@
-"""A process that works for another one ends with it."""
+"""A process that works for another one: it ends with it, and does not run its script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 
 _SIGNAL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -32,6 +34,18 @@ def end_pool(pool: ProcessPoolExecutor) -> None:
     for process in list((pool._processes or {}).values()):
         process.terminate()
     pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """A process that begins anew here (method "spawn") does not run the caller's script again, which may have no `__main__` guard."""
+    main = sys.modules["__main__"]
+    hidden: dict[str, object] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 def _watch(parent: int) -> None:

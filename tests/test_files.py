@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import dysharp
 from dysharp.errors import ConfigError
-from dysharp.files import check_destination, write_file, write_text
+from dysharp.files import cache_folder, check_destination, write_file, write_text
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,17 @@ def test_the_longest_name_a_link_and_a_device(tmp_path: Path) -> None:
     write_text(tmp_path / "pipe", "text")  # a pipe is not replaced by a file
     assert os.read(reader, 10) == b"text"
     os.close(reader)
+
+
+def test_one_module_knows_the_cache_folder_of_the_user() -> None:
+    package = Path(dysharp.__file__).parent
+    assert [path.name for path in package.rglob("*.py") if "XDG_CACHE_HOME" in path.read_text()] == ["files.py"]
+
+
+@pytest.mark.parametrize("own", ["", "mine"])
+def test_kernels_are_kept_in_it_unless_numba_is_told_otherwise(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / own) if own else "")
+    code = "import numba; from dysharp.uarch.kernel import source_digest; print(source_digest(), numba.config.CACHE_DIR)"
+    digest, folder = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert folder == str(tmp_path / own / digest if own else cache_folder(digest))

@@ -44,7 +44,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.count import copied_members, remote_members
+from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
 from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
@@ -66,9 +66,12 @@ def attribute(program: Program, trace: Trace) -> dict[str, int]:
     return critical_path(program, trace)[0]
 
 
-def critical_path(program: Program, trace: Trace) -> tuple[dict[str, int], dict[str, int]]:
-    """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`PHASES`). Both sums are exact."""
-    walk = _Walk(program, trace)
+def critical_path(program: Program, trace: Trace, passed: NDArray[np.bool_] | None = None) -> tuple[dict[str, int], dict[str, int]]:
+    """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`PHASES`). Both sums are exact.
+
+    `passed`: as from `count.sums_that_passed`, if the caller has it.
+    """
+    walk = _Walk(program, trace, passed)
     if program.n_ops == 0:
         return walk.parts, walk.operators
     op, at, exposed = int(trace.done.argmax()), trace.time_ps, False
@@ -107,6 +110,7 @@ class _Walk:
 
     program: Program
     trace: Trace
+    passed: NDArray[np.bool_] | None = None
     parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     operators: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     operator: str = "other"
@@ -312,7 +316,8 @@ class _Walk:
     def _links_of(self, node: int, net: int) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
         p, t, w = self.program, self.trace, self.program.wires
         if self._remote is None:
-            self._remote = copied_members(p, t) if p.sessions is not None else remote_members(p)
+            passed = sums_that_passed(p, t) if self.passed is None else self.passed
+            self._remote = copied_members(p, passed) if p.sessions is not None else remote_members(p)
         own = np.flatnonzero((p.ops.node == node) & (p.ops.wire >= 0))
         own = own[t.end[own] > t.issue[own]]  # the node itself serves the other pulls, without a link
         here = np.flatnonzero((p.members.node == node) & self._remote)

@@ -74,22 +74,22 @@ def _contributions(program: Program) -> tuple[I64, I64]:
     return ops[order], session[order]
 
 
-def copied_members(program: Program, trace: Trace | None = None) -> NDArray[np.bool_]:
+def copied_members(program: Program, passed: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """`[n_members]` bool: a copy for the member, or a request, uses a link of its node.
 
-    Of a sum in the switch one copy goes on, for its first contribution here. Without a `trace` no sum passes.
+    Of a sum in the switch one copy goes on, for its first contribution here. `passed`: as from `sums_that_passed`; None: no sum.
     """
     copied = remote_members(program)
     ops, session = _contributions(program)
     later = session[1:] == session[:-1]
-    if trace is not None and len(ops):
-        later &= ~sums_that_passed(program, trace)[session[1:]]
+    if passed is not None and len(ops):
+        later &= ~passed[session[1:]]
     copied[program.members.ptr[ops[1:][later]]] = False
     return copied
 
 
-def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None, trace: Trace | None = None) -> Groups:
-    """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all). `trace`: tells which sums passed."""
+def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None, passed: NDArray[np.bool_] | None = None) -> Groups:
+    """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all). `passed`: as for `copied_members`."""
     ops, members, n_nodes = program.ops, program.members, program.n_nodes
     n_wires = max(1, len(program.wires.up))
     code = ops.template * np.int32(n_wires) + ops.wire
@@ -105,7 +105,7 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None,
         remote &= happened
     per_op = np.diff(members.ptr)
     cell = np.repeat(group, per_op) + members.node * np.int32(n)
-    copied = remote & copied_members(program, trace) if program.sessions is not None else remote
+    copied = remote & copied_members(program, passed) if program.sessions is not None else remote
     copies = np.bincount(cell[copied], minlength=n_nodes * n)
     running = np.zeros(len(remote) + 1, np.int32)
     np.cumsum(remote, out=running[1:])
@@ -142,9 +142,10 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
     gradients behind a row (`Wires.aux`) and bytes of control templates count as "other". `groups`: the groups of all
     members, if the caller has them.
     """
-    if trace.member.min(initial=0) < 0:
-        groups = group_transfers(program, trace.member >= 0, trace)
-    return _traffic(program, group_transfers(program, trace=trace) if groups is None else groups)
+    partial = trace.member.min(initial=0) < 0
+    if groups is None or partial:
+        groups = group_transfers(program, trace.member >= 0 if partial else None, sums_that_passed(program, trace))
+    return _traffic(program, groups)
 
 
 def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:

@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_us
-from dysharp.analysis.count import group_transfers, traffic_bytes, wire_table
+from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
@@ -262,18 +265,19 @@ def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
     return "real" if is_real(str(options.get("form", "paper")), cluster) else "paper"
 
 
-def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool = True) -> Measured:
-    """Count, bound and attribute a finished run. `waiting`: fill `waiting_us`, too."""
+def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool = True, passed: NDArray[np.bool_] | None = None) -> Measured:
+    """Count, bound and attribute a finished run. `waiting`: fill `waiting_us`, too. `passed`: its `sums_that_passed`, if the caller has them."""
     # Hashing a large Trace and sorting its intervals take longer than all other steps, and release the interpreter lock.
     with ThreadPoolExecutor(2) as pool:
         digest = pool.submit(trace.digest)
         waits = pool.submit(waiting_us, program, trace) if waiting else None
-        groups = group_transfers(program, trace=trace)
+        passed = sums_that_passed(program, trace) if passed is None else passed
+        groups = group_transfers(program, passed=passed)
         wires = wire_table(program, groups)
         busy = pool_busy_ps(program)
         bound = program_bound(program, wires, busy)
         last = LastGpu(program, trace)
-        causes, operators = critical_path(program, trace)
+        causes, operators = critical_path(program, trace, passed)
         return Measured(
             simulated_us=ps_to_us(trace.time_ps),
             phases_us=last.phases_us(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Unpack
 
 from dysharp.analysis import Row
+from dysharp.api.causes import cause_names
 from dysharp.api.formats import resource_words
 from dysharp.api.jobs import simulate_together
 from dysharp.api.request import Request, RequestArgs, make_request, takes
@@ -28,27 +29,6 @@ computes tiles of an expert by step, and Tutel pads tiles, so leading tokens giv
 FORMS = ("real", "paper", "all")
 
 _SATURATED = 0.8  # a resource busy for this share of the time is called the limit
-
-_CAUSES = {
-    "start_us": "late start of a rank",
-    "link_up_us": "up links",
-    "link_down_us": "down links",
-    "sm_us": "expert GEMMs on the SMs",
-    "latency_us": "latencies of hops, memory and acknowledgements",
-    "window_us": "round trips of full windows",
-    "host_us": "launches, barriers and other software",
-    "nic_out_us": "NICs, out",
-    "nic_in_us": "NICs, in",
-    "nic_latency_us": "latencies between domains",
-    "spine_out_us": "uplinks of leaf switches",
-    "spine_in_us": "downlinks of leaf switches",
-    "spine_latency_us": "latencies through the spine",
-    "xgmi_out_us": "links between GPUs, out",
-    "xgmi_in_us": "links between GPUs, in",
-    "xgmi_latency_us": "latencies of links between GPUs",
-    "surroundings_us": "permutation, activation, casts and gaps between kernels",
-}
-_SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +136,7 @@ def compare(
     base = {form: _base(same, baseline) for form in ("real", "paper") if (same := [row for row in rows if row.form == form])}
     speedup = {row.system: base[row.form].layer_us / row.layer_us for row in rows}
     baselines = {form: row.system for form, row in base.items()}
-    header = (*header_lines(rows), *(f"warning: {name} is left out: {why}" for name, why in left_out.items()))
+    header = (*header_lines(rows), *left_out_lines(left_out))
     return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out)
 
 
@@ -235,9 +215,9 @@ def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
     return (*lines, *(f"warning: {text}" for text in warnings))
 
 
-def cause_names(row: Row) -> dict[str, str]:
-    """Causes in `Row.attribution` as they are printed."""
-    return _CAUSES | ({"sm_us": _SM_OF_REAL_FORM} if row.form == "real" else {})
+def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
+    """`Comparison.left_out` as lines of a header."""
+    return tuple(f"warning: {name} is left out: {why}" for name, why in left_out.items())
 
 
 def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:

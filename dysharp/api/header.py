@@ -13,6 +13,9 @@ from dysharp.api.workload import Workload
 from dysharp.measured.trust import no_rows
 from dysharp.specs import Cluster
 
+DRAWN = " (synthetic)"
+"""End of the description of a Routing that was drawn; but for uniform routing."""
+
 
 def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> tuple[str, ...]:
     """A line with the settings of a system on an hw cluster."""
@@ -34,6 +37,14 @@ def _domains(cluster: Cluster) -> tuple[str, ...]:
     return (*alone, f"{cluster.domains} {parts} of {cluster.domain_gpus} GPUs; {nics}, {out.latency_us:g} us one way{slow}")
 
 
+def routing_line(description: str) -> str:
+    """Whether experts were recorded or drawn. `description`: of a Routing of `make_routing`, as in the field `routing` of a Row."""
+    said = description.removesuffix(DRAWN)
+    if description.startswith("trace ") and said == description:
+        return f"routing: recorded from a model: {said}"
+    return f"routing: drawn at random, not recorded: {said}; recorded ones: dysharp list routings"
+
+
 def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
     """Workload, routing, machine and its assumptions, notes, and where the numbers have been validated."""
     request, routing = workload.request, workload.routing
@@ -45,7 +56,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     lines = [
         f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
         f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
-        f"{'synthetic' if routing.synthetic else 'recorded'} routing: {routing.description.removesuffix(' (synthetic)')}",
+        routing_line(routing.description),
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
         *_domains(cluster),
         *(note if note.startswith("warning: ") else f"note: {note}" for note in routing.notes),

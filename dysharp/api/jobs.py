@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dysharp.analysis import Row
@@ -25,7 +25,7 @@ from dysharp.api.request import Request
 from dysharp.api.window import NoEstimate, leading_workload
 from dysharp.api.workload import Workload
 from dysharp.errors import ConfigError, DysharpError, SimulationError
-from dysharp.parent import end_pool, end_with
+from dysharp.parent import end_pool, end_with, without_main
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.constants import hardware_of
 from dysharp.specs.choices import Scalar, choices_overridden, overridden
@@ -134,6 +134,7 @@ class Workers:
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
+        self._copies = False
 
     def __enter__(self) -> Workers:
         return self
@@ -176,19 +177,25 @@ class Workers:
             yield from ((i, _rows_of(job)) for i, job in enumerate(jobs))
             return
         if self._pool is None:
-            context = multiprocessing.get_context("fork" if _copies() else "spawn")
+            self._copies = _copies()
+            context = multiprocessing.get_context("fork" if self._copies else "spawn")
             self._pool = ProcessPoolExecutor(_cores(), mp_context=context, initializer=end_with, initargs=(os.getpid(),))
         waiting = deque(sorted(range(len(jobs)), key=lambda i: -jobs[i].n_rows))
         running: dict[Future[Result], int] = {}
         while waiting or running:
             while waiting and len(running) < processes:
                 i = waiting.popleft()
-                running[self._pool.submit(_rows_with, jobs[i], overridden())] = i
+                running[self._submitted(self._pool, jobs[i])] = i
             ended = wait(running, timeout=EVERY_S, return_when=FIRST_COMPLETED).done
             if not ended:
                 yield -1, ()
             for future in ended:
                 yield running.pop(future), future.result()
+
+    def _submitted(self, pool: ProcessPoolExecutor, job: Job) -> Future[Result]:
+        """The future of a job. A process may begin here."""
+        with nullcontext() if self._copies else without_main():
+            return pool.submit(_rows_with, job, overridden())
 
 
 def _copies() -> bool:
@@ -197,11 +204,8 @@ def _copies() -> bool:
 
 
 def _may_begin_anew(jobs: Sequence[Job]) -> bool:
-    """Whether a process that begins anew works: it would run a user's script again, and knows no systems of the user."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    package = Path(__file__).parents[1]
-    own = file is None or Path(file).resolve() == package / "__main__.py" or Path(file) == Path(sys.executable).with_name("dysharp")
-    return own and all(get_system(job.system).paper.__module__.startswith("dysharp.systems.") for job in jobs)
+    """Whether a process that begins anew works: it knows no systems that a user's script has registered."""
+    return all(get_system(job.system).paper.__module__.startswith("dysharp.systems.") for job in jobs)
 
 
 def _cores() -> int:

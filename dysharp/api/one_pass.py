@@ -78,7 +78,9 @@ def run_pass(
         free_links=system.traffic == "none",
         skew=request.skew,
     )
-    measured, around = measure(inputs, program, trace, waiting=request.waiting), _surroundings(inputs, program, trace)
+    passed = sums_that_passed(program, trace)
+    measured = measure(inputs, program, trace, waiting=request.waiting, passed=passed)
+    around = _surroundings(inputs, program, trace)
     asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
@@ -98,7 +100,7 @@ def run_pass(
         *without_effect(system, options, request.cluster),
         *_dropped_warning(system, kept, dropped),
         *_table_warning(inputs, program, trace, blocks),
-        *_sums_warning(inputs, program, trace),
+        *_sums_warning(inputs, program, int(passed.sum())),
     )
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
@@ -146,9 +148,8 @@ def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Ma
     return table_warning(inputs.system, program, entries=entries, rows=rows, reads=reads, time_ps=trace.time_ps, fidelity=inputs.fidelity)
 
 
-def _sums_warning(inputs: RunInputs, program: Program, trace: Trace) -> tuple[str, ...]:
-    """A warning where sums of pushes found no place in the switch."""
-    passed = int(sums_that_passed(program, trace).sum())
+def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str, ...]:
+    """A warning where sums of pushes, `passed` of them, found no place in the switch."""
     if program.sessions is None or not passed:
         return ()
     found = f"{passed} of {len(program.sessions.home)} sums found none of the {program.sessions.places} places of their home in the switch"

@@ -47,7 +47,8 @@ def validate(
     | `data` | a CSV; default: the packaged measurements |
     | `hold_out` | any of "shape", "gpu" and "nodes": also refit the constants with whole groups held out |
     | `constants` | a table, or a file in the form of `fitted.toml`; default: the packaged constants |
-    | `cluster` | judge its constants, such as `calibrate` writes, on the measurements of its GPU alone |
+    | `cluster` | judge its constants, such as `calibrate` writes, on the measurements of its GPU alone; over several NVLink domains only |
+    | | with a `[scale_out]` like the measured nodes' |
     | `jobs` | processes; more than one need a main module that can be imported |
 
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
@@ -141,7 +142,7 @@ def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = N
     check_values(measurements, _name(data))
     if not measurements:
         raise ConfigError(f"{_name(data)}: found a header and no rows, expected rows such as those of {PAGE}")
-    own, others = (measurements, []) if cluster is None else measurements_of(measurements, cluster.gpu)
+    own, others = (measurements, []) if cluster is None else measurements_of(measurements, cluster.gpu, _between(cluster))
     classified = classify(own)
     elsewhere = tuple(Missing(m, family_of(m), reason, False) for m, reason in others)
     return Classified(classified.parsed, classified.missing + elsewhere)
@@ -179,6 +180,17 @@ def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     if other := departures(loaded):
         raise ConfigError(f"{where}: found {other}, expected the datasheet of {loaded.gpu} with constants of its own")
     return loaded
+
+
+def _between(cluster: Cluster) -> str:
+    """Why constants of a cluster are not judged on rows over several NVLink domains; "": they are."""
+    from dysharp.measured.scope import NO_DOMAIN
+    from dysharp.measured.trust import scale_out_departures
+
+    if cluster.scale_out is None:
+        return f"{NO_DOMAIN}, and the cluster file has no [scale_out]"
+    other = scale_out_departures(cluster.scale_out)
+    return f"{NO_DOMAIN}, and [scale_out] has {other}: predictions know the NICs of the measured nodes only" if other else ""
 
 
 def _constants(constants: Mapping[str, Fitted] | str | os.PathLike[str] | None, cluster: Cluster | None) -> Mapping[str, Fitted]:

@@ -9,7 +9,7 @@ from dysharp.analysis.load import MOST_GPUS, Load
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.api.advice import Advice
 from dysharp.api.answer import PARTS
-from dysharp.api.comparison import cause_names
+from dysharp.api.causes import cause_names
 from dysharp.api.formats import resource_words
 from dysharp.api.prediction import Predicted
 from dysharp.api.warnings import grouped

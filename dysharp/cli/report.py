@@ -14,7 +14,7 @@ from dysharp.cli.flags import complete_files
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dysharp.reports.report import Report
+    from dysharp.reports.report import LeftOut, Report
 
 Command = Callable[..., Any]
 
@@ -79,12 +79,13 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; `dysharp run SYSTEM --json > FILE` writes one")
     check_report(out)
-    rows = [row for file in files for row in read_rows(file)]
-    write_report(report_of_rows(rows, command_line(ctx), title or ""), out)
+    stored = [read_rows(file) for file in files]
+    rows, left_out = ([entry for each in part for entry in each] for part in zip(*stored, strict=True))
+    write_report(report_of_rows(rows, command_line(ctx), title or "", left_out), out)
 
 
-def read_rows(path: str) -> list[dict[str, Any]]:
-    """The Rows of a file of JSON or of JSON lines. Raises ConfigError for anything else."""
+def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
+    """The Rows of a file of JSON or of JSON lines, and what comparisons in it left out. Raises ConfigError for anything else."""
     from dysharp.specs.reading import read_text
 
     text = read_text(Path(path))
@@ -98,7 +99,12 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     rows = [row for value in found for row in _rows_in(value)]
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{path}: found no rows, expected the output of dysharp run --json, compare --json or sweep --out")
-    return rows
+    return rows, [(value["rows"][0], value["left_out"]) for value in found if _leaves_out(value)]
+
+
+def _leaves_out(value: Any) -> bool:
+    """Whether one JSON document is a comparison that names systems which it left out."""
+    return isinstance(value, dict) and isinstance(value.get("rows"), list) and bool(value["rows"]) and isinstance(value.get("left_out"), dict)
 
 
 def _rows_in(value: Any) -> list[Any]:

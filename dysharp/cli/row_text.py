@@ -6,32 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dysharp.analysis import Row
+from dysharp.api.causes import SHORT, STALLS
 from dysharp.api.formats import resource_words
 from dysharp.api.prediction import eager_is_known
 from dysharp.cli.output import console
 from dysharp.program.constants import XGMI
 from dysharp.table import fact_table
-
-_CAUSES = {
-    "link_up_us": "up links",
-    "link_down_us": "down links",
-    "sm_us": "SMs",
-    "latency_us": "latencies",
-    "window_us": "windows",
-    "host_us": "software",
-    "surroundings_us": "surroundings",
-    "start_us": "late start",
-    "nic_out_us": "NICs out",
-    "nic_in_us": "NICs in",
-    "nic_latency_us": "latencies between domains",
-    "spine_out_us": "uplinks of leaf switches",
-    "spine_in_us": "downlinks of leaf switches",
-    "spine_latency_us": "latencies through the spine",
-    "xgmi_out_us": "links between GPUs out",
-    "xgmi_in_us": "links between GPUs in",
-    "xgmi_latency_us": "latencies of links between GPUs",
-}
-_STALLS = {"window_us": "windows", "link_us": "links", "sm_us": "SMs"}
 
 
 def print_row(row: Row) -> None:
@@ -71,11 +51,11 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
         ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),
         ("lower bound, any system", f"{row.workload_bound_us:.2f} us"),
-        ("critical path", _times(row.attribution, _CAUSES)),
+        ("critical path", _times(row.attribution, SHORT)),
         ("phases, GPU that ends last", ""),
         *phases,
         *_waiting_facts(row),
-        ("waits, GPU that ends last", _times(row.stalls, _STALLS)),
+        ("waits, GPU that ends last", _times(row.stalls, STALLS)),
         *((f"payload {side}", sizes(side)) for side in (*_nvlink_sides(row), *_other_sides(row))),
         *([("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down")] if _nvlink_sides(row) else []),
         *((f"{side} links, mean / max", f"{percent(row, side)} % busy") for side in _nvlink_sides(row)),

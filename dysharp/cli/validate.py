@@ -28,7 +28,11 @@ def _cores() -> int:
 @click.option("--bars", is_flag=True, help="Print the limits that each version of dysharp keeps, and the tables behind them, too.")
 @click.option("--groups", is_flag=True, help="As --bars, with every group, the worst rows, constants and every row without a prediction.")
 @click.option("--constants", metavar="FILE", help="Judge constants of your own, as --refit writes them (TOML), not the packaged ones.")
-@click.option("--cluster", metavar="FILE", help="Judge a cluster file as calibrate writes it: its constants, on the rows of its GPU.")
+@click.option(
+    "--cluster",
+    metavar="FILE",
+    help="Judge a cluster file as calibrate writes it: its constants, on the rows of its GPU; with [scale_out] between nodes, too.",
+)
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
 @click.option("--page", metavar="FILE", help="Also write the full report as Markdown, and its plot to figures/ beside it.")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the measurements first and write them to FILE (TOML).")

@@ -105,7 +105,8 @@ def print_between(done: Report) -> None:
     if not rows:
         return
     print_lines(["", "between NVLink domains (nodes of 8 GPUs with NICs); in no number above"])
-    _print_families([row for row in rows if row["n"]])
+    if any(row["n"] for row in rows):
+        _print_families([row for row in rows if row["n"]])
     cells = [(row["family"], reason) for row in rows for reason in row["unpredicted"].split("; ") if reason]
     if cells:
         print_lines(["", "their rows without a prediction"])

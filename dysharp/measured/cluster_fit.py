@@ -27,7 +27,7 @@ from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.predictions import measured_values
 from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
-from dysharp.measured.scope import GPUS, out_of_scope
+from dysharp.measured.scope import GPUS, NO_DOMAIN, out_of_scope, spans_domains
 from dysharp.specs.fitted import Fitted
 from dysharp.specs.gpu import list_gpus, load_gpu
 
@@ -77,20 +77,33 @@ class Improvement:
     held_out: Errors | None
 
 
-def measurements_of(measurements: Sequence[Measurement], gpu: str) -> tuple[list[Measurement], list[tuple[Measurement, str]]]:
+def measurements_of(
+    measurements: Sequence[Measurement], gpu: str, between: str = NO_DOMAIN
+) -> tuple[list[Measurement], list[tuple[Measurement, str]]]:
     """(measurements of a cluster's GPU with its name as hardware, other measurements with the reason).
 
-    A measurement that names no GPU is of this cluster.
+    A measurement that names no GPU is of this cluster. `between`: why measurements over several NVLink domains are left out;
+    "": they are this cluster's, too.
     """
     own, others = list[Measurement](), list[tuple[Measurement, str]]()
     for m in measurements:
         named = _gpu_named(m.hardware) or gpu
         reason = f"of {named}" if named != gpu else out_of_scope(m)
+        if reason == NO_DOMAIN:
+            reason = between
         if reason:
             others.append((m, reason))
         else:
-            own.append(replace(m, hardware=gpu))
+            own.append(replace(m, hardware=_as_hardware(m, gpu)))
     return own, others
+
+
+def _as_hardware(m: Measurement, gpu: str) -> str:
+    """The name of the GPU. A measurement over several domains keeps its text, which may be what says so."""
+    if not spans_domains(m):
+        return gpu
+    text = next((text for text, name in GPUS if name == gpu), gpu)
+    return m.hardware if _gpu_named(m.hardware) else f"{text}: {m.hardware}"
 
 
 def _gpu_named(hardware: str) -> str:

@@ -20,6 +20,7 @@ from dysharp.measured.scope import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.reading import DATA, parse_toml, read_text
+from dysharp.specs.scale_out import ScaleOut
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 
@@ -228,9 +229,14 @@ def departures(cluster: Cluster) -> str:
 
 
 def net_departures(cluster: Cluster) -> str:
-    """Numbers of the network between domains that differ from the measured nodes (`internode.machine`), "" if all agree or in one domain."""
-    out, measured = cluster.scale_out, load_cluster(NICS_OF).scale_out
-    if out is None or measured is None or cluster.domains == 1:
+    """As `scale_out_departures`, "" for a machine of one domain."""
+    return scale_out_departures(cluster.scale_out) if cluster.domains > 1 else ""
+
+
+def scale_out_departures(out: ScaleOut | None) -> str:
+    """Numbers of a network between domains that differ from the measured nodes (`internode.machine`), "" if all agree or without one."""
+    measured = load_cluster(NICS_OF).scale_out
+    if out is None or measured is None:
         return ""
     both = {name: (getattr(out, name), getattr(measured, name)) for name in MEASURED_NETWORK}
     return ", ".join(f"{name} {_shown(a)} (measured {_shown(b)})" for name, (a, b) in both.items() if a != b)

@@ -11,6 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
+from dysharp.api.request import DIRECTIONS
 from dysharp.errors import ConfigError, nearest
 from dysharp.files import check_destination, write_file
 from dysharp.systems import OTHER_COLOUR, all_systems
@@ -47,7 +48,8 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
         ax.invert_yaxis()
         ax.margins(x=0.12)
         ax.set_xlim(left=0)
-        ax.set_xlabel("time of one MoE layer, forward (us)")
+        passes = ", ".join(dict.fromkeys(DIRECTIONS[row.direction] for row in rows))
+        ax.set_xlabel(f"time of one MoE layer, {passes} (us)" if passes else "time of one MoE layer (us)")
         if rows:
             first = rows[0]
             ax.set_title(f"{first.model}, {first.gpus} GPUs x {first.tokens_per_gpu} tokens, {first.cluster}\n{first.routing}", loc="left")

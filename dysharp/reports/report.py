@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -10,8 +10,11 @@ from typing import Any
 from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.api import Advice, Comparison
-from dysharp.api.comparison import limits_sentence
+from dysharp.api.causes import CAUSES, SHORT
+from dysharp.api.comparison import left_out_lines, limits_sentence
 from dysharp.api.formats import resource_words
+from dysharp.api.header import routing_line
+from dysharp.api.request import DIRECTIONS
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
 from dysharp.reports.plots import PALETTE, colour_of
@@ -19,15 +22,13 @@ from dysharp.specs import load_cluster, load_model
 from dysharp.systems import all_systems
 
 PlainRow = Mapping[str, Any]
+Workload = tuple[Any, ...]
+LeftOut = tuple[PlainRow, Mapping[str, str]]
+"""A Row of a comparison, and the systems that the comparison left out, each with the reason."""
 WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed")
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
 NIC_COLOURS = ("#882255", "#44AA99", "#AA4499", "#117733", "#DDCC77", "#88CCEE", "#999933", "#CC6677")
 """Causes between domains and without a switch but NICs out, which has the colour of `PALETTE` that is left: Tol's muted colours."""
-CAUSES = (
-    "link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us", "start_us", "surroundings_us",
-    "nic_out_us", "nic_in_us", "nic_latency_us", "spine_out_us", "spine_in_us", "spine_latency_us",
-    "xgmi_out_us", "xgmi_in_us", "xgmi_latency_us",
-)  # fmt: skip
 COLOURS = dict(zip(CAUSES, (*PALETTE[:4], PALETTE[6], *PALETTE[4:6], PALETTE[8], PALETTE[7], *NIC_COLOURS), strict=True))
 PHASE_COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
 
@@ -86,20 +87,28 @@ def report_of_advice(done: Advice, command: str) -> Report:
     return Report(f"Systems for {panel.heading}", command, (panel,), tuple(done.answer))
 
 
-def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "") -> Report:
-    """A report of stored Rows: one table for each workload."""
+def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "", left_out: Iterable[LeftOut] = ()) -> Report:
+    """A report of stored Rows: one table for each workload, with the systems that its comparisons left out."""
     if not rows:
         raise ConfigError("report: found no rows, expected at least one")
-    groups: dict[tuple[Any, ...], list[PlainRow]] = {}
+    groups: dict[Workload, list[PlainRow]] = {}
     for row in rows:
-        missing = [name for name in (*WORKLOAD, "system", "time_us", "attribution", "phases_us") if name not in row]
-        if missing:
-            raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
-        groups.setdefault(tuple(row[name] for name in WORKLOAD), []).append(row)
-    panels = tuple(_panel(_entries(same), (), _sentence(same)) for same in groups.values())
+        groups.setdefault(_workload(row), []).append(row)
+    absent: dict[Workload, dict[str, str]] = {}
+    for row, why in left_out:
+        absent.setdefault(_workload(row), {}).update(why)
+    panels = tuple(_panel(_entries(same), left_out_lines(absent.get(workload, {})), _sentence(same)) for workload, same in groups.items())
     words = f"{len(rows)} run{'s' * (len(rows) > 1)} of "
     words += f"{len(panels)} workloads" if len(panels) > 1 else panels[0].heading
     return Report(title or words, command, panels)
+
+
+def _workload(row: PlainRow) -> Workload:
+    """What a stored Row was simulated on. Raises ConfigError for a Row without the fields of a report."""
+    missing = [name for name in (*WORKLOAD, "system", "time_us", "attribution", "phases_us") if name not in row]
+    if missing:
+        raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
+    return tuple(row[name] for name in WORKLOAD)
 
 
 def _entries(rows: Sequence[PlainRow]) -> tuple[Entry, ...]:
@@ -136,17 +145,14 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
     return Panel(
-        heading=f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {_DIRECTION[row['direction']]}",
+        heading=f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}",
         entries=entries,
         sentence=sentence,
-        notes=tuple(line for line in header if not line.startswith("warning: ")) or (f"routing: {row['routing']}", f"cluster: {row['cluster']}"),
+        notes=tuple(line for line in header if not line.startswith("warning: ")) or (routing_line(str(row["routing"])), f"cluster: {row['cluster']}"),
         warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
         load=_load(row),
         sources=_sources(str(row["model"]), str(row["cluster"])),
     )
-
-
-_DIRECTION = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 
 
 def _load(row: PlainRow) -> LoadView | None:
@@ -229,7 +235,7 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
         "fastest": fastest,
         "least": least,
         "least_x": 1000 * least / most,
-        "causes": [(c, _CAUSE_WORDS[c], COLOURS[c]) for c in causes],
+        "causes": [(c, SHORT[c], COLOURS[c]) for c in causes],
         "phases": list(PHASE_COLOURS.items()),
         "load": panel.load,
         "sources": panel.sources,
@@ -238,32 +244,11 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     }
 
 
-_CAUSE_WORDS = {
-    "link_up_us": "up links",
-    "link_down_us": "down links",
-    "sm_us": "SMs",
-    "latency_us": "latencies",
-    "window_us": "windows",
-    "host_us": "software",
-    "start_us": "late start",
-    "surroundings_us": "outside kernels",
-    "nic_out_us": "NICs, out",
-    "nic_in_us": "NICs, in",
-    "nic_latency_us": "latencies between domains",
-    "spine_out_us": "uplinks of leaf switches",
-    "spine_in_us": "downlinks of leaf switches",
-    "spine_latency_us": "latencies through the spine",
-    "xgmi_out_us": "links between GPUs, out",
-    "xgmi_in_us": "links between GPUs, in",
-    "xgmi_latency_us": "latencies of links between GPUs",
-}
-
-
 def _entry_view(e: Entry, most: float, least: float, causes: Sequence[str]) -> dict[str, Any]:
     row, parts, x = e.row, [], 0.0
     for cause in causes:
         us = max(0.0, float(row["attribution"].get(cause, 0.0)))
-        parts.append({"x": 1000 * x / most, "w": 1000 * us / most, "us": us, "cause": cause, "words": _CAUSE_WORDS[cause], "colour": COLOURS[cause]})
+        parts.append({"x": 1000 * x / most, "w": 1000 * us / most, "us": us, "cause": cause, "words": SHORT[cause], "colour": COLOURS[cause]})
         x += us
     phases = [
         {

@@ -21,6 +21,7 @@ from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from dysharp.errors import ConfigError
+from dysharp.files import cache_folder
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGEST_BYTES = 16
@@ -41,8 +42,8 @@ def source_digest() -> str:
 
 
 def _use_keyed_cache() -> None:
-    root = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dysharp")
-    numba.config.CACHE_DIR = os.path.join(root, source_digest())  # type: ignore[attr-defined]
+    key, asked = source_digest(), os.environ.get("NUMBA_CACHE_DIR")
+    numba.config.CACHE_DIR = os.path.join(asked, key) if asked else str(cache_folder(key))  # type: ignore[attr-defined]
 
 
 _use_keyed_cache()

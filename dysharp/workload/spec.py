@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.workload.patterns import PATTERNS, Setting
+from dysharp.workload.traces import packaged_traces
 
 _TAKES_NUMBER = {
     "normal": "STD",
@@ -65,6 +66,7 @@ def routing_forms() -> tuple[RoutingForm, ...]:
     return (*_FORMS, *named)
 
 
+_RECORDINGS = f"your file, or a packaged trace: {', '.join(packaged_traces())}"
 _FORMS = (
     RoutingForm("uniform", "any k experts, equally likely", "the usual assumption"),
     RoutingForm("normal:STD", "popularity N(1, 8 STD): the published spread as a share of 8 experts", "COMET, arXiv 2502.19811"),
@@ -73,10 +75,8 @@ _FORMS = (
     RoutingForm("powerlaw:ALPHA", "popularity rank ** -ALPHA", "NVIDIA aiconfigurator, collect_moe.py draws loads by a power law"),
     RoutingForm("lognormal:SIGMA", "popularity exp(SIGMA * normal); 0.65 is close to DeepSeek-V3", "fit of recorded loads"),
     RoutingForm("counts:FILE.csv[:layer=L][:model=NAME]", "drawn so that the loads are those of the file", "your file"),
-    RoutingForm(
-        "loads:NAME_OR_FILE[:layer=L]", "popularity with the spread of a recording's loads; any number of experts", "your file, or a packaged trace"
-    ),
-    RoutingForm("trace:NAME_OR_FILE[:layer=L][:window=W]", "expert choices of a recording, replayed", "your file, or a packaged trace"),
+    RoutingForm("loads:NAME_OR_FILE[:layer=L]", "popularity with the spread of a recording's loads; any number of experts", _RECORDINGS),
+    RoutingForm("trace:NAME_OR_FILE[:layer=L][:window=W]", "expert choices of a recording, replayed", _RECORDINGS),
 )
 
 

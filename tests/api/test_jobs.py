@@ -66,17 +66,19 @@ SCRIPT = """
 import threading, time
 import dysharp
 from dysharp.api import jobs
-jobs.POOL_ROWS = 0
+jobs.POOL_ROWS, jobs._cores, chosen, used = 0, lambda: 2, jobs._processes, []
+jobs._processes = lambda todo, running: used.append(chosen(todo, running)) or used[-1]
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
-print(len(dysharp.compare(["deepep", "ideal"], model="S-8", gpus=4, tokens=32).rows), "rows")
+done = dysharp.compare(["deepep", "ideal"], model="S-8", gpus=4, tokens=32)
+print(len(done.rows), "rows,", used[0], "processes,", "__file__" in globals())
 """
 
 
 def test_a_script_with_threads_and_without_a_guard_is_not_run_twice(tmp_path: Path) -> None:
-    """A process that begins anew, and not as a copy, would run the script again and begin processes itself."""
+    """Processes begin anew, not as copies, and do not run the script, which would begin processes itself."""
     (tmp_path / "mine.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(tmp_path / "mine.py")], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("2 rows\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("2 rows, 2 processes, True\n", 0), done.stderr
 
 
 def test_a_process_that_is_killed_is_one_line(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,4 +117,12 @@ def test_a_script_in_a_folder_of_the_same_name_is_not_run_twice(tmp_path: Path) 
     (tmp_path / "dysharp").mkdir()
     (tmp_path / "dysharp" / "mine.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(tmp_path / "dysharp" / "mine.py")], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("2 rows\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("2 rows, 2 processes, True\n", 0), done.stderr
+
+
+def test_a_system_of_a_script_stays_in_the_process_that_knows_it(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_copies", lambda: False)
+    monkeypatch.setattr(dysharp.systems.get_system("ideal").paper, "__module__", "mine")
+    done = dysharp.compare(["deepep", "ideal"], model="S-8", gpus=4, tokens=32)
+    assert [row.system for row in done.rows] == ["deepep", "ideal"]
+    assert used == [1]

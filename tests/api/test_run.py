@@ -182,10 +182,10 @@ def test_run_and_compare_agree() -> None:
 
 def test_header_says_what_the_numbers_rest_on() -> None:
     recorded = " ".join(dysharp.compare(["deepep"], **SMALL).header)
-    for part in ("paper family", "no software cost is charged", "recorded routing", "median imbalance", "not validated"):
+    for part in ("paper family", "no software cost is charged", "routing: recorded from a model: trace", "median imbalance", "not validated"):
         assert part in recorded
     synthetic = dysharp.compare(["deepep"], model="deepseek-v3", gpus=3, tokens=8).header
-    assert "synthetic routing: lognormal sigma 0.65" in synthetic
+    assert "routing: drawn at random, not recorded: lognormal sigma 0.65; recorded ones: dysharp list routings" in synthetic
     assert "placement auto: 256 experts -> 258 slots on 3 GPUs" in synthetic
 
 

@@ -1,13 +1,15 @@
-"""The verb `validate`: input that it refuses."""
+"""The verb `validate`: input that it refuses, and which rows a cluster file is judged on."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from dysharp.api.validation import refit as refit_file
 from dysharp.api.validation import validate
 from dysharp.errors import ConfigError
-from tests.measured.csv_lines import HEADER, line, write
+from tests.measured.csv_lines import HEADER, ep_line, line, write
 
 
 def test_command_errors(tmp_path):
@@ -24,3 +26,40 @@ def test_command_errors(tmp_path):
         validate(tmp_path / "absent.csv")
     with pytest.raises(ConfigError, match="cannot be written"):
         refit_file(write(tmp_path), tmp_path / "absent" / "fitted.toml")
+
+
+OWN = """base = "{base}"
+name = "own"
+source = "our machine"
+{more}
+[constants]
+"internode.notify_us" = 15.0
+"""
+NODES = {"ep": 16, "nodes": 2, "proto": "P3", "experts": 64}
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "why"),
+    [
+        ("hw-dgx-h100-x2", "", ""),
+        ("hw-dgx-h100", "", "more than one NVLink domain, and the cluster file has no [scale_out]"),
+        (
+            "hw-dgx-h100-x2",
+            "[scale_out]\ndomain_gpus = 8\nnic_GBps = 23.5\nlatency_us = 8.0",
+            "more than one NVLink domain, and [scale_out] has nic_GBps 23.5 (measured 47): predictions know the NICs of the measured nodes only",
+        ),
+    ],
+)
+def test_rows_between_domains_of_a_cluster_file(tmp_path: Path, base: str, more: str, why: str) -> None:
+    notify = ep_line("n-1", 128, **NODES).replace(",latency,", ",latency_notify,").replace("8xH100", "our nodes, IB")
+    data, cluster = write(tmp_path, line(), notify), tmp_path / "own.toml"
+    cluster.write_text(OWN.format(base=base, more=more))
+    between = validate(data, cluster=cluster).rows[1]
+    packaged = validate(data, cluster=base).rows[1]
+    assert between["note"] == why
+    if why:
+        assert between["predicted"] is None
+    else:
+        assert between["family"] == "deepep-notify-internode"
+        assert between["hardware"] == "H100: our nodes, IB", "the text says that it is several domains"
+        assert between["predicted"] > packaged["predicted"] + 9, "by the file's own constants"

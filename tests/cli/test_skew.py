@@ -50,6 +50,8 @@ def test_the_list_of_routings(dysharp: Call) -> None:
         "    the experts of one GPU take this share of all choices",
         "    source: TensorRT-LLM, tools/layer_wise_benchmarks, BalanceMethod.ImbalancedRanks",
     ]
+    recorded = " ".join(out[out.index("trace:NAME_OR_FILE[:layer=L][:window=W]") + 1 :][:4])
+    assert "packaged trace: deepseek-v2-lite, " in recorded, "headers of drawn routing name this list"
     assert "routings" in dysharp("list", "routngs").err
 
 

@@ -53,7 +53,10 @@ def test_counts_are_drawn_and_say_so(dysharp: Call, tmp_path: Path) -> None:
     assert "note: tokens drawn with the recorded counts scaled to 300 tokens (counts)" in done.err
     header = dysharp("run", "deepep", "--gpus", "4", "--tokens", "24", "--routing", str(tmp_path / "o.npz")).err
     said = " ".join(header.split())  # printed lines are wrapped
-    assert "synthetic routing: trace o layer 4 in-order, tokens drawn with the recorded counts scaled to 300 tokens (counts)" in said
+    assert (
+        "routing: drawn at random, not recorded: trace o layer 4 in-order, tokens drawn with the recorded counts scaled to 300 tokens (counts)"
+        in said
+    )
 
 
 def test_placement(dysharp: Call, tmp_path: Path) -> None:

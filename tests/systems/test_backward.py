@@ -7,12 +7,15 @@ import pytest
 from layers import TINY, cluster, layers
 
 from dysharp.compute import mean_share, weight_grad_gang, weight_grad_task
+from dysharp.compute.operators import hbm_us, sustained_flops_per_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing, pull_train
 from dysharp.program import Alloc, Program
 from dysharp.program.verify import verify
-from dysharp.specs import Cluster, Model
+from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.specs.fitted import fitted_values
+from dysharp.specs.gpu import load_gpu
 from dysharp.systems import all_systems, get_system
 from dysharp.testing.conformance import backward as rules
 from dysharp.testing.conformance.case import Passes, SystemCase
@@ -96,6 +99,17 @@ def test_tasks_of_a_weight_gradient() -> None:
     assert weight_grad_gang(512, 2048) == 4 * 16
     assert weight_grad_gang(2048, 7168) == 16 * 16
     assert weight_grad_gang(28672, 4096) == 224
+
+
+@pytest.mark.parametrize(("name", "stores"), [("hw-dgx-h100", True), ("hw-dgx-b200", False)])
+def test_a_step_of_a_weight_gradient_on_a_real_gpu(name: str, stores: bool) -> None:
+    """A step has as many rows as the tile, and the depth of the task: Hopper stores the rows between two tiles, Blackwell beside them."""
+    machine, constants = load_cluster(name), fitted_values()
+    gpu, rows, depth = load_gpu(machine.gpu), 64, 448  # 16 x 56 tiles of 128 by 128 on 16 x 16 tasks: 3.5 tiles of depth each
+    task = weight_grad_task(machine, "bf16", 2048, 7168, rows, mean_share(rows, 4096))
+    multiply_us = 2 * rows * 128 * depth / (sustained_flops_per_us(gpu, constants, "bf16") / machine.n_sms)
+    store_us = float(hbm_us(gpu, constants, 2 * rows * 128 * machine.n_sms)) if stores else 0.0
+    assert task.ps.tolist() == [round(1e6 * (multiply_us + constants["gemm.tile_us"] + store_us))] * (rows + 1)
 
 
 def test_memory_bounds_the_gradient_of_a_cold_expert() -> None:

@@ -9,8 +9,9 @@ import pytest
 from layers import TINY
 
 import dysharp
-from dysharp.analysis import traffic_bytes
+from dysharp.analysis import attribution, count, row, traffic_bytes
 from dysharp.analysis.count import sums_that_passed
+from dysharp.api import one_pass
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.functional.orders import ORDERS
@@ -76,6 +77,20 @@ def test_places_are_those_of_the_reduction_buffers() -> None:
     sessions = plan().sessions
     assert sessions is not None
     assert sessions.places == sessions_that_fit(MODEL, CLUSTER)
+
+
+def test_a_row_looks_for_sums_without_a_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Program] = []
+
+    def counted(program: Program, trace: Trace) -> np.ndarray:
+        calls.append(program)
+        return sums_that_passed(program, trace)
+
+    for module in (attribution, count, one_pass, row):
+        monkeypatch.setattr(module, "sums_that_passed", counted)
+    done = dysharp.run("hub-sharp", gpus=4, tokens=32, options={"hub-sharp.reduction": "push", "hub-sharp.sum_places": 1})
+    assert len(calls) == 1
+    assert any("found none of the" in text for text in done.warnings)
 
 
 def test_more_places_merge_more() -> None:

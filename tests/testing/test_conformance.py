@@ -21,7 +21,7 @@ from dysharp.systems import all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert as plan_one_copy_per_expert
 from dysharp.systems.registry import _REGISTRY
-from dysharp.testing.conformance import Report, broken, case, conformance, emulation, runs
+from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, runs
 from dysharp.testing.conformance.__main__ import main
 from dysharp.testing.conformance.case import Pass, SystemCase
 from dysharp.testing.conformance.layers import small_layers
@@ -284,12 +284,12 @@ WRONG_VALUES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
 """{rule: (module, name of a function there, change of its result, start of the fault)}."""
 WRONG_PROGRAMS = {"gemm_tiles", "payload_by_gpu", "only_operators_move_rows", "tensor_of_the_layer"}
 WRONG_BACKWARD = {"gradients_are_twice_the_work", "backward_waits_as_forward", "nothing_waits_for_weight_gradients", "backward_mirrors_bytes"}
+WITHOUT_WATCH = {"broken_members_are_noticed"}
 SHORT_RESULTS = {"integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows"}
 UNTESTED = {
     "packet_time_agrees",
     "buffers_follow_each_other",
     "packets_equal_rows_in_floats",
-    "broken_members_are_noticed",
     "pure_communication_has_no_surroundings",
 }
 """Rules that no test makes fail yet. The set only shrinks."""
@@ -306,8 +306,36 @@ def test_a_rule_notices_a_wrong_value(rule, monkeypatch):
 
 
 def test_every_rule_has_a_fault_that_it_notices():
-    tested = WRONG_VALUES.keys() | WRONG_PROGRAMS | WRONG_BACKWARD | SHORT_RESULTS
+    tested = WRONG_VALUES.keys() | WRONG_PROGRAMS | WRONG_BACKWARD | WITHOUT_WATCH | SHORT_RESULTS
     assert {r.name for r in RULES} - tested == UNTESTED
+
+
+def test_the_run_notices_a_broken_program_that_the_verifier_lets_pass(monkeypatch):
+    """Sample 6 deletes a member of Dispatch: GEMM tiles wait for its rows forever, which the watchdog of the run says."""
+    one = Pass(get_system("deepep"), small_layers()["lognormal"], "fwd")
+    monkeypatch.setattr(broken, "verify", lambda program: None)
+    assert list(broken.broken_members_are_noticed(one, 6)) == []
+    monkeypatch.setattr(broken, "run_burst", lambda program: None)
+    (text,) = broken.broken_members_are_noticed(one, 6)
+    assert re.fullmatch(r"delete_member of op \d+ \(dispatch.put, node \d\), member \d+: found nothing wrong, expected an error", text)
+
+
+def test_rows_that_the_backward_run_moves_are_noticed(monkeypatch):
+    """Honest systems have no fault; a run that puts two rows of a region elsewhere has one."""
+    name, layer = "backward_takes_the_forward_rows", LAYERS["uniform"]
+    report = conformance("deepep", *layer, rules=[name])
+    assert (report.failed, report.ran) == ((), {"legal": 2, name: 1})
+    honest = backward.run_burst
+
+    def moved(program: Program) -> tuple[Trace, Any]:
+        trace, counts = honest(program)
+        slot = trace.row_slot.copy()
+        slot[[0, 1]] = slot[[1, 0]]
+        return replace(trace, row_slot=slot), counts
+
+    monkeypatch.setattr(backward, "run_burst", moved)
+    texts = [f.text for f in conformance("deepep", *layer, rules=[name]).failed]
+    assert texts == ["slots: found rows moved by the backward run, expected the slots of the forward run"]
 
 
 # ---- results that are not whole --------------------------------------------------------------------------

@@ -1,0 +1,234 @@
+"""`DispatchBlocks`: the ways in which rows go out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.isa.framing import Framing
+from dysharp.program import Discipline, Kind, Template, To
+from dysharp.program.constants import REQUESTS
+from dysharp.specs import choice_int
+from dysharp.systems.building.base import DYMULTIMEM, I32, I64, LINK, STORE, LayerBase, flat_ones, spans, turns_by
+from dysharp.systems.building.batch import Transfers, ids
+from dysharp.units import ns_to_ps
+
+
+def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
+    """`prio` of PUTs from `source`, `trains` of each row one after the other, where `at_once` rows of a GPU go side by side."""
+    rows = source[::trains]
+    rank = np.empty(len(rows), np.int64)
+    by_source = np.argsort(rows, kind="stable")
+    first = np.searchsorted(rows[by_source], rows[by_source])
+    rank[by_source] = np.arange(len(rows)) - first
+    group, place = np.divmod(np.repeat(rank, trains), at_once)
+    return np.asarray(group * at_once * trains + np.tile(np.arange(trains), len(rows)) * at_once + place, np.int32)
+
+
+class DispatchBlocks(LayerBase):
+    """Blocks that push or multicast the rows of a pass to the GPUs of their experts."""
+
+    def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
+        return self.b.template(self._row_template(name, kind, framing))
+
+    def _row_template(self, name: str, kind: Kind, framing: Framing) -> Template:
+        at = self.b.framing(framing)
+        table = -1 if self.placed_on_arrival else self._al_table(framing)
+        return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
+
+    def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False) -> Transfers:
+        """Push every token once to each of its GPUs. One unit per pair, in token order.
+
+        `turns`: see `turn`. `by_rows`: see `_trains`.
+        """
+        template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
+        issuer = self.per_gpu(discipline, "dispatch") if turns is None else turns
+        pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.pair_source, self.p.gpu, turns)
+        if not self.cluster.n_switches:
+            return self._puts_of_pairs(issuer, prio)
+        columns = self.p.token, self.pair_source, pairs, flat_ones(len(pairs))
+        return self._send(template, STORE, issuer, *columns, 1, to=self.p.gpu, prio=prio, by_rows=by_rows)
+
+    def _puts_of_pairs(self, issuer: I32, prio: I32 | int) -> Transfers:
+        """`dispatch_puts` on the links of pairs: a row is one train."""
+        op = self.puts(
+            self._row_template("dispatch.put", Kind.PUT, LINK),
+            self.pair_source,
+            self.p.gpu,
+            self.row_of,
+            rows=self.pair_rows,
+            issuer=issuer[self.pair_source],
+            bytes=self.sent_bytes,
+            key=self.p.token,
+            prio=prio,
+            aux_bytes=self.dispatch_aux,
+        )
+        batch = Transfers(op=op, node=self.pair_source, to=self.p.gpu, unit=np.arange(len(op)), unit_rows=self.pair_rows)
+        self.dispatched.append(batch)
+        return batch
+
+    def dispatch_pairs(self, order: I64) -> Transfers:
+        """Push the token of each (token, GPU) pair of `order` once to the GPU, in this order per source."""
+        source, gpu, rows = self.pair_source[order], self.p.gpu[order], self.pair_rows[order]
+        op = self.puts(
+            self._row_template("dispatch.put", Kind.PUT, STORE),
+            source,
+            gpu,
+            self.row_of[spans(self.p.slot_ptr[order], rows)],
+            rows=rows,
+            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
+            bytes=self.sent_bytes,
+            key=self.p.token[order],
+            aux_bytes=self.dispatch_aux,
+        )
+        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=order, unit_rows=self.pair_rows))
+        return batch
+
+    def dispatch_rows(
+        self,
+        discipline: Discipline = Discipline.PROGRAM_ORDER,
+        order: I64 | None = None,
+        *,
+        by_rows: bool = False,
+        framing: Framing = STORE,
+        table: int = -1,
+        at_once: int = 1,
+    ) -> Transfers:
+        """Push every useful row on its own.
+
+        `order`: the useful rows in the order of sending (default: token order), by `discipline` PROGRAM_ORDER or, where rows
+        of one GPU have several templates, SMALLEST_KEY. `by_rows`: see `_trains`. `table`: the hub table that rows ask.
+        `at_once`: rows that a GPU sends side by side, first all their first trains, then all their second ones.
+        """
+        order = np.arange(len(self.row_of)) if order is None else order
+        offset, n_bytes, aux = self._trains(framing, by_rows)
+        n = len(offset)
+        sent = np.repeat(order, n)
+        source, gpu = self.row_source[sent], self.row_gpu[sent]
+        prio = turns_by(discipline, np.arange(len(sent)))
+        if at_once > 1:
+            discipline, prio = Discipline.SMALLEST_KEY, _side_by_side(source, n, at_once)
+        template = self._row_template("dispatch.row", Kind.PUT, framing)
+        op = self.puts(
+            template if table < 0 else replace(template, table=table),
+            source,
+            gpu,
+            self.row_of[sent],
+            issuer=self.per_gpu(discipline, "dispatch")[source],
+            bytes=np.tile(n_bytes, len(order)),
+            key=self.row_token[sent],
+            prio=prio,
+            aux_bytes=np.tile(aux, len(order)),
+            offset=np.tile(offset, len(order)) if n > 1 else 0,
+        )
+        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=flat_ones(len(order))))
+        return batch
+
+    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False) -> Transfers:
+        """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`."""
+        template = self._dispatch_template("dispatch.multicast", Kind.MULTICAST, framing)
+        issuer = self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")
+        counts = self.token_pairs[self.sent]
+        first_pair = np.cumsum(counts) - counts
+        batch = self._send(template, framing, issuer, self.sent, self.sent_source, first_pair, counts, self.listed[self.sent], by_rows=by_rows)
+        trains = len(batch.op) // max(1, len(self.sent))
+        self.b.hold(self._window(window * trains, "dispatch_window")[batch.node], batch.op)
+        return batch
+
+    def _trains(self, framing: Framing, by_rows: bool) -> tuple[I32, I32, I32]:
+        """(first byte, bytes, gate weight bytes) of each train of a row of Dispatch: `machine.row_trains` trains, or one.
+
+        `by_rows`: ops wait for single tiles of rows. The packets of a row then matter one by one: the first one takes
+        the row's place in a tile, the last one completes the row, and they travel apart
+        (docs/design/0010-tables-and-trains.md). Without such ops one train is enough. Gate weights ride the last train.
+        """
+        packets = framing.packets(self.sent_bytes)
+        n = min(choice_int("machine.row_trains") if by_rows else 1, packets)
+        ends = np.minimum(-(-packets * np.arange(n + 1) // n) * framing.payload_bytes, self.sent_bytes).astype(np.int32)
+        aux = np.zeros(n, np.int32)
+        aux[-1] = self.dispatch_aux
+        self.b.row_trains = max(self.b.row_trains, n)
+        return ends[:-1], np.diff(ends), aux
+
+    def _send(
+        self,
+        template: int,
+        framing: Framing,
+        issuer: I32,
+        token: NDArray[np.integer],
+        source: I32,
+        first_pair: I64,
+        pairs_of_unit: NDArray[np.integer],
+        targets: NDArray[np.integer] | int,
+        *,
+        to: I32 | None = None,
+        prio: I32 | int = 0,
+        by_rows: bool = False,
+    ) -> Transfers:
+        """Send units of Dispatch: unit i carries the row of `token[i]` to the pairs from `first_pair[i]` on.
+
+        Units are in token order and take all pairs. `targets`: listed targets of a unit. `to`: the GPU that receives
+        each unit, None = several. `prio`: of each unit, one for all of them otherwise. `by_rows`: see `_trains`.
+        """
+        offset, n_bytes, aux = self._trains(framing, by_rows)
+        n, units = len(offset), len(token)
+        unit, pair, row = np.arange(units), np.arange(len(self.p.gpu)), np.arange(len(self.row_of))
+        if n > 1:
+            unit = np.repeat(unit, n)
+            pair = spans(first_pair[unit], pairs_of_unit[unit])
+            row = spans(self.p.slot_ptr[pair], self.pair_rows[pair])
+        train = np.tile(np.arange(n), units)
+        packets = -(-n_bytes // framing.payload_bytes) + -(-aux // framing.payload_bytes)
+        ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
+        first = self.b.ops(
+            template,
+            source[unit],
+            issuer=issuer[source[unit]],
+            bytes=n_bytes[train],
+            key=token[unit],
+            prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[unit],
+            to=To(pairs_of_unit[unit], self.p.gpu[pair], self.pair_rows[pair], self.row_of[row], ext),
+            targets=targets if np.ndim(targets) == 0 else np.asarray(targets)[unit],
+            aux_bytes=aux[train],
+            offset=offset[train] if n > 1 else 0,
+        )
+        ops = ids(first, len(unit))
+        several = np.broadcast_to(np.int32(-1), (len(unit),))
+        rows_of_unit = np.add.reduceat(self.pair_rows, first_pair) if units else np.zeros(0, np.int64)
+        to = several if to is None else to[unit]
+        self.dispatched.append(batch := Transfers(op=ops, node=source[unit], to=to, unit=unit, unit_rows=rows_of_unit))
+        return batch
+
+    def target_fetch(self, after: I32 | None) -> I32:
+        """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
+        duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
+        template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
+        pools = [self.b.pool(g, 1, "lsu") for g in range(self.n_gpus)]
+        gpus = np.arange(self.n_gpus)
+        fetch = ids(self.b.ops(template, gpus, issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "lsu", pools)), self.n_gpus)
+        if after is not None:
+            self.wait_tiles(fetch, after)
+        return fetch
+
+    def dispatch_allgather(self, window: int) -> Transfers:
+        """Multicast every token to every GPU. A GPU keeps the rows that its experts need.
+
+        `window`: most tokens in flight per source.
+        """
+        template = self._dispatch_template("dispatch.allgather", Kind.MULTICAST, STORE)
+        source = self.every_source
+        first = self.b.ops(
+            template,
+            source,
+            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
+            bytes=self.sent_bytes,
+            key=np.arange(self.routing.n_tokens),
+            to=self._all_gpus(),
+            targets=1,
+            aux_bytes=self.dispatch_aux,
+        )
+        batch = self._transfers(first, source, self.token_rows)
+        self.b.hold(self._window(window, "dispatch_window")[source], batch.op)
+        return batch
