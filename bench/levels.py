@@ -1,9 +1,21 @@
-"""Burst level against packet level at the defaults, with the published tables: time of every system on every workload.
+"""Burst level against packet level with the published tables: time of every system on every workload, and ablations of both levels.
 
-python bench/levels.py [--systems deepep,dysharp] [--workloads S-8:256,...] [--stripe even] [--json FILE]
+python bench/levels.py [--systems deepep,dysharp] [--workloads S-8:256,...] [--json FILE]
+                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6]
 
 Prints one line a point: burst us, packet us, and how much later the packet level ends. A line goes out as soon as it is known,
 and `--json` keeps finished points, so a second call continues. A point takes 10 s to 5 min of one core.
+
+`--neutral` takes mechanisms away where the levels have them (docs/design/0010, Where the levels part):
+
+acks     packet level: acknowledgements and notifications go before rows (`fabric.acks=first`), as they do at burst level
+links    both levels: one link has the bandwidth, the buffers and the reduction table of all links of a GPU
+buffers  both levels: virtual channels, and with them the buffers of outputs, hold eight times as much
+tables   both levels: no hub looks up its AL Table
+gemms    both levels: GEMMs take a hundredth of their time
+
+`--trains` cuts the rows of Dispatch into that many trains at burst level, while the packet level keeps the default Program.
+`--seeds N` runs the seeds 0 .. N - 1 and prints the mean difference and its standard deviation over them.
 """
 
 from __future__ import annotations
@@ -11,13 +23,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import STRIPES, FabricConfig, fabric_of
 from dysharp.engine.packet.program import run_packet
-from dysharp.specs import load_cluster, load_model
+from dysharp.program import Kind, Program
+from dysharp.specs import choice_int, load_cluster, load_model
+from dysharp.specs.choices import choices_overridden
 from dysharp.systems import get_system
 from dysharp.workload import make_routing
 
@@ -29,15 +46,89 @@ WORKLOADS = (
 )  # fmt: skip
 """MODEL:TOKENS[:CLUSTER[:GPUS]]. The routing is the model's own: recorded for real models, uniform for the paper's."""
 
+Levels = tuple[Program, FabricConfig]
+AMPLE = 8  # times the buffers
 
-def point(system: str, workload: str, stripe: str) -> tuple[float, float]:
-    """(burst us, packet us) of a forward layer at all defaults, but for how packets choose links (`fabric.stripe`)."""
-    name, tokens, cluster_name, gpus = (*workload.split(":"), "paper-gh200-nvl32", "32")[:4] if workload.count(":") < 3 else workload.split(":")
+
+def acks_first(p: Program, config: FabricConfig) -> Levels:
+    """Acknowledgements and notifications overtake rows."""
+    return p, replace(config, acks="first")
+
+
+def one_link(p: Program, config: FabricConfig) -> Levels:
+    """One link a GPU; nothing is striped."""
+    n = p.hardware.n_links
+    wires = replace(p.wires, stripe_up=0 * p.wires.stripe_up, stripe_response=0 * p.wires.stripe_response)
+    p = replace(p, hardware=replace(p.hardware, n_links=1), wires=wires)
+    return p, replace(config, vc_flits=n * config.vc_flits, reduction_entries=n * config.reduction_entries)
+
+
+def ample_buffers(p: Program, config: FabricConfig) -> Levels:
+    """Channels that hold `AMPLE` times as much."""
+    hardware = replace(p.hardware, vc_bytes=AMPLE * p.hardware.vc_bytes)
+    return replace(p, hardware=hardware), replace(config, vc_flits=AMPLE * config.vc_flits)
+
+
+def no_tables(p: Program, config: FabricConfig) -> Levels:
+    """Hubs know the places of all rows."""
+    return replace(p, tables=(), templates=tuple(replace(t, table=-1) for t in p.templates)), replace(config, al_entries=0)
+
+
+def short_gemms(p: Program, config: FabricConfig) -> Levels:
+    """GEMMs take a hundredth of their time."""
+    durations = p.durations.copy()
+    rows = [t.duration for t in p.templates if t.kind is Kind.COMPUTE]
+    durations[rows] //= 100
+    return replace(p, durations=durations), config
+
+
+NEUTRAL: dict[str, Callable[[Program, FabricConfig], Levels]] = {
+    "acks": acks_first,
+    "links": one_link,
+    "buffers": ample_buffers,
+    "tables": no_tables,
+    "gemms": short_gemms,
+}
+
+
+def point(system: str, workload: str, given: argparse.Namespace, seed: int) -> tuple[float, float]:
+    """(burst us, packet us) of a forward layer at the defaults, but for what `given` changes."""
+    config, programs = None, []
+    for trains in (given.trains, choice_int("machine.row_trains")):
+        with choices_overridden({"machine.row_trains": trains}):
+            program, config = planned(system, workload, given.stripe, seed)
+        for name in given.neutral:
+            program, config = NEUTRAL[name](program, config)
+        programs.append(program)
+    assert config is not None
+    return run_burst(programs[0])[0].time_ps / 1e6, run_packet(programs[1], config).trace.time_ps / 1e6
+
+
+def planned(system: str, workload: str, stripe: str, seed: int) -> Levels:
+    """The Program of a workload, and the fabric of its cluster with this choice of links."""
+    parts = workload.split(":")
+    name, tokens, cluster_name, gpus = (*parts, "paper-gh200-nvl32", "32")[:4] if len(parts) < 4 else parts
     model, cluster = load_model(name), replace(load_cluster(cluster_name), n_gpus=int(gpus))
-    routing = make_routing(model.routing, model, int(gpus), int(tokens), seed=0, layer=None, placement="auto")
+    routing = make_routing(model.routing, model, int(gpus), int(tokens), seed=seed, layer=None, placement="auto")
     chosen = get_system(system)
-    program = chosen.plan(model, cluster, routing, "fwd", chosen.options())
-    return run_burst(program)[0].time_ps / 1e6, run_packet(program, replace(fabric_of(cluster), stripe=stripe)).trace.time_ps / 1e6
+    return chosen.plan(model, cluster, routing, "fwd", chosen.options()), replace(fabric_of(cluster), stripe=stripe)
+
+
+def label(given: argparse.Namespace, seed: int) -> str:
+    """What differs from the defaults, as part of a key of `--json`."""
+    words = [given.stripe] if given.stripe != FabricConfig().stripe else []
+    words += given.neutral
+    words += [f"trains={given.trains}"] if given.trains != choice_int("machine.row_trains") else []
+    words += [f"seed={seed}"] if seed else []
+    return "".join(f" {word}" for word in words)
+
+
+def mechanisms(text: str) -> list[str]:
+    """The names of `NEUTRAL` in comma-separated text."""
+    names = [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in NEUTRAL]:
+        raise argparse.ArgumentTypeError(f"found {unknown[0]!r}, expected some of {','.join(NEUTRAL)}")
+    return names
 
 
 def main(argv: list[str]) -> None:
@@ -46,18 +137,30 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--json", type=Path, help="finished points, read and written")
     parser.add_argument("--stripe", default=FabricConfig().stripe, choices=STRIPES, help="how packets choose links")
+    parser.add_argument("--neutral", default=[], type=mechanisms, help=f"mechanisms to take away: {','.join(NEUTRAL)}")
+    parser.add_argument("--trains", default=choice_int("machine.row_trains"), type=int, help="trains of a row of Dispatch at burst level")
+    parser.add_argument("--seeds", default=1, type=int, help="draws of the routing")
     given = parser.parse_args(argv)
     done = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
     print("| workload | system | burst us | packet us | packet over burst |\n|---|---|---|---|---|")
     for workload in given.workloads.split(","):
         for system in given.systems.split(","):
-            key = f"{workload} {system}" + (f" {given.stripe}" if given.stripe != FabricConfig().stripe else "")
-            if key not in done:
-                done[key] = point(system, workload, given.stripe)
-                if given.json:
-                    given.json.write_text(json.dumps(done, indent=1))
-            burst, packet = done[key]
-            print(f"| {workload} | {system} | {burst:.2f} | {packet:.2f} | {packet / burst - 1:+.1%} |", flush=True)
+            times = []
+            for seed in range(given.seeds):
+                key = f"{workload} {system}{label(given, seed)}"
+                if key not in done:
+                    done[key] = point(system, workload, given, seed)
+                    if given.json:
+                        given.json.write_text(json.dumps(done, indent=1))
+                times.append(done[key])
+            print(f"| {workload} | {system} | {line(np.array(times))} |", flush=True)
+
+
+def line(times: np.ndarray) -> str:
+    """Mean times and difference of `times` [seeds, 2] us (burst, packet); of several seeds also the standard deviation."""
+    (burst, packet), later = times.mean(axis=0), times[:, 1] / times[:, 0] - 1
+    spread = f" (deviation {100 * later.std(ddof=1):.1f} points)" if len(times) > 1 else ""
+    return f"{burst:.2f} | {packet:.2f} | {later.mean():+.1%}{spread}"
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALU
     "answer_entries": "requests per link whose answers have not left; 0: no limit",
     "n_vcs": "virtual channels per group",
     "vc_flits": "flits of a virtual channel; 0: no limit",
+    "acks": "acknowledgements and notifications on a link: turns (with rows), first (before rows, as at burst level)",
 }
 
 

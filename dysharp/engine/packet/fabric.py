@@ -24,6 +24,7 @@ from dysharp.units import PS_PER_US, ns_to_ps
 Array = NDArray[Any]
 STRIPES = ("rotating", "even", "hash")
 CHANNELS = ("two", "class", "one")
+ACKS = ("turns", "first")
 NEVER = 1 << 40
 
 
@@ -37,7 +38,8 @@ class FabricConfig:
     under way, `al_miss_ps` reading the table, `al_banks` and `al_bank_ps` the banks it is looked up in and how often each takes a lookup
     (their waits are counted, not charged: docs/design/0006); `queue_entries` of the MultimemQ per GPU, `fetch_ps` a target list; `answer_entries`
     requests per link whose answers have not left; `n_vcs`, `vc_flits` -1 = those of the Program's machine, `al_entries`, `al_mshrs`,
-    `al_miss_ps` -1 = those of the Program's table.
+    `al_miss_ps` -1 = those of the Program's table. `acks`: whether acknowledgements and notifications take "turns" with rows on a link or go
+    "first", as at burst level.
     """
 
     n_planes: int = 1
@@ -57,9 +59,10 @@ class FabricConfig:
     answer_entries: int = 0
     n_vcs: int = -1
     vc_flits: int = -1
+    acks: str = "turns"
 
     def __post_init__(self) -> None:
-        for name, value, known in (("stripe", self.stripe, STRIPES), ("channels", self.channels, CHANNELS)):
+        for name, value, known in (("stripe", self.stripe, STRIPES), ("channels", self.channels, CHANNELS), ("acks", self.acks, ACKS)):
             if value not in known:
                 raise ConfigError(f"fabric.{name} is {value!r}, expected one of {', '.join(known)}")
         for name in ("n_planes", "speedup"):
@@ -215,7 +218,7 @@ def outputs_of(c: Array, speedup: int) -> Outputs:
     total, n_groups, n_ports = int(c[f.C_TOTAL]), int(c[f.C_GROUPS]), int(c[f.C_PORTS])
     output = np.zeros((2 * total, f.OUTPUT_COLUMNS), np.int64)
     output[:, f.OUTPUT_FREE] = speedup
-    output[:, [f.OUTPUT_GROUP, f.OUTPUT_BLOCKED, f.OUTPUT_SENDING, f.OUTPUT_HEAD]] = -1
+    output[:, [f.OUTPUT_GROUP, f.OUTPUT_BLOCKED, f.OUTPUT_SENDING, f.OUTPUT_HEAD, f.OUTPUT_SHORT]] = -1
     output[:, f.OUTPUT_INPUT0 :] = -1
     return Outputs(
         output=output, out_queues=np.full((2 * total * n_groups * (n_ports + 1), 2), -1, np.int32),
@@ -339,6 +342,7 @@ def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
         f.C_NOTE_GROUP: 0, f.C_SIZES: sizes, f.C_EXT: 2 * exts, f.C_PER_PLANE: per_plane, f.C_FILLS: fills,
         f.C_ANSWERS: config.answer_entries, f.C_ROWS: p.n_rows if config.al_entries else 0,
         f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps, f.C_BANK_ENTRIES: bank_entries(p, config),
+        f.C_FIRST: 0b11 << 2 * len(p.classes) if config.acks == "first" else 0,
         f.C_MARGIN: total * (most + 3) + int(p.regions.tile_rows.max(initial=0)) + 64,
     }  # fmt: skip
     for column, value in values.items():

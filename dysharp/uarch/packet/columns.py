@@ -32,10 +32,11 @@ LINK_COLUMNS = 18
 # output, int64 [2 * n_links, OUTPUT_COLUMNS]: the down direction of a link, then the reduction unit of the same port
 (
     OUTPUT_FREE, OUTPUT_GROUP, OUTPUT_FLITS, OUTPUT_SENDING, OUTPUT_BLOCKED, OUTPUT_PS_HUB, OUTPUT_HEAD, OUTPUT_TAIL, OUTPUT_NEXT,
-    OUTPUT_DUE, OUTPUT_INPUT0,
-) = range(11)  # fmt: skip
+    OUTPUT_DUE, OUTPUT_SHORT, OUTPUT_INPUT0,
+) = range(12)  # fmt: skip
 # FREE: crossbar lanes into it; GROUP: last served; SENDING: packet on the link, -1 = none; HEAD, TAIL: packets behind it; NEXT, DUE: ring of
-# sending links; BLOCKED: since when only the hub's buffer stops it; INPUT0 + group: last input served
+# sending links; BLOCKED: since when only the hub's buffer stops it; SHORT: last packet behind it that has gone before the others, -1 = none;
+# INPUT0 + group: last input served
 MAX_GROUPS = 9
 OUTPUT_COLUMNS = OUTPUT_INPUT0 + MAX_GROUPS
 
@@ -49,11 +50,12 @@ OUTPUT_COLUMNS = OUTPUT_INPUT0 + MAX_GROUPS
 (
     C_LINKS, C_TOTAL, C_GROUPS, C_VPG, C_PORTS, C_LAT, C_CYCLE, C_VC_FLITS, C_INGRESS, C_RESPONDER, C_AL, C_AL_MISS, C_FETCH, C_QUEUE,
     C_TIMEOUT, C_STRIPE, C_CLASSES, C_ACK_GROUP, C_NOTE_GROUP, C_SIZES, C_EXT, C_PER_PLANE, C_FILLS, C_ANSWERS, C_ROWS, C_MARGIN, C_SLOTS,
-    C_NOTE_FLITS, C_LEAF, C_TAIL, C_BANKS, C_BANK_PS, C_BANK_ENTRIES,
-) = range(33)  # fmt: skip
-C_COUNT = 33
+    C_NOTE_FLITS, C_LEAF, C_TAIL, C_BANKS, C_BANK_PS, C_BANK_ENTRIES, C_FIRST,
+) = range(34)  # fmt: skip
+C_COUNT = 34
 # LINKS per GPU, TOTAL of them; VPG: VCs per group; PORTS: inputs of a plane; TAIL: ps from the last flit's start to its arrival; BANKS of the AL TLB,
-# BANK_PS: a bank takes a lookup in so often; BANK_ENTRIES: rows in a bank of the row table, 0 = any number, -1 = there is none
+# BANK_PS: a bank takes a lookup in so often; BANK_ENTRIES: rows in a bank of the row table, 0 = any number, -1 = there is none;
+# FIRST: bit set of egress queues that do not wait for their turn, 0 = none
 STRIPE_ROTATING, STRIPE_EVEN, STRIPE_HASH = range(3)
 
 # run state beyond the burst columns, int64

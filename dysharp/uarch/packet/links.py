@@ -8,7 +8,9 @@ from dysharp.uarch.columns import INF, RUN_EVENTS, RUN_NOW
 from dysharp.uarch.flit.router import lowest
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.packet.columns import (
+    ACK,
     C_EXT,
+    C_FIRST,
     C_GROUPS,
     C_INGRESS,
     C_LEAF,
@@ -34,7 +36,9 @@ from dysharp.uarch.packet.columns import (
     LINK_PEAK,
     LINK_PLANE,
     LINK_PS_CREDIT,
+    MACK,
     MCOPY,
+    NOTE,
     OUTPUT_BLOCKED,
     OUTPUT_DUE,
     OUTPUT_FLITS,
@@ -45,6 +49,7 @@ from dysharp.uarch.packet.columns import (
     OUTPUT_NEXT,
     OUTPUT_PS_HUB,
     OUTPUT_SENDING,
+    OUTPUT_SHORT,
     OUTPUT_TAIL,
     PACKET_DUE,
     PACKET_FLITS,
@@ -188,17 +193,17 @@ def vc_find(i, group, flits, occupied, c):
 
 
 @kernel
-def link_send(i, q, p, vc, ext, late, due, packet, packet_time, link, occupied, agenda):
-    """Packet p starts on link i from egress queue q towards VC `vc`; its head is routed `late` after, behind `ext` extension flits.
+def link_send(i, turn, p, vc, ext, late, due, packet, packet_time, link, occupied, agenda):
+    """Packet p starts on link i towards VC `vc`; its head is routed `late` after, behind `ext` extension flits.
 
-    `due`: time from the start to the end of its last flit.
+    `turn`: the egress queue that had its turn last. `due`: time from the start to the end of its last flit.
     """
     c, now = agenda.c, agenda.x[RUN_NOW]
     flits = packet[p, PACKET_FLITS]
     if link[i, LINK_BLOCKED] >= 0:
         link[i, LINK_PS_CREDIT] += now - link[i, LINK_BLOCKED]
         link[i, LINK_BLOCKED] = -1
-    link[i, LINK_CURSOR] = q
+    link[i, LINK_CURSOR] = turn
     link[i, LINK_FLITS] += flits
     packet[p, PACKET_LINK] = i
     packet[p, PACKET_VC] = vc
@@ -322,6 +327,27 @@ def line_send(o, p, now, packet, output, agenda):
 
 
 @block
+def is_short(kind):
+    """Whether a packet of this kind on a down link is an acknowledgement or a notification."""
+    return kind == ACK or kind == MACK or kind == NOTE
+
+
+@block
+def line_first(o, p, behind, output):
+    """Packet p waits for the busy link o behind those that have gone first, before all others."""
+    last = output[o, OUTPUT_SHORT]
+    following = output[o, OUTPUT_HEAD] if last < 0 else behind[last]
+    behind[p] = following
+    if last < 0:
+        output[o, OUTPUT_HEAD] = p
+    else:
+        behind[last] = p
+    if following < 0:
+        output[o, OUTPUT_TAIL] = p
+    output[o, OUTPUT_SHORT] = p
+
+
+@block
 def out_begin(o, p, s, now, packets, link, output, held, agenda):
     """Packet p crosses to output o: a lane of its input and one of the output are busy; the link takes it when those before it are gone."""
     packet, packet_time, behind = packets.packet, packets.packet_time, packets.behind
@@ -342,6 +368,8 @@ def out_begin(o, p, s, now, packets, link, output, held, agenda):
         behind[p] = -1
         if output[o, OUTPUT_SENDING] < 0:
             line_send(o, p, now, packet, output, agenda)
+        elif c[C_FIRST] != 0 and is_short(packet[p, PACKET_KIND]):
+            line_first(o, p, behind, output)
         elif output[o, OUTPUT_HEAD] < 0:
             output[o, OUTPUT_HEAD] = p
             output[o, OUTPUT_TAIL] = p
@@ -357,6 +385,8 @@ def line_next(o, now, packets, output, agenda):
     following = output[o, OUTPUT_HEAD]
     output[o, OUTPUT_SENDING] = -1
     if following >= 0:
+        if following == output[o, OUTPUT_SHORT]:
+            output[o, OUTPUT_SHORT] = -1
         output[o, OUTPUT_HEAD] = packets.behind[following]
         line_send(o, following, now, packets.packet, output, agenda)
     return p

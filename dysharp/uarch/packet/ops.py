@@ -44,6 +44,7 @@ from dysharp.uarch.packet.columns import (
     C_CYCLE,
     C_EXT,
     C_FETCH,
+    C_FIRST,
     C_LAT,
     C_LINKS,
     C_NOTE_FLITS,
@@ -180,11 +181,15 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
     n_classes = c[C_CLASSES]
     node = link[i, LINK_NODE]
     waiting = link[i, LINK_MASK]
-    q = link[i, LINK_CURSOR]
+    turn = link[i, LINK_CURSOR]
     blocked = False
     fetching = False
     while waiting != 0:
-        q = pick(waiting, q + 1 if q < 62 else 0)
+        if waiting & c[C_FIRST] != 0:  # what goes first takes no turn
+            q = pick(waiting & c[C_FIRST], 0)
+        else:
+            turn = pick(waiting, turn + 1 if turn < 62 else 0)
+            q = turn
         waiting &= ~(1 << q)
         if q < n_classes:
             if not cut_find(i, q, op, hub, cursors, cuts, c):
@@ -242,7 +247,8 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
             link[i, LINK_PS_FETCH] += now - link[i, LINK_FETCH]
             link[i, LINK_FETCH] = -1
         late = c[C_LAT] + cycle + flit_ps[ext]
-        link_send(i, q, p, vc, ext + (c[C_EXT] >> 1 if cycle > 0 else 0), late, flit_ps[flits], packet, packets.packet_time, link, occupied, agenda)
+        ext += c[C_EXT] >> 1 if cycle > 0 else 0
+        link_send(i, turn, p, vc, ext, late, flit_ps[flits], packet, packets.packet_time, link, occupied, agenda)
         return
     if fetching and link[i, LINK_FETCH] < 0:
         link[i, LINK_FETCH] = now

@@ -159,3 +159,24 @@ def test_unknown_words_are_refused() -> None:
         FabricConfig(stripe="spread")
     with pytest.raises(ConfigError, match="expected at least 1"):
         FabricConfig(n_planes=0)
+
+
+def crossing_traffic(acks: str) -> PacketRun:
+    """Two GPUs that store to each other without a pause: every acknowledgement meets rows on both of its links."""
+    b = ProgramBuilder(machine(n_links=1, vc_bytes=0), 2, ("data",))
+    t = b.template(Template("put", Kind.PUT, "other", framing=b.framing(STORE)))
+    for gpu in range(2):
+        to = To(np.ones(40, int), np.full(40, 1 - gpu))
+        b.ops(t, np.full(40, gpu), issuer=b.issuer(gpu, Discipline.READY_FIFO), bytes=4096, key=np.arange(40), to=to)
+    return run_packet(b.build(), FabricConfig(acks=acks))
+
+
+def test_acknowledgements_wait_for_their_turn_or_go_first() -> None:
+    """First: each waits for at most one packet on its up link and one on its down link (9 flits), as at burst level for none."""
+    turns, first = crossing_traffic("turns").trace, crossing_traffic("first").trace
+    waits = [t.done - t.member - 2 * LAT for t in (turns, first)]
+    flit_ps = 16 * 1_000_000 // machine(n_links=1).rate
+    assert waits[1].max() <= (2 * 9 + 2) * flit_ps  # two packets before it, and its own flit on both links
+    assert waits[0].mean() > waits[1].mean()
+    assert turns.up_busy.tolist() == first.up_busy.tolist()
+    assert turns.down_busy.tolist() == first.down_busy.tolist()
