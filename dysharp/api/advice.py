@@ -34,6 +34,7 @@ class Advice:
     not_ranked  {system: reason}
     load        load of GPUs and GPU pairs, under the placement asked for and under EPLB's
     what_if     one change each, compared with `best`
+    no_what_if  {change: why it has no prediction here}
     header      lines that say what the numbers rest on
     layers      errors of whole eager layers like this one on this GPU (`trust.FamilyErrors`), a check of the sum; None without measurements
     host        line that says whose host launches the eager layers
@@ -44,6 +45,7 @@ class Advice:
     not_ranked: Mapping[str, str]
     load: tuple[Load, ...]
     what_if: tuple[WhatIf, ...]
+    no_what_if: Mapping[str, str]
     header: tuple[str, ...]
     layers: Mapping[str, Any] | None
     host: str
@@ -88,6 +90,7 @@ class Advice:
             "unjudged": [entry.to_dict() for entry in self.unjudged],
             "limits": self.limits(),
             "what_if": [entry.to_dict() for entry in self.what_if],
+            "no_what_if": dict(self.no_what_if),
             "ties": [entry.system for entry in self.ties()],
             "not_ranked": dict(self.not_ranked),
             "layer_errors": None if self.layers is None else dict(self.layers),
@@ -145,12 +148,14 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     best = (*ranking, *unjudged)[0]
     scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
     routing, layers = runs.workload().routing, whole_layers(scope)
+    changes, without = what_ifs(runs, best)
     return Advice(
         ranking=ranking,
         unjudged=unjudged,
         not_ranked=not_ranked,
         load=tuple(load_of(r, asked.cluster.domain_gpus) for r in (routing, runs.workload(placement=eplb_spec(routing)).routing)),
-        what_if=what_ifs(runs, best),
+        what_if=changes,
+        no_what_if=without,
         header=runs.header,
         layers=None if layers is None else dataclasses.asdict(layers),
         host=host_line(asked.cluster),

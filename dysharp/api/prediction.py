@@ -177,11 +177,13 @@ class AdviceRuns:
             request.progress(Step("", 1, 1, "header", header=self.header))
 
     def workload(self, cluster: Cluster | None = None, placement: str | None = None) -> Workload:
-        """The workload on another machine or with another placement, drawn once."""
+        """The workload on another machine or with another placement, drawn once. Recorded routing keeps its layer: one thing changes."""
         request = dataclasses.replace(self.request, cluster=cluster or self.request.cluster, placement=placement or self.request.placement)
         key = (request.cluster.n_gpus, request.placement)
         if key not in self._workloads:
-            self._workloads[key] = make_workload(request)
+            changed = key != (self.request.cluster.n_gpus, self.request.placement)
+            layer = self.workload().routing.layer if changed else self.request.layer
+            self._workloads[key] = make_workload(dataclasses.replace(request, layer=layer))
         return dataclasses.replace(self._workloads[key], request=request)
 
     def job(self, name: str, given: Mapping[str, Value], workload: Workload | None = None) -> Job:

@@ -71,7 +71,7 @@ def search(
     """{system: what was tried} of the systems with a knob among `knobs` that `options` does not give.
 
     Every system is tried with at most `BUDGET` settings, on the same leading tokens of the same workload. A setting that is refused is
-    left out. `runs` simulates Jobs.
+    left out. Where all settings take the same time for leading tokens, these do not tell. `runs` simulates Jobs.
     """
     request = workload.request
     open_knobs = {name: [knob for knob in knobs if has_knob(system, request, options[name], knob)] for name, system in systems.items()}
@@ -85,6 +85,7 @@ def search(
         if not isinstance(rows, DysharpError):
             tried[name].append((setting, _time(rows, request.tokens)))
             unknown |= {name} if len(rows) > 1 and does_not_grow(*rows[-2:]) else set()
+    unknown |= {name for name, entries in tried.items() if sizes[name] and len(entries) > 1 and len({us for _, us in entries}) == 1}
     return {name: _search(() if name in unknown else tried[name], len(grids[name]), sizes[name] or (request.tokens,)) for name in grids}
 
 

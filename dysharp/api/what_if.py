@@ -70,13 +70,16 @@ class WhatIf:
         return own | {"cluster": row.cluster, "gpus": row.gpus} | self.predicted.to_dict()
 
 
-def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
-    """Each change alone, compared with the best of the ranking. A change that cannot be simulated here is left out."""
+def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dict[str, str]]:
+    """Each change alone, compared with the best of the ranking; and {change: why it has no prediction here}."""
     done, trials = [], _trials(runs, best)
     tries = [(trial, job) for trial in trials for job in (trial.job, trial.more_sms) if job is not None]
     found: dict[str, Predicted] = {}
+    left_out: dict[str, str] = {}
     for (trial, _), one in zip(tries, runs.predict([job for _, job in tries]), strict=True):
-        if not isinstance(one, DysharpError) and (trial.name not in found or one.time_us < found[trial.name].time_us):
+        if isinstance(one, DysharpError):
+            left_out.setdefault(trial.name, str(one))
+        elif trial.name not in found or one.time_us < found[trial.name].time_us:
             found[trial.name] = one
     for trial in trials:
         if (predicted := found.get(trial.name)) is None:
@@ -86,7 +89,7 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[WhatIf, ...]:
         sms = _more_sms(predicted, best) if trial.more_sms else ""
         notes = ", ".join(filter(None, (trial.note, sms)))
         done.append(WhatIf(trial.name, "; ".join(filter(None, (trial.assumes + free, sms))), predicted, best.time_us, notes))
-    return tuple(done)
+    return tuple(done), {name: why for name, why in left_out.items() if name not in found}
 
 
 def _more_sms(changed: Predicted, best: Predicted) -> str:

@@ -31,8 +31,18 @@ def screen(done: Advice) -> list[str]:
     lines += [*_unjudged(done.unjudged), *_left_out(done.not_ranked)]
     if done.what_if:
         lines += ["", *_what_ifs(done)]
+    if done.no_what_if:
+        lines += wrapped([no_estimate(done.no_what_if)])
     room = max(FEWEST_WARNINGS, MOST_LINES - len(lines) - 1)
     return [*lines, *_warning_lines(done, room), MORE]
+
+
+def no_estimate(changes: Mapping[str, str]) -> str:
+    """One sentence on the changes that have no prediction; changes with one reason stand together. What a reason lists in brackets is left out."""
+    by_reason: dict[str, list[str]] = {}
+    for change, reason in changes.items():
+        by_reason.setdefault(reason.partition(" (")[0], []).append(change)
+    return "No estimate of: " + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
 
 
 def _header(done: Advice) -> list[str]:

@@ -93,9 +93,12 @@ def _tokens(flag: str, text: str) -> tuple[int, ...]:
     """The tokens of `3,17` or of `0:64` (64 excluded)."""
     first, colon, last = text.partition(":")
     try:
-        return tuple(range(int(first), int(last))) if colon else tuple(int(word) for word in text.split(","))
+        tokens = tuple(range(int(first), int(last))) if colon else tuple(int(word) for word in text.split(","))
     except ValueError:
         raise ConfigError(f"{flag}: found {text[:40]!r}, expected tokens such as 3,17 or 0:64") from None
+    if not tokens:
+        raise ConfigError(f"{flag}: found {text[:40]!r}, which holds no token; expected a first token below the last one")
+    return tokens
 
 
 def _print(done: Timed, out: str | None) -> None:

@@ -49,6 +49,7 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
     """
+    from dysharp.api.request import routing_string
     from dysharp.cli.output import print_json
     from dysharp.cli.routing import counts_of, print_layers, print_nodes, routing_dict
     from dysharp.specs import load_model
@@ -65,7 +66,7 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
     rows = describe_source(source, counts_of(gpus), model=loaded, tokens_per_gpu=tokens, seed=seed)
     nodes = []
     if loaded is not None and domain is not None:
-        nodes = describe_nodes(source, counts_of(gpus), domain, model=loaded, tokens_per_gpu=tokens, seed=seed)
+        nodes = describe_nodes(routing_string(source), counts_of(gpus), domain, model=loaded, tokens_per_gpu=tokens, seed=seed)
     if as_json:
         print_json(routing_dict(source, rows) | ({"nodes": [asdict(row) for row in nodes]} if nodes else {}))
         return

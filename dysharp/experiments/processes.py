@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from bisect import insort
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dysharp.errors import OverShare
 from dysharp.experiments.point_runs import Asked, Ended, Result, result_or_defect
-from dysharp.parent import end_pool, end_with
+from dysharp.parent import end_pool, end_with, without_main
 from dysharp.sources import code_digest
 
 MOST_ATTEMPTS = 2
@@ -107,23 +105,11 @@ def _until_a_process_ends(queue: Queue) -> Generator[tuple[Asked, dict[str, obje
 def _submitted(pool: ProcessPoolExecutor, queue: Queue, asked: Asked, part: float) -> Future[Result]:
     """The future of a point. A pool whose process has ended takes no more: the point goes back."""
     try:
-        with _without_main():
+        with without_main():
             return pool.submit(result_or_defect, asked, part)
     except BrokenProcessPool:
         queue.put_back(asked, part)
         raise
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A process that begins here does not run the caller's script again, which may have no `__main__` guard."""
-    main = sys.modules["__main__"]
-    hidden: dict[str, object] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        vars(main).update(hidden)
 
 
 def _begin(parent: int) -> None:

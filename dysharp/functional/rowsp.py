@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from dysharp.errors import EmulationMismatch
+from dysharp.errors import EmulationMismatch, IsaError
 from dysharp.isa.commands import Command, virtual_channel
 from dysharp.isa.packets import Packet, decode, encode
 from dysharp.protocol import aau, dam, rpm
@@ -97,7 +97,15 @@ class RowspMachine:
         return MallocId(gpu, len(g.dams) - 1)
 
     def st_rowsp(self, source: int, to: MallocId, row: int, offset: int, data: bytes, *, nop: bool = False) -> None:
-        """Store `data` into row `row` of a region, from byte `offset` on; `nop`: off the critical path."""
+        """Store `data` into row `row` of a region, from byte `offset` on; `nop`: off the critical path.
+
+        Raises IsaError for a GPU that does not exist, and for bytes outside the row and its source record.
+        """
+        if not 0 <= source < len(self._gpus):
+            raise IsaError(f"st.rowsp: found source {source}, expected 0 to {len(self._gpus) - 1}")
+        place = self._gpus[to.gpu].aau.regions[to.region].row_bytes
+        if offset < 0 or offset + len(data) > place:
+            raise IsaError(f"st.rowsp: found bytes {offset} to {offset + len(data)}, expected 0 to {place}: row {row} ends there")
         for first, piece in _lines(offset, data):
             line = (to.gpu, to.region, row, first // LINE * LINE)
             self._write(source, rpm.Write(to.gpu, line, row, first % LINE, piece, nop))

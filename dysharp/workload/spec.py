@@ -28,6 +28,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "trace": ("layer", "window"),
 }
 _FLAGS = ("group-limited",)
+DUMPS = (".npy", ".json", ".jsonl", ".pt")
+"""Endings of files that engines write; `dysharp routing import` reads them."""
 _WINDOWS = ("in-order", "decode", "mixed")
 _MAX_NUMBER = 1e3
 
@@ -87,6 +89,8 @@ def parse_routing(text: str) -> RoutingSpec:
     an unknown name or option (with the nearest valid one) and for a bad number.
     """
     name, *parts = text.split(":")
+    if text.endswith(DUMPS) and name not in _NAMES:
+        raise ConfigError(f"routing: found {text[:60]!r}, expected a trace (.npz); `dysharp routing import` makes one of a dump")
     if name not in _NAMES:
         raise ConfigError(f"routing: unknown distribution {name[:60]!r}{nearest(name, _NAMES)}")
     options: dict[str, str] = {}

@@ -80,6 +80,19 @@ def test_the_best_of_the_grid_is_chosen_and_refusals_are_left_out() -> None:
     assert 64 not in [setting["n_sm"] for setting, _ in found["hybrid-ep"].tried]
 
 
+def test_few_tokens_that_take_as_long_with_every_setting_do_not_tell() -> None:
+    """Times from a table: those of Hybrid-EP are alike, because few tokens fill no more than one chunk. The default stays."""
+    workload = make_workload(request_of(model="deepseek-v3", cluster="hw-dgx-h100-x4", tokens=2048, routing="uniform"))
+
+    def runs(jobs: Sequence[Job]) -> Any:
+        return [(SimpleNamespace(time_us=100.0 if job.system == "hybrid-ep" else 100.0 + job.given["n_sm"], tokens_per_gpu=64),) for job in jobs]
+
+    systems = {name: get_system(name) for name in ("deepep", "hybrid-ep")}
+    found = search(runs, workload, systems, {name: {} for name in systems}, ("n_sm",))
+    assert (found["hybrid-ep"].tried, found["hybrid-ep"].best) == ((), {})
+    assert found["deepep"].best == {"n_sm": found["deepep"].tried[0][0]["n_sm"]}
+
+
 def test_compare_runs_with_the_best_setting() -> None:
     given = SMALL | {"cluster": "hw-dgx-h100"}
     done = ds.compare(["hybrid-ep", "deepep-ll"], tuned=True, **given)

@@ -41,6 +41,8 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --cluster paper-gh200", ["did you mean"]),
         ("compare --cluster hw-h100-nvl8", ["unknown cluster 'hw-h100-nvl8'"]),
         ("compare --routing lognorml:0.6", ['did you mean "lognormal"?']),
+        ("compare --routing dump.npy", ["found 'dump.npy', expected a trace (.npz)", "dysharp routing import"]),
+        ("trace deepep --only 5:3 -o run.perfetto-trace", ["--only: found '5:3', which holds no token"]),
         ("compare --tokens 0", ["tokens: found 0, expected at least 1"]),
         ("compare --tokens -1", ["found -1"]),
         ("compare --tokens many", ["many"]),

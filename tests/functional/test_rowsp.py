@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.errors import EmulationMismatch
+from dysharp.errors import EmulationMismatch, IsaError
 from dysharp.functional.rowsp import MallocId, RowspMachine, UnitSizes
 
 GPUS, EXPERTS, TOKENS, TOPK, HIDDEN, TILE = 3, 6, 5, 2, 40, 4
@@ -83,6 +83,17 @@ def test_a_region_that_is_too_small_traps() -> None:
     choose = np.tile([[4, 5]], (GPUS * TOKENS, 1))
     with pytest.raises(EmulationMismatch, match=r"GPU 2: region [01]: found row \d+ beyond its capacity, expected at most 8 rows"):
         layer(SIZES["usual"], 0, rows=8, choose=choose)
+
+
+@pytest.mark.parametrize(
+    ("source", "offset", "text"), [(GPUS, 0, "expected 0 to 2"), (0, 40, "bytes 40 to 104, expected 0 to 96"), (0, -1, "bytes -1")]
+)
+def test_stores_outside_the_machine_or_the_row_are_refused(source: int, offset: int, text: str) -> None:
+    machine = RowspMachine(GPUS)
+    region = machine.rowsp_malloc(1, 4, 64, 2, record_bytes=RECORD)
+    with pytest.raises(IsaError, match=text):
+        machine.st_rowsp(source, region, 0, offset, bytes(64))
+    assert machine.packets == 0
 
 
 def test_merged_stores_are_whole_packets() -> None:

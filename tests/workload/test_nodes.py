@@ -47,6 +47,8 @@ def test_the_command_prints_and_refuses() -> None:
     assert all(len(line) <= 100 for line in shown.stdout.splitlines())
     fields = json.loads(run.invoke(cli, [*args, "--model", "deepseek-v3", "--json"]).stdout)
     assert [row["scheme"] for row in fields["nodes"]] == ["two_hop", "direct", "dysharp"]
+    bare = [*args[:1], "deepseek-v2-lite", *args[2:], "--model", "deepseek-v2-lite"]
+    assert "Dispatch over NVLink domains of 8 GPUs" in run.invoke(cli, bare).stdout
     refused = run.invoke(cli, ["routing", "trace:deepseek-v2-lite", "--domain", "8"])
     assert isinstance(refused.exception, ConfigError)
     assert "found no --model, expected one" in str(refused.exception)
