@@ -169,8 +169,8 @@ def test_faster_links_may_feed_more_sms() -> None:
         assert isinstance(few, Predicted)
         assert isinstance(many, Predicted)
         assert few.time_us > 1.1 * many.time_us
-        found = {entry.change: entry for entry in what_ifs(runs, replace(few, tried={4: few.time_us, 16: many.time_us}))}
-        alone = {entry.change: entry for entry in what_ifs(runs, few)}
+        found = {entry.change: entry for entry in what_ifs(runs, replace(few, tried={4: few.time_us, 16: many.time_us}))[0]}
+        alone = {entry.change: entry for entry in what_ifs(runs, few)[0]}
     for change in ("links x2", "NICs x2", "one NVLink domain"):
         assert (found[change].predicted.row.options["n_sm"], alone[change].predicted.row.options["n_sm"]) == (16, 4)
         assert found[change].predicted.time_us < alone[change].predicted.time_us
