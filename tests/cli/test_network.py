@@ -18,7 +18,7 @@ POINT = {"load", "injected", "accepted", "latency_cycles", "network_latency_cycl
 def test_json_has_the_promised_fields(dysharp):
     done = dysharp("network", "--load", "0.1,0.9", "--packet-flits", "9", "--period", "3000", "--json")
     assert done.code == 0
-    assert done.err == ""
+    assert [line for line in done.err.splitlines() if not line.startswith("compiling kernels")] == []  # once per version
     result = json.loads(done.out)
     assert set(result) >= {"points", "flits_per_s", "config", "traffic", "saturation"}
     assert result["flits_per_s"] > 0
