@@ -16,9 +16,10 @@ POINT = {"load", "injected", "accepted", "latency_cycles", "network_latency_cycl
 
 
 def test_json_has_the_promised_fields(dysharp):
+    dysharp("network", "--load", "0.1", *SHORT)  # kernels may compile here, which is said on stderr
     done = dysharp("network", "--load", "0.1,0.9", "--packet-flits", "9", "--period", "3000", "--json")
     assert done.code == 0
-    assert [line for line in done.err.splitlines() if not line.startswith("compiling kernels")] == []  # once per version
+    assert done.err == ""
     result = json.loads(done.out)
     assert set(result) >= {"points", "flits_per_s", "config", "traffic", "saturation"}
     assert result["flits_per_s"] > 0
