@@ -96,6 +96,7 @@ def run_pass(
     dropped = max(0, kept - program.declared.useful_rows)
     warnings = (
         *_assumed(system, request.cluster),
+        *_no_kernel_warning(system, inputs),
         *warnings_of(asked),
         *without_effect(system, options, request.cluster),
         *_dropped_warning(system, kept, dropped),
@@ -106,6 +107,12 @@ def run_pass(
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
     row = make_row(inputs, measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header)
     return row, trace.row_slot
+
+
+def _no_kernel_warning(system: System, inputs: RunInputs) -> tuple[str, ...]:
+    """Says that the released software of a real form does not run this model or GPU; `advise` leaves such systems out."""
+    why = system.ships.why_not(inputs.model, inputs.cluster) if system.ships is not None and inputs.form == "real" else ""
+    return (f"{system.name}: {why}; the layer is simulated as if it had one",) if why else ()
 
 
 def _planned(system: System, options: Any, workload: Workload, direction: str, row_slot: NDArray[np.int32] | None) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,3 +75,11 @@ def test_wrong_forms(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as error:
         ds.compare(**(HW | given))
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(("form", "said"), [("real", True), ("paper", False)])
+def test_a_release_without_kernels_for_the_model_is_named(form: str, said: bool) -> None:
+    """DeepEP's low-latency kernels are compiled for a list of hidden sizes."""
+    odd = replace(load_model("deepseek-v2-lite"), name="odd", hidden=3072)
+    row = ds.run("deepep-ll", model=odd, cluster="hw-dgx-h100", tokens=8, routing="uniform", options={"form": form})
+    assert any("deepep-ll: no kernel for hidden 3072" in text for text in row.warnings) == said
