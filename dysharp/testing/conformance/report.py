@@ -54,7 +54,7 @@ class Report:
         counts = f"{sum(self.ran.values())} checks of {len(self.ran)} rules, {len(self.failed)} faults"
         lines = [f"{self.system} {verdict}: {counts}"]
         lines += [f"failed: {finding}" for finding in self.failed]
-        lines += [f"not run: {text}" for text in _merged(self.not_run)]
+        lines += [f"not run: {text}" for text in sorted(_merged(self.not_run))]  # modules register rules in the order of their imports
         return "\n".join(lines)
 
 
