@@ -93,15 +93,19 @@ NEUTRAL: dict[str, Callable[[Program, FabricConfig], Levels]] = {
 
 def point(system: str, workload: str, given: argparse.Namespace, seed: int) -> tuple[float, float]:
     """(burst us, packet us) of a forward layer at the defaults, but for what `given` changes."""
-    config, programs = None, []
-    for trains in (given.trains, choice_int("machine.row_trains")):
-        with choices_overridden({"machine.row_trains": trains}):
-            program, config = planned(system, workload, given.stripe, seed)
-        for name in given.neutral:
-            program, config = NEUTRAL[name](program, config)
-        programs.append(program)
-    assert config is not None
-    return run_burst(programs[0])[0].time_ps / 1e6, run_packet(programs[1], config).trace.time_ps / 1e6
+    default = choice_int("machine.row_trains")
+    program, config = changed(system, workload, given, seed, default)
+    burst = program if given.trains == default else changed(system, workload, given, seed, given.trains)[0]
+    return run_burst(burst)[0].time_ps / 1e6, run_packet(program, config).trace.time_ps / 1e6
+
+
+def changed(system: str, workload: str, given: argparse.Namespace, seed: int, trains: int) -> Levels:
+    """Program and fabric without the mechanisms of `--neutral`, rows of Dispatch in `trains` trains."""
+    with choices_overridden({"machine.row_trains": trains}):
+        program, config = planned(system, workload, given.stripe, seed)
+    for name in given.neutral:
+        program, config = NEUTRAL[name](program, config)
+    return program, config
 
 
 def planned(system: str, workload: str, stripe: str, seed: int) -> Levels:
