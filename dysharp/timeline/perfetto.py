@@ -20,6 +20,7 @@ from dysharp.timeline.counters import Counter
 from dysharp.timeline.flows import Flow
 from dysharp.timeline.groups import GROUPS
 from dysharp.timeline.tracks import Timeline
+from dysharp.units import ps_to_us
 
 U8 = NDArray[np.uint8]
 SEQUENCE = 1
@@ -104,7 +105,7 @@ def _head(timeline: Timeline, description: str) -> bytes:
         event = trace.packet.add(timestamp=at, trusted_packet_sequence_id=SEQUENCE, sequence_flags=_NEEDS_STATE).track_event
         event.type, event.track_uuid = kind, whole
         if kind == _BEGIN:
-            event.name = f"{timeline.time_ps / 1e6:.2f} us"
+            event.name = f"{ps_to_us(timeline.time_ps):.2f} us"
     return bytes(trace.SerializeToString())
 
 
