@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis import Row
-from dysharp.api.options import options_of
-from dysharp.api.point import run_point
-from dysharp.api.request import RequestArgs, make_request
-from dysharp.api.workload import Workload, make_workload
+from dysharp.runs.options import options_of
+from dysharp.runs.request import RequestArgs, make_request
+from dysharp.runs.run import run_point
+from dysharp.runs.workload import Workload, make_workload
 from dysharp.systems import get_system
 
 SYSTEMS = ("dysharp", "deepep", "comet", "nvls", "megatron-a2a", "moe-hub", "ccfuser", "fusion-only")

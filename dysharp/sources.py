@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 # Folders whose code changes no Row: their code requests, draws or checks points.
-_NOT_IN_ROWS = {"cli", "experiments", "reports", "testing", "oracle"}
+_NOT_IN_ROWS = {"cli", "figures", "studies", "reports", "testing", "oracle"}
 
 
 @cache

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from dysharp.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.api.advice import Advice, advise
+    from dysharp.advise.advice import Advice, advise
     from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
     from dysharp.api.emulation import emulate, machine_with_engine, wrap
     from dysharp.api.network_curve import compare_network, network
-    from dysharp.api.point import run
-    from dysharp.api.progress import Progress, Step
     from dysharp.api.recording import capture
     from dysharp.api.timed import trace
+    from dysharp.runs.progress import Progress, Step
+    from dysharp.runs.run import run
 
 __all__ = [
     "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "emulate",
@@ -22,12 +22,12 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "dysharp.api.advice": ("Advice", "advise"),
+    "dysharp.advise.advice": ("Advice", "advise"),
     "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
     "dysharp.api.emulation": ("emulate", "machine_with_engine", "wrap"),
     "dysharp.api.network_curve": ("compare_network", "network"),
-    "dysharp.api.point": ("run",),
-    "dysharp.api.progress": ("Progress", "Step"),
+    "dysharp.runs.run": ("run",),
+    "dysharp.runs.progress": ("Progress", "Step"),
     "dysharp.api.recording": ("capture",),
     "dysharp.api.timed": ("trace",),
 }

@@ -6,26 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Unpack
 
+from dysharp.advise.tuning import Search, default_of, tune
 from dysharp.analysis import Row
-from dysharp.api.causes import cause_names
-from dysharp.api.formats import resource_words
-from dysharp.api.jobs import simulate_together
-from dysharp.api.request import Request, RequestArgs, make_request, takes
-from dysharp.api.tuning import Search, default_of, tune
-from dysharp.api.warnings import grouped
-from dysharp.api.window import NoEstimate, with_leading_tokens
 from dysharp.errors import ConfigError, nearest
+from dysharp.runs.causes import cause_names
+from dysharp.runs.formats import resource_words
+from dysharp.runs.jobs import simulate_together
+from dysharp.runs.request import Request, RequestArgs, make_request, takes
+from dysharp.runs.warnings import grouped
+from dysharp.runs.window import NoEstimate, with_leading_tokens
 from dysharp.systems import System, all_systems, get_system
+from dysharp.systems.registry import ONLY_BY_NAME
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
-ONLY_BY_NAME = ("fastermoe", "megatron-ag", "nvls", "tutel")
-"""Over several NVLink domains these run where somebody names them.
-
-megatron-ag and nvls send every token to every GPU, so their ops or copies would outnumber those of all others. FasterMoE
-computes tiles of an expert by step, and Tutel pads tiles, so leading tokens give no estimate.
-"""
-
 FORMS = ("real", "paper", "all")
 
 _SATURATED = 0.8  # a resource busy for this share of the time is called the limit

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
-from dysharp.api.options import Value, options_of, split_options
-from dysharp.api.progress import Progress, Step
-from dysharp.api.request import Argument, takes
 from dysharp.errors import ConfigError
+from dysharp.runs.options import Value, options_of, split_options
+from dysharp.runs.progress import Progress, Step
+from dysharp.runs.request import Argument, takes
 from dysharp.systems import get_system
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dysharp.api.network_setting import Setting, network_setting, parse_loads
-from dysharp.api.progress import Progress, Step
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import NetworkPoint, Protocol
 from dysharp.errors import ConfigError, nearest
+from dysharp.runs.progress import Progress, Step
 from dysharp.text import table
 
 if TYPE_CHECKING:

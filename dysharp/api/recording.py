@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError
+from dysharp.runs.progress import Progress, Step
 from dysharp.specs.reading import decode
 from dysharp.units import MiB
 from dysharp.workload import Recording

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dysharp.analysis import Row
-from dysharp.api.memory import check_memory, gemm_variants
-from dysharp.api.one_pass import run_pass
-from dysharp.api.options import options_by_system, options_of
-from dysharp.api.progress import Step
-from dysharp.api.request import RequestArgs, make_request, takes
-from dysharp.api.workload import Workload, make_workload
 from dysharp.errors import ConfigError
+from dysharp.runs.memory import check_memory, gemm_variants
+from dysharp.runs.one_pass import run_pass
+from dysharp.runs.options import options_by_system, options_of
+from dysharp.runs.progress import Step
+from dysharp.runs.request import RequestArgs, make_request, takes
+from dysharp.runs.workload import Workload, make_workload
 from dysharp.systems import System, get_system
 from dysharp.timeline.groups import GROUPS, POOL_GROUP
 from dysharp.units import ps_to_us

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dysharp.api.progress import Progress, Step
 from dysharp.errors import ConfigError, nearest
 from dysharp.files import write_text
+from dysharp.runs.progress import Progress, Step
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report

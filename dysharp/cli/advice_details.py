@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dysharp.advise.advice import Advice
+from dysharp.advise.answer import PARTS
+from dysharp.advise.prediction import Predicted
 from dysharp.analysis.load import MOST_GPUS, Load
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.api.advice import Advice
-from dysharp.api.answer import PARTS
-from dysharp.api.causes import cause_names
-from dysharp.api.formats import resource_words
-from dysharp.api.prediction import Predicted
-from dysharp.api.warnings import grouped
 from dysharp.cli.advice_text import UNKNOWN
+from dysharp.runs.causes import cause_names
+from dysharp.runs.formats import resource_words
+from dysharp.runs.warnings import grouped
 
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
 

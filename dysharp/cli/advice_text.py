@@ -6,13 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from dysharp.api.advice import Advice
-from dysharp.api.answer import PARTS, percent
-from dysharp.api.formats import KNOB
-from dysharp.api.prediction import Predicted
-from dysharp.api.warnings import grouped
-from dysharp.api.what_if import WhatIf
+from dysharp.advise.advice import Advice
+from dysharp.advise.answer import PARTS, percent
+from dysharp.advise.prediction import Predicted
+from dysharp.advise.what_if import WhatIf
 from dysharp.cli.output import WIDTH
+from dysharp.runs.formats import KNOB
+from dysharp.runs.warnings import grouped
 from dysharp.systems import get_system
 from dysharp.text import table as plain
 

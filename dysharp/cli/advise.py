@@ -46,12 +46,12 @@ def advise(
     network cards join. Times have error bars from measurements. A prediction outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
-    from dysharp.api.options import parse_set
     from dysharp.cli.advice_details import markdown_of, print_details
     from dysharp.cli.advice_text import screen
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
     from dysharp.errors import ConfigError
+    from dysharp.runs.options import parse_set
 
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")

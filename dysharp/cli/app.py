@@ -70,11 +70,11 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
     from dysharp.api.comparison import header_lines
-    from dysharp.api.options import parse_set
-    from dysharp.api.packet_time import packet_time
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
     from dysharp.cli.row_text import print_row
+    from dysharp.runs.options import parse_set
+    from dysharp.runs.packet_time import packet_time
 
     if line := packet_time([system], options=parse_set(settings), **workload):
         click.echo(line, err=True)
@@ -127,11 +127,11 @@ def compare(
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
-    from dysharp.api.options import parse_set
-    from dysharp.api.packet_time import packet_time
     from dysharp.cli.comparison_text import print_comparison
     from dysharp.cli.output import print_header, print_json
     from dysharp.cli.progress import progress_bar
+    from dysharp.runs.options import parse_set
+    from dysharp.runs.packet_time import packet_time
 
     check_report(report)  # before minutes of work, not after
     if plot is not None:

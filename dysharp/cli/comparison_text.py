@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dysharp.advise.tuning import BUDGET
 from dysharp.analysis import Row
 from dysharp.api import Comparison
-from dysharp.api.tuning import BUDGET
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
 from dysharp.cli.row_text import bytes_unit, near_sides, percent
 from dysharp.program.constants import NIC

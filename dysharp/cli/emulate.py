@@ -64,9 +64,9 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
     Exit code 1 when a tensor is wrong or the machine hangs.
     """
     from dysharp.api import emulate as emulate_layer
-    from dysharp.api.options import parse_set
     from dysharp.cli.output import print_json
     from dysharp.cli.progress import progress_bar
+    from dysharp.runs.options import parse_set
 
     with progress_bar() as progress:
         done = emulate_layer(

@@ -26,7 +26,7 @@ def kept_rows(fresh: bool) -> Iterator[None]:
     if fresh or not _writable(folder):
         yield
         return
-    from dysharp.api.kept import rows_kept_in
+    from dysharp.runs.kept import rows_kept_in
 
     with rows_kept_in(folder) as kept:
         yield

@@ -64,7 +64,7 @@ def _systems() -> Rows:
 
 
 def _figures() -> Rows:
-    from dysharp.experiments.figure import list_figures, load_figure
+    from dysharp.figures.figure import list_figures, load_figure
 
     return [{"name": f.name, "title": f.title, "points": len(f.points), "source": f.source} for f in map(load_figure, list_figures())]
 
@@ -120,7 +120,7 @@ def _clusters() -> Rows:
 
 def _options() -> Rows:
     """Options of systems, options of the packet level, and the choices that no option sets."""
-    from dysharp.api.option_help import FABRIC, options_help, range_text
+    from dysharp.runs.option_help import FABRIC, options_help, range_text
     from dysharp.specs import list_choices
     from dysharp.systems import all_systems
 

@@ -11,9 +11,9 @@ from typing import Protocol
 import click
 
 from dysharp.api import Progress
-from dysharp.api.progress import Step
 from dysharp.cli.output import print_header
 from dysharp.errors import one_line
+from dysharp.runs.progress import Step
 
 EVERY_S = 10.0
 """Between two lines without a terminal."""

@@ -52,9 +52,9 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
     from dysharp.reports.report import render, with_load
 
     if load is not None:
-        from dysharp.api.request import RequestArgs, make_request
-        from dysharp.api.workload import make_workload
         from dysharp.reports.load_view import load_view_of
+        from dysharp.runs.request import RequestArgs, make_request
+        from dysharp.runs.workload import make_workload
 
         asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]
         request = make_request(asked)

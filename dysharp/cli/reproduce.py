@@ -14,7 +14,7 @@ from dysharp.cli.report import check_report, command_line, report_flag, write_re
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from dysharp.experiments import Figure, Point, Result, Store
+    from dysharp.figures import Figure, Point, Result, Store
 
     Done = tuple[Figure, Sequence[Result], dict[Point, dict[str, Any]]]
 
@@ -31,7 +31,7 @@ store_flag = click.option("--store", metavar="DIR", help="Folder that keeps fini
 def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
     """({point: Row}, {point: why it failed}); failures are also printed on stderr."""
     from dysharp.cli.progress import bar
-    from dysharp.experiments import check_points, run_points
+    from dysharp.figures import check_points, run_points
 
     check_points(points)
     store.open()
@@ -50,14 +50,14 @@ def _part(
 
 
 def _store(folder: str | None) -> Store:
-    from dysharp.experiments import Store
+    from dysharp.figures import Store
 
     return Store(Path(folder)) if folder else Store.default()
 
 
 def _chosen(names: Sequence[str], every: bool, models: str | None, direction: str, variants: bool) -> list[tuple[Figure, list[Point]]]:
     """The figures asked for, each with its points to run, those of its `variants` last."""
-    from dysharp.experiments import in_direction, load_figure, variant_points
+    from dysharp.figures import in_direction, load_figure, variant_points
 
     keep = None if models is None else {m.strip() for m in models.split(",")}
     figures = [in_direction(load_figure(name), direction) for name in names]
@@ -75,7 +75,7 @@ def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
 
 
 def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
-    from dysharp.experiments.window_map import mark_defaults
+    from dysharp.figures.window_map import mark_defaults
     from dysharp.reports.plots import save_figure
     from dysharp.reports.windows import plot_windows
 
@@ -118,7 +118,7 @@ def reproduce(
     """
     from dysharp.analysis import MODEL_VERSION
     from dysharp.cli.output import console, print_json
-    from dysharp.experiments import judge, list_figures
+    from dysharp.figures import judge, list_figures
     from dysharp.files import write_text
     from dysharp.reports.tables import figure_markdown, print_figure
 
@@ -169,7 +169,7 @@ def _check_request(
     names: Sequence[str], *, tornado: bool, direction: str, check: bool, plot: str | None, report: str | None, pages: str | None
 ) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
-    from dysharp.experiments import list_figures
+    from dysharp.figures import list_figures
     from dysharp.files import check_destination, make_folder
     from dysharp.reports.plots import check_format
 
@@ -193,7 +193,7 @@ def _check_request(
 
 def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
     """Raise ConfigError where no point is simulated: an HTML report shows runs."""
-    from dysharp.experiments.figure import CALCULATED
+    from dysharp.figures.figure import CALCULATED
 
     if all(point.system in CALCULATED for _, points in chosen for point in points):
         names = ", ".join(figure.name for figure, _ in chosen)
@@ -213,8 +213,8 @@ def _write_html(done: Sequence[Done], command: str, path: str) -> None:
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
     """Write a page for each paper that has figures among `done`."""
     from dysharp.analysis import MODEL_VERSION
-    from dysharp.experiments.figure import BEYOND, PAPERS
-    from dysharp.experiments.series import series_of
+    from dysharp.figures.figure import BEYOND, PAPERS
+    from dysharp.figures.series import series_of
     from dysharp.files import write_text
     from dysharp.reports.figure_plots import plot_series
     from dysharp.reports.paper_page import Section, paper_page, results_csv
@@ -235,7 +235,7 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
 
 def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[str, Any], str, bool]:
     """(JSON, Markdown, whether every point finished); prints the table unless `quiet`."""
-    from dysharp.experiments.tornado import HEADLINES, tornado, tornado_figure, tornado_points, tornado_results, tornado_table
+    from dysharp.figures.tornado import HEADLINES, tornado, tornado_figure, tornado_points, tornado_results, tornado_table
 
     if subject not in HEADLINES:
         raise ConfigError(f"--tornado-of: found {subject[:20]!r}, expected {' or '.join(HEADLINES)}")
@@ -273,9 +273,9 @@ def sweep(
 
     from dysharp.cli.output import print_json
     from dysharp.cli.sweep_text import print_sweep, sweep_csv
-    from dysharp.experiments import load_figure
-    from dysharp.experiments.store import point_dict
+    from dysharp.figures import load_figure
     from dysharp.files import check_destination, write_text
+    from dysharp.runs.store import point_dict
 
     if example:
         click.echo(example_sweep(), nl=False)
@@ -310,7 +310,7 @@ def example_sweep() -> str:
     """A sweep file that runs, with comments."""
     from importlib.resources import files
 
-    return files("dysharp.experiments").joinpath("sweep_example.toml").read_text(encoding="utf-8")
+    return files("dysharp.figures").joinpath("sweep_example.toml").read_text(encoding="utf-8")
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> None:

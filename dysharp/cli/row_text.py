@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dysharp.advise.prediction import eager_is_known
 from dysharp.analysis import Row
-from dysharp.api.causes import SHORT, STALLS
-from dysharp.api.formats import resource_words
-from dysharp.api.prediction import eager_is_known
 from dysharp.cli.output import console
 from dysharp.program.constants import XGMI
+from dysharp.runs.causes import SHORT, STALLS
+from dysharp.runs.formats import resource_words
 from dysharp.table import fact_table
 
 

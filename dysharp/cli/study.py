@@ -30,8 +30,8 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
     """
     from dysharp.cli.output import print_json, print_lines
     from dysharp.cli.progress import bar
-    from dysharp.experiments.study import load_study, run_study
-    from dysharp.experiments.study_folder import StudyFolder
+    from dysharp.studies.study import load_study, run_study
+    from dysharp.studies.study_folder import StudyFolder
 
     asked = load_study(file)
     objectives = () if asked.draw is None else asked.draw.minimize
@@ -70,8 +70,8 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     `dysharp query "describe points"` lists the columns. SQL is that of DuckDB. DIR may also be the --store of `reproduce` or `sweep`.
     """
     from dysharp.cli.output import console, print_json
-    from dysharp.experiments import Store
-    from dysharp.experiments.study_folder import StudyFolder, duckdb_module
+    from dysharp.figures import Store
+    from dysharp.studies.study_folder import StudyFolder, duckdb_module
     from dysharp.table import plain_table
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:

@@ -11,7 +11,7 @@ from dysharp.cli.output import console, print_lines
 from dysharp.table import plain_table
 
 if TYPE_CHECKING:
-    from dysharp.experiments import Point
+    from dysharp.figures import Point
 
 Rows = Mapping["Point", Mapping[str, Any]]
 AXES = ("system", "model", "cluster", "gpus", "tokens", "routing", "seed", "direction", "fidelity")

@@ -49,11 +49,11 @@ def trace(
     """
     from dysharp.api import trace as trace_system
     from dysharp.api.comparison import header_lines
-    from dysharp.api.options import parse_set
     from dysharp.cli.output import print_header, print_json, print_lines
     from dysharp.cli.progress import progress_bar
     from dysharp.files import check_destination
     from dysharp.reports.plots import check_format
+    from dysharp.runs.options import parse_set
 
     if out is None and plot is None and chakra is None:
         raise click.UsageError("Missing option '-o', '--plot' or '--chakra'")

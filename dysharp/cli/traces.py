@@ -49,9 +49,9 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
     """
-    from dysharp.api.request import routing_string
     from dysharp.cli.output import print_json
     from dysharp.cli.routing import counts_of, print_layers, print_nodes, routing_dict
+    from dysharp.runs.request import routing_string
     from dysharp.specs import load_model
     from dysharp.workload import describe as describe_source
     from dysharp.workload.nodes import describe_nodes

@@ -11,9 +11,9 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
-from dysharp.api.request import DIRECTIONS
 from dysharp.errors import ConfigError, nearest
 from dysharp.files import check_destination, write_file
+from dysharp.runs.request import DIRECTIONS
 from dysharp.systems import OTHER_COLOUR, all_systems
 
 if TYPE_CHECKING:

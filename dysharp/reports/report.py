@@ -10,14 +10,14 @@ from typing import Any
 from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.api import Advice, Comparison
-from dysharp.api.causes import CAUSES, SHORT
 from dysharp.api.comparison import left_out_lines, limits_sentence
-from dysharp.api.formats import resource_words
-from dysharp.api.header import routing_line
-from dysharp.api.request import DIRECTIONS
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
 from dysharp.reports.plots import PALETTE, colour_of
+from dysharp.runs.causes import CAUSES, SHORT
+from dysharp.runs.formats import resource_words
+from dysharp.runs.header import routing_line
+from dysharp.runs.request import DIRECTIONS
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import all_systems
 

@@ -29,6 +29,12 @@ FUSED_GEMMS = "fused"
 """Value of the option `gemms`: the GEMMs are those of a fused kernel."""
 PHASES = ("decode", "prefill", "train")
 """Phases of a model's life for which software has kernels. "train" needs backward kernels."""
+ONLY_BY_NAME = ("fastermoe", "megatron-ag", "nvls", "tutel")
+"""Over several NVLink domains these run where somebody names them.
+
+megatron-ag and nvls send every token to every GPU, so their ops or copies would outnumber those of all others. FasterMoE
+computes tiles of an expert by step, and Tutel pads tiles, so leading tokens give no estimate.
+"""
 OTHER_COLOUR = "#44AA99"
 """Plot colour of every system that declares none."""
 

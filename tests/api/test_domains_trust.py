@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import dysharp as ds
-from dysharp.api.formats import resource_words
-from dysharp.api.jobs import Workers
-from dysharp.api.prediction import AdviceRuns, Predicted
-from dysharp.api.progress import Step
-from dysharp.api.request import RequestArgs, _arguments, make_request
-from dysharp.api.what_if import what_ifs
-from dysharp.api.window import NoEstimate
+from dysharp.advise.prediction import AdviceRuns, Predicted
+from dysharp.advise.what_if import what_ifs
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
 from dysharp.reports.report import render, report_of_rows
+from dysharp.runs.formats import resource_words
+from dysharp.runs.jobs import Workers
+from dysharp.runs.progress import Step
+from dysharp.runs.request import RequestArgs, _arguments, make_request
+from dysharp.runs.window import NoEstimate
 from dysharp.specs import load_cluster, load_model
 
 MODEL = replace(load_model("deepseek-v3"), dispatch_format="fp8")
@@ -105,7 +105,7 @@ def test_names_of_nics_as_words() -> None:
 
 def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others keep their Rows; where the baseline has no estimate, that is the error."""
-    from dysharp.api import window
+    from dysharp.runs import window
 
     settled = window._check_rates
 

@@ -11,9 +11,9 @@ import pytest
 
 import dysharp
 from dysharp.api import Step
-from dysharp.api import memory as memory_module
-from dysharp.api.formats import resource_words
 from dysharp.errors import ConfigError
+from dysharp.runs import memory as memory_module
+from dysharp.runs.formats import resource_words
 from dysharp.specs import load_cluster, load_model
 
 SMALL: dict[str, Any] = {"gpus": 4, "tokens": 24}
@@ -115,7 +115,7 @@ PACKET: dict[str, Any] = {"gpus": 4, "fidelity": "packet", "routing": "uniform",
 
 
 def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dysharp.api.window.REFUSED", 1e9)  # so few tokens are refused otherwise (test_window_refusal.py)
+    monkeypatch.setattr("dysharp.runs.window.REFUSED", 1e9)  # so few tokens are refused otherwise (test_window_refusal.py)
     row = dysharp.run("deepep", tokens=96, window=32, **PACKET)
     times = [dysharp.run("deepep", tokens=96, window=n, **PACKET).time_us for n in (16, 8)]
     half, quarter = times
@@ -143,7 +143,7 @@ def test_a_window_is_near_the_whole() -> None:
 
 
 def test_comparisons_of_windows_are_about_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dysharp.api.window.REFUSED", 1e9)
+    monkeypatch.setattr("dysharp.runs.window.REFUSED", 1e9)
     done = dysharp.compare(["deepep", "dysharp"], tokens=64, window=16, **PACKET)
     assert done.speedup["dysharp"] == done.rows[0].window["time_us"] / done.rows[1].window["time_us"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dysharp.api.progress import Step
 from dysharp.cli import progress as progress_module
 from dysharp.cli.progress import COMPILING, in_words, progress_bar, seconds_left
+from dysharp.runs.progress import Step
 
 LIST = f"{sys.executable} -m dysharp list clusters"
 

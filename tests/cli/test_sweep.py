@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dysharp.cli.sweep_text import print_sweep, sweep_csv
-from dysharp.experiments import Point
+from dysharp.figures import Point
 
 BASE = "paper-gh200-nvl32"
 ROW: dict[str, Any] = {"gpus": 8, "tokens_per_gpu": 64, "bound_us": 10.25, "exposed_comm_us": 4.0, "bound_resource": "gpu[0].down"}

@@ -16,7 +16,7 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-from dysharp.api.request import RequestArgs
+from dysharp.runs.request import RequestArgs
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]*)"|<link[^>]*rel="(?:stylesheet|preload|icon)"[^>]*href="(https?:[^"]*)"')

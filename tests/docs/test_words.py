@@ -108,7 +108,7 @@ def test_a_broken_link_and_a_missing_name_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n[a](none.md) [b](#one) [c](#two) [d](https://example.org)\n")
     assert broken(page, tmp_path) == ["none.md", "#two"]
-    page.write_text("`tests/none.py` `tests/docs` `dysharp/api/point.py` `dysharp/none`\n")
+    page.write_text("`tests/none.py` `tests/docs` `dysharp/runs/point.py` `dysharp/none`\n")
     assert missing_paths(page) == ["tests/none.py", "dysharp/none"]
     assert not is_defined("program.NoSuchTable")
     assert OUTSIDE.findall("see spec/dysharp.md") == ["spec/dysharp.md"]

@@ -198,8 +198,8 @@ def test_in_a_browser(tmp_path: Path, page: str) -> None:
 
 
 def test_every_cause_has_a_colour() -> None:
-    from dysharp.api.causes import CAUSES
     from dysharp.reports.report import COLOURS
+    from dysharp.runs.causes import CAUSES
 
     assert set(CAUSES) == set(COLOURS)
     assert len(set(COLOURS.values())) == len(CAUSES)

@@ -11,13 +11,13 @@ from layers import TINY
 import dysharp
 from dysharp.analysis import attribution, count, row, traffic_bytes
 from dysharp.analysis.count import sums_that_passed
-from dysharp.api import one_pass
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.functional.orders import ORDERS
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.verify import verify
+from dysharp.runs import one_pass
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.building.windows import sessions_that_fit

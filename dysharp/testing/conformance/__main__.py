@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from dysharp.api.options import parse_set
 from dysharp.errors import DysharpError
+from dysharp.runs.options import parse_set
 from dysharp.testing.conformance import conformance
 
 

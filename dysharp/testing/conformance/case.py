@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from dysharp.analysis import Measured, RunInputs, measure
-from dysharp.api.options import options_of
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
 from dysharp.program import Program, Trace
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
+from dysharp.runs.options import options_of
 from dysharp.systems import System
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.layers import SmallLayer

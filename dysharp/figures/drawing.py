@@ -1,0 +1,42 @@
+"""How the picture of a figure is drawn: the table [drawing] of its TOML file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.figures.keys import known, typed, word
+
+KINDS = ("bars", "lines", "parts")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One picture: a value of each series at each place of the horizontal axis.
+
+    | field | meaning |
+    |---|---|
+    | `kind` | bars; lines; parts: bars of exposed communication and the remaining time |
+    | `metric`, `over` | as in a check; `parts` divides by the time of `over` |
+    | `x` | the axis of the points: model, gpus, tokens, routing, system, or an option or free choice |
+    | `series` | the same, for what is told apart by colour |
+    | `systems` | systems that are drawn, in this order; empty = all |
+    | `models` | models that are drawn; empty = all |
+    """
+
+    kind: str
+    metric: str
+    x: str
+    over: str = ""
+    series: str = "system"
+    systems: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+def drawing_of(table: Any, metrics: tuple[str, ...], where: str) -> Drawing:
+    """The table [drawing]. Raises ConfigError for unknown keys, kinds and metrics."""
+    known(table, Drawing.__slots__, where)
+    drawing = typed(Drawing, table, where)
+    word(drawing.kind, KINDS, f"{where}.kind")
+    word(drawing.metric, metrics, f"{where}.metric")
+    return drawing

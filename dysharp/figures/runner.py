@@ -1,0 +1,92 @@
+"""Runs points in processes and stores each finished point. A run that is killed repeats none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import Any
+
+from dysharp.errors import ConfigError, SimulationError
+from dysharp.figures.closed import calculated_row
+from dysharp.figures.figure import CALCULATED, Point
+from dysharp.figures.simulated import row_of
+from dysharp.runs.point_runs import Asked, content_of
+from dysharp.runs.processes import in_processes
+from dysharp.runs.store import Store
+from dysharp.sources import sources_changed
+from dysharp.specs import load_cluster, load_model
+
+Rows = dict[Point, dict[str, Any]]
+Progress = Callable[[int, int, str, float], None]
+"""`progress(done, total, what, share)`: points finished or failed, points requested, label of the last point, part of the work that is done."""
+ROWS_OF_A_START = 300_000
+"""What does not grow with a point's (token, expert) rows takes as long as this many of them."""
+
+
+class SourcesChanged(SimulationError):
+    """The code changed during the run. The run ends, because one table must not mix two versions of the code."""
+
+
+def check_points(points: Iterable[Point]) -> None:
+    """Raise ConfigError for the first point with an unknown system, option, model or cluster, before any point runs."""
+    from dysharp.runs.options import options_of, split_fabric
+    from dysharp.systems import get_system
+
+    for model in dict.fromkeys(p.model for p in points):
+        load_model(model)
+    for cluster, gpus in dict.fromkeys((p.cluster, p.gpus) for p in points):
+        machine = load_cluster(cluster)
+        _ = machine if gpus is None else machine.with_gpus(gpus)
+    for system, options in dict.fromkeys((p.system, p.options) for p in points):
+        if system not in CALCULATED:
+            options_of(get_system(system), split_fabric(dict(options), "packet")[1])
+
+
+def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
+    """Rows of all points, as ({point: row}, {point: reason of its failure}). `jobs`: number of processes.
+
+    A point that the store has is not run. A point that fails does not stop the run. Raises SourcesChanged when the package is edited during the run.
+    SourcesChanged and KeyboardInterrupt end the running processes; finished points stay in the store.
+    """
+    wanted = list(dict.fromkeys(points))
+    rows = {p: row for p in wanted if (row := store.get(p)) is not None}
+    failed: dict[Point, str] = {}
+    todo = [p for p in wanted if p not in rows]
+    work = {p: ROWS_OF_A_START + _useful_rows(p) for p in wanted}
+    left, whole = sum(work[p] for p in todo), max(1, sum(work.values()))
+    if progress:
+        progress(len(rows), len(wanted), todo[0].label if todo else "from the store", 1 - left / whole)
+    if jobs > 1:
+        todo.sort(key=lambda p: work[p], reverse=True)  # so that no large point is left for the end, when other processes have nothing to do
+    asked = [Asked(p.label, p, _row_of, content_of(p)) for p in todo]
+    try:
+        with closing(in_processes(asked, max(1, jobs))) as ended:
+            for each, result in ended:
+                if sources_changed():
+                    raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
+                if isinstance(result, str):
+                    failed[each.point] = f"{each.point.label}: {result}"
+                else:
+                    store.put(each.point, result)
+                    rows[each.point] = result
+                left -= work[each.point]
+                if progress:
+                    progress(len(rows) + len(failed), len(wanted), each.point.label, 1 - left / whole)
+    except KeyboardInterrupt as error:
+        error.add_note(f"{len(rows)} of {len(wanted)} points are finished and kept in {store.folder}; the same command goes on from there")
+        raise
+    return {p: rows[p] for p in wanted if p in rows}, failed
+
+
+def _row_of(point: Point, part: float) -> dict[str, Any]:
+    """The Row of a point, simulated or calculated, as plain values. `part`: of the memory that it may take."""
+    return calculated_row(point) if point.system in CALCULATED else row_of(point, part)
+
+
+def _useful_rows(point: Point) -> int:
+    """(token, expert) rows of a point; 0 for one with an unknown model or cluster, which fails when it runs."""
+    try:
+        model, cluster = load_model(point.model), load_cluster(point.cluster)
+    except ConfigError:
+        return 0
+    return (point.gpus or cluster.n_gpus) * (point.tokens or model.tokens_per_gpu) * model.topk

@@ -1,0 +1,77 @@
+"""The header: lines that say what the numbers of a run rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.measured.trust import no_rows
+from dysharp.runs.formats import formats_of
+from dysharp.runs.phase import Phase
+from dysharp.runs.request import DIRECTIONS, Request
+from dysharp.runs.skew import skew_line
+from dysharp.runs.workload import Workload
+from dysharp.specs import Cluster
+
+DRAWN = " (synthetic)"
+"""End of the description of a Routing that was drawn; but for uniform routing."""
+
+
+def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> tuple[str, ...]:
+    """A line with the settings of a system on an hw cluster."""
+    return (f"{system}: {form} form, {formats_of(system, options, request.model)}",) if request.cluster.family == "hw" else ()
+
+
+def _domains(cluster: Cluster) -> tuple[str, ...]:
+    """Lines with the links of a fabric without a switch, and with the domains and NICs of a cluster of several domains."""
+    pairs = f"no switch: every pair of GPUs has a link, {cluster.pair_bytes_per_us / 1000:g} GB/s of payload each way"
+    alone = () if cluster.n_switches else (pairs if cluster.domains == 1 else f"{pairs}, inside a node",)
+    out = cluster.scale_out
+    if out is None or cluster.domains == 1:
+        return alone
+    slow = f"; slow NICs: {', '.join(f'GPU {gpu} at {100 * part:.0f} %' for gpu, part in out.slow_nics)}" if out.slow_nics else ""
+    slow += f"; lost NICs: {', '.join(f'one of GPU {gpu}' for gpu in out.lost_nics)}" if out.lost_nics else ""
+    slow += f"; spine oversubscribed {out.oversubscription:g} to 1" if out.oversubscription > 1 else ""
+    nics = f"{out.nics_per_gpu} NIC{'s' if out.nics_per_gpu > 1 else ''} per GPU, {out.rate / 1000:g} GB/s of payload each way"
+    parts = "NVLink domains" if cluster.n_switches else "nodes"
+    return (*alone, f"{cluster.domains} {parts} of {cluster.domain_gpus} GPUs; {nics}, {out.latency_us:g} us one way{slow}")
+
+
+def routing_line(description: str) -> str:
+    """Whether experts were recorded or drawn. `description`: of a Routing of `make_routing`, as in the field `routing` of a Row."""
+    said = description.removesuffix(DRAWN)
+    if description.startswith("trace ") and said == description:
+        return f"routing: recorded from a model: {said}"
+    return f"routing: drawn at random, not recorded: {said}; recorded ones: dysharp list routings"
+
+
+def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
+    """Workload, routing, machine and its assumptions, notes, and where the numbers have been validated."""
+    request, routing = workload.request, workload.routing
+    model, cluster = request.model, request.cluster
+    costs = "software costs are charged" if cluster.software_costs else "no software cost is charged"
+    unmeasured = no_rows(cluster)
+    basis = "the papers' assumptions" if cluster.family == "paper" else unmeasured.partition(":")[0] if unmeasured else "calibrated to measurements"
+    sent = "; Dispatch in FP8" if model.dispatch_format == "fp8" else ""
+    lines = [
+        f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
+        f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
+        routing_line(routing.description),
+        f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
+        *_domains(cluster),
+        *(note if note.startswith("warning: ") else f"note: {note}" for note in routing.notes),
+    ]
+    if routing.placement.note:
+        lines.append(f"placement {routing.placement.kind}: {routing.placement.note}")
+    if request.skew is not None:
+        lines.append(f"skew: {skew_line(request.skew)}")
+    if request.window is not None:
+        lines.append(
+            f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"
+            + ("; --window 0 simulates all" if request.chosen else "")
+        )
+    if unmeasured:
+        lines.append(f"warning: {unmeasured}")
+    if cluster.family == "paper":
+        lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
+    return tuple(lines)

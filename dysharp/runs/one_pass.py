@@ -1,0 +1,212 @@
+"""One pass of one layer: plan, verify, run on the engine, measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
+from dysharp.analysis.contention import sm_contention_us
+from dysharp.analysis.count import sums_that_passed
+from dysharp.analysis.residence import row_visits
+from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.measured.trust import PredictionScope, warnings_of
+from dysharp.runs.header import header_of, settings_of
+from dysharp.runs.option_help import without_effect
+from dysharp.runs.request import Request
+from dysharp.runs.table_reads import table_warning
+from dysharp.runs.workload import Workload
+from dysharp.specs import Cluster
+from dysharp.systems import System
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dysharp.engine.burst.run import Timing
+    from dysharp.program import Program, Trace
+
+OnStage = Callable[..., None]
+"""`on_stage(stage, done, total)`; `done` of `total` ops, 0 = unknown."""
+Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timing", dict[str, Any]]]
+"""(Trace, wall times, statistics of its blocks) of a Program; called with a Program and `progress(done, total)`."""
+
+
+def run_pass(
+    system: System,
+    options: Any,
+    workload: Workload,
+    direction: str,
+    on_stage: OnStage,
+    row_slot: NDArray[np.int32] | None = None,
+    engine: Engine | None = None,
+) -> tuple[Row, NDArray[np.int32]]:
+    """The Row of one pass and the region slot of each row. `engine`: None = that of the fidelity asked for.
+
+    A backward pass runs on the layout `row_slot` of its forward pass; None: the layout that an evenly running forward pass leaves.
+    """
+    begin = time.perf_counter()
+    request = workload.request
+    on_stage("plan")
+    program = _planned(system, options, workload, direction, row_slot)
+    plan_s = time.perf_counter() - begin
+    on_stage("engine", 0, program.n_ops)
+    importing = time.perf_counter()
+    engine = engine or _engine(request)  # numba loads here and nowhere earlier
+    from dysharp.uarch.compiling import on_compile
+
+    import_s = time.perf_counter() - importing
+    with on_compile(lambda: on_stage("compiling")):
+        trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
+    on_stage("analysis")
+    analysing = time.perf_counter()
+    inputs = RunInputs(
+        system=system.name,
+        model=request.model,
+        cluster=request.cluster,
+        routing=system.served(workload.routing, options),
+        layer=workload.routing.layer,
+        direction=direction,
+        fidelity=request.fidelity,
+        seed=request.seed,
+        options=dataclasses.asdict(options),
+        free_links=system.traffic == "none",
+        skew=request.skew,
+    )
+    passed = sums_that_passed(program, trace)
+    measured = measure(inputs, program, trace, waiting=request.waiting, passed=passed)
+    around = _surroundings(inputs, program, trace)
+    asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
+    end = time.perf_counter()
+    compile_s = import_s + timing.compile_s
+    wall = WallTimes(
+        routing=workload.routing_s,
+        plan=plan_s + timing.lower_s,
+        engine=timing.engine_s,
+        analysis=end - analysing,
+        total=workload.routing_s + end - begin - compile_s,
+    )
+    costs = HostCosts(wall, compile_s, peak_rss_mb())
+    kept = int((workload.routing.slot >= 0).sum())
+    dropped = max(0, kept - program.declared.useful_rows)
+    warnings = (
+        *_assumed(system, request.cluster),
+        *_no_kernel_warning(system, inputs),
+        *warnings_of(asked),
+        *without_effect(system, options, request.cluster),
+        *_dropped_warning(system, kept, dropped),
+        *_table_warning(inputs, program, trace, blocks),
+        *_sums_warning(inputs, program, int(passed.sum())),
+    )
+    blocks = blocks if request.fidelity == "packet" else {}
+    header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
+    row = make_row(inputs, measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header)
+    return row, trace.row_slot
+
+
+def _no_kernel_warning(system: System, inputs: RunInputs) -> tuple[str, ...]:
+    """Says that the released software of a real form does not run this model or GPU; `advise` leaves such systems out."""
+    why = system.ships.why_not(inputs.model, inputs.cluster) if system.ships is not None and inputs.form == "real" else ""
+    return (f"{system.name}: {why}; the layer is simulated as if it had one",) if why else ()
+
+
+def _planned(system: System, options: Any, workload: Workload, direction: str, row_slot: NDArray[np.int32] | None) -> Program:
+    """The verified Program of one pass."""
+    from dysharp.program.relayout import relayout
+    from dysharp.program.skew import skewed
+    from dysharp.program.verify import verify
+
+    request = workload.request
+    program = system.plan(request.model, request.cluster, workload.routing, direction, options)
+    if row_slot is not None:
+        program = relayout(program, row_slot)
+    if request.skew is not None:
+        program = skewed(program, request.skew)
+    verify(program)
+    return program
+
+
+def _assumed(system: System, cluster: Cluster) -> tuple[str, ...]:
+    """A warning with what the system assumes between domains and no measured machine has."""
+    return (f"{system.name} assumes {system.between_domains}",) if system.between_domains and cluster.domains > 1 else ()
+
+
+def _dropped_warning(system: System, kept: int, dropped: int) -> tuple[str, ...]:
+    """A warning where the Program computes fewer rows than the `kept` choices of the Routing."""
+    if not dropped:
+        return ()
+    return (f"{system.name} computes {kept - dropped} of {kept} (token, expert) rows: it drops {100 * dropped / kept:.1f} %",)
+
+
+def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning where the table of the hubs reads rows again. `blocks`: counts of the engine."""
+    if not program.tables:
+        return ()
+    if inputs.fidelity == "packet":
+        al = blocks["al_tlb"]
+        entries, rows, reads = blocks["config"]["al_entries"], al["allocated"], al["misses"]
+    else:
+        entries, rows, reads = program.tables[0].entries, blocks["rows"], blocks["reads"]
+    return table_warning(inputs.system, program, entries=entries, rows=rows, reads=reads, time_ps=trace.time_ps, fidelity=inputs.fidelity)
+
+
+def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str, ...]:
+    """A warning where sums of pushes, `passed` of them, found no place in the switch."""
+    if program.sessions is None or not passed:
+        return ()
+    found = f"{passed} of {len(program.sessions.home)} sums found none of the {program.sessions.places} places of their home in the switch"
+    return (f"{inputs.system}: {found}; their contributions went on one by one (option sum_places)",)
+
+
+def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:
+    """The surroundings of the Program on an hw cluster; None on other clusters and without GEMMs (`compute` = False)."""
+    cluster, options = inputs.cluster, inputs.options
+    if cluster.family != "hw" or not options.get("compute", True):
+        return None
+    parts = surroundings(inputs.system, inputs.model, cluster, inputs.routing, options=options, direction=inputs.direction)
+    if inputs.form != "real":
+        return parts
+    return dataclasses.replace(parts, contention_us=sm_contention_us(program, trace, int(options.get("n_sm", 0)), cluster.n_sms))
+
+
+def _engine(request: Request) -> Engine:
+    """The engine of the fidelity asked for: (Trace, wall times, statistics of its blocks) of a Program."""
+    if request.fidelity == "packet":
+        from dysharp.engine.packet.fabric import fabric_of, with_table
+        from dysharp.engine.packet.program import run_packet
+
+        def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+            config = with_table(program, dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric)))
+            run = run_packet(program, config, progress)
+            table = run.statistics["al_tlb"]
+            table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None
+            ports = program.n_nodes * program.hardware.n_links
+            return run.trace, run.timing, {"config": dataclasses.asdict(config), "ports": ports, **run.statistics}
+
+        return packet
+    from dysharp.engine.burst.run import run_burst_counted
+
+    def burst(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+        trace, timing, counted = run_burst_counted(program, progress)
+        return trace, timing, dataclasses.asdict(counted)
+
+    return burst
+
+
+def peak_rss_mb() -> float:
+    """Largest resident memory of this process so far, in MB (1e6 bytes); 0 where the system does not tell."""
+    with suppress(OSError):  # Linux: `getrusage` counts the memory of the process that started this one too
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0.0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -1,0 +1,203 @@
+"""What to simulate: the arguments that `run`, `compare` and `advise` share, and the Request that they become."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.program.skew import Skew
+from dysharp.runs.options import Value, split_fabric
+from dysharp.runs.progress import Progress
+from dysharp.runs.skew import SLOW_HELP, START_HELP, make_skew
+from dysharp.specs import Cluster, Model, load_cluster, load_model
+from dysharp.workload import packaged_traces
+
+DEFAULT_MODEL = "deepseek-v2-lite"
+DEFAULT_CLUSTER = "paper-gh200-nvl32"
+FIDELITIES = ("burst", "packet")
+DIRECTIONS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+class Argument(NamedTuple):
+    """Default and meaning of one argument."""
+
+    default: Any
+    text: str
+
+
+ModelSource = str | os.PathLike[str] | Model
+ClusterSource = str | os.PathLike[str] | Cluster
+_LAYER = "layer of a recording, or draw of a distribution. None: the layer of median imbalance, or the default draw."
+_ROUTING = (
+    "uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), counts (.csv), or a pattern such as "
+    "hot-rank:share=0.2 (`dysharp list routings`). "
+    "None: `routing` of the model."
+)
+_DIRECTION = (
+    '"fwd"; "bwd": backward alone, on the row layout that an evenly running forward leaves; '
+    '"both": forward, then backward on the row layout of this forward, as one Row.'
+)
+_OPTIONS = (
+    '{"system.option": value}; with one system also {"option": value}. `dysharp list options` shows names, defaults '
+    'and ranges. At packet level also {"fabric.name": value}: fields of `engine.packet.fabric.FabricConfig`.'
+)
+_WINDOW = (
+    "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. "
+    "None: all tokens, but `compare` chooses leading tokens for a large layer over several domains. 0: all tokens."
+)
+
+
+class SharedArgs(TypedDict, total=False):
+    """Keyword arguments of `run`, `compare` and `advise`. `help` of these functions prints the texts."""
+
+    cluster: Annotated[ClusterSource, Argument(DEFAULT_CLUSTER, "name of a packaged cluster, a TOML file, or a `Cluster`.")]
+    gpus: Annotated[int | None, Argument(None, "GPUs in use, at least 1. None: all GPUs of the cluster.")]
+    tokens: Annotated[int | None, Argument(None, "tokens per GPU, at least 1. None: `tokens_per_gpu` of the model.")]
+    layer: Annotated[int | None, Argument(None, _LAYER)]
+    routing: Annotated[str | None, Argument(None, _ROUTING)]
+    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a JSON or TOML file.")]
+    direction: Annotated[str, Argument("fwd", _DIRECTION)]
+    seed: Annotated[int, Argument(0, "seed of everything that is drawn, at least 0.")]
+    fidelity: Annotated[str, Argument("burst", 'level of the simulation, "burst" or "packet".')]
+    options: Annotated[Mapping[str, Value] | None, Argument(None, _OPTIONS)]
+    progress: Annotated[Progress | None, Argument(None, "called with a `Step` while the simulation runs.")]
+
+
+class RequestArgs(SharedArgs, total=False):
+    """Keyword arguments of `run` and `compare`."""
+
+    model: Annotated[ModelSource, Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`.")]
+    window: Annotated[int | None, Argument(None, _WINDOW)]
+    start: Annotated[str | None, Argument(None, f"{START_HELP} None: all ranks start together.")]
+    slow: Annotated[str | None, Argument(None, f"{SLOW_HELP} None: all ranks are equally fast.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of one call, loaded and checked.
+
+    tokens   tokens per GPU
+    window   tokens per GPU that are simulated; None = all
+    chosen   whether `compare` chose `window`: a system to which leading tokens give no estimate then runs with all tokens
+    fabric   fields of `FabricConfig` that differ from the cluster's, sorted by name
+    options  options of systems, not yet checked: {"system.option": value}
+    skew     start times and speeds of the ranks; None = all alike
+    waiting  whether Rows say where each rank waits (`Row.waiting_us`), about a tenth of the time of a run
+    """
+
+    model: Model
+    cluster: Cluster
+    tokens: int
+    routing: str
+    layer: int | None
+    placement: str
+    direction: str
+    seed: int
+    fidelity: str
+    window: int | None
+    fabric: tuple[tuple[str, Any], ...]
+    options: Mapping[str, Value]
+    progress: Progress | None
+    skew: Skew | None
+    waiting: bool = True
+    chosen: bool = False
+
+
+def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
+    """Decorate a verb whose `**request` is the TypedDict `arguments`; `defaults` replaces defaults of arguments.
+
+    The verb gets every argument, missing ones with their default. It raises TypeError for an unknown argument and names the nearest known one.
+    `help` and `inspect.signature` show all arguments.
+    """
+    known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in _arguments(arguments).items()}
+
+    def decorate(verb: Verb) -> Verb:
+        signature = inspect.signature(verb)
+        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        names = {*known, *(parameter.name for parameter in own)}
+
+        @functools.wraps(verb)
+        def checked(*args: Any, **request: Any) -> Any:
+            for name in (name for name in request if name not in names):
+                raise TypeError(f"{verb.__name__}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
+            return verb(*args, **{name: argument.default for name, argument in known.items()} | request)
+
+        types = get_type_hints(arguments)
+        keywords = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=a.default, annotation=types[n]) for n, a in known.items()]
+        lines = [textwrap.fill(f"{name}: {argument.text}", 110, subsequent_indent="    ") for name, argument in known.items()]
+        checked.__doc__ = "\n".join([inspect.cleandoc(verb.__doc__ or ""), "", "Keyword arguments:", *lines])
+        checked.__signature__ = signature.replace(parameters=own + keywords)  # type: ignore[attr-defined]
+        return cast(Verb, checked)
+
+    return decorate
+
+
+def _arguments(arguments: type) -> dict[str, Argument]:
+    """{name: default and meaning} of a TypedDict of arguments; `model` first."""
+    hints = get_type_hints(arguments, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in sorted(hints.items(), key=lambda item: item[0] != "model")}
+
+
+def make_request(args: RequestArgs) -> Request:
+    """Load and check the arguments of a verb, all of them given. Raises ConfigError for a value that is unknown or out of range."""
+    direction, fidelity, gpus, tokens = args["direction"], args["fidelity"], args["gpus"], args["tokens"]
+    _check_word("direction", direction, tuple(DIRECTIONS))
+    _check_word("fidelity", fidelity, FIDELITIES)
+    fabric, options = split_fabric(args["options"], fidelity)
+    model = args["model"] if isinstance(args["model"], Model) else load_model(args["model"])
+    cluster = args["cluster"] if isinstance(args["cluster"], Cluster) else load_cluster(args["cluster"])
+    for name, value in (("gpus", gpus), ("tokens", tokens)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}: found {value}, expected at least 1")
+    tokens = model.tokens_per_gpu if tokens is None else tokens
+    window = args["window"] or None
+    if window is not None:
+        _check_window(window, tokens, fidelity, (cluster if gpus is None else cluster.with_gpus(gpus)).domains)
+    cluster = cluster if gpus is None else cluster.with_gpus(gpus)
+    if fidelity == "packet" and not cluster.n_switches:
+        raise ConfigError(
+            f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst" (its links have no public packets)'
+        )
+    return Request(
+        model=model,
+        cluster=cluster,
+        tokens=tokens,
+        routing=model.routing if args["routing"] is None else routing_string(args["routing"]),
+        layer=args["layer"],
+        placement=args["placement"],
+        direction=direction,
+        seed=args["seed"],
+        fidelity=fidelity,
+        window=window,
+        fabric=tuple(sorted(fabric.items())),
+        options=options,
+        progress=args["progress"],
+        skew=make_skew(args["start"], args["slow"], cluster.n_gpus, args["seed"]),
+    )
+
+
+def _check_window(window: int, tokens: int, fidelity: str, domains: int) -> None:
+    if fidelity != "packet" and domains == 1:
+        where = "the burst level simulates all tokens"
+        raise ConfigError(f'window: found fidelity "{fidelity}" and one NVLink domain, expected "packet" or several domains ({where})')
+    if not 4 <= window < tokens:
+        raise ConfigError(f"window: found {window}, expected 4 to {tokens - 1} (below the {tokens} tokens per GPU)")
+
+
+def _check_word(argument: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ConfigError(f"{argument}: found {value!r}{nearest(str(value), words)}")
+
+
+def routing_string(text: str) -> str:
+    """A routing string of `workload`; a bare trace (name or .npz) or counts (.csv) file becomes one."""
+    if text in packaged_traces() or (text.endswith(".npz") and not text.startswith(("trace:", "loads:"))):
+        return f"trace:{text}"
+    return f"counts:{text}" if text.endswith(".csv") and not text.startswith("counts:") else text

@@ -1,0 +1,89 @@
+"""`run`, and one system on a shared workload: all passes, a window, the faster of several GEMM variants."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from dysharp.analysis import Row, both_passes
+from dysharp.runs.header import header_of
+from dysharp.runs.memory import check_memory, gemm_variants
+from dysharp.runs.one_pass import OnStage, run_pass
+from dysharp.runs.options import options_by_system, options_of
+from dysharp.runs.progress import Step
+from dysharp.runs.request import Request, RequestArgs, make_request, takes
+from dysharp.runs.window import NoEstimate, run_window
+from dysharp.runs.workload import Workload, make_workload
+from dysharp.systems import System, get_system
+
+
+@takes(RequestArgs)
+def run(system: str, **request: Unpack[RequestArgs]) -> Row:
+    """Simulate one MoE layer under one EP system and measure it.
+
+    The same arguments give the same Row but for wall times and memory.
+    Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
+    """
+    chosen = get_system(system)
+    return simulate({chosen.name: chosen}, make_request(request))[0]
+
+
+def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
+    """The Rows of several systems on one workload, drawn once, one after the other."""
+    options, workload = prepare(systems, request)
+    return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
+
+
+def prepare(systems: Mapping[str, System], request: Request) -> tuple[dict[str, Any], Workload]:
+    """The options of each system, and the workload of all. Options, fabric and memory are checked before anything is drawn.
+
+    On an hw cluster a system has the formats that it ships with, unless the request names others.
+    """
+    asked = options_by_system(request.options, systems, request.model, request.cluster)
+    options = {name: options_of(system, asked[name]) for name, system in systems.items()}
+    for name, system in systems.items():
+        system.form_on(request.cluster, options[name])
+        check_memory(system, request, options[name])
+    if request.progress:
+        request.progress(Step(next(iter(systems)), 1, len(systems), "routing"))
+    workload = make_workload(request)
+    if request.progress:
+        request.progress(Step(next(iter(systems)), 1, len(systems), "header", header=header_of(workload)))
+    return options, workload
+
+
+def run_point(system: System, options: Any, workload: Workload, index: int = 1, count: int = 1) -> Row:
+    """Simulate one system on a shared workload. It is number `index` of `count` runs, for the progress.
+
+    With `gemms=auto` on an hw cluster both GEMM variants run and the faster Row is returned.
+    """
+    request = workload.request
+    variants = gemm_variants(system, request, options)
+    if variants[0] is not options:
+        return min((run_point(system, variant, workload, index, count) for variant in variants), key=lambda row: row.time_us)
+
+    def on_stage(stage: str, done: int = 0, total: int = 0) -> None:
+        if request.progress:
+            request.progress(Step(system.name, index, count, stage, done, total))
+
+    if request.window is None:
+        return _run_layer(system, options, workload, on_stage)
+    try:
+        return run_window(workload, lambda part: _run_layer(system, options, part, on_stage))
+    except NoEstimate:
+        if not request.chosen:
+            raise
+    whole = dataclasses.replace(request, window=None, chosen=False)
+    check_memory(system, whole, options)
+    row = _run_layer(system, options, dataclasses.replace(workload, request=whole), on_stage)
+    why = f"{request.window} leading tokens give no estimate, so all {request.tokens} were simulated"
+    return dataclasses.replace(row, warnings=(*row.warnings, why))
+
+
+def _run_layer(system: System, options: Any, workload: Workload, on_stage: OnStage) -> Row:
+    """One pass, or a forward pass and a backward pass on its row layout."""
+    if workload.request.direction != "both":
+        return run_pass(system, options, workload, workload.request.direction, on_stage)[0]
+    forward, row_slot = run_pass(system, options, workload, "fwd", on_stage)
+    return both_passes(forward, run_pass(system, options, workload, "bwd", on_stage, row_slot)[0])

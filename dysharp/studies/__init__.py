@@ -1,0 +1,1 @@
+"""Thousands of points: a grid, a Latin hypercube or a search, in a folder that DuckDB reads."""

@@ -1,0 +1,31 @@
+"""Figure 15 as packaged: its nine configurations at their own numbers of tokens, held to the expected values of the figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dysharp.figures import judge, load_figure
+from dysharp.figures.runner import run_points
+from dysharp.runs.store import Store
+
+HEADLINE = {f"{word} over {name}" for word in ("geomean", "largest") for name in ("DeepEP", "COMET", "NVLS")}
+
+
+@pytest.mark.slow
+def test_the_nine_configurations_give_the_expected_headline(tmp_path: Path) -> None:
+    figure = load_figure("fig15")
+    rows, failed = run_points(figure.points, Store(tmp_path), jobs=2)
+    assert failed == {}
+    results, _ = judge(figure, rows)
+    ours = {r.point: (r.ours, r.outcome) for r in results if r.status != "other_choice"}
+    print({name: ours[name] for name in HEADLINE})
+    assert {name: ours[name][1] for name in HEADLINE} == dict.fromkeys(HEADLINE, "holds")
+    assert {r.point: r.outcome for r in results if not r.holds} == {}
+
+
+def test_the_headline_can_fail_by_half_a_per_cent() -> None:
+    checks = {c.name: c for c in load_figure("fig15").checks}
+    assert all((checks[name].band or 1) <= 0.005 and checks[name].variants for name in HEADLINE)
+    assert {c.paper for name, c in checks.items() if name in HEADLINE} == {2.26, 1.78, 4.25, 2.77, 1.94, 6.93}

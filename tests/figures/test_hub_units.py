@@ -1,0 +1,61 @@
+"""Sizes of MoE-Hub's units: what a small table does, and bits per entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from dysharp.errors import ConfigError
+from dysharp.figures.closed import calculated_row
+from dysharp.figures.dysharp_area import Tables, table_area
+from dysharp.figures.figure import Check, Point
+from dysharp.figures.hub_area import Sizes, area
+from dysharp.figures.hub_units import PRODUCERS, Units, count
+from dysharp.figures.verdict import MEASURES
+
+SMALL = {"copiers": 4, "rows": 8, "row_bytes": 512}
+
+
+def test_a_row_table_for_all_open_rows_reads_nothing() -> None:
+    wide = count(Units(rat_entries=PRODUCERS * 4, managed=False, **SMALL))
+    assert (wide.map_reads_per_row, wide.open_rows, wide.packet_payload) == (0, PRODUCERS * 4, 128)
+    assert count(Units(rat_entries=PRODUCERS * 4 - 1, managed=False, **SMALL)).map_reads_per_row > 0
+
+
+def test_partitions_for_all_lines_close_rows_one_by_one() -> None:
+    few, all_lines = (count(Units(partition_entries=n, **SMALL)) for n in (2, 64))
+    assert all_lines.open_rows < few.open_rows
+
+
+def test_small_stores_merge_until_the_timer() -> None:
+    payload = {timer: count(Units(store_bytes=32, timer=timer, **SMALL)).packet_payload for timer in (0, 1000)}
+    assert payload[0] < payload[1000] == 128
+
+
+def test_area_grows_with_the_row_table() -> None:
+    small, large = area(Sizes(rat_entries=1024)), area(Sizes(rat_entries=2048))
+    assert large.rat_kib == 2 * small.rat_kib == 20
+    assert large.sram_mm2 - small.sram_mm2 == pytest.approx(1024 * 80 / 12e6)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(ConfigError, match="option rat: unknown"):
+        calculated_row(Point("hub-area", "S-8", "paper-dgx-h800", "", options=(("rat", 3),)))
+
+
+def test_metrics_of_the_hub_figures() -> None:
+    """The end of GEMM-1, and the fastest software that drops nothing."""
+    rows = {
+        Point(name, "S-8", "paper-dgx-h800", ""): {"time_us": us, "phases_us": {"gemm1": {"end": us / 2}}} | dropped
+        for name, us, dropped in (
+            ("moe-hub", 10.0, {}), ("comet", 15.0, {}), ("tutel", 12.0, {"dropped_rows": 3}), ("mh-base", 11.0, {}),
+        )
+    }  # fmt: skip
+    point = Point("moe-hub", "S-8", "paper-dgx-h800", "")
+    assert MEASURES["over_software"](point, Check("", "over_software", "moe-hub"), rows) == 1.5
+    assert MEASURES["gemm1_speedup"](point, Check("", "gemm1_speedup", "moe-hub", over="mh-base"), rows) == pytest.approx(1.1)
+
+
+def test_dysharp_tables_take_the_bits_of_their_entries() -> None:
+    one = table_area(Tables(tlb_entries=8 * 1024, tile_entries=0, readiness_entries=0, queues=0))
+    assert (one.tables_kib, one.queues_kib) == (79.0, 0.0)
+    assert table_area(Tables()).gpu_mm2 < 0.198 < table_area(Tables(queues=528)).gpu_mm2

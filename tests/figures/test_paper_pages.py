@@ -1,0 +1,125 @@
+"""Pictures and pages of papers: the numbers of a picture, what the summary says, and which files are written."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dysharp.cli.app import cli
+from dysharp.errors import ConfigError
+from dysharp.figures import Check, Figure, Point, judge, load_figure
+from dysharp.figures.drawing import Drawing
+from dysharp.figures.series import Series, series_of
+from dysharp.reports.figure_plots import plot_series
+from dysharp.reports.paper_page import Section, paper_page, results_csv
+
+MODELS = ("S-8", "M-8")
+TIMES = {("deepep", "S-8"): 4.0, ("deepep", "M-8"): 9.0, ("dysharp", "S-8"): 2.0, ("dysharp", "M-8"): 1.0}
+CHECKS = (
+    Check("over DeepEP", "speedup", "dysharp", "deepep", paper=4.0, within=0.1, status="reproduced"),
+    Check("over COMET", "speedup", "dysharp", "comet", paper=2.0),
+)
+
+
+def figure(kind: str = "bars", checks: tuple[Check, ...] = CHECKS) -> Figure:
+    points = tuple(Point(system, model, "c", "uniform") for system, model in TIMES)
+    return Figure("f", "a title", "a source", points, checks, paper="dysharp", drawing=Drawing(kind, "speedup", "model", over="deepep"))
+
+
+def rows(drawn: Figure) -> dict[Point, dict[str, float]]:
+    return {p: {"time_us": TIMES[p.system, p.model], "exposed_comm_us": 0.5} for p in drawn.points}
+
+
+def test_a_picture_has_the_mean_beside_the_published_means() -> None:
+    drawn = figure()
+    series = series_of(drawn, rows(drawn))
+    assert series is not None
+    assert series.places == ("S-8", "M-8", "mean")
+    assert series.values["dysharp"] == pytest.approx((2.0, 9.0, 18**0.5))
+    assert series.published == {"dysharp": 4.0}  # comet: published, but no point draws it
+    axes = plot_series(series, drawn.title)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["S-8", "M-8", "mean"]
+    assert len(axes.containers) == 2
+
+
+def test_parts_of_a_bar_add_up_to_its_time_over_the_baseline() -> None:
+    drawn = figure("parts")
+    one = replace(drawn, drawing=Drawing("parts", "speedup", "system", over="deepep", models=("S-8",)))
+    series = series_of(one, rows(one))
+    assert series is not None
+    assert series.places == ("deepep", "dysharp")
+    assert [sum(v or 0 for v in column) for column in zip(*series.values.values(), strict=True)] == pytest.approx([1.0, 0.5])
+    assert series.values["exposed communication"] == pytest.approx((0.125, 0.125))
+    assert series.unit == "time over that of deepep"
+
+
+def test_a_figure_without_rows_has_no_picture() -> None:
+    assert series_of(figure(), {}) is None
+
+
+def test_the_summary_counts_claims_and_names_what_does_not_hold() -> None:
+    drawn = figure()
+    results, _ = judge(drawn, rows(drawn))
+    page = paper_page("A paper", "a", [Section(drawn, results, picture=True)], "dysharp reproduce f", "5")
+    assert "| f | over DeepEP | 4 | 4.243 | reproduced |" in page
+    assert "![a title](a/f.svg)" in page
+    assert "1 are inside, 0 are gaps" in page
+    far, _ = judge(drawn, {p: {"time_us": 1.0} for p in drawn.points})
+    assert "**does not hold**" in paper_page("A paper", "a", [Section(drawn, far, picture=False)], "c", "5")
+
+
+def test_csv_has_a_line_per_result() -> None:
+    drawn = figure()
+    results, _ = judge(drawn, rows(drawn))
+    lines = results_csv(results).splitlines()
+    assert lines[0] == "point,metric,paper,ours,tolerance,status,reason"
+    assert len(lines) == 1 + len(results)
+
+
+def test_pages_are_written_by_the_command(tmp_path: Path) -> None:
+    asked = ["reproduce", "fig2", "fig19a", "--store", str(tmp_path / "store"), "--pages", str(tmp_path / "pages")]
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == 0, result.output
+    written = sorted(str(p.relative_to(tmp_path / "pages")) for p in (tmp_path / "pages").rglob("*.*"))
+    assert written == ["dysharp.md", "dysharp/fig19a.csv", "dysharp/fig19a.svg", "dysharp/fig2.csv", "dysharp/fig2.svg"]
+    assert "9 are inside, 0 are gaps" in (tmp_path / "pages" / "dysharp.md").read_text()
+
+
+def test_every_figure_of_a_paper_can_be_drawn() -> None:
+    for name in ("fig15", "fig16", "fig16g", "fig17", "fig18", "fig20", "fig21", "fig22", "fig23", "fig24", "fig30"):
+        drawn = load_figure(name)
+        assert drawn.paper == "dysharp"
+        fake = {p: {"time_us": 2.0, "exposed_comm_us": 1.0, "utilization": {"up": 0.5, "down": 0.5}} for p in drawn.points}
+        series = series_of(drawn, fake)
+        assert series is not None, name
+        assert len(series.places) > 1, name
+        plot_series(series, drawn.title)
+
+
+def test_an_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
+    text = 'title = "t"\nsource = "s"\n[points]\nsystems = ["dysharp"]\nmodels = ["S-8"]\n[drawing]\nkind = "pie"\nmetric = "time_us"\nx = "model"\n'
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"drawing.kind: found 'pie'"):
+        load_figure(path)
+
+
+def test_a_destination_that_is_no_folder_is_refused_before_any_point_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    result = CliRunner().invoke(cli, ["reproduce", "fig2", "--store", str(tmp_path / "store"), "--pages", str(tmp_path / "file")])
+    assert isinstance(result.exception, ConfigError)
+    assert "expected a folder to write to" in str(result.exception)
+    assert not (tmp_path / "store").exists()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_long_names_of_places_are_turned_and_long_legends_take_lines() -> None:
+    """Recorded routings have names of 30 letters."""
+    places = tuple(f"loads:deepseek-v2-lite:layer={i}" for i in range(4))
+    short, long = (
+        plot_series(Series("bars", axis, {name: (1.0,) * 4 for name in names}, {}, "routing", "time"), "title")
+        for axis, names in ((("a", "b", "c", "d"), ("x", "y")), (places, places))
+    )
+    assert [axes.get_xticklabels()[0].get_rotation() for axes in (short, long)] == [0.0, 30.0]
+    assert [axes.figure.legends[0]._ncols for axes in (short, long)] == [5, 2]

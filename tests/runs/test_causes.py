@@ -1,0 +1,50 @@
+"""One table names what takes the time: every cause of a Row has words, and all outputs print the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dysharp
+from dysharp.api.comparison import limits_sentence
+from dysharp.cli.row_text import print_row
+from dysharp.reports.report import render, report_of_rows
+from dysharp.runs.causes import CAUSES, SHORT, STALLS, cause_names
+
+ONE = {"gpus": 4, "tokens": 16}
+RUNS: dict[str, dict[str, Any]] = {
+    "late": ONE | {"start": "fixed:500"},
+    "hw": ONE | {"cluster": "hw-dgx-h100"},
+    "domains": {"cluster": "paper-dgx-h100-x4", "model": "S-8", "gpus": 16, "tokens": 16},
+    "pairs": {"cluster": "hw-mi300x", "gpus": 8, "tokens": 16},
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def row(request: pytest.FixtureRequest) -> dysharp.Row:
+    return dysharp.run("mori" if request.param == "pairs" else "deepep", **RUNS[request.param])
+
+
+def test_every_cause_has_words(row: dysharp.Row) -> None:
+    assert set(row.attribution) <= set(CAUSES)
+    assert set(row.stalls) == set(STALLS)
+
+
+def test_a_run_and_a_page_print_the_same_words(row: dysharp.Row, capsys: pytest.CaptureFixture[str]) -> None:
+    print_row(row)
+    printed = " ".join(capsys.readouterr().out.split())
+    page = render(report_of_rows([row.to_dict()], "x"))
+    for cause, us in row.attribution.items():
+        assert f"{SHORT[cause]} {us:.1f} us" in printed
+        assert us < 0.05 or f"{SHORT[cause]}: " in page or f">{SHORT[cause]}<" in page
+
+
+def test_sentences_say_more_than_lists(row: dysharp.Row) -> None:
+    names = cause_names(row)
+    assert set(names) == set(CAUSES)
+    assert names["nic_out_us"] == SHORT["nic_out_us"] == "NICs out"
+    assert ("copies" in names["sm_us"]) == (row.form == "real")
+    alone = replace(row, attribution={cause: 0.0 for cause in row.attribution} | {"host_us": row.time_us})
+    assert "launches, barriers and other software (100%)" in limits_sentence((alone,), {row.form: row.system})

@@ -1,0 +1,33 @@
+"""The header says in words whether the routing was recorded or drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dysharp.runs.header import routing_line
+from dysharp.specs import load_model
+from dysharp.workload import make_routing
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("trace:deepseek-v2-lite:layer=9", "routing: recorded from a model: trace deepseek-v2-lite layer 9 in-order"),
+        ("uniform", "routing: drawn at random, not recorded: uniform; recorded ones: dysharp list routings"),
+        ("lognormal:0.65", "routing: drawn at random, not recorded: lognormal sigma 0.65; recorded ones: dysharp list routings"),
+        ("loads:gpt-oss-20b:layer=3", "routing: drawn at random, not recorded: loads of gpt-oss-20b layer 3; recorded ones: dysharp list routings"),
+        ("hot-rank:share=0.5", None),
+        ("spread", None),
+        ("counts:{counts}", None),
+    ],
+)
+def test_recorded_or_drawn(tmp_path: Path, spec: str, line: str | None) -> None:
+    counts = tmp_path / "c.csv"
+    counts.write_text("\n".join(["model,layer,expert,count", *(f"m,4,{e},{e % 5 + 20}" for e in range(64))]))
+    routing = make_routing(spec.format(counts=counts), load_model("deepseek-v2-lite"), 4, 16)
+    said = routing_line(routing.description)
+    assert said.startswith("routing: drawn at random, not recorded: " if routing.synthetic else "routing: recorded from a model: ")
+    assert "(synthetic)" not in said
+    assert line is None or said == line
