@@ -14,10 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.figures.dysharp_area import Tables, table_area
-from dysharp.figures.figure import CLOSED_FORM, DYSHARP_AREA, HUB_AREA, HUB_UNITS, PACKET_FORMAT, Point
+from dysharp.figures.figure import CLOSED_FORM, DYSHARP_AREA, HUB_AREA, HUB_UNITS, PACKET_FORMAT
 from dysharp.figures.hub_area import Sizes, area
 from dysharp.figures.hub_units import Units, count
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
+from dysharp.runs.point import Point
 from dysharp.specs import load_cluster, load_model
 from dysharp.workload import uniform_traffic
 

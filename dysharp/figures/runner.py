@@ -8,8 +8,9 @@ from typing import Any
 
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.figures.closed import calculated_row
-from dysharp.figures.figure import CALCULATED, Point
+from dysharp.figures.figure import CALCULATED
 from dysharp.figures.simulated import row_of
+from dysharp.runs.point import Point
 from dysharp.runs.point_runs import Asked, content_of
 from dysharp.runs.processes import in_processes
 from dysharp.runs.store import Store

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.figures.drawing import Drawing
-from dysharp.figures.figure import Check, Figure, Point
+from dysharp.figures.figure import Check, Figure
 from dysharp.figures.verdict import MEASURES, Rows, unit
+from dysharp.runs.point import Point
 
 
 @dataclass(frozen=True, slots=True)

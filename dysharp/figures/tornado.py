@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from dysharp.errors import ConfigError
-from dysharp.figures.figure import Figure, Point
+from dysharp.figures.figure import Figure
 from dysharp.figures.runner import Rows
 from dysharp.figures.variants import with_choices
 from dysharp.figures.verdict import Result
+from dysharp.runs.point import Point
 from dysharp.specs import Choice, Scalar, list_choices
 from dysharp.systems import get_system
 

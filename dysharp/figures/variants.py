@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from dysharp.figures.figure import CALCULATED, Figure, Point, Variant
+from dysharp.figures.figure import CALCULATED, Figure, Variant
+from dysharp.runs.point import Point
 from dysharp.specs import Scalar
 
 

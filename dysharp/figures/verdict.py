@@ -11,8 +11,9 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.figures import sizing
-from dysharp.figures.figure import CALCULATED, Check, Figure, Point, Variant, unclaimed
+from dysharp.figures.figure import CALCULATED, Check, Figure, Variant, unclaimed
 from dysharp.figures.variants import variant_point
+from dysharp.runs.point import Point
 from dysharp.systems import all_systems
 
 Rows = dict[Point, dict[str, Any]]

@@ -12,10 +12,11 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from dysharp.errors import ConfigError, MissingExtra, nearest
-from dysharp.figures.figure import Point, load_figure, product_points
+from dysharp.figures.figure import load_figure, product_points
 from dysharp.figures.keys import known, typed
 from dysharp.figures.simulated import row_of
 from dysharp.runs.on_dask import on_dask
+from dysharp.runs.point import Point
 from dysharp.runs.point_runs import Asked, Runner, Simulate, content_of, here
 from dysharp.runs.processes import in_processes
 from dysharp.specs.reading import parse_toml, read_text

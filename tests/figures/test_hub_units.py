@@ -7,10 +7,11 @@ import pytest
 from dysharp.errors import ConfigError
 from dysharp.figures.closed import calculated_row
 from dysharp.figures.dysharp_area import Tables, table_area
-from dysharp.figures.figure import Check, Point
+from dysharp.figures.figure import Check
 from dysharp.figures.hub_area import Sizes, area
 from dysharp.figures.hub_units import PRODUCERS, Units, count
 from dysharp.figures.verdict import MEASURES
+from dysharp.runs.point import Point
 
 SMALL = {"copiers": 4, "rows": 8, "row_bytes": 512}
 

@@ -7,8 +7,9 @@ import pytest
 from dysharp.cli import reproduce
 from dysharp.figures import Store
 from dysharp.figures.closed import closed_row
-from dysharp.figures.figure import CLOSED_FORM, Point
+from dysharp.figures.figure import CLOSED_FORM
 from dysharp.figures.tornado import points_of, tornado, tornado_points, tornado_results, tornado_table, values_of
+from dysharp.runs.point import Point
 from dysharp.specs import choice, list_choices
 
 
