@@ -70,7 +70,7 @@ TESTS_OF = {
     "figures": ["figures"],
     "studies": ["studies"],
     "runs": ["runs", "api"],
-    "advise": ["advise"],
+    "advice": ["advice"],
     "functional": ["functional/*.py", "functional/network", "testing"],
     "functional/torch": ["functional/torch"],
     "isa": ["isa"],

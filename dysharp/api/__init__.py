@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dysharp.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.advise.advice import Advice, advise
+    from dysharp.advice.advise import Advice, advise
     from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
     from dysharp.api.emulation import emulate, machine_with_engine, wrap
     from dysharp.api.network_curve import compare_network, network
@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "dysharp.advise.advice": ("Advice", "advise"),
+    "dysharp.advice.advise": ("Advice", "advise"),
     "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
     "dysharp.api.emulation": ("emulate", "machine_with_engine", "wrap"),
     "dysharp.api.network_curve": ("compare_network", "network"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Unpack
 
-from dysharp.advise.tuning import Search, default_of, tune
+from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.causes import cause_names

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dysharp.advise.advice import Advice
-from dysharp.advise.answer import PARTS
-from dysharp.advise.prediction import Predicted
+from dysharp.advice.advise import Advice
+from dysharp.advice.answer import PARTS
+from dysharp.advice.prediction import Predicted
 from dysharp.analysis.load import MOST_GPUS, Load
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.cli.advice_text import UNKNOWN

@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from dysharp.advise.advice import Advice
-from dysharp.advise.answer import PARTS, percent
-from dysharp.advise.prediction import Predicted
-from dysharp.advise.what_if import WhatIf
+from dysharp.advice.advise import Advice
+from dysharp.advice.answer import PARTS, percent
+from dysharp.advice.prediction import Predicted
+from dysharp.advice.what_if import WhatIf
 from dysharp.cli.output import WIDTH
 from dysharp.runs.formats import KNOB
 from dysharp.runs.warnings import grouped

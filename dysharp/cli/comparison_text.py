@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dysharp.advise.tuning import BUDGET
+from dysharp.advice.tuning import BUDGET
 from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dysharp.advise.prediction import eager_is_known
+from dysharp.advice.prediction import eager_is_known
 from dysharp.analysis import Row
 from dysharp.cli.output import console
 from dysharp.program.constants import XGMI

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dysharp as ds
-from dysharp.advise.prediction import AdviceRuns, Predicted
-from dysharp.advise.what_if import what_ifs
+from dysharp.advice.prediction import AdviceRuns, Predicted
+from dysharp.advice.what_if import what_ifs
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_several_domains import MODEL, domains, planned
 
-from dysharp.advise.candidates import candidates
+from dysharp.advice.candidates import candidates
 from dysharp.analysis import program_bound, traffic_bytes
 from dysharp.errors import ConfigError
 from dysharp.functional.emulation import Shape, run_emulation

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dysharp.advise.candidates import candidates
+from dysharp.advice.candidates import candidates
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
 from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst

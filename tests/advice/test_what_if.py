@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import dysharp as ds
-from dysharp.advise.prediction import AdviceRuns
-from dysharp.advise.what_if import _sizes
+from dysharp.advice.prediction import AdviceRuns
+from dysharp.advice.what_if import _sizes
 from dysharp.cli.advice_text import no_estimate
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster

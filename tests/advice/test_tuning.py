@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dysharp as ds
-from dysharp.advise.tuning import BUDGET, KNOBS, Search, grid, has_knob, search, values_of
+from dysharp.advice.tuning import BUDGET, KNOBS, Search, grid, has_knob, search, values_of
 from dysharp.errors import ConfigError
 from dysharp.runs.jobs import Job
 from dysharp.runs.request import RequestArgs, make_request, takes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dysharp.advise.prediction import Predicted
-from dysharp.advise.what_if import WhatIf
+from dysharp.advice.prediction import Predicted
+from dysharp.advice.what_if import WhatIf
 from dysharp.runs.formats import KNOB, resource_words
 from dysharp.systems import get_system
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.advise.advice import Advice
-from dysharp.advise.answer import percent
-from dysharp.advise.candidates import UNJUDGED, nothing_to_rank
-from dysharp.advise.tuning import edge_of, fewest_near_best
+from dysharp.advice.advise import Advice
+from dysharp.advice.answer import percent
+from dysharp.advice.candidates import UNJUDGED, nothing_to_rank
+from dysharp.advice.tuning import edge_of, fewest_near_best
 from dysharp.analysis.load import load_of
 from dysharp.analysis.surroundings import around, host_line
 from dysharp.errors import ConfigError
@@ -111,8 +111,8 @@ def test_the_fewest_sms_within_one_percent() -> None:
 def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"systems": ["deepep-ll"], "cluster": "hw-dgx-h100", "tokens": 512, "routing": "uniform"}
     whole = ds.advise("deepseek-v2-lite", **given)
-    monkeypatch.setattr("dysharp.advise.prediction.WHOLE_ROWS", 1000)
-    monkeypatch.setattr("dysharp.advise.prediction.LEADING_ROWS", 6300)
+    monkeypatch.setattr("dysharp.advice.prediction.WHOLE_ROWS", 1000)
+    monkeypatch.setattr("dysharp.advice.prediction.LEADING_ROWS", 6300)
     few = ds.advise("deepseek-v2-lite", **given)
     assert (whole.best.before, few.best.row.tokens_per_gpu, few.best.tokens) == (None, 128, 512)
     assert few.best.time_us == pytest.approx(whole.best.time_us, rel=0.1)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from dysharp.advise.answer import answer_lines
-from dysharp.advise.candidates import candidates, nothing_to_rank, options_to_run
-from dysharp.advise.prediction import AdviceRuns, Predicted
-from dysharp.advise.tuning import edge_of, fewest_near_best, search
-from dysharp.advise.what_if import WhatIf, what_ifs
+from dysharp.advice.answer import answer_lines
+from dysharp.advice.candidates import candidates, nothing_to_rank, options_to_run
+from dysharp.advice.prediction import AdviceRuns, Predicted
+from dysharp.advice.tuning import edge_of, fewest_near_best, search
+from dysharp.advice.what_if import WhatIf, what_ifs
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.errors import ConfigError, DysharpError

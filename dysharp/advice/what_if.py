@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dysharp.advise.prediction import AdviceRuns, Predicted
+from dysharp.advice.prediction import AdviceRuns, Predicted
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
 from dysharp.errors import DysharpError
