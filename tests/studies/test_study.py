@@ -129,7 +129,7 @@ def test_a_cut_line_and_a_part_written_twice_lose_nothing(tmp_path: Path, counte
     assert StudyFolder(folder).connect().sql("select count(*), count(distinct key) from points").fetchall() == [(12, 12)]
 
 
-FAKE = Path(__file__).parent / "fake_points.py"
+FAKE = Path(__file__).parents[1] / "runs" / "fake_points.py"
 MANY = GRID.replace("[450, 900]", str([450 + i for i in range(10)]))  # 60 points
 
 
