@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from layers import dropping, layers
 from matplotlib.colors import to_hex
-from outside import Options, PaperOptions, plan_fused, plan_paper, plan_real, registered
+from outside import Options, PaperOptions, plan_fused, plan_paper, registered
 
 import dysharp as ds
 from dysharp.errors import ConfigError
