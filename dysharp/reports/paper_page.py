@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.reports.markdown import escaped, paragraph, table
-from dysharp.reports.tables import COLUMNS, FigureLike, cells, reasons, verdict_text
+from dysharp.reports.tables import COLUMNS, FigureLike, cells, csv_text, reasons, verdict_text
 
 VERDICTS = {
     "reproduced": "reproduced",
@@ -39,11 +37,7 @@ class Section:
 
 def results_csv(results: Sequence[Any]) -> str:
     """All lines of a figure as CSV, with the columns of the printed table and the reason."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*COLUMNS, "reason"])
-    writer.writerows([*cells(r), r.reason] for r in results)
-    return out.getvalue()
+    return csv_text((*COLUMNS, "reason"), ([*cells(r), r.reason] for r in results))
 
 
 def paper_page(title: str, folder: str, sections: Sequence[Section], command: str, model_version: str) -> str:
