@@ -35,10 +35,11 @@ def cells(result: Any) -> tuple[str, ...]:
 
 
 def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> None:
-    """Print the table of a figure, then the reasons of its gaps and what became of its claims. `out`: a console without markup."""
+    """Print what became of the claims of a figure, its table, then the reasons of its gaps. `out`: a console without markup."""
     from rich.table import Table
 
-    lines = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
+    out.print(f"{figure.name}: {verdict_text(results)}\n{figure.title}")
+    lines = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         lines.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
     for result in results:
@@ -47,7 +48,7 @@ def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> No
     for result in results:
         if result.reason:
             out.print(f"{result.point}: {result.reason}")
-    out.print(f"{verdict_text(results)}\n")
+    out.print("")
 
 
 def verdict_text(results: Sequence[Any]) -> str:
