@@ -16,5 +16,6 @@ ClusterFile: type[Any] = make_dataclass("ClusterFile", _KEYS, frozen=True)
 
 def cluster_of(table: dict[str, Any]) -> Cluster:
     """The `Cluster` of a table that fits `ClusterFile`, in engine units. Raises `ConfigError` when values conflict."""
-    given = {name: key for name, key in keys_of(Cluster).items() if key.name in table}
-    return Cluster(**{name: key.convert(table[key.name]) if key.convert else table[key.name] for name, key in given.items()})
+    given = [(name, key.convert, table[key.name]) for name, key in keys_of(Cluster).items() if key.name in table]
+    values: dict[str, Any] = {name: convert(value) if convert else value for name, convert, value in given}
+    return Cluster(**values)
