@@ -54,10 +54,11 @@ def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
 
 
 def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> None:
-    """Print the table of a figure, then the reasons of its gaps and what became of its claims. `out`: a console without markup."""
+    """Print what became of the claims of a figure, its table, then the reasons of its gaps. `out`: a console without markup."""
     from rich.table import Table
 
-    lines = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
+    out.print(f"{figure.name}: {verdict_text(results)}\n{figure.title}")
+    lines = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         lines.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
     for result in results:
@@ -65,7 +66,7 @@ def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> No
     out.print(lines)
     for points, reason in reasons(results):
         out.print(f"{'; '.join(points)}: {reason}")
-    out.print(f"{verdict_text(results)}\n")
+    out.print("")
 
 
 def verdict_text(results: Sequence[Any]) -> str:
