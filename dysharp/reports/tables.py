@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dysharp.reports.markdown import escaped, paragraph, table
@@ -34,14 +32,6 @@ def cells(result: Any) -> tuple[str, ...]:
     numbers = ["-" if v is None else f"{v:.3f}" for v in (result.paper, result.ours)]
     status = result.status if result.outcome in ("", "holds") else f"{result.status}: {result.outcome}"
     return result.point, result.metric, *numbers, result.tolerance, status
-
-
-def csv_text(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table as CSV, for a file beside a page."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([columns, *lines])
-    return out.getvalue()
 
 
 def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
