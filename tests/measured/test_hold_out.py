@@ -16,6 +16,7 @@ GEMMS = {name: c for name, c in fitted().items() if name in NAMES}
 """The constants of dense GEMMs on Hopper."""
 
 
+@pytest.mark.slow
 def test_hold_out_leaves_whole_shapes_out() -> None:
     classified, predicted = predict(classify(some_gemms()), fitted_values())
     shapes = held_out(classified.parsed, GEMMS, "shape")
