@@ -11,8 +11,8 @@ from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.causes import cause_names
 from dysharp.runs.formats import resource_words
-from dysharp.runs.jobs import simulate_together
 from dysharp.runs.request import Request, RequestArgs, make_request, takes
+from dysharp.runs.together import simulate_together
 from dysharp.runs.warnings import grouped
 from dysharp.runs.window import NoEstimate, with_leading_tokens
 from dysharp.systems import System, all_systems, get_system
