@@ -1,7 +1,7 @@
 """The replay set: small points of every system whose Traces may change with a new model version only.
 
-`python tests/replay/replay_points.py` writes `digests.json` beside this file. It refuses to change a digest under the model version that the
-file was written with, so that no simulated number moves unseen.
+`python tests/replay/replay_points.py` writes `digests.json` beside this file, and the file's hash into `versions.csv`. It refuses to change a
+digest under the model version that the file was written with, so that no simulated number moves unseen.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from version_record import RECORD, file_text, line_of, read_record, recorded
 
 import dysharp
 from dysharp.analysis import MODEL_VERSION
@@ -43,7 +46,7 @@ def points() -> Iterator[dict[str, Any]]:
             if system.has_real_form:
                 yield _point(name, REAL, 4, direction, "burst", {"form": "paper"})
                 yield _point(name, RACK, 8, direction, "burst")
-            if "real" in system.without_switch:
+            if "real" in system.reach.no_switch:
                 yield _point(name, MESH, 8, direction, "burst")
                 yield _point(name, MESH, 4, direction, "burst", {"form": "paper"})
         yield _point(name, PAPER, 8, "both", "burst")
@@ -97,17 +100,29 @@ def replay(point: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def grown(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The stored points of this model version with new ones at the end. Raises ValueError where a stored point moved or is gone."""
+    lost = [name for name, value in before.items() if found.get(name) != value]
+    if lost:
+        raise ValueError(f"found {len(lost)} points moved or gone under model version {MODEL_VERSION}, expected none: {sorted(lost)[:5]}")
+    return before | found
+
+
 def write() -> int:
-    """Write the file; 1 and no change where a digest moved under the stored model version."""
+    """Write the file and its line in the record; 1 and no change where a stored point moved under its model version."""
     found = {name_of(point): replay(point) for point in points()}
-    if STORED.exists():
-        before = json.loads(STORED.read_text())
-        moved = [name for name in found.keys() & before["points"].keys() if found[name] != before["points"][name]]
-        if moved and before["model_version"] == MODEL_VERSION:
-            print(f"found {len(moved)} moved points under model version {MODEL_VERSION}, expected none: {sorted(moved)[:5]}", file=sys.stderr)
+    before = json.loads(STORED.read_text())
+    if before["model_version"] == MODEL_VERSION:
+        try:
+            found = grown(before["points"], found)
+        except ValueError as error:
+            print(error, file=sys.stderr)
             return 1
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items())
-    STORED.write_text(f'{{"model_version": "{MODEL_VERSION}", "points": {{\n{lines}\n}}}}\n')
+    line = recorded(MODEL_VERSION, found)
+    if line not in [replace(old, note="") for old in read_record(RECORD.read_text())]:
+        with RECORD.open("a") as file:
+            file.write(line_of(line) + "\n")
+    STORED.write_text(file_text(MODEL_VERSION, found))
     return 0
 
 
