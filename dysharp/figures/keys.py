@@ -33,7 +33,7 @@ def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
 
     Raises ConfigError with the path of the first value of a wrong type.
     """
-    fields: type[Any] = kind
+    fields: type = kind
     words = {name: key.meaning for name, key in keys_of(fields).items() if key.meaning}
     try:
         return TypeAdapter(kind).validate_python(table)
