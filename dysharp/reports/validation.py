@@ -14,8 +14,7 @@ from dysharp.files import check_destination, make_folder, write_text
 from dysharp.measured.validation import Validation
 from dysharp.reports import markdown
 from dysharp.reports.plots import STYLE, save_figure
-from dysharp.reports.tables import csv_text
-from dysharp.text import cell
+from dysharp.text import cell, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
