@@ -9,10 +9,9 @@ from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
 from dysharp.cli.row_text import bytes_unit, near_sides, percent
-from dysharp.program.constants import NIC
+from dysharp.program.nets import NET_KINDS, NetKind
 from dysharp.table import plain_table
 
-NIC_SIDES = (f"{NIC} out", f"{NIC} in")
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 
@@ -35,8 +34,7 @@ def print_comparison(done: Comparison) -> None:
     ]
     if surrounded:
         legend.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
-    if any(NIC_SIDES[0] in row.utilization for row in done.rows):
-        legend.append("NIC %: share of the time for which the NICs send, or receive if that is more; mean over GPUs")
+    legend += [f"{kind.column[0]} %: {kind.column[1]}" for kind in _columns(done.rows)]
     _print_windows(done)
     print_lines([*legend, done.sentence])
     if done.tuned:
@@ -90,13 +88,18 @@ def _of_form(form: str, blocks: Sequence[Sequence[Row]]) -> str:
     return f" of {form} forms" if len(blocks) > 1 else ""
 
 
+def _columns(rows: Sequence[Row]) -> list[NetKind]:
+    """The networks of `rows` that have a column."""
+    return [kind for kind in NET_KINDS.values() if kind.column[0] and any(kind.sides[0] in row.utilization for row in rows)]
+
+
 def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     """One line per Row."""
     divisor, unit = bytes_unit(rows)
     out = console()
     surrounded = any(row.surroundings_us for row in rows)  # one more column
-    nics = any(f"{NIC} out" in row.utilization for row in rows)  # and another
-    narrow = out.width < WIDTH or surrounded or nics
+    nets = _columns(rows)  # and a column each
+    narrow = out.width < WIDTH or surrounded or bool(nets)
     gap = 1 if narrow or max(len(row.system) for row in rows) > SHORT_NAME else 2
     headings = (
         "\nsystem",
@@ -108,7 +111,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
         f"payload\ndown {unit}",
         "link\nup %" if narrow else "link up %\nmean / max",
         "link\ndown %" if narrow else "down %\nmean / max",
-        *(("NIC\n%",) if nics else ()),
+        *(f"{kind.column[0]}\n%" for kind in nets),
         "speed-up\nx",
         "x own\nbound",
         "x lower\nbound",
@@ -126,7 +129,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
             f"{sum(row.traffic_bytes[into].values()) / divisor:.2f}",
             percent(row, out, narrow=narrow),
             percent(row, into, narrow=narrow),
-            *((percent(row, max(NIC_SIDES, key=row.utilization.__getitem__), narrow=True),) if nics else ()),
+            *(percent(row, max(kind.sides, key=row.utilization.__getitem__), narrow=True) for kind in nets),
             f"{done.speedup[row.system]:.2f}",
             f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
