@@ -194,9 +194,9 @@ def _check_request(
 
 def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
     """Raise ConfigError where no point is simulated: an HTML report shows runs."""
-    from dysharp.figures.figure import CALCULATED
+    from dysharp.figures.metric import all_calculated
 
-    if all(point.system in CALCULATED for _, points in chosen for point in points):
+    if all(point.system in all_calculated() for _, points in chosen for point in points):
         names = ", ".join(figure.name for figure, _ in chosen)
         raise ConfigError(f"--report: found .html for {names}, whose numbers are calculated without a run, expected .md")
 

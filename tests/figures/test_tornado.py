@@ -6,8 +6,7 @@ import pytest
 
 from dysharp.cli import reproduce
 from dysharp.figures import Store
-from dysharp.figures.closed import closed_row
-from dysharp.figures.figure import CLOSED_FORM
+from dysharp.figures.origin import origin_of
 from dysharp.figures.tornado import points_of, tornado, tornado_points, tornado_results, tornado_table, values_of
 from dysharp.runs.point import Point
 from dysharp.specs import choice, list_choices
@@ -60,6 +59,5 @@ def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_closed_form_rows() -> None:
-    point = Point(CLOSED_FORM, "deepseek-v3", "paper-gh200-nvl32", "", options=(("topk", 8),))
-    assert round(closed_row(point)["redundant_share"], 3) == 0.429
-    assert round(closed_row(point)["ideal_speedup"], 3) == 1.751
+    row = origin_of("closed-form").row(Point("closed-form", "deepseek-v3", "paper-gh200-nvl32", "", options=(("topk", 8),)))
+    assert (round(row["redundant_share"], 3), round(row["ideal_speedup"], 3)) == (0.429, 1.751)
