@@ -74,7 +74,7 @@ def test_every_link_carries_the_rows_of_its_pair():
     out = wire_table(program).up.sum(axis=1).reshape(-1, n)
     gates = 16 * -(-4 * MODEL.topk // 16)  # gate weights behind a row
     for step, net in enumerate(program.nets, start=1):
-        assert (net.name, net.step, net.ring) == (XGMI, step, n)
+        assert (net.name, net.step, net.ring) == (XGMI.name, step, n)
         for i in range(n):
             j = (i + step) % n
             assert out[step, i] == needs[i, j] * (MODEL.row_bytes + gates) + needs[j, i] * MODEL.row_bytes
