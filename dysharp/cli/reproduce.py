@@ -237,6 +237,7 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
 def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
     """(figure, results, Markdown, whether every point finished); prints the table unless `quiet`."""
     from dysharp.figures.tornado import HEADLINES, tornado, tornado_figure, tornado_points, tornado_results, tornado_table
+    from dysharp.reports.markdown import table
 
     if subject not in HEADLINES:
         raise ConfigError(f"--tornado-of: found {subject[:20]!r}, expected {' or '.join(HEADLINES)}")
@@ -247,7 +248,7 @@ def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: i
     if not quiet:
         _print_table(columns, lines, f"{figure.name}: {figure.title}")
     page = [f"## {figure.name}: {figure.title}", "", figure.source, "", figure.text, ""]
-    page += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
+    page.append(table(columns, lines))
     return figure, tornado_results(rows, model, bars, headline, tokens), "\n".join(page) + "\n", not failed
 
 

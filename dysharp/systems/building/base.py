@@ -15,6 +15,7 @@ from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Template, To
 from dysharp.program.constants import CLASSES, hardware_of
+from dysharp.program.csr import stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Returns, Sends, Transfers, ids
 from dysharp.systems.building.edges import Edges
@@ -134,10 +135,10 @@ class LayerBase(Edges):
         counts = np.bincount(self.p.slot, minlength=n_slots)
         token_of_row = self.p.row_token
         if self.direction == "fwd":
-            order = np.argsort(self.p.slot, kind="stable")
+            order = stable_order(self.p.slot)
         else:
-            source, place = np.divmod(token_of_row, self.tokens)
-            order, alloc = np.lexsort((source, place, self.p.slot)), Alloc.PREFIX
+            place = token_of_row % np.int32(self.tokens)  # rows of one place are in the order of their sources
+            order, alloc = stable_order(self.p.slot * np.int64(self.tokens) + place), Alloc.PREFIX
         self.row_of = np.empty(len(order), np.int32)
         self.row_of[order] = np.arange(len(order), dtype=np.int32)
         slot_gpu = np.arange(n_slots) // slots_per_gpu
@@ -168,9 +169,9 @@ class LayerBase(Edges):
         columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
         """
         if not self.ways.nets:
-            each = np.ones(len(node), np.int32)
-            to_rows = To(each, to, each if rows is None else rows, row)
-            return ids(self.b.ops(self.b.template(template), node, to=to_rows, targets=1, **columns), len(node))
+            ones = flat_ones(len(node))
+            members = To(ones, to, ones if rows is None else rows, row)
+            return ids(self.b.ops(self.b.template(template), node, to=members, targets=1, **columns), len(node))
         nets, op = self.ways.net_of(node, to), np.empty(len(node), np.int32)
         for net in range(len(self.ways.nets) + 1):
             mine = nets == net

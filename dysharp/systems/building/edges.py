@@ -50,9 +50,12 @@ class Edges:
         `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). `stream`: `[n]` the stream of each op
         (default: its GPU).
         """
-        by_id = np.argsort(batch.op, kind="stable")
-        _, first = np.unique((batch.node if stream is None else stream)[by_id], return_index=True)
-        self.b.edges(tail, tails[batch.node[by_id][first]], Head.OP_ISSUE, batch.op[by_id][first])
+        of = batch.node if stream is None else stream
+        by_id = np.argsort(batch.op, kind="stable")[::-1]
+        first = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
+        first[of[by_id]] = by_id  # the smallest id is written last
+        first = first[first >= 0]
+        self.b.edges(tail, tails[batch.node[first]], Head.OP_ISSUE, batch.op[first])
 
     def wait_rows(self, op_of_useful_row: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> None:
         """Op `op_of_useful_row[row]` waits for `tails[tile]` of the row's expert tile.

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.program.csr import stable_order
 from dysharp.workload import Routing, pairs
 
 I32 = NDArray[np.int32]
@@ -99,12 +100,12 @@ class PairIndex:
         Each GPU serves the sources in turn, beginning with the next GPU, so that it returns results to all sources at
         once. DeepEP does so too: its warps are split evenly over peers.
         """
-        return np.argsort(self._push_rank(self.token, self.gpu, self.source))
+        return stable_order(self._push_rank(self.token, self.gpu, self.source))
 
     @cached_property
     def row_push_order(self) -> I64:
         """The useful rows in `push_order` of their pairs; rows of one pair by slot."""
-        return np.argsort(self._push_rank(self.row_token, self.row_gpu, self.row_source), kind="stable")
+        return stable_order(self._push_rank(self.row_token, self.row_gpu, self.row_source))
 
     def _push_rank(self, token: I32, gpu: I32, source: I32) -> I64:
         turn = (source - gpu) % self.n_gpus
