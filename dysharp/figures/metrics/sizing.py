@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from dysharp.figures.metric import Seen, metric
+from dysharp.protocol import aau, al_table, reduction
 from dysharp.runs.point import Point
 
-AL, REDUCTION, RAT = "fabric.al_entries", "fabric.reduction_entries", "rat_bank_entries"
+AL, REDUCTION, RAT = al_table.AL_TLB.option, reduction.REDUCTION_BUFFER.option, aau.RAT.option
 KNEE = 1.01  # a table is large enough when it costs at most 1 % of the infinite table's time
 
 
