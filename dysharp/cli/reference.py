@@ -139,6 +139,8 @@ def _section(title: str, command: click.Command, context: click.Context, shared:
     own = copy.copy(command)
     own.params = [p for p in command.params if p not in elsewhere.values()]
     own.add_help_option = False
+    if isinstance(own, click.Group):
+        own.commands = {}  # each has a section of its own
     names = ", ".join(names for names, _ in elsewhere)
     also = click.wrap_text(f"Options of several commands: {names}", 100, initial_indent="  ", subsequent_indent="  ")
     return f"## {title}\n\n```text\n{own.get_help(context)}\n" + (f"\n{also}\n```\n" if names else "```\n")
