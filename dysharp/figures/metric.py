@@ -64,6 +64,11 @@ class Seen:
         found: dict[str, Any] = self.row.get("blocks", {}).get(name) or {}
         return found
 
+    def share(self, block: str, part: str, whole: str) -> float | None:
+        """One count of a block divided by another; None without the block, and for nothing counted."""
+        table = self.block(block)
+        return table[part] / table[whole] if table and table[whole] else None
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -90,7 +95,6 @@ class Calculated:
     name: str
     options: type[Any]
     row: Callable[[Point, Any], dict[str, Any]]
-    metrics: tuple[str, ...]
 
 
 _METRICS: dict[str, Metric] = {}
@@ -119,7 +123,7 @@ def calculated(name: str, *, options: type[Any], metrics: Mapping[str, str]) -> 
     """
 
     def register(row: F) -> F:
-        _CALCULATED[name] = Calculated(name, options, row, tuple(metrics))
+        _CALCULATED[name] = Calculated(name, options, row)
         for key, unit in metrics.items():
             _METRICS[key] = Metric(key, unit, lambda seen, key=key: seen.row.get(key), system=name)
         return row
