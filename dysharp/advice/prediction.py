@@ -218,8 +218,8 @@ class AdviceRuns:
         Few tokens read the weights from memory, many are bound by tensor cores, so GEMMs do not grow along a line. One
         kernel that is the whole layer overlaps GEMMs and copies, so it is left out.
         """
-        bound = next(s for s in all_systems().values() if s.bound and s.gemm_variants)
-        given = {"gemms": next(word for word in bound.gemm_variants if word != FUSED_GEMMS)}
+        bound = next(s for s in all_systems().values() if s.bound and s.costs.gemms)
+        given = {"gemms": next(word for word in bound.costs.gemms if word != FUSED_GEMMS)}
         wanted = {_gemm_key(job): job for job in jobs if job.sizes and not get_system(job.system).is_one_kernel(job.given)}
         sizes: list[tuple[int, ...]] = [(key[-1],) for key in wanted] + [() for _ in wanted]
         twice = [*wanted.values(), *wanted.values()]

@@ -16,7 +16,6 @@ from dysharp.runs.request import Request, RequestArgs, make_request, takes
 from dysharp.runs.warnings import grouped
 from dysharp.runs.window import NoEstimate, with_leading_tokens
 from dysharp.systems import System, all_systems, get_system
-from dysharp.systems.registry import ONLY_BY_NAME
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
@@ -166,8 +165,7 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
     if request.cluster.family != "hw":
         return (usual := _usual(request)), _in_form(request, forms, usual)
     real = [name for name, s in all_systems().items() if s.has_real_form and not (s.ships and s.ships.why_not(request.model, request.cluster))]
-    real = [name for name in real if get_system(name).runs_on(request.cluster, "real")]
-    real = [name for name in real if request.cluster.domains == 1 or name not in ONLY_BY_NAME]
+    real = [name for name in real if _is_usual(get_system(name), request, "real")]
     if forms == "paper":
         return (usual := _usual(request)), _in_form(request, forms, usual)
     wanted = _in_form(request, forms, real)
@@ -175,11 +173,15 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
 
 
 def _usual(request: Request) -> list[str]:
-    """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch but `ONLY_BY_NAME`."""
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch (`_is_usual`)."""
     if request.cluster.domains == 1 and request.cluster.n_switches:
         return list(DEFAULT_SYSTEMS)
-    by_name = (*ONLY_BY_NAME, *(("mori",) if request.cluster.n_switches else ()))  # AMD's kernels
-    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and name not in by_name]
+    return [name for name, s in all_systems().items() if _is_usual(s, request, "paper")]
+
+
+def _is_usual(system: System, request: Request, form: str) -> bool:
+    """Whether `form` runs on the cluster without being asked for by name."""
+    return system.reach.runs_on(request.cluster, form) and not system.reach.only_by_name(request.cluster, form)
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.specs import choice_int
+from dysharp.specs.fields import EntriesOrInfinite
 
 TLB_BITS = 10 + 32 + 32 + 5
 TILE_STATUS_BITS = 32 + 10 + 8 + 8 + 46
@@ -25,13 +26,13 @@ KIB = 8 * 1024
 class Tables:
     """Entries of the tables of one GPU. `queues`: load/store units with a MultimemQ. `ports`, `buffer_kib`: of a switch."""
 
-    tlb_entries: int = 512
-    tile_entries: int = 1024
-    readiness_entries: int = 1024
-    queue_entries: int = 32
-    queues: int = 132
-    ports: int = 64
-    buffer_kib: int = 64
+    tlb_entries: EntriesOrInfinite = 512
+    tile_entries: EntriesOrInfinite = 1024
+    readiness_entries: EntriesOrInfinite = 1024
+    queue_entries: EntriesOrInfinite = 32
+    queues: EntriesOrInfinite = 132
+    ports: EntriesOrInfinite = 64
+    buffer_kib: EntriesOrInfinite = 64
 
 
 @dataclass(frozen=True, slots=True)

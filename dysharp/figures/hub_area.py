@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.specs import choice_int
+from dysharp.specs.fields import EntriesOrInfinite
 
 RAT_BITS = 10 + 32 + 20 + 17 + 1
 APT_BITS = 48 + 17 + 20 + 20
@@ -24,11 +25,11 @@ TILE_BITS = 25 + 8 + 1 + 1
 class Sizes:
     """Entries of the units of one GPU. `peers`: partitions of the packet manager. `tiles`: of all worst-case grids."""
 
-    rat_entries: int = 16384
-    regions: int = 64
-    partition_entries: int = 64
-    peers: int = 16
-    tiles: int = 2048
+    rat_entries: EntriesOrInfinite = 16384
+    regions: EntriesOrInfinite = 64
+    partition_entries: EntriesOrInfinite = 64
+    peers: EntriesOrInfinite = 16
+    tiles: EntriesOrInfinite = 2048
 
 
 @dataclass(frozen=True, slots=True)

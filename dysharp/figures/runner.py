@@ -7,9 +7,8 @@ from contextlib import closing
 from typing import Any
 
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.figures.closed import calculated_row
-from dysharp.figures.figure import CALCULATED
-from dysharp.figures.simulated import row_of
+from dysharp.figures.metric import Rows
+from dysharp.figures.origin import origin_of
 from dysharp.runs.point import Point
 from dysharp.runs.point_runs import Asked, content_of
 from dysharp.runs.processes import in_processes
@@ -17,7 +16,6 @@ from dysharp.runs.store import Store
 from dysharp.sources import sources_changed
 from dysharp.specs import load_cluster, load_model
 
-Rows = dict[Point, dict[str, Any]]
 Progress = Callable[[int, int, str, float], None]
 """`progress(done, total, what, share)`: points finished or failed, points requested, label of the last point, part of the work that is done."""
 ROWS_OF_A_START = 300_000
@@ -30,17 +28,13 @@ class SourcesChanged(SimulationError):
 
 def check_points(points: Iterable[Point]) -> None:
     """Raise ConfigError for the first point with an unknown system, option, model or cluster, before any point runs."""
-    from dysharp.runs.options import options_of, split_fabric
-    from dysharp.systems import get_system
-
     for model in dict.fromkeys(p.model for p in points):
         load_model(model)
     for cluster, gpus in dict.fromkeys((p.cluster, p.gpus) for p in points):
         machine = load_cluster(cluster)
         _ = machine if gpus is None else machine.with_gpus(gpus)
-    for system, options in dict.fromkeys((p.system, p.options) for p in points):
-        if system not in CALCULATED:
-            options_of(get_system(system), split_fabric(dict(options), "packet")[1])
+    for point in {(p.system, p.options): p for p in points}.values():
+        origin_of(point.system).check(point)
 
 
 def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
@@ -81,7 +75,7 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
 
 def _row_of(point: Point, part: float) -> dict[str, Any]:
     """The Row of a point, simulated or calculated, as plain values. `part`: of the memory that it may take."""
-    return calculated_row(point) if point.system in CALCULATED else row_of(point, part)
+    return origin_of(point.system).row(point, part)
 
 
 def _useful_rows(point: Point) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 from dysharp.errors import ConfigError
 from dysharp.figures.figure import Figure
-from dysharp.figures.runner import Rows
-from dysharp.figures.variants import with_choices
+from dysharp.figures.metric import Rows
+from dysharp.figures.origin import origin_of
 from dysharp.figures.verdict import Result
 from dysharp.runs.point import Point
 from dysharp.specs import Choice, Scalar, list_choices
@@ -66,7 +66,7 @@ def points_of(
     for system in headline.baselines:
         mediated = headline.mediation and "mediation" in {f.name for f in fields(get_system(system).options)}
         points[system] = replace(plain, system=system, options=(("mediation", True),) if mediated else ())
-    return {system: with_choices(point, choices) for system, point in points.items()}
+    return {system: origin_of(system).with_choices(point, choices) for system, point in points.items()}
 
 
 def tornado_points(model: str, headline: Headline = DYSHARP, *, gpus: int | None = None, tokens: int | None = None) -> list[Point]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dysharp.reports.markdown import escaped, paragraph, table
@@ -34,6 +36,23 @@ def cells(result: Any) -> tuple[str, ...]:
     return result.point, result.metric, *numbers, result.tolerance, status
 
 
+def csv_text(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table as CSV, for a file beside a page."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([columns, *lines])
+    return out.getvalue()
+
+
+def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
+    """Each reason of a figure once, with the numbers that it explains."""
+    found: dict[str, list[str]] = {}
+    for result in results:
+        if result.reason:
+            found.setdefault(result.reason, []).append(result.point)
+    return [(points, reason) for reason, points in found.items()]
+
+
 def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> None:
     """Print the table of a figure, then the reasons of its gaps and what became of its claims. `out`: a console without markup."""
     from rich.table import Table
@@ -44,9 +63,8 @@ def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> No
     for result in results:
         lines.add_row(*cells(result))
     out.print(lines)
-    for result in results:
-        if result.reason:
-            out.print(f"{result.point}: {result.reason}")
+    for points, reason in reasons(results):
+        out.print(f"{'; '.join(points)}: {reason}")
     out.print(f"{verdict_text(results)}\n")
 
 
@@ -72,6 +90,6 @@ def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
     if figure.text:
         lines += [paragraph(figure.text), ""]
     lines.append(table(COLUMNS, map(cells, results)))
-    lines += [f"\n{paragraph(r.point)}: {escaped(r.reason)}." for r in results if r.reason]
+    lines += [f"\n{paragraph('; '.join(points))}: {escaped(reason)}." for points, reason in reasons(results)]
     lines += ["", f"{paragraph(verdict_text(results))}."]
     return "\n".join(lines) + "\n"

@@ -19,6 +19,7 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing
@@ -43,18 +44,17 @@ class Options:
     mediation: bool = False
 
 
-@system(
-    "comet-flux",
+FACTS = Facts(
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
-    traffic="ring",
-    returns="one_copy_per_gpu",
-    permutes=0,
-    fused=False,
-    colour="#882255",
-    drops="sorting, count copies and barriers of the host",
+    moves=Moves("ring", back="one_copy_per_gpu"),
+    costs=Costs(permutes=0, fused=False, drops="sorting, count copies and barriers of the host"),
+    shown=Shown("#882255"),
     today=True,
 )
+
+
+@system("comet-flux", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """GEMM-1 waits for whole GPUs' tokens, tile by tile in list order. GEMM-2 shares the SMs with blocks that return sums.
 

@@ -30,7 +30,8 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.building.two_hop import two_hop_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -61,6 +62,26 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepEP (V1, normal)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", formats=ROWS_OR_FP8),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
+    ),
+    reach=Reach(domains=BOTH_FORMS, most=MOST_DOMAINS, no_switch=("paper",)),
+    shown=Shown("#0072B2"),
+    ships=Ships(
+        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        step=16,
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("deepep.dispatch", options.dispatch, ROWS_OR_FP8, model)
     return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
@@ -78,27 +99,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("one_copy_per_gpu")
 
 
-@system(
-    "deepep",
-    real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (V1, normal)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=1,
-    fused=False,
-    row_formats=ROWS_OR_FP8,
-    colour="#0072B2",
-    ships=Ships(
-        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-        step=16,
-    ),
-    several_domains=("paper", "real"),
-    most_domains=MOST_DOMAINS,
-    without_switch=("paper",),
-    drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
-)
+@system("deepep", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     layer = _layer(model, cluster, routing, direction, options)

@@ -16,7 +16,8 @@ from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -45,6 +46,28 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepEP (V1, low latency)",
+    options=Options,
+    moves=Moves("one_copy_per_expert", formats=ROWS_OR_FP8),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
+    ),
+    reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
+    shown=Shown("#785EF0"),
+    ships=Ships(
+        "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        hidden=(2048, 2560, 4096, 5120, 6144, 7168, 8192),
+        phases=("decode",),
+        phases_source="DeepEP README: low-latency kernels are for inference decoding",
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS_OR_FP8, model)
     if options.peers not in PEERS:
@@ -62,28 +85,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("one_copy_per_expert")
 
 
-@system(
-    "deepep-ll",
-    real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (V1, low latency)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS_OR_FP8,
-    colour="#785EF0",
-    ships=Ships(
-        "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-        hidden=(2048, 2560, 4096, 5120, 6144, 7168, 8192),
-        phases=("decode",),
-        phases_source="DeepEP README: low-latency kernels are for inference decoding",
-    ),
-    several_domains=("paper", "real"),
-    without_switch=("paper",),
-    drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
-)
+@system("deepep-ll", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
     return one_copy_per_expert(_layer(model, cluster, routing, direction, options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
@@ -11,7 +11,8 @@ from dysharp.systems.building.experts import fused, in_pairs, one_after_another
 from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
 from dysharp.systems.building.in_switch import in_switch_layer
 from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
-from dysharp.systems.registry import Change, system
+from dysharp.systems.facts import SUMS, Change, Costs, Facts, Moves, Reach, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
@@ -30,6 +31,21 @@ class Options:
     dispatch: str = "rows"
     weights: str = "model"
     compute: bool = True
+
+
+FACTS = Facts(
+    source=SOURCE,
+    options=Options,
+    moves=Moves("multicast", between="dysharp", formats=ROWS),
+    costs=Costs(permutes=0, fused=True, drops="AL TLB misses, TS/OR overflow, polling"),
+    reach=Reach(domains=("paper",), assumes="a hypothetical scale-out switch that multicasts and sums", switch=SUMS),
+    shown=Shown(
+        "#009E73",
+        Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
+    ),
+)
+INSIDE = replace(FACTS, reach=Reach(switch=SUMS))
+"""Facts of the ablations, which stay inside one NVLink domain."""
 
 
 def start(
@@ -75,21 +91,7 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     return layer.build("multicast")
 
 
-@system(
-    "dysharp",
-    source=SOURCE,
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=True,
-    row_formats=ROWS,
-    colour="#009E73",
-    change=Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
-    several_domains=("paper",),
-    between_domains="a hypothetical scale-out switch that multicasts and sums",
-    in_switch="it multicasts and adds rows there",
-    drops="AL TLB misses, TS/OR overflow, polling",
-)
+@system("dysharp", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full DySHARP."""
     if cluster.domains > 1:
@@ -97,35 +99,24 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     return all_at_once(model, cluster, routing, direction, options, DYMULTIMEM)
 
 
-@system(
-    "explicit",
+EXPLICIT_FACTS = replace(
+    INSIDE,
     source="DySHARP (arXiv 2605.05607) Fig. 19: static multimem with explicit target addresses, fused",
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=True,
-    row_formats=ROWS,
-    colour="#332288",
-    in_switch="it multicasts and adds rows there",
-    drops="the sender's tracking of remote memory state",
+    costs=replace(FACTS.costs, drops="the sender's tracking of remote memory state"),
+    shown=Shown("#332288"),
 )
+
+
+@system("explicit", EXPLICIT_FACTS)
 def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Token-centric fusion with explicit target lists in requests and acknowledgements."""
     return all_at_once(model, cluster, routing, direction, options, EXPLICIT)
 
 
-@system(
-    "dysharp-basic",
-    source=SOURCE + ", ablation (c)",
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS,
-    colour="#D55E00",
-    in_switch="it multicasts and adds rows there",
-    drops="as dysharp",
-)
+UNFUSED = replace(INSIDE, costs=Costs(permutes=0, fused=False, drops="as dysharp"))
+
+
+@system("dysharp-basic", replace(UNFUSED, source=f"{SOURCE}, ablation (c)", shown=Shown("#D55E00")))
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, by_rows=False, together=False)
@@ -135,18 +126,7 @@ def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str,
     return layer.build("multicast")
 
 
-@system(
-    "dysharp-comet",
-    source=SOURCE + ", ablation (d)",
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS,
-    colour="#F0E442",
-    in_switch="it multicasts and adds rows there",
-    drops="as dysharp",
-)
+@system("dysharp-comet", replace(UNFUSED, source=f"{SOURCE}, ablation (d)", shown=Shown("#F0E442")))
 def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, together=False)

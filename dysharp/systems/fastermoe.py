@@ -15,7 +15,8 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.rails import nccl_layer
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.shadows import with_shadows, worth_shadows
 
@@ -70,6 +71,17 @@ def served(routing: Routing, options: Options) -> Routing:
     return in_parts(routing, (gpu // size - source // size) % steps, steps)
 
 
+FACTS = Facts(
+    source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
+    options=Options,
+    moves=Moves("one_copy_per_expert", serves=served),
+    costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
+    reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
+    shown=Shown("#999933"),
+    ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of its all-to-alls and kernels."""
     if options.shadow:
@@ -82,21 +94,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return _in_steps(layer, stream, options)
 
 
-@system(
-    "fastermoe",
-    real=plan_real,
-    source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    serves=served,
-    permutes=1,
-    fused=False,
-    colour="#999933",
-    drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait",
-    ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    today=True,
-    several_domains=("paper", "real"),
-)
+@system("fastermoe", FACTS, real=plan_real)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
     if options.mediation and cluster.domains > 1:

@@ -21,7 +21,8 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.building.two_hop import two_hop_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -61,6 +62,26 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", formats=ROWS_OR_FP8),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
+        "reads (the same bytes the same way)",
+    ),
+    reach=Reach(domains=BOTH_FORMS),
+    shown=Shown("#DDCC77"),
+    ships=Ships(
+        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS_OR_FP8, model)
     return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
@@ -78,25 +99,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("one_copy_per_gpu")
 
 
-@system(
-    "hybrid-ep",
-    real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS_OR_FP8,
-    colour="#DDCC77",
-    ships=Ships(
-        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-    ),
-    several_domains=("paper", "real"),
-    drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
-    "reads (the same bytes the same way)",
-)
+@system("hybrid-ep", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     layer = _layer(model, cluster, routing, direction, options)

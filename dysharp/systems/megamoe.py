@@ -15,7 +15,8 @@ from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.fused_kernel import fused_tiling
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I64 = NDArray[np.int64]
@@ -52,6 +53,30 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316)",
+    options=Options,
+    moves=Moves("one_copy_per_expert", formats=ROWS),
+    costs=Costs(
+        permutes=0,
+        fused=True,
+        drops="launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source (form real has them); Dispatch pushes "
+        "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",
+    ),
+    shown=Shown("#7A0403"),
+    ships=Ships(
+        "DeepGEMM csrc/apis/mega.hpp: SM100, FP8 rows, FP4 weights, SwiGLU; kernels for other formats and GPUs are not its release",
+        ("blackwell",),
+        {"fp8": {"dispatch": "mxfp8", "weights": "fp4"}},
+        step=128,
+        expert_step=128,
+        gated=True,
+        phases=("decode", "prefill"),
+        phases_source="DeepGEMM csrc/apis/mega.hpp: forward only",
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("megamoe.dispatch", options.dispatch, ROWS, model)
     back = row_bytes("megamoe.combine", options.combine, ROWS, model)
@@ -67,29 +92,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("one_copy_per_expert")
 
 
-@system(
-    "megamoe",
-    real=plan_real,
-    source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=True,
-    row_formats=ROWS,
-    colour="#7A0403",
-    ships=Ships(
-        "DeepGEMM csrc/apis/mega.hpp: SM100, FP8 rows, FP4 weights, SwiGLU; kernels for other formats and GPUs are not its release",
-        ("blackwell",),
-        {"fp8": {"dispatch": "mxfp8", "weights": "fp4"}},
-        step=128,
-        expert_step=128,
-        gated=True,
-        phases=("decode", "prefill"),
-        phases_source="DeepGEMM csrc/apis/mega.hpp: forward only",
-    ),
-    drops="launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source (form real has them); Dispatch pushes "
-    "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",
-)
+@system("megamoe", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs and Combine overlap tile by tile. Each expert returns its own row of a token."""
     layer = _layer(model, cluster, routing, direction, options)

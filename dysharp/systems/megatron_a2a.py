@@ -21,7 +21,8 @@ from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.rails import RailLayer, nccl_layer
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -52,6 +53,21 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher)",
+    options=Options,
+    moves=Moves("one_copy_per_expert"),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
+    ),
+    reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
+    shown=Shown("#004D40"),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
     layer = _layer(model, cluster, routing, direction, options)
@@ -61,20 +77,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("one_copy_per_expert")
 
 
-@system(
-    "megatron-a2a",
-    real=plan_real,
-    source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    colour="#004D40",
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    several_domains=("paper", "real"),
-    without_switch=("paper",),
-    drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
-)
+@system("megatron-a2a", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
     if options.mediation and cluster.domains > 1:

@@ -15,7 +15,8 @@ from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.rings import Pace, gather, ring_layer, scatter
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -39,6 +40,26 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher)",
+    options=Options,
+    moves=Moves("ring"),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
+        "the straight way to each GPU (the same bytes on every link); shared experts",
+    ),
+    reach=Reach(
+        domains=BOTH_FORMS,
+        by_name=BOTH_FORMS,  # every token goes to every GPU, so ops would outnumber those of all other systems
+        assumes="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
+    ),
+    shown=Shown("#117733"),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
@@ -47,21 +68,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("ring")
 
 
-@system(
-    "megatron-ag",
-    real=plan_real,
-    source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher)",
-    options=Options,
-    traffic="ring",
-    permutes=0,
-    fused=False,
-    colour="#117733",
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    several_domains=("paper", "real"),
-    between_domains="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
-    drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
-    "the straight way to each GPU (the same bytes on every link); shared experts",
-)
+@system("megatron-ag", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Every GPU receives every token, computes its experts' rows, and returns one row per token.
 

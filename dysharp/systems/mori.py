@@ -17,7 +17,8 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.building.two_hop import TwoHop, two_hop_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -51,6 +52,30 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)",
+    ),
+    reach=Reach(
+        domains=BOTH_FORMS,
+        by_name=("paper",),  # AMD's kernels, for links between pairs
+        assumes="NICs of 400 Gb/s and no work per message: rows of two nodes of MI308X took 1.7 to 5.5 times as long",
+        no_switch=BOTH_FORMS,
+    ),
+    shown=Shown("#8C510A"),
+    ships=Ships(
+        "ROCm/mori README: MI300X, MI308X, MI325X, MI355X",
+        ("cdna3", "cdna4"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("mori.dispatch", options.dispatch, ROWS, model)
     back = row_bytes("mori.combine", options.combine, BACK, model)
@@ -67,26 +92,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("two_hop" if cluster.domains > 1 else "one_copy_per_gpu")
 
 
-@system(
-    "mori",
-    real=plan_real,
-    source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=1,
-    fused=False,
-    row_formats=ROWS,
-    colour="#8C510A",
-    ships=Ships(
-        "ROCm/mori README: MI300X, MI308X, MI325X, MI355X",
-        ("cdna3", "cdna4"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-    ),
-    several_domains=("paper", "real"),
-    without_switch=("paper", "real"),
-    between_domains="NICs of 400 Gb/s and no work per message: rows of two nodes of MI308X took 1.7 to 5.5 times as long",
-    drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)",
-)
+@system("mori", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     layer = _layer(model, cluster, routing, direction, options)

@@ -20,7 +20,8 @@ from dysharp.systems.building.formats import SIDES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -50,6 +51,27 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
+    ),
+    reach=Reach(no_switch=("paper",)),
+    shown=Shown("#B3E2CD"),
+    ships=Ships(
+        "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
+        phases=("decode", "prefill"),
+        phases_source="TensorRT-LLM is an inference library",
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
     check("trtllm-a2a.sides", options.sides, SIDES)
@@ -73,26 +95,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return layer.build("one_copy_per_gpu")
 
 
-@system(
-    "trtllm-a2a",
-    real=plan_real,
-    source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=1,
-    fused=False,
-    row_formats=ROWS,
-    colour="#B3E2CD",
-    ships=Ships(
-        "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
-        phases=("decode", "prefill"),
-        phases_source="TensorRT-LLM is an inference library",
-    ),
-    without_switch=("paper",),
-    drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
-)
+@system("trtllm-a2a", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
     return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))

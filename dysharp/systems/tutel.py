@@ -15,7 +15,8 @@ from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.rails import TwoLevelLayer, nccl_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.levels import Levels, by_domain, rail_rows
 from dysharp.workload.traffic import Rows, one_copy_per_gpu
@@ -122,6 +123,21 @@ def padded(routing: Routing, options: Options) -> Rows:
     return (here.sum() - here) * capacity, here * (routing.n_gpus - 1) * capacity
 
 
+FACTS = Facts(
+    source="Tutel (MLSys'23); https://github.com/microsoft/Tutel",
+    options=Options,
+    moves=Moves(padded, serves=served),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
+    ),
+    reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it pads tiles, so leading tokens give no estimate
+    shown=Shown("#AA4499"),
+    ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def padded_levels(routing: Routing, options: Options, domain_gpus: int) -> Levels:
     """`padded` by network over several NVLink domains: rows leave a domain at the GPU with their receiver's index, either way."""
     here = _used(routing).reshape(routing.n_gpus, -1).sum(axis=1)
@@ -162,21 +178,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return _in_chunks(layer, stream, options)
 
 
-@system(
-    "tutel",
-    real=plan_real,
-    source="Tutel (MLSys'23); https://github.com/microsoft/Tutel",
-    options=Options,
-    traffic=padded,
-    serves=served,
-    permutes=1,
-    fused=False,
-    colour="#AA4499",
-    drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
-    ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    today=True,
-    several_domains=("paper", "real"),
-)
+@system("tutel", FACTS, real=plan_real)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls there come before those back."""
     if options.mediation and cluster.domains > 1:

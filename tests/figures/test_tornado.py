@@ -6,8 +6,7 @@ import pytest
 
 from dysharp.cli import reproduce
 from dysharp.figures import Store
-from dysharp.figures.closed import closed_row
-from dysharp.figures.figure import CLOSED_FORM
+from dysharp.figures.origin import origin_of
 from dysharp.figures.tornado import points_of, tornado, tornado_points, tornado_results, tornado_table, values_of
 from dysharp.runs.point import Point
 from dysharp.specs import choice, list_choices
@@ -51,7 +50,7 @@ def test_bars_come_largest_first() -> None:
 
 def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.setattr(reproduce, "_run", lambda points, *_: ({p: {"time_us": 100.0} for p in points}, {}))
-    _, page, finished = reproduce._tornado("S-8", None, "dysharp", Store(tmp_path), 1, quiet=False)
+    _, _, page, finished = reproduce._tornado("S-8", None, "dysharp", Store(tmp_path), 1, quiet=False)
     assert finished
     title, head, first = capsys.readouterr().out.splitlines()[:3]
     assert title.startswith("tornado")
@@ -60,6 +59,5 @@ def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_closed_form_rows() -> None:
-    point = Point(CLOSED_FORM, "deepseek-v3", "paper-gh200-nvl32", "", options=(("topk", 8),))
-    assert round(closed_row(point)["redundant_share"], 3) == 0.429
-    assert round(closed_row(point)["ideal_speedup"], 3) == 1.751
+    row = origin_of("closed-form").row(Point("closed-form", "deepseek-v3", "paper-gh200-nvl32", "", options=(("topk", 8),)))
+    assert (round(row["redundant_share"], 3), round(row["ideal_speedup"], 3)) == (0.429, 1.751)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems import system
+from dysharp.systems import OTHER_COLOUR, Change, Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
@@ -54,11 +54,21 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 
 
 @contextmanager
-def registered(name: str, plan: Any = plan_paper, options: type = Options, **facts: Any) -> Iterator[str]:
-    """`name` is a system while the block runs; `facts` as for `system`."""
-    real = plan_real if options is Options else None
-    declared = {"source": "a test", "traffic": "one_copy_per_gpu", "permutes": 0, "fused": False, "real": real} | facts
-    system(name, options=options, **declared)(plan)
+def registered(
+    name: str,
+    plan: Any = plan_paper,
+    options: type = Options,
+    *,
+    permutes: int = 0,
+    fused: bool = False,
+    colour: str = OTHER_COLOUR,
+    change: Change | None = None,
+    **facts: Any,
+) -> Iterator[str]:
+    """`name` is a system while the block runs. `facts`: further fields of `Facts`."""
+    costs, shown = Costs(permutes=permutes, fused=fused), Shown(colour, change)
+    declared = Facts(source="a test", options=options, moves=Moves("one_copy_per_gpu"), costs=costs, shown=shown, **facts)
+    system(name, declared, real=None if options is PaperOptions else plan_real)(plan)
     try:
         yield name
     finally:

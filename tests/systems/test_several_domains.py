@@ -29,7 +29,7 @@ from dysharp.testing.plain import PlainEngine
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import LEVELS, expected_domains, two_hop
 
-SYSTEMS = sorted(name for name, system in all_systems().items() if system.several_domains)
+SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)
 SPINE = ("deepep-ll",)
 """Systems whose rows pass the spine with default options."""
 MODEL = replace(load_model("S-8"), name="small", n_experts=16, topk=4, hidden=256, expert_hidden=128)
@@ -133,8 +133,8 @@ def test_deepep_ends_at_twenty_domains():
     """Its real form is refused in one line, and `compare` and `advise` without names take the others."""
     for n, runs in ((20, True), (21, False)):
         cluster = domains(n, 2, base="hw-dgx-h100")
-        assert get_system("deepep").runs_on(cluster, "real") == runs
-        assert get_system("deepep").runs_on(cluster, "paper")
+        assert get_system("deepep").reach.runs_on(cluster, "real") == runs
+        assert get_system("deepep").reach.runs_on(cluster, "paper")
         request = SimpleNamespace(model=MODEL, cluster=cluster, direction="fwd")
         assert candidates(None, request, None)[1].get("deepep") == (None if runs else "serves at most 20 NVLink domains")
     with pytest.raises(ConfigError, match=r"deepep: found 21 domains, expected at most 20 \(the kernels' limit\)"):
@@ -164,7 +164,7 @@ def test_packet_level_agrees(name, base):
     """NVLink packet by packet, NICs message by message: equal bytes in every network, times within 3 %."""
     cluster = domains(2, 4, base=base)
     form = "real" if base.startswith("hw") and get_system(name).has_real_form else "paper"
-    if not get_system(name).runs_on(cluster, form):
+    if not get_system(name).reach.runs_on(cluster, form):
         pytest.skip("no such form between domains")
     program, _ = planned(name, cluster, tokens=16, model=replace(MODEL, hidden=2048))
     burst, _ = run_burst(program)

@@ -9,7 +9,9 @@ import pytest
 
 import dysharp
 from dysharp.errors import ConfigError
-from dysharp.figures import load_figure, sizing
+from dysharp.figures import load_figure
+from dysharp.figures.metric import Seen, all_metrics
+from dysharp.figures.metrics import sizing
 from dysharp.figures.simulated import row_of
 from dysharp.runs.point import Point
 
@@ -25,19 +27,23 @@ def row(time: float, flits: int = 100, **blocks: Any) -> dict[str, Any]:
     return {"time_us": time, "blocks": {"flits": counted, **blocks}}
 
 
+def value(metric: str, at: Point, rows: dict[Point, dict[str, Any]]) -> float | None:
+    return all_metrics()[metric].value(Seen(at, rows))
+
+
 def test_knee_is_the_smallest_size_within_one_per_cent() -> None:
     times = {64: 30.0, 128: 20.3, 256: 20.2, 512: 20.1, 0: 20.0}
     rows = {point(n): row(t) for n, t in times.items()} | {point(n, window=64): row(2 * t) for n, t in times.items()}
-    assert [sizing.knee(p, rows) for p in rows] == [None, None, None, None, 256.0] * 2
-    assert sizing.over_infinite(point(64), rows) == pytest.approx(1.5)
-    assert sizing.over_infinite(point(0), rows) == 1.0
-    assert sizing.knee(replace(BASE, options=()), {replace(BASE, options=()): row(1.0)}) is None
+    assert [value("knee", p, rows) for p in rows] == [None, None, None, None, 256.0] * 2
+    assert value("over_infinite", point(64), rows) == pytest.approx(1.5)
+    assert value("over_infinite", point(0), rows) == 1.0
+    assert value("knee", replace(BASE, options=()), {replace(BASE, options=()): row(1.0)}) is None
 
 
 def test_without_an_infinite_point_the_largest_table_is_the_base() -> None:
     rows = {point(n): row(t) for n, t in {64: 25.0, 512: 20.1, 65536: 20.0}.items()}
-    assert sizing.over_infinite(point(64), rows) == pytest.approx(1.25)
-    assert [sizing.knee(p, rows) for p in rows] == [None, None, 512.0]
+    assert value("over_infinite", point(64), rows) == pytest.approx(1.25)
+    assert [value("knee", p, rows) for p in rows] == [None, None, 512.0]
 
 
 def test_rates() -> None:
@@ -48,14 +54,14 @@ def test_rates() -> None:
     }
     p = point(8, name="reduction_entries")
     rows = {p: row(20.0, flits=120, **blocks), sizing.with_size(p, 0): row(20.0, flits=100, **blocks)}
-    assert sizing.al_hit_rate(p, rows) == 0.6
-    assert sizing.al_read_rate(p, rows) == 0.3
-    assert sizing.no_read_rate(p, rows) == 0.7
-    assert sizing.hit_over_infinite(p, rows) == 1.0
-    assert sizing.no_eviction_rate(p, rows) == 0.9
-    assert sizing.extra_flits(p, rows) == pytest.approx(0.2)
-    assert sizing.lifetime_us(p, rows) == 4.0  # 10 sessions at 2.5 per us
-    assert sizing.peak_sessions(p, rows) == 3.0
+    assert value("al_hit_rate", p, rows) == 0.6
+    assert value("al_read_rate", p, rows) == 0.3
+    assert value("no_read_rate", p, rows) == 0.7
+    assert value("hit_over_infinite", p, rows) == 1.0
+    assert value("no_eviction_rate", p, rows) == 0.9
+    assert value("extra_flits", p, rows) == pytest.approx(0.2)
+    assert value("lifetime_us", p, rows) == 4.0  # 10 sessions at 2.5 per us
+    assert value("peak_sessions", p, rows) == 3.0
 
 
 @pytest.mark.parametrize(("name", "option"), [("fig25", "fabric.al_entries"), ("fig26", "fabric.reduction_entries")])
@@ -64,7 +70,7 @@ def test_figures_sweep_their_table_at_packet_level(name: str, option: str) -> No
     assert {p.fidelity for p in figure.points} == {"packet"}
     assert all(sizing.size_of(p) == (option, dict(p.options)[option]) for p in figure.points)
     rows: dict[Point, dict[str, Any]] = {p: {} for p in figure.points}
-    bases = {sizing.largest(p, rows) for p in rows}
+    bases = {base.point for p in rows if (base := sizing.largest(Seen(p, rows)))}
     assert bases <= set(figure.points)
     assert {dict(p.options)[option] for p in bases} == ({0} if name == "fig26" else {65536})
     words = figure.points[0].command()
@@ -78,8 +84,8 @@ def test_a_size_reaches_the_fabric_and_costs_what_it_adds() -> None:
     small, infinite = (rows[p]["blocks"] for p in points)
     assert small["config"]["reduction_entries"] == 1
     assert small["reduction"]["evictions"] > infinite["reduction"]["evictions"] == 0
-    assert (sizing.extra_flits(points[0], rows) or 0) > 0
-    assert (sizing.no_eviction_rate(points[0], rows) or 1) < 1 == sizing.no_eviction_rate(points[1], rows)
+    assert (value("extra_flits", points[0], rows) or 0) > 0
+    assert (value("no_eviction_rate", points[0], rows) or 1) < 1 == value("no_eviction_rate", points[1], rows)
 
 
 def test_a_point_with_both_tables_sweeps_the_reduction_table() -> None:
@@ -95,19 +101,19 @@ def test_law_of_rows_counts_both_operators_and_no_more_rows_than_there_are() -> 
 
     large = point(65536)
     rows = rows_of(1000)
-    assert sizing.law(large, rows) == 200.0
-    assert [sizing.law(p, rows) for p in rows][:3] == [None] * 3
-    assert (sizing.law_size(large, rows), sizing.hit_knee(large, rows), sizing.knee_over_law(large, rows)) == (256.0, 256.0, 1.0)
-    assert sizing.law(large, rows_of(150)) == 150.0
+    assert value("law", large, rows) == 200.0
+    assert [value("law", p, rows) for p in rows][:3] == [None] * 3
+    assert (value("law_size", large, rows), value("hit_knee", large, rows), value("knee_over_law", large, rows)) == (256.0, 256.0, 1.0)
+    assert value("law", large, rows_of(150)) == 150.0
 
 
 def test_law_of_sessions_is_their_rate_in_combine_times_their_lifetime() -> None:
     p = point(0, name="reduction_entries")
     table = {"sessions": 400, "evictions": 0, "occupancy": {"mean": 20.0, "max": 60}}
     rows = {p: row(10.0, reduction=table, ports=8) | {"phases_us": {"combine": {"start": 4.0, "end": 9.0}}}}
-    assert sizing.arrival_rate(p, rows) == 10.0  # a port, in each of 5 us
-    assert sizing.lifetime_us(p, rows) == 0.5
-    assert sizing.law(p, rows) == 5.0
+    assert value("arrival_rate", p, rows) == 10.0  # a port, in each of 5 us
+    assert value("lifetime_us", p, rows) == 0.5
+    assert value("law", p, rows) == 5.0
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("al_entries", (64, 128, 256, 512, 65536)), ("reduction_entries", (8, 16, 32, 64, 0))])
@@ -117,9 +123,9 @@ def test_the_law_names_the_knee_within_a_step(name: str, sizes: tuple[int, ...])
     points = [replace(BASE, gpus=4, tokens=64, options=tuple(sorted((*windows, *other, (f"fabric.{name}", n))))) for n in sizes]
     rows = {p: row_of(p) for p in points}
     large = points[-1]
-    print(name, {measure: sizing.MEASURES[measure](large, rows) for measure in ("law", "law_size", "hit_knee", "knee")})
-    assert 0.5 <= (sizing.knee_over_law(large, rows) or 0) <= 2
-    assert (sizing.knee(large, rows) or 0) <= 2 * (sizing.law_size(large, rows) or 0)  # in time a table may be too small and cost nothing
+    print(name, {measure: value(measure, large, rows) for measure in ("law", "law_size", "hit_knee", "knee")})
+    assert 0.5 <= (value("knee_over_law", large, rows) or 0) <= 2
+    assert (value("knee", large, rows) or 0) <= 2 * (value("law_size", large, rows) or 0)  # in time a table may be too small and cost nothing
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dysharp.figures.metric import calculated
 from dysharp.protocol import aau, rpm
+from dysharp.runs.point import Point
+from dysharp.specs.fields import Entries, EntriesOrInfinite
 
 PRODUCERS = 8
 ROUND_CYCLES = 10  # cycles of the hub (1.7 GHz) in which 200 GB/s carry eight packets of 144 B
@@ -25,13 +28,13 @@ class Units:
     """Sizes of the units. `managed`: False leaves the packet manager out, so stores of `store_bytes` leave in order."""
 
     managed: bool = True
-    rat_entries: int = 1024
-    partition_entries: int = 64
-    timer: int = 256
-    store_bytes: int = 128
-    copiers: int = 16
-    rows: int = 64
-    row_bytes: int = 2048
+    rat_entries: Entries = 1024
+    partition_entries: Entries = 64
+    timer: EntriesOrInfinite = 256
+    store_bytes: Entries = 128
+    copiers: Entries = 16
+    rows: Entries = 64
+    row_bytes: Entries = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,18 @@ class Counts:
     map_reads_per_row: float
     packet_payload: float
     open_rows: int
+
+
+METRICS = {
+    "map_reads_per_row": "reads of evicted places per row",
+    "packet_payload": "mean payload of a packet (B)",
+    "open_rows": "most rows begun and not complete at a hub",
+}
+
+
+@calculated("hub-units", options=Units, metrics=METRICS)
+def hub_units(point: Point, units: Units) -> Counts:
+    return count(units)
 
 
 def count(units: Units) -> Counts:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.figures.closed import calculated_row
 from dysharp.figures.dysharp_area import Tables, table_area
-from dysharp.figures.figure import Check
 from dysharp.figures.hub_area import Sizes, area
-from dysharp.figures.hub_units import PRODUCERS, Units, count
-from dysharp.figures.verdict import MEASURES
+from dysharp.figures.metric import Seen, all_metrics
+from dysharp.figures.metrics.hub_units import PRODUCERS, Units, count
+from dysharp.figures.origin import origin_of
 from dysharp.runs.point import Point
 
 SMALL = {"copiers": 4, "rows": 8, "row_bytes": 512}
@@ -39,8 +38,9 @@ def test_area_grows_with_the_row_table() -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(ConfigError, match="option rat: unknown"):
-        calculated_row(Point("hub-area", "S-8", "paper-dgx-h800", "", options=(("rat", 3),)))
+    for options, text in (((("rat", 3),), "option: rat: unknown key"), ((("regions", -1),), "option: regions: found -1, expected")):
+        with pytest.raises(ConfigError, match=text):
+            origin_of("hub-area").check(Point("hub-area", "S-8", "paper-dgx-h800", "", options=options))
 
 
 def test_metrics_of_the_hub_figures() -> None:
@@ -52,8 +52,8 @@ def test_metrics_of_the_hub_figures() -> None:
         )
     }  # fmt: skip
     point = Point("moe-hub", "S-8", "paper-dgx-h800", "")
-    assert MEASURES["over_software"](point, Check("", "over_software", "moe-hub"), rows) == 1.5
-    assert MEASURES["gemm1_speedup"](point, Check("", "gemm1_speedup", "moe-hub", over="mh-base"), rows) == pytest.approx(1.1)
+    assert all_metrics()["over_software"].value(Seen(point, rows)) == 1.5
+    assert all_metrics()["gemm1_speedup"].value(Seen(point, rows, "mh-base")) == pytest.approx(1.1)
 
 
 def test_dysharp_tables_take_the_bits_of_their_entries() -> None:
