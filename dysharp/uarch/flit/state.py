@@ -147,6 +147,23 @@ class Created(NamedTuple):
     next: Ints
 
 
+class Draws(NamedTuple):
+    """What sources of a replay draw, in the order they ask.
+
+    `creates`: bool, does this draw make a packet. `ints`: draws of destination, of a number nobody uses, and of the way up.
+    `cursor`: [2], positions in the two. `looked`: [n_terminals], cycle that a source has drawn up to. `record`: [n_terminals], is its
+    packet measured. `dest_of`: [n_terminals], its fixed target or -1. `cdf`: [n_terminals], cumulative weights of the destinations.
+    """
+
+    creates: npt.NDArray[np.bool_]
+    ints: Ints
+    cursor: Ints
+    looked: Ints
+    record: Ints
+    dest_of: Ints
+    cdf: Ints
+
+
 class State(NamedTuple):
     """Everything a run changes. `accepted`: [n_terminals] flits. `run`: scalars. `stats`: sums of what was measured."""
 

@@ -29,10 +29,7 @@ AT_CREATES, AT_INTS = 0, 1
 def replay_run(until, stop_when_measured, tree, state, created, draws):
     """Run to cycle `until`, or until the last measured packet has arrived.
 
-    Row q of `created` is the one packet that source q has drawn and not begun to send; the last row never comes. `creates`: does
-    this draw make a packet; `ints`: draws of destination, of a number nobody uses, and of the way up, in the order they are asked for;
-    `looked [n]`: cycle that a source has drawn up to; `record [n]`: is its packet measured; `dest_of [n]`: its fixed target or -1;
-    `cdf`: cumulative weights of the destinations.
+    Row q of `created` is the one packet that source q has drawn and not begun to send; the last row never comes.
     """
     source, listed, packet, x, arity = state.sources.source, state.sources.listed, state.packets.packet, state.run, state.shape.arity
     creates, ints, cursor, looked, record, dest_of, cdf = draws

@@ -10,29 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import NetworkPoint, Protocol, Run, measure_run
 from dysharp.engine.flit.replay.streams import stream
-from dysharp.engine.flit.traffic import NEVER, Ints, packet_rate, targets
+from dysharp.engine.flit.traffic import NEVER, packet_rate, targets
 from dysharp.errors import ConfigError
-from dysharp.uarch.flit.state import Created
-
-
-class Draws(NamedTuple):
-    """What the sources draw, in the order they ask: `replay_run` says what each array holds."""
-
-    creates: npt.NDArray[np.bool_]
-    ints: Ints
-    cursor: Ints
-    looked: Ints
-    record: Ints
-    dest_of: Ints
-    cdf: Ints
+from dysharp.uarch.flit.state import Created, Draws
 
 
 class _Replay(Run):
