@@ -10,9 +10,9 @@ from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.formats import formats_of
-from dysharp.runs.jobs import simulate_together
 from dysharp.runs.limits import limits_of
 from dysharp.runs.request import Request, RequestArgs, make_request, takes
+from dysharp.runs.together import simulate_together
 from dysharp.runs.warnings import grouped
 from dysharp.runs.window import NoEstimate, with_leading_tokens
 from dysharp.systems import System, all_systems, get_system
