@@ -18,17 +18,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.compute import moe
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.config_json import is_weak
-from dysharp.measured.family import Constants, Level
+from dysharp.measured.family import F64, Constants, Level
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.specs.gpu import load_gpu
 
-F64 = NDArray[np.float64]
 AT_FLOOR = 1.2
 """Rule: a time below this many times the launches' host time is launch-bound. It moves no prediction."""
 HOST_SHARE = 0.5

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Constants, all_families
+from dysharp.measured.family import F64, Constants, all_families
 from dysharp.measured.predictions import measured_values, predict
 
-F64 = NDArray[np.float64]
 ALL = "all"
 Key = tuple[str, str, str]
 

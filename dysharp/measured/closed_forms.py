@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.measured.classify import Parsed
-from dysharp.measured.family import Case, Constants
+from dysharp.measured.family import F64, Case, Constants
 from dysharp.specs.gpu import load_gpu
-
-F64 = NDArray[np.float64]
 
 
 class ClosedForms:

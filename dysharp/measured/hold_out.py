@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import families_in_bars
+from dysharp.measured.family import F64, families_in_bars
 from dysharp.measured.predictions import measured_values, predict_folds
 from dysharp.measured.program_times import OnProgress
 from dysharp.measured.refit import refit
 from dysharp.specs.fitted import Fitted
 
-F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 MOST_FOLDS = 8
 SAMPLE = 24

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from dysharp.errors import SimulationError
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Constants
+from dysharp.measured.family import F64, Constants
 from dysharp.measured.program_times import OnProgress, ProgramRequest, frozen, program_times
 
-F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 

@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.measured.accuracy import errors_of
 from dysharp.measured.apart import part_of
 from dysharp.measured.beyond import ALL
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import families_in_bars
+from dysharp.measured.family import F64, families_in_bars
 from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.refit import stages
@@ -23,7 +22,6 @@ from dysharp.measured.regime import predicted_regime, regime_of
 from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, between_domains, one_domain
 from dysharp.specs.numbers import counted
 
-F64 = NDArray[np.float64]
 N_WORST = 20
 N_IDS = 3
 """Number of measurements of one group that the report names."""

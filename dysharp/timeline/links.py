@@ -15,10 +15,9 @@ from dysharp.analysis.count import remote_members
 from dysharp.errors import SimulationError
 from dysharp.program.builder import PULLS
 from dysharp.program.tables import Program
-from dysharp.timeline.record import Log, Recording
+from dysharp.timeline.record import I64, Log, Recording
 from dysharp.units import PS_PER_US
 
-I64 = NDArray[np.int64]
 UP, DOWN = 0, 1
 DATA, REQUEST, RESPONSE, RESULT, ACKS = range(5)
 KINDS = ("data", "requests", "responses", "results", "acknowledgements")

@@ -16,15 +16,7 @@ import numpy as np
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, sent_dtypes, verb_of
 from dysharp.measured.family import F64, Constants, Level, family
-from dysharp.measured.internode import (
-    NODE_GPUS,
-    check_nodes,
-    domains_of,
-    group_limited,
-    straggler_us,
-    transmit_us,
-    two_hop_us,
-)
+from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import spans_domains
 from dysharp.specs.gpu import Gpu
