@@ -18,15 +18,19 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-report_flag = click.option("--report", metavar="FILE.html", help="Also write a report that opens in any browser and loads nothing.")
 
+def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    """A report that cannot be written is refused here, before long work."""
+    if path is not None and not ctx.resilient_parsing:
+        from dysharp.files import check_destination
 
-def check_report(path: str | None) -> None:
-    """Raise ConfigError for a report that cannot be written, before long work."""
-    from dysharp.files import check_destination
-
-    if path is not None:
         check_destination(path, ".html")
+    return path
+
+
+report_flag = click.option(
+    "--report", metavar="FILE.html", callback=_writable, help="Also write a report that opens in any browser and loads nothing."
+)
 
 
 def command_line(ctx: click.Context) -> str:
@@ -65,7 +69,7 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
-@click.option("-o", "--out", metavar="FILE.html", required=True, help="File to write.")
+@click.option("-o", "--out", metavar="FILE.html", required=True, callback=_writable, help="File to write.")
 @click.option("--title", metavar="TEXT", help="Title of the page.  [default: what the rows share]")
 @click.pass_context
 def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | None) -> None:
@@ -78,7 +82,6 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
 
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; `dysharp run SYSTEM --json > FILE` writes one")
-    check_report(out)
     stored = [read_rows(file) for file in files]
     rows, left_out = ([entry for each in part for entry in each] for part in zip(*stored, strict=True))
     write_report(report_of_rows(rows, command_line(ctx), title or "", left_out), out)

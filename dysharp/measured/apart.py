@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from dysharp.compute import moe
-from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.config_json import is_weak
 from dysharp.measured.family import F64, Constants, Level
-from dysharp.measured.predictions import measured_values, predict
+from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.specs.gpu import load_gpu
 
 AT_FLOOR = 1.2
@@ -98,7 +97,7 @@ def _floor(times: F64) -> float:
 
 
 def judge(apart: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
-    """One entry per family and group: `n` predictions and their errors in percent (`accuracy.Errors`).
+    """One entry per family and group: `n` predictions and their errors in percent (`predictions.Errors`).
 
     `predicted`: `[parsed]` predictions (`predictions.predict`), made here if absent.
     """

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
 from dysharp.measured.family import F64, families_in_bars, families_with_errors
 from dysharp.measured.measurements import Measurement
-from dysharp.measured.predictions import measured_values
+from dysharp.measured.predictions import errors_of, measured_values
 from dysharp.measured.trust import OTHER
 
 HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the measurements. GPU "other": errors

@@ -40,7 +40,7 @@ def load_model(name_or_path: NameOrPath) -> Model:
     Raises `ConfigError`. Its one line names the file, the key, the value found and the nearest valid key.
     """
     if _is_name(name_or_path, "models"):
-        return _packaged_model(str(name_or_path))
+        return _model(_packaged_table(str(name_or_path)), f"{name_or_path}.toml")
     path = _user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
     if path.is_dir():
         path = path / "config.json"
@@ -101,10 +101,6 @@ def _cluster(table: dict[str, Any], where: str) -> Cluster:
         table["scale_out"] = scale_out_of(table["scale_out"], where)
     raise_if(problems(ClusterFile, table), where)
     return _in_file(lambda: cluster_of(table), where)
-
-
-def _packaged_model(name: str) -> Model:
-    return _model(_packaged_table(name), f"{name}.toml")
 
 
 @functools.cache

@@ -72,9 +72,7 @@ class Cluster:
     gpu: Annotated[Text, Key("packaged GPU with datasheet and constants; needed for family hw")] = ""
     max_gpus: Annotated[EntriesOrInfinite, Key("most GPUs that can be used; 0: n_gpus")] = 0
     constants: Annotated[Constants, Key("table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it")] = ()
-    scale_out: Annotated[
-        ScaleOut | None, Key("table [scale_out]: the network between NVLink domains; without it the cluster is one domain")
-    ] = None
+    scale_out: Annotated[ScaleOut | None, Key("table [scale_out]: the network between NVLink domains; without it the cluster is one domain")] = None
 
     def __post_init__(self) -> None:
         where = f"cluster {show(self.name)}"
