@@ -17,7 +17,7 @@ from dysharp.runs.progress import Step
 from dysharp.runs.request import RequestArgs, make_request, takes
 from dysharp.runs.workload import Workload, make_workload
 from dysharp.systems import System, get_system
-from dysharp.timeline.groups import GROUPS, POOL_GROUP
+from dysharp.timeline.links import GROUPS, POOL_GROUP
 from dysharp.units import ps_to_us
 
 if TYPE_CHECKING:

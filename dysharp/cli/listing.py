@@ -156,8 +156,7 @@ def cluster_keys() -> Rows:
     from pydantic import TypeAdapter
 
     from dysharp.silicon import DYSHARP_TABLES
-    from dysharp.specs.cluster import Cluster
-    from dysharp.specs.clusterfile import ClusterFile
+    from dysharp.specs.cluster import Cluster, ClusterFile
     from dysharp.specs.fields import keys_of
     from dysharp.specs.scale_out import ScaleOut
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from typing import Annotated, Any
 
 from dysharp import units
@@ -178,3 +178,16 @@ def _conflicts(c: Cluster) -> list[str]:
     if c.flit_bytes & (c.flit_bytes - 1):
         faults.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
     return faults
+
+
+_DEFAULTS = {f.name: () if f.default is MISSING else (field(default=f.default),) for f in fields(Cluster)}
+_KEYS = [(key.name, key.kind, *_DEFAULTS[name]) for name, key in keys_of(Cluster).items()]
+ClusterFile: type[Any] = make_dataclass("ClusterFile", _KEYS, frozen=True)
+"""Keys of a cluster TOML, in the units that people write: GB/s, ns, KiB; GB and GB/s are decimal. They follow from the fields of `Cluster`."""
+
+
+def cluster_of(table: dict[str, Any]) -> Cluster:
+    """The `Cluster` of a table that fits `ClusterFile`, in engine units. Raises `ConfigError` when values conflict."""
+    given = [(name, key.convert, table[key.name]) for name, key in keys_of(Cluster).items() if key.name in table]
+    values: dict[str, Any] = {name: convert(value) if convert else value for name, convert, value in given}
+    return Cluster(**values)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
 from dysharp.program.tables import Kind, Program
-from dysharp.timeline.groups import link_groups
-from dysharp.timeline.links import Trains
+from dysharp.timeline.links import Trains, link_groups
 from dysharp.timeline.record import I64, Recording
 
 BINS = 500

@@ -13,8 +13,7 @@ from dysharp.analysis.phases import PHASES
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows
-from dysharp.timeline.groups import POOL_GROUP, link_groups
-from dysharp.timeline.links import ACKS, KINDS, RESPONSE, RESULT, UP, Trains, link_trains
+from dysharp.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
 from dysharp.timeline.record import I64, Recording
 from dysharp.workload import Routing
 
@@ -35,7 +34,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of slices that do not overlap. `group`: one of `groups.GROUPS`, or the name of another pool."""
+    """A row of slices that do not overlap. `group`: one of `links.GROUPS`, or the name of another pool."""
 
     gpu: int
     group: str
