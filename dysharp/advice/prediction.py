@@ -20,9 +20,8 @@ from dysharp.runs.leading import with_leading_tokens
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase
 from dysharp.runs.progress import Step
-from dysharp.runs.request import Request
+from dysharp.runs.request import Request, Workload, make_workload
 from dysharp.runs.together import Workers
-from dysharp.runs.workload import Workload, make_workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 

@@ -76,6 +76,7 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     from dysharp.figures import Store
     from dysharp.studies.study_folder import StudyFolder, duckdb_module
     from dysharp.table import plain_table
+    from dysharp.text import csv_text
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
         raise ConfigError("query: found --folder and --reproduced, expected one of them")
@@ -92,7 +93,7 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     if as_json:
         print_json([dict(zip(columns, line, strict=True)) for line in lines])
     elif as_csv:
-        _print_csv(columns, lines)
+        click.echo(csv_text(columns, lines), nl=False)
     else:
         console().print(plain_table(columns, [[_text(value) for value in line] for line in lines]))
 
@@ -100,15 +101,6 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
 def _tell_left_out(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(f"dysharp: warning: {line}", err=True)
-
-
-def _print_csv(columns: list[str], lines: list[tuple[Any, ...]]) -> None:
-    import csv
-    import sys
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(lines)
 
 
 def _text(value: Any) -> str:

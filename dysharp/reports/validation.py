@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from dysharp.errors import one_line
 from dysharp.files import check_destination, make_folder, write_text
 from dysharp.measured.validation import Validation
 from dysharp.reports import markdown
 from dysharp.reports.plots import STYLE, save_figure
-from dysharp.reports.tables import csv_text
-from dysharp.text import cell
+from dysharp.text import cell, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ LEGEND = (
 )
 REGIMES = (
     "A regime says how the measured program ran (`dysharp/measured/regime.py`). `predicted_as` is the regime that the predictions describe. "
-    "Two regimes in one family share the constants of the family."
+    "The regimes of a family share its constants."
 )
 APART = (
     "These measurements are predicted, but they are in no mean, bar, fit or hold-out. Launch-bound: an eager call that takes less than 1.2 times "
@@ -105,6 +105,7 @@ def _long_tables(done: Validation) -> list[_Long]:
     group = ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "mape", "bias")
     tables = (
         _Long("groups", "families of the bars by system, hardware and regime", group, done.groups),
+        _Long("regimes", "families by regime (see below)", ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias"), done.regimes),
         _Long("sizes", "families by size of the measured time", ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"), done.sizes),
         _Long("worst", "the largest errors", worst, done.worst),
         _Long("between", "families between NVLink domains, by system and hardware", BETWEEN_KEYS, between),
@@ -158,7 +159,7 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
         make_folder(folder, "--page")
     save_figure(plot_validation(done.points), figure)
     for table in _long_tables(done):
-        write_text(tables / f"{table.name}.csv", csv_text(table.keys, _cells(table.rows, table.keys)))
+        write_text(tables / f"{table.name}.csv", csv_text(table.keys, [list(map(one_line, line)) for line in _cells(table.rows, table.keys)]))
     write_text(page, page_of(done, f"figures/{figure.name}", tables.name))
 
 
@@ -184,7 +185,6 @@ def page_of(done: Validation, figure: str = "", folder: str = "validation-tables
         _table(done.bars, ("name", "value", "bar", "holds")),
     ]
     for title, text, rows, keys in (
-        ("Regimes", REGIMES, done.regimes, ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias")),
         ("Whole layers by part", PARTS, done.parts, ("part", "n", "median_ape", "p90_ape", "bias")),
         ("Judged apart", APART, done.apart, ("family", "group", "n", "median_ape", "p90_ape", "bias")),
         ("Closed forms against Programs", FORMS, done.forms, FORM_KEYS),
@@ -197,7 +197,7 @@ def page_of(done: Validation, figure: str = "", folder: str = "validation-tables
     parts += [BORROWED, _table(done.borrowed, ("by", "held_out", "constant", "from"))] if done.borrowed else []
     files = ((f"[{t.name}.csv]({folder}/{t.name}.csv)", str(len(t.rows)), t.meaning) for t in _long_tables(done))
     lines = "\n".join(f"| {' | '.join(line)} |" for line in files)
-    parts += ["## Long tables", f"| file | rows | holds |\n|---|---|---|\n{lines}", COUNTED, _outside(done.unsupported)]
+    parts += ["## Long tables", f"| file | rows | holds |\n|---|---|---|\n{lines}", REGIMES, COUNTED, _outside(done.unsupported)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -15,8 +15,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.errors import SimulationError
 from dysharp.runs.header import header_of, settings_of
-from dysharp.runs.request import Request
-from dysharp.runs.workload import Workload
+from dysharp.runs.request import Request, Workload
 from dysharp.systems import System
 from dysharp.workload import first_tokens
 
@@ -38,16 +37,17 @@ class NoEstimate(SimulationError):
     """Leading tokens that do not tell the time of the whole layer. Exit code 1."""
 
 
-def leading_tokens(request: Request, system: System | None = None, most_rows: int = LEADING_ROWS, whole_rows: int = WHOLE_ROWS) -> int | None:
-    """Leading tokens per GPU that stand for a layer, at least 32; None: all tokens, because the layer has at most `whole_rows` rows.
+def leading_tokens(request: Request, system: System | None = None, most_rows: int | None = None) -> int | None:
+    """Leading tokens per GPU that stand for a layer, at least 32; None: all tokens, because the layer is small.
 
+    `most_rows`: rows of the leading tokens, and of a small layer; None: `LEADING_ROWS` and `WHOLE_ROWS`.
     A `system` that sends every token to every GPU has a row for each GPU. One without transfers runs with all tokens.
     """
     traffic = None if system is None else system.moves.sent
     copies = request.cluster.n_gpus if traffic in EVERYWHERE else request.model.topk
     each = request.cluster.n_gpus * copies
-    n = 1 << max(5, (most_rows // each).bit_length() - 1)
-    return None if traffic == "none" or request.tokens * each <= whole_rows or n >= request.tokens else n
+    n = 1 << max(5, ((most_rows or LEADING_ROWS) // each).bit_length() - 1)
+    return None if traffic == "none" or request.tokens * each <= (most_rows or WHOLE_ROWS) or n >= request.tokens else n
 
 
 def with_leading_tokens(request: Request, system: System | None = None) -> Request:

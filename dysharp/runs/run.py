@@ -13,8 +13,7 @@ from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import OnStage, run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
-from dysharp.runs.request import Request, RequestArgs, make_request, takes
-from dysharp.runs.workload import Workload, make_workload
+from dysharp.runs.request import Request, RequestArgs, Workload, make_request, make_workload, takes
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.registry import FUSED_GEMMS
 

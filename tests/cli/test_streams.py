@@ -66,9 +66,9 @@ def test_lines_in_place_of_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch
         report(Step("deepep", 1, 2, "engine", 55, 100))
         report(Step("dysharp", 2, 2, "engine", 60, 100))
     assert capsys.readouterr().err.splitlines() == [
+        COMPILING,
         "model, GPUs",
         "routing \\x1b[31m",
-        COMPILING,
         "11 s: 50 of 100 ops, deepep (1 of 2) engine, about 33 s left",
         "40 s: 60 of 100 ops, dysharp (2 of 2) engine, about 10 s left",
     ]

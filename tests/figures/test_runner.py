@@ -339,6 +339,7 @@ def test_a_script_without_a_guard_may_run_points(tmp_path: Path) -> None:
     assert done.stdout == "1 {}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resets the peak as Linux does")
 def test_the_memory_of_a_point_is_its_own(tmp_path: Path) -> None:
     """One process runs both points, the large one first; the process that starts it is larger than either."""

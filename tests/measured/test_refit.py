@@ -71,7 +71,7 @@ def test_stages_go_from_one_gpu_to_whole_layers() -> None:
     assert first == ["dense-gemm", "nccl", "deepep-dispatch", "hybrid-ep", "fused-layer"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_packaged_constants_are_what_the_packaged_measurements_give(packaged_predictions) -> None:
     classified, predicted = packaged_predictions
     ratio = ratios(classified.parsed, fitted(), predicted)

@@ -10,8 +10,7 @@ import dysharp as ds
 from dysharp.analysis import Row
 from dysharp.errors import SimulationError
 from dysharp.runs.leading import run_window
-from dysharp.runs.request import RequestArgs, _arguments, make_request
-from dysharp.runs.workload import Workload, make_workload
+from dysharp.runs.request import RequestArgs, Workload, _arguments, make_request, make_workload
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, Head, HubTable, Kind, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, NIC_NET, SPINE, SPINE_NET, hardware_of, nets_of
+from dysharp.program.csr import stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Batch, Returns, Sends, Transfers, ids
 from dysharp.systems.building.formats import ROW_BYTES
@@ -141,10 +142,10 @@ class LayerBase:
         counts = np.bincount(self.p.slot, minlength=n_slots)
         token_of_row = np.repeat(self.p.token, self.pair_rows)
         if self.direction == "fwd":
-            order, alloc = np.argsort(self.p.slot, kind="stable"), Alloc.PREFIX if self.listed_places else Alloc.FIRST_TOUCH
+            order, alloc = stable_order(self.p.slot), Alloc.PREFIX if self.listed_places else Alloc.FIRST_TOUCH
         else:
-            source, place = np.divmod(token_of_row, self.tokens)
-            order, alloc = np.lexsort((source, place, self.p.slot)), Alloc.PREFIX
+            place = token_of_row % np.int32(self.tokens)  # rows of one place are in the order of their sources
+            order, alloc = stable_order(self.p.slot * np.int64(self.tokens) + place), Alloc.PREFIX
         self.row_of = np.empty(len(order), np.int32)
         self.row_of[order] = np.arange(len(order), dtype=np.int32)
         slot_gpu = np.arange(n_slots) // slots_per_gpu
@@ -270,6 +271,10 @@ class LayerBase:
         `rows`: `[n]` rows that each PUT fills, default one. `row`: those of all PUTs, one after the other. `columns`: further
         columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
         """
+        if not self.b.nets:
+            ones = flat_ones(len(node))
+            members = To(ones, to, ones if rows is None else rows, row)
+            return ids(self.b.ops(self.b.template(template), node, to=members, targets=1, **columns), len(node))
         nets, op = self.net_of(node, to), np.empty(len(node), np.int32)
         for net in range(len(self.b.nets) + 1):
             mine = nets == net
@@ -381,9 +386,12 @@ class LayerBase:
         `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). `stream`: `[n]` the stream of each op
         (default: its GPU).
         """
-        by_id = np.argsort(batch.op, kind="stable")
-        _, first = np.unique((batch.node if stream is None else stream)[by_id], return_index=True)
-        self.b.edges(tail, tails[batch.node[by_id][first]], Head.OP_ISSUE, batch.op[by_id][first])
+        of = batch.node if stream is None else stream
+        by_id = np.argsort(batch.op, kind="stable")[::-1]
+        first = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
+        first[of[by_id]] = by_id  # the smallest id is written last
+        first = first[first >= 0]
+        self.b.edges(tail, tails[batch.node[first]], Head.OP_ISSUE, batch.op[first])
 
     def wait_rows(self, op_of_useful_row: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> None:
         """Op `op_of_useful_row[row]` waits for `tails[tile]` of the row's expert tile.

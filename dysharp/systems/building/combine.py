@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
+from dysharp.program.csr import stable_order
 from dysharp.systems.building.base import DYMULTIMEM, I32, I64, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers, ids
 from dysharp.systems.building.windows import sessions_that_fit
@@ -112,12 +113,12 @@ class CombineBlocks(LayerBase):
         Each GPU serves the sources in turn, beginning with the next GPU, so that it returns results to all sources at
         once. DeepEP does so too: its warps are split evenly over peers.
         """
-        return np.argsort(self._push_rank(self.p.token, self.p.gpu, self.pair_source))
+        return stable_order(self._push_rank(self.p.token, self.p.gpu, self.pair_source))
 
     @cached_property
     def row_push_order(self) -> I64:
         """The useful rows in `push_order` of their pairs; rows of one pair by slot."""
-        return np.argsort(self._push_rank(self.row_token, self.row_gpu, self.row_source), kind="stable")
+        return stable_order(self._push_rank(self.row_token, self.row_gpu, self.row_source))
 
     def _push_rank(self, token: I32, gpu: I32, source: I32) -> I64:
         turn = (source - gpu) % self.n_gpus
