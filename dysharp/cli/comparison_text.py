@@ -10,6 +10,7 @@ from dysharp.api import Comparison
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
 from dysharp.cli.row_text import bytes_unit, near_sides, percent
 from dysharp.program.constants import NIC
+from dysharp.runs.formats import KNOB, rows_sent
 from dysharp.table import plain_table
 
 NIC_SIDES = (f"{NIC} out", f"{NIC} in")
@@ -17,30 +18,34 @@ SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 
 def print_comparison(done: Comparison) -> None:
-    """One row per system, then the meaning of the columns, then the sentence, then the settings that a search chose."""
-    blocks = [same for form in ("real", "paper") if (same := [row for row in done.rows if row.form == form])]
-    surrounded = any(row.surroundings_us for row in done.rows)
-    for rows in blocks:
-        if len(blocks) > 1:
-            title = "real forms: with the software costs of the release" if rows[0].form == "real" else "paper forms: no software cost is charged"
-            print_lines([title])
-        _print_rows(done, rows)
-        if len(blocks) > 1:
-            print_lines([""])
-    legend = [
-        *([] if len(blocks) > 1 else [""]),
-        *(f"speed-up{_of_form(form, blocks)}: time of {name} divided by the time of the system" for form, name in done.baselines.items()),
-        "x own bound: time divided by the time that the busiest resource of this system needs",
-        "x lower bound: time divided by the lower bound that holds for every system",
-    ]
-    if surrounded:
-        legend.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
-    if any(NIC_SIDES[0] in row.utilization for row in done.rows):
-        legend.append("NIC %: share of the time for which the NICs send, or receive if that is more; mean over GPUs")
+    """The answer, one line per system, what the search chose, then the meaning of the columns."""
+    print_lines([done.sentence])
+    for form in ("real", "paper"):
+        if rows := [row for row in done.rows if row.form == form]:
+            print_lines(["", f"{form} forms, {_COSTS[form]}; speed-up over {done.baselines[form]}"])
+            _print_rows(done, rows)
     _print_windows(done)
-    print_lines([*legend, done.sentence])
     if done.tuned:
         _print_tuned(done)
+    print_lines(["", *_legend(done)])
+
+
+_COSTS = {"real": "with the software costs of the release", "paper": "without software costs"}
+
+
+def _legend(done: Comparison) -> list[str]:
+    """What the columns mean."""
+    lines = [
+        "own bound: time divided by the time that the busiest resource of this system needs",
+        "lower bound: time divided by the lower bound that holds for every system",
+    ]
+    if any(row.surroundings_us for row in done.rows):
+        lines.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
+    if any(NIC_SIDES[0] in row.utilization for row in done.rows):
+        lines.append("NIC %: share of the time for which the NICs send, or receive if that is more; mean over GPUs")
+    more = {name: [part for part in formats.split(", ") if not part.startswith(("Dispatch ", "Combine ")) and not part.endswith(" SMs")]
+            for name, formats in done.formats.items()}  # fmt: skip
+    return [*lines, *(f"{name}: {', '.join(parts)}" for name, parts in more.items() if parts)]
 
 
 def _print_windows(done: Comparison) -> None:
@@ -86,22 +91,18 @@ def _setting(values: Mapping[str, int]) -> str:
     return ", ".join(f"{knob}={value}" for knob, value in values.items())
 
 
-def _of_form(form: str, blocks: Sequence[Sequence[Row]]) -> str:
-    return f" of {form} forms" if len(blocks) > 1 else ""
-
-
 def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
-    """One line per Row."""
+    """One line per Row. On an hw cluster the formats and SMs of each system are columns."""
     divisor, unit = bytes_unit(rows)
     out = console()
-    surrounded = any(row.surroundings_us for row in rows)  # one more column
-    nics = any(f"{NIC} out" in row.utilization for row in rows)  # and another
-    narrow = out.width < WIDTH or surrounded or nics
+    surrounded = any(row.surroundings_us for row in rows)
+    nics = any(f"{NIC} out" in row.utilization for row in rows)
+    narrow = out.width < WIDTH or surrounded or nics or bool(done.formats)
     gap = 1 if narrow or max(len(row.system) for row in rows) > SHORT_NAME else 2
     headings = (
         "\nsystem",
-        "\nform",
-        "layer\ntime us",
+        *(("rows\nout / back", "\nSMs") if done.formats else ()),
+        "layer\nus",
         *(("outside\nkernels",) if surrounded else ()),
         "exposed\ncomm us",
         f"payload\nup {unit}",
@@ -109,16 +110,16 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
         "link\nup %" if narrow else "link up %\nmean / max",
         "link\ndown %" if narrow else "down %\nmean / max",
         *(("NIC\n%",) if nics else ()),
-        "speed-up\nx",
-        "x own\nbound",
-        "x lower\nbound",
+        "speed\nup x",
+        "own\nbound",
+        "lower\nbound",
     )
 
     def cells(row: Row) -> tuple[str, ...]:
         out, into = near_sides(row)
         return (
             row.system,
-            row.form,
+            *((rows_sent(done.formats[row.system]), str(row.options.get(KNOB, UNKNOWN))) if done.formats else ()),
             f"{row.time_us:.1f}",
             *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()),
             f"{row.exposed_comm_us:.1f}",
@@ -132,4 +133,4 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
         )
 
-    out.print(plain_table(headings, map(cells, rows), left=2, gap=gap, fold=False))
+    out.print(plain_table(headings, map(cells, rows), left=2 if done.formats else 1, gap=gap, fold=False))

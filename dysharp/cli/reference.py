@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from dysharp.cli.app import SETTINGS, cli
+from dysharp.text import csv_text
 
 _HEAD = r"""# Command line
 
@@ -51,8 +52,9 @@ def reference() -> str:
     found = Counter(record for _, command, context in commands for record in dict(_records(command, context)))
     shared = {record for record, n in found.items() if n > 1}
     parts = [_section(title, command, context, shared) for title, command, context in commands]
-    table = _table(("option", "meaning"), ((f"`{names}`", text) for names, text in found if (names, text) in shared))
-    parts.append(f"## Options of several commands\n\n{table}")
+    lines = click.HelpFormatter(width=100)
+    lines.write_dl([record for record in found if record in shared])
+    parts.append(f"## Options of several commands\n\n```text\n{lines.getvalue()}```\n")
     return _HEAD + "\n".join([*parts, _OPTIONS, _CLUSTERS, _sweep_section()])
 
 
@@ -74,8 +76,6 @@ def _records(command: click.Command, context: click.Context) -> Iterator[tuple[R
 
 def files() -> dict[str, str]:
     """{path under docs: text}: the page, and beside it its long tables as CSV."""
-    from dysharp.reports.tables import csv_text
-
     return {"cli.md": reference()} | {f"cli/{name}.csv": csv_text(columns, rows) for name, (columns, rows) in _long_tables().items()}
 
 
@@ -126,11 +126,6 @@ def _sweep_section() -> str:
     return f"## Sweep files\n\n`dysharp sweep --example` prints this file. It runs as it is.\n\n```toml\n{example_sweep()}```\n"
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
-
-
 def _context(name: str, command: click.Command, parent: click.Context | None = None) -> click.Context:
     """Of fixed width, so that the page does not depend on the terminal it was made in."""
     names = SETTINGS["help_option_names"]
@@ -144,6 +139,8 @@ def _section(title: str, command: click.Command, context: click.Context, shared:
     own = copy.copy(command)
     own.params = [p for p in command.params if p not in elsewhere.values()]
     own.add_help_option = False
+    if isinstance(own, click.Group):
+        own.commands = {}  # each has a section of its own
     names = ", ".join(names for names, _ in elsewhere)
     also = click.wrap_text(f"Options of several commands: {names}", 100, initial_indent="  ", subsequent_indent="  ")
     return f"## {title}\n\n```text\n{own.get_help(context)}\n" + (f"\n{also}\n```\n" if names else "```\n")

@@ -236,19 +236,19 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
 
 def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
     """(figure, results, Markdown, whether every point finished); prints the table unless `quiet`."""
-    from dysharp.figures.tornado import HEADLINES, tornado, tornado_figure, tornado_points, tornado_results, tornado_table
+    from dysharp.figures.tornado import HEADLINES, Tornado
+    from dysharp.reports.markdown import table
 
     if subject not in HEADLINES:
         raise ConfigError(f"--tornado-of: found {subject[:20]!r}, expected {' or '.join(HEADLINES)}")
-    headline = HEADLINES[subject]
-    rows, failed = _run(tornado_points(model, headline, tokens=tokens), store, jobs, "tornado")
-    figure, bars = tornado_figure(model, headline, tokens), tornado(rows, model, headline, tokens=tokens)
-    columns, lines = tornado_table(rows, model, bars, headline, tokens)
+    tornado = Tornado(model, HEADLINES[subject], tokens=tokens)
+    rows, failed = _run(tornado.all_points(), store, jobs, "tornado")
+    figure, bars = tornado.figure(), tornado.bars(rows)
+    columns, lines = tornado.table(rows, bars)
     if not quiet:
         _print_table(columns, lines, f"{figure.name}: {figure.title}")
-    page = [f"## {figure.name}: {figure.title}", "", figure.source, "", figure.text, ""]
-    page += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
-    return figure, tornado_results(rows, model, bars, headline, tokens), "\n".join(page) + "\n", not failed
+    page = f"## {figure.name}: {figure.title}\n\n{figure.source}\n\n{figure.text}\n\n{table(columns, lines)}\n"
+    return figure, tornado.results(rows, bars), page, not failed
 
 
 @click.command()
@@ -276,7 +276,7 @@ def sweep(
     from dysharp.cli.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
     from dysharp.files import check_destination, write_text
-    from dysharp.runs.store import point_dict
+    from dysharp.runs.key import point_dict
 
     if example:
         click.echo(example_sweep(), nl=False)

@@ -20,7 +20,7 @@ from dysharp.figures.keys import known, typed, word
 from dysharp.figures.origin import origin_of
 from dysharp.runs.point import DIRECTIONS, FIDELITIES, USUAL_CLUSTER, Point
 from dysharp.specs.choices import Scalar, choices_overridden
-from dysharp.specs.fields import show
+from dysharp.specs.fields import Key, show
 from dysharp.specs.reading import parse_toml, read_text
 
 KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing")
@@ -154,8 +154,10 @@ def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Va
         return Variant(tuple(sorted(given.choices.items())), given.systems, given.fidelity)
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
+_ONE = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+_NUMBERS = Key("a whole number or a list of whole numbers")
+_Values = dict[str, bool | int | float | str]
+_Lists = dict[str, list[bool | int | float | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,42 +168,26 @@ class _Axes:
     `grid` may also be cluster.KEY. `choices`: free choices with a list of values each.
     """
 
-    systems: Annotated[tuple[str, ...], BeforeValidator(_listed)]
-    models: Annotated[tuple[str, ...], BeforeValidator(_listed)]
-    cluster: Annotated[tuple[str, ...], BeforeValidator(_listed)] = (USUAL_CLUSTER,)
-    gpus: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
-    tokens: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
-    routing: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("",)
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
-    direction: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("fwd",)
-    fidelity: str = "burst"
-    options: dict[str, bool | int | float | str] = field(default_factory=dict)
-    grid: dict[str, list[bool | int | float | str]] = field(default_factory=dict)
-    choices: dict[str, list[Scalar]] = field(default_factory=dict)
-    defaults: bool = False
-
-
-EXPECTED = {
-    "systems": 'a list of systems, such as ["deepep", "dysharp"]',
-    "models": 'a list of models, such as ["S-8"]',
-    "cluster": 'a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]',
-    "gpus": "a whole number or a list of whole numbers",
-    "tokens": "a whole number or a list of whole numbers",
-    "routing": 'a list of routing texts, such as ["uniform"]',
-    "seeds": "a whole number or a list of whole numbers",
-    "direction": 'one or a list of "fwd", "bwd", "both"',
-    "fidelity": '"burst" or "packet"',
-    "options": "a table of options with one value each; lists of values go into grid",
-    "grid": "a table of options with a list of values each; single values go into options",
-    "choices": "a table of free choices with a list of values each",
-    "defaults": "true or false",
-}
-"""Keys of [points] -> what they may hold, in errors."""
+    systems: Annotated[tuple[str, ...], _ONE, Key('a list of systems, such as ["deepep", "dysharp"]')]
+    models: Annotated[tuple[str, ...], _ONE, Key('a list of models, such as ["S-8"]')]
+    cluster: Annotated[
+        tuple[str, ...], _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')
+    ] = (USUAL_CLUSTER,)
+    gpus: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
+    tokens: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
+    routing: Annotated[tuple[str, ...], _ONE, Key('a list of routing texts, such as ["uniform"]')] = ("",)
+    seeds: Annotated[tuple[int, ...], _ONE, _NUMBERS] = (0,)
+    direction: Annotated[tuple[str, ...], _ONE, Key('one or a list of "fwd", "bwd", "both"')] = ("fwd",)
+    fidelity: Annotated[str, Key('"burst" or "packet"')] = "burst"
+    options: Annotated[_Values, Key("a table of options with one value each; lists of values go into grid")] = field(default_factory=dict)
+    grid: Annotated[_Lists, Key("a table of options with a list of values each; single values go into options")] = field(default_factory=dict)
+    choices: Annotated[dict[str, list[Scalar]], Key("a table of free choices with a list of values each")] = field(default_factory=dict)
+    defaults: Annotated[bool, Key("true or false")] = False
 
 
 def product_points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     known(table, set(_Axes.__slots__), where)
-    axes = typed(_Axes, table, where, EXPECTED)
+    axes = typed(_Axes, table, where)
     _check_product(axes, where)
     cells, chosen = _cells(axes.grid), _cells(axes.choices)
     if axes.defaults:

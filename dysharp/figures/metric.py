@@ -64,6 +64,11 @@ class Seen:
         found: dict[str, Any] = self.row.get("blocks", {}).get(name) or {}
         return found
 
+    def share(self, block: str, part: str, whole: str) -> float | None:
+        """One count of a block divided by another; None without the block, and for nothing counted."""
+        table = self.block(block)
+        return table[part] / table[whole] if table and table[whole] else None
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -89,8 +94,7 @@ class Calculated:
 
     name: str
     options: type[Any]
-    rows: Callable[[Point, Any], Any]
-    metrics: tuple[str, ...]
+    row: Callable[[Point, Any], dict[str, Any]]
 
 
 _METRICS: dict[str, Metric] = {}
@@ -113,16 +117,16 @@ def metric(name: str, unit: str, *, compares: bool = False, against: bool = Fals
 
 
 def calculated(name: str, *, options: type[Any], metrics: Mapping[str, str]) -> Callable[[F], F]:
-    """Register a function of a point and its options. It returns a dataclass whose fields are the point's Row.
+    """Register a function of a point and its options. It returns the Row of the point.
 
-    `options`: a dataclass; a field without a default must be given. `metrics`: {field of the Row: what it measures, with its unit}.
+    `options`: a dataclass; a field without a default must be given. `metrics`: {key of the Row: what it measures, with its unit}.
     """
 
-    def register(rows: F) -> F:
-        _CALCULATED[name] = Calculated(name, options, rows, tuple(metrics))
+    def register(row: F) -> F:
+        _CALCULATED[name] = Calculated(name, options, row)
         for key, unit in metrics.items():
             _METRICS[key] = Metric(key, unit, lambda seen, key=key: seen.row.get(key), system=name)
-        return rows
+        return row
 
     return register
 

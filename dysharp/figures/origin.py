@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.figures.metric import Calculated, all_calculated
@@ -57,7 +57,7 @@ class Calculation(Simulation):
 
     def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
         self.check(point)
-        return asdict(self.of.rows(point, self.of.options(**dict(point.options))))
+        return self.of.row(point, self.of.options(**dict(point.options)))
 
     def with_choices(self, point: Point, choices: Mapping[str, Scalar]) -> Point:
         return point

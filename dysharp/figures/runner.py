@@ -9,9 +9,9 @@ from typing import Any
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
+from dysharp.processes import in_processes
 from dysharp.runs.point import Point
-from dysharp.runs.point_runs import Asked, content_of
-from dysharp.runs.processes import in_processes
+from dysharp.runs.point_runs import point_task, why
 from dysharp.runs.store import Store
 from dysharp.sources import sources_changed
 from dysharp.specs import load_cluster, load_model
@@ -53,20 +53,21 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
         progress(len(rows), len(wanted), todo[0].label if todo else "from the store", 1 - left / whole)
     if jobs > 1:
         todo.sort(key=lambda p: work[p], reverse=True)  # so that no large point is left for the end, when other processes have nothing to do
-    asked = [Asked(p.label, p, _row_of, content_of(p)) for p in todo]
+    tasks = [point_task(p.label, p, _row_of) for p in todo]
     try:
-        with closing(in_processes(asked, max(1, jobs))) as ended:
-            for each, result in ended:
+        with closing(in_processes(tasks, max(1, jobs))) as ended:
+            for i, result in ended:
+                point = todo[i]
                 if sources_changed():
                     raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
-                if isinstance(result, str):
-                    failed[each.point] = f"{each.point.label}: {result}"
+                if isinstance(result, Exception):
+                    failed[point] = f"{point.label}: {why(result)}"
                 else:
-                    store.put(each.point, result)
-                    rows[each.point] = result
-                left -= work[each.point]
+                    store.put(point, result)
+                    rows[point] = result
+                left -= work[point]
                 if progress:
-                    progress(len(rows) + len(failed), len(wanted), each.point.label, 1 - left / whole)
+                    progress(len(rows) + len(failed), len(wanted), point.label, 1 - left / whole)
     except KeyboardInterrupt as error:
         error.add_note(f"{len(rows)} of {len(wanted)} points are finished and kept in {store.folder}; the same command goes on from there")
         raise

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.reports.markdown import escaped, paragraph, table
-from dysharp.reports.tables import COLUMNS, FigureLike, cells, csv_text, reasons, verdict_text
+from dysharp.reports.tables import COLUMNS, FigureLike, cells, reasons, verdict_text
+from dysharp.text import csv_text
 
 VERDICTS = {
     "reproduced": "reproduced",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dysharp.reports.markdown import escaped, paragraph, table
@@ -36,14 +34,6 @@ def cells(result: Any) -> tuple[str, ...]:
     return result.point, result.metric, *numbers, result.tolerance, status
 
 
-def csv_text(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table as CSV, for a file beside a page."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([columns, *lines])
-    return out.getvalue()
-
-
 def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
     """Each reason of a figure once, with the numbers that it explains."""
     found: dict[str, list[str]] = {}
@@ -54,10 +44,11 @@ def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
 
 
 def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> None:
-    """Print the table of a figure, then the reasons of its gaps and what became of its claims. `out`: a console without markup."""
+    """Print what became of the claims of a figure, its table, then the reasons of its gaps. `out`: a console without markup."""
     from rich.table import Table
 
-    lines = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
+    out.print(f"{figure.name}: {verdict_text(results)}\n{figure.title}")
+    lines = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         lines.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
     for result in results:
@@ -65,7 +56,7 @@ def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> No
     out.print(lines)
     for points, reason in reasons(results):
         out.print(f"{'; '.join(points)}: {reason}")
-    out.print(f"{verdict_text(results)}\n")
+    out.print("")
 
 
 def verdict_text(results: Sequence[Any]) -> str:

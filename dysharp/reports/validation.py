@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from dysharp.errors import one_line
 from dysharp.files import check_destination, make_folder, write_text
 from dysharp.measured.validation import Validation
 from dysharp.reports import markdown
 from dysharp.reports.plots import STYLE, save_figure
-from dysharp.reports.tables import csv_text
-from dysharp.text import cell
+from dysharp.text import cell, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +159,7 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
         make_folder(folder, "--page")
     save_figure(plot_validation(done.points), figure)
     for table in _long_tables(done):
-        write_text(tables / f"{table.name}.csv", csv_text(table.keys, _cells(table.rows, table.keys)))
+        write_text(tables / f"{table.name}.csv", csv_text(table.keys, [list(map(one_line, line)) for line in _cells(table.rows, table.keys)]))
     write_text(page, page_of(done, f"figures/{figure.name}", tables.name))
 
 

@@ -39,6 +39,12 @@ def formats_of(system: str, options: Mapping[str, Any], model: Model) -> str:
     return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
 
 
+def rows_sent(formats: str) -> str:
+    """Formats of rows out and back, of a text of `formats_of`: "FP8 / BF16"."""
+    sent = dict(part.split(" ", 1) for part in formats.split(", ") if part.startswith(("Dispatch ", "Combine ")))
+    return f"{sent['Dispatch']} / {sent['Combine']}"
+
+
 def weights_of(system: str, options: Mapping[str, Any]) -> str:
     """The printed format of the weights; "" = the type of the model's GEMMs."""
     return format_of(f"{system}.weights", options.get("weights", "model"), WEIGHT_FORMATS).printed

@@ -16,7 +16,7 @@ POINT = Point("dysharp", "S-8", "paper-gh200-nvl32", "uniform")
 
 def test_every_file_of_the_folder_registers_a_metric() -> None:
     files = {path.stem for path in Path(dysharp.figures.metrics.__path__[0]).glob("*.py")} - {"__init__"}
-    measures = [m.measure.__module__ for m in all_metrics().values() if not m.system] + [c.rows.__module__ for c in all_calculated().values()]
+    measures = [m.measure.__module__ for m in all_metrics().values() if not m.system] + [c.row.__module__ for c in all_calculated().values()]
     assert {module.rpartition(".")[2] for module in measures} == files
     assert all(m.unit for m in all_metrics().values())
 

@@ -8,13 +8,16 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.figures import Check, Figure, Point, judge, load_figure
+from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
 from dysharp.figures.drawing import Drawing
+from dysharp.figures.figure import BEYOND
 from dysharp.figures.series import Series, series_of
 from dysharp.reports.figure_plots import plot_series
+from dysharp.reports.markdown import escaped
 from dysharp.reports.paper_page import Section, paper_page, results_csv
 
 MODELS = ("S-8", "M-8")
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "papers"
 TIMES = {("deepep", "S-8"): 4.0, ("deepep", "M-8"): 9.0, ("dysharp", "S-8"): 2.0, ("dysharp", "M-8"): 1.0}
 CHECKS = (
     Check("over DeepEP", "speedup", "dysharp", "deepep", paper=4.0, within=0.1, status="reproduced"),
@@ -100,6 +103,16 @@ def test_pages_are_written_by_the_command(tmp_path: Path) -> None:
     written = sorted(str(p.relative_to(tmp_path / "pages")) for p in (tmp_path / "pages").rglob("*.*"))
     assert written == ["dysharp.md", "dysharp/fig19a.csv", "dysharp/fig19a.svg", "dysharp/fig2.csv", "dysharp/fig2.svg"]
     assert "9 are inside, 0 are gaps" in (tmp_path / "pages" / "dysharp.md").read_text()
+    for name in ("dysharp/fig19a.csv", "dysharp/fig2.csv"):
+        assert (tmp_path / "pages" / name).read_text() == (PAGES / name).read_text(), "write it anew: dysharp reproduce --all --pages docs/papers"
+
+
+def test_the_shipped_pages_have_each_reason_of_a_gap_once() -> None:
+    for name in list_figures():
+        drawn = load_figure(name)
+        page = (PAGES / f"{drawn.paper or BEYOND}.md").read_text()
+        for reason in {check.reason for check in drawn.checks if check.reason}:
+            assert page.count(escaped(reason)) == 1, f"{name}: {reason}"
 
 
 def test_every_figure_of_a_paper_can_be_drawn() -> None:

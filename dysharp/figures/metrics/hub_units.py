@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dysharp.figures.metric import calculated
 from dysharp.protocol import aau, rpm
@@ -29,7 +29,7 @@ class Units:
 
     managed: bool = True
     rat_entries: Entries = 1024
-    partition_entries: Entries = 64
+    partition_entries: Entries = rpm.PARTITION.entries
     timer: EntriesOrInfinite = 256
     store_bytes: Entries = 128
     copiers: Entries = 16
@@ -55,8 +55,8 @@ METRICS = {
 
 
 @calculated("hub-units", options=Units, metrics=METRICS)
-def hub_units(point: Point, units: Units) -> Counts:
-    return count(units)
+def hub_units(point: Point, units: Units) -> dict[str, float]:
+    return asdict(count(units))
 
 
 def count(units: Units) -> Counts:

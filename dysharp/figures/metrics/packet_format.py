@@ -19,16 +19,6 @@ class Store:
     granularity: Entries
 
 
-@dataclass(frozen=True, slots=True)
-class Efficiency:
-    """Payload efficiency in percent, and beside encoded packets and other formats."""
-
-    payload_efficiency: float
-    encoded_over_closed: float
-    of_ideal: float
-    over_explicit: float
-
-
 METRICS = {
     "payload_efficiency": "payload efficiency (%)",
     "encoded_over_closed": "encoded packets over closed form",
@@ -38,10 +28,11 @@ METRICS = {
 
 
 @calculated("packet-format", options=Store, metrics=METRICS)
-def packet_format(point: Point, store: Store) -> Efficiency:
-    """The efficiency of a store to as many targets as the model has experts per token."""
+def packet_format(point: Point, store: Store) -> dict[str, float]:
+    """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
     targets = load_model(point.model).topk
     closed = closed_efficiency(store.format, store.granularity, targets)
     encoded = encoded_efficiency(store.format, store.granularity, targets)
     ideal, explicit = (closed_efficiency(name, store.granularity, targets) for name in ("ideal", "explicit"))
-    return Efficiency(100 * closed, encoded / closed, closed / ideal, closed / explicit)
+    values = (100 * closed, encoded / closed, closed / ideal, closed / explicit)
+    return dict(zip(METRICS, values, strict=True))

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from dysharp.figures.metric import Seen, metric
+from dysharp.protocol import aau, al_table, reduction
 from dysharp.runs.point import Point
 
-AL, REDUCTION, RAT = "fabric.al_entries", "fabric.reduction_entries", "rat_bank_entries"
+AL, REDUCTION, RAT = al_table.AL_TLB.option, reduction.REDUCTION_BUFFER.option, aau.RAT.option
 KNEE = 1.01  # a table is large enough when it costs at most 1 % of the infinite table's time
 
 
@@ -87,12 +88,11 @@ def hit_knee(here: Seen) -> float | None:
 @metric("al_hit_rate", "hit rate of the AL TLB")
 def al_hit_rate(here: Seen) -> float | None:
     """Share of lookups that the AL TLB answers at once."""
-    return _part(here, "al_tlb", "hits", "lookups")
+    return here.share("al_tlb", "hits", "lookups")
 
 
 @metric("hit_over_infinite", "hit rate of the AL TLB over the largest table")
 def hit_over_infinite(here: Seen) -> float | None:
-    """Hit rate of the AL TLB divided by the hit rate with the largest table."""
     base = largest(here)
     rate, there = al_hit_rate(here), al_hit_rate(base) if base else None
     return rate / there if rate is not None and there else None
@@ -101,15 +101,10 @@ def hit_over_infinite(here: Seen) -> float | None:
 @metric("al_read_rate", "reads of the AL Table per lookup")
 def al_read_rate(here: Seen) -> float | None:
     """Reads of the AL Table in memory per lookup. A miss that joins a pending read does not count."""
-    return _part(here, "al_tlb", "misses", "lookups")
+    return here.share("al_tlb", "misses", "lookups")
 
 
-@metric("row_reads", "reads of memory per row")
-def row_reads(here: Seen) -> float | None:
-    """Reads of memory per row that took its place in a row table."""
-    return _part(here, "al_tlb", "misses", "allocated")
-
-
+metric("row_reads", "reads of memory per row")(lambda here: here.share("al_tlb", "misses", "allocated"))
 metric("peak_rows", "most rows at once in the row table of a hub")(lambda here: here.block("al_tlb").get("peak_rows"))
 
 
@@ -123,7 +118,7 @@ def no_read_rate(here: Seen) -> float | None:
 @metric("no_eviction_rate", "reduction sessions that are not evicted")
 def no_eviction_rate(here: Seen) -> float | None:
     """Share of reduction sessions that end without an eviction (the paper's hit rate)."""
-    evicted = _part(here, "reduction", "evictions", "sessions")
+    evicted = here.share("reduction", "evictions", "sessions")
     return None if evicted is None else 1 - evicted
 
 
@@ -221,8 +216,3 @@ def _sessions(here: Seen) -> dict[str, Any]:
 def _flits(here: Seen) -> int:
     """Flits that the fabric counted. `Row.wire_flits` come from the Program, which has no evictions."""
     return sum(n for side in here.block("flits").values() for n in side.values())
-
-
-def _part(here: Seen, block: str, part: str, whole: str) -> float | None:
-    table = here.block(block)
-    return float(table[part]) / table[whole] if table and table[whole] else None

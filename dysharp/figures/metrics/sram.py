@@ -1,11 +1,17 @@
-"""SRAM of the tables of DySHARP and of MoE-Hub, from their sizes."""
+"""SRAM of the tables of DySHARP and of MoE-Hub (`silicon`), as figures ask for it."""
 
 from __future__ import annotations
 
-from dysharp.figures.dysharp_area import TableArea, Tables, table_area
-from dysharp.figures.hub_area import Area, Sizes, area
+from dataclasses import asdict, dataclass
+
 from dysharp.figures.metric import calculated
+from dysharp.protocol.aau import APT
+from dysharp.protocol.dam import TILE_COUNTER
+from dysharp.protocol.rpm import PARTITION
 from dysharp.runs.point import Point
+from dysharp.silicon import dysharp_area, hub_area
+from dysharp.specs import choice_int, load_cluster
+from dysharp.specs.fields import EntriesOrInfinite
 
 DYSHARP = {
     "tables_kib": "SRAM of AL TLB, tile and token tables (KiB)",
@@ -22,11 +28,30 @@ HUB = {
 }
 
 
-@calculated("dysharp-area", options=Tables, metrics=DYSHARP)
-def dysharp_area(point: Point, tables: Tables) -> TableArea:
-    return table_area(tables)
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """`queues`: load/store units of a GPU with a MultimemQ; None = one per SM. All other sizes are keys of the cluster."""
+
+    queues: EntriesOrInfinite | None = None
 
 
-@calculated("hub-area", options=Sizes, metrics=HUB)
-def hub_area(point: Point, sizes: Sizes) -> Area:
-    return area(sizes)
+@dataclass(frozen=True, slots=True)
+class HubSizes:
+    """Entries of the units of one GPU. `rat_entries`: None = all banks of the packaged choices. `peers`: partitions of the packet manager."""
+
+    rat_entries: EntriesOrInfinite | None = None
+    regions: EntriesOrInfinite = APT.entries
+    partition_entries: EntriesOrInfinite = PARTITION.entries
+    peers: EntriesOrInfinite = 16
+    tiles: EntriesOrInfinite = TILE_COUNTER.entries
+
+
+@calculated("dysharp-area", options=Queues, metrics=DYSHARP)
+def dysharp_sram(point: Point, options: Queues) -> dict[str, float]:
+    return dysharp_area(load_cluster(point.cluster), options.queues)
+
+
+@calculated("hub-area", options=HubSizes, metrics=HUB)
+def hub_sram(point: Point, sizes: HubSizes) -> dict[str, float]:
+    banks = choice_int("moe_hub.rat_banks") * choice_int("moe_hub.rat_bank_entries")
+    return hub_area(**asdict(sizes) | {"rat_entries": banks if sizes.rat_entries is None else sizes.rat_entries})

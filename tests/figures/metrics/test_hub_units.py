@@ -1,12 +1,10 @@
-"""Sizes of MoE-Hub's units: what a small table does, and bits per entry."""
+"""Sizes of MoE-Hub's units: what a small table does."""
 
 from __future__ import annotations
 
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.figures.dysharp_area import Tables, table_area
-from dysharp.figures.hub_area import Sizes, area
 from dysharp.figures.metric import Seen, all_metrics
 from dysharp.figures.metrics.hub_units import PRODUCERS, Units, count
 from dysharp.figures.origin import origin_of
@@ -31,12 +29,6 @@ def test_small_stores_merge_until_the_timer() -> None:
     assert payload[0] < payload[1000] == 128
 
 
-def test_area_grows_with_the_row_table() -> None:
-    small, large = area(Sizes(rat_entries=1024)), area(Sizes(rat_entries=2048))
-    assert large.rat_kib == 2 * small.rat_kib == 20
-    assert large.sram_mm2 - small.sram_mm2 == pytest.approx(1024 * 80 / 12e6)
-
-
 def test_an_unknown_option_is_refused() -> None:
     for options, text in (((("rat", 3),), "option: rat: unknown key"), ((("regions", -1),), "option: regions: found -1, expected")):
         with pytest.raises(ConfigError, match=text):
@@ -54,9 +46,3 @@ def test_metrics_of_the_hub_figures() -> None:
     point = Point("moe-hub", "S-8", "paper-dgx-h800", "")
     assert all_metrics()["over_software"].value(Seen(point, rows)) == 1.5
     assert all_metrics()["gemm1_speedup"].value(Seen(point, rows, "mh-base")) == pytest.approx(1.1)
-
-
-def test_dysharp_tables_take_the_bits_of_their_entries() -> None:
-    one = table_area(Tables(tlb_entries=8 * 1024, tile_entries=0, readiness_entries=0, queues=0))
-    assert (one.tables_kib, one.queues_kib) == (79.0, 0.0)
-    assert table_area(Tables()).gpu_mm2 < 0.198 < table_area(Tables(queues=528)).gpu_mm2

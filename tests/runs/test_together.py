@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import dysharp
+from dysharp import processes
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.runs import jobs
+from dysharp.runs import job, together
 from dysharp.runs.progress import Step
 from dysharp.specs.choices import choices_overridden
 from dysharp.systems import System
@@ -26,10 +27,10 @@ SYSTEMS = ("deepep", "dysharp", "ideal")
 def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of processes of the calls; two processes from the first row on."""
     found: list[int] = []
-    chosen = jobs._processes
-    monkeypatch.setattr(jobs, "POOL_ROWS", 0)
-    monkeypatch.setattr(jobs, "_cores", lambda: 2)
-    monkeypatch.setattr(jobs, "_processes", lambda todo, running: found.append(n := chosen(todo, running)) or n)
+    chosen = together._processes
+    monkeypatch.setattr(together, "POOL_ROWS", 0)
+    monkeypatch.setattr(together, "_cores", lambda: 2)
+    monkeypatch.setattr(together, "_processes", lambda todo, running: found.append(n := chosen(todo, running)) or n)
     return found
 
 
@@ -50,7 +51,7 @@ def test_a_deadlock_in_a_process_is_raised(used: list[int], monkeypatch: pytest.
     def stuck(*_: object) -> None:
         raise SimulationError(f"deadlock in {os.getpid()}")
 
-    monkeypatch.setattr(jobs, "run_point", stuck)
+    monkeypatch.setattr(job, "run_point", stuck)
     with pytest.raises(SimulationError, match="deadlock in") as caught:
         dysharp.compare(SYSTEMS, model="S-8", gpus=4, tokens=32)
     assert str(os.getpid()) not in str(caught.value)
@@ -65,9 +66,9 @@ def test_a_system_that_is_refused_is_named_before_anything_runs(used: list[int])
 SCRIPT = """
 import threading, time
 import dysharp
-from dysharp.runs import jobs
-jobs.POOL_ROWS, jobs._cores, chosen, used = 0, lambda: 2, jobs._processes, []
-jobs._processes = lambda todo, running: used.append(chosen(todo, running)) or used[-1]
+from dysharp.runs import together
+together.POOL_ROWS, together._cores, chosen, used = 0, lambda: 2, together._processes, []
+together._processes = lambda todo, running: used.append(chosen(todo, running)) or used[-1]
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 done = dysharp.compare(["deepep", "ideal"], model="S-8", gpus=4, tokens=32)
 print(len(done.rows), "rows,", used[0], "processes,", "__file__" in globals())
@@ -85,8 +86,8 @@ def test_a_process_that_is_killed_is_one_line(used: list[int], monkeypatch: pyte
     def killed(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(jobs, "run_point", killed)
-    with pytest.raises(SimulationError, match="a process was ended while it ran one of deepep, dysharp, ideal; if memory ran out") as caught:
+    monkeypatch.setattr(job, "run_point", killed)
+    with pytest.raises(SimulationError, match="a process was ended each time it ran deepep; if memory ran out") as caught:
         dysharp.compare(SYSTEMS, model="S-8", gpus=4, tokens=32)
     assert "\n" not in str(caught.value)
 
@@ -98,7 +99,7 @@ def test_an_error_ends_what_runs(used: list[int], monkeypatch: pytest.MonkeyPatc
         time.sleep(20)
         (tmp_path / "finished").touch()
 
-    monkeypatch.setattr(jobs, "run_point", stuck)
+    monkeypatch.setattr(job, "run_point", stuck)
     with pytest.raises(SimulationError, match="deadlock"):
         dysharp.compare(("deepep", "ideal"), model="S-8", gpus=4, tokens=32)
     assert not (tmp_path / "finished").exists(), "waited for the other process"
@@ -106,7 +107,7 @@ def test_an_error_ends_what_runs(used: list[int], monkeypatch: pytest.MonkeyPatc
 
 
 def test_progress_goes_on_while_systems_run(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "EVERY_S", 0.01)
+    monkeypatch.setattr(together, "EVERY_S", 0.01)
     steps: list[Step] = []
     dysharp.compare(SYSTEMS, model="S-8", gpus=4, tokens=64, progress=steps.append)
     assert any(s.system == "systems side by side" and s.stage == "engine" for s in steps)
@@ -121,7 +122,7 @@ def test_a_script_in_a_folder_of_the_same_name_is_not_run_twice(tmp_path: Path) 
 
 
 def test_a_system_of_a_script_stays_in_the_process_that_knows_it(used: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_copies", lambda: False)
+    monkeypatch.setattr(processes, "may_copy", lambda: False)
     monkeypatch.setattr(dysharp.systems.get_system("ideal").paper, "__module__", "mine")
     done = dysharp.compare(["deepep", "ideal"], model="S-8", gpus=4, tokens=32)
     assert [row.system for row in done.rows] == ["deepep", "ideal"]
