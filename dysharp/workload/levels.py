@@ -145,11 +145,6 @@ def expected_domains(n_domains: int, n_experts: int, topk: int) -> float:
     return n_domains * (1.0 - none)
 
 
-def nic_rows(routing: Routing, domain_gpus: int) -> tuple[I64, I64]:
-    """Rows that each GPU's NICs send and receive in Dispatch with one row per remote domain, `[n_gpus]` int64 each."""
-    return two_hop(routing, domain_gpus).nic
-
-
 def _needs(routing: Routing, domain_gpus: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """[source, token, domain, GPU of the domain] whether the GPU needs the token; [source, token, domain] remote domains."""
     n = routing.n_gpus
