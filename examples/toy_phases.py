@@ -20,6 +20,15 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="docs/writing-a-system.md",
+    options=Options,
+    moves=Moves("one_copy_per_gpu"),
+    costs=Costs(permutes=1, fused=False, drops="launches, barriers and the pace of stores (form real has them)"),
+    shown=Shown("#2F4F4F"),
+)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """As the paper form, with two launches, the pace of stores, and a barrier behind each transfer."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
@@ -39,19 +48,10 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     stores = steps.paced("combine", back, steps.costs.stores_ps(layer.back_bytes))
     layer.wait_each(stores.op, launch[stores.node])
     steps.barrier_after("combine", "returned", launch, back)
-    return layer.build("one_copy_per_gpu")
-
-
-FACTS = Facts(
-    source="docs/writing-a-system.md",
-    options=Options,
-    moves=Moves("one_copy_per_gpu"),
-    costs=Costs(permutes=1, fused=False, drops="launches, barriers and the pace of stores (form real has them)"),
-    shown=Shown("#2F4F4F"),
-)
+    return layer.build(FACTS.moves)
 
 
 @system("toy-phases", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Phases, one after the other; a GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction, compute=options.compute))
+    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction, compute=options.compute), FACTS.moves)

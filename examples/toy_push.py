@@ -33,4 +33,4 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer.dispatch_puts()
     back = layer.combine_puts(Discipline.READY_FIFO)
     fused(layer, back.of_useful_row)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)

@@ -9,11 +9,10 @@ from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
 from dysharp.cli.row_text import bytes_unit, near_sides, percent
-from dysharp.program.constants import NIC
+from dysharp.program.nets import NET_KINDS, NetKind
 from dysharp.runs.formats import KNOB, rows_sent
 from dysharp.table import plain_table
 
-NIC_SIDES = (f"{NIC} out", f"{NIC} in")
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 
@@ -41,8 +40,7 @@ def _legend(done: Comparison) -> list[str]:
     ]
     if any(row.surroundings_us for row in done.rows):
         lines.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
-    if any(NIC_SIDES[0] in row.utilization for row in done.rows):
-        lines.append("NIC %: share of the time for which the NICs send, or receive if that is more; mean over GPUs")
+    lines += [f"{kind.column[0]} %: {kind.column[1]}" for kind in _columns(done.rows)]
     more = {name: [part for part in formats.split(", ") if not part.startswith(("Dispatch ", "Combine ")) and not part.endswith(" SMs")]
             for name, formats in done.formats.items()}  # fmt: skip
     return [*lines, *(f"{name}: {', '.join(parts)}" for name, parts in more.items() if parts)]
@@ -91,13 +89,18 @@ def _setting(values: Mapping[str, int]) -> str:
     return ", ".join(f"{knob}={value}" for knob, value in values.items())
 
 
+def _columns(rows: Sequence[Row]) -> list[NetKind]:
+    """The networks of `rows` that have a column."""
+    return [kind for kind in NET_KINDS.values() if kind.column[0] and any(kind.sides[0] in row.utilization for row in rows)]
+
+
 def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     """One line per Row. On an hw cluster the formats and SMs of each system are columns."""
     divisor, unit = bytes_unit(rows)
     out = console()
     surrounded = any(row.surroundings_us for row in rows)
-    nics = any(f"{NIC} out" in row.utilization for row in rows)
-    narrow = out.width < WIDTH or surrounded or nics or bool(done.formats)
+    nets = _columns(rows)
+    narrow = out.width < WIDTH or surrounded or bool(nets) or bool(done.formats)
     gap = 1 if narrow or max(len(row.system) for row in rows) > SHORT_NAME else 2
     headings = (
         "\nsystem",
@@ -109,7 +112,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
         f"payload\ndown {unit}",
         "link\nup %" if narrow else "link up %\nmean / max",
         "link\ndown %" if narrow else "down %\nmean / max",
-        *(("NIC\n%",) if nics else ()),
+        *(f"{kind.column[0]}\n%" for kind in nets),
         "speed\nup x",
         "own\nbound",
         "lower\nbound",
@@ -127,7 +130,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
             f"{sum(row.traffic_bytes[into].values()) / divisor:.2f}",
             percent(row, out, narrow=narrow),
             percent(row, into, narrow=narrow),
-            *((percent(row, max(NIC_SIDES, key=row.utilization.__getitem__), narrow=True),) if nics else ()),
+            *(percent(row, max(kind.sides, key=row.utilization.__getitem__), narrow=True) for kind in nets),
             f"{done.speedup[row.system]:.2f}",
             f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,

@@ -8,8 +8,8 @@ from typing import Any
 from dysharp.advice.prediction import eager_is_known
 from dysharp.analysis import Row
 from dysharp.cli.output import console, print_lines
-from dysharp.program.constants import XGMI
-from dysharp.runs.causes import SHORT, STALLS
+from dysharp.program.nets import INSIDE, NET_KINDS
+from dysharp.runs.causes import STALLS, short_names
 from dysharp.runs.formats import resource_words
 from dysharp.runs.limits import answer_of
 from dysharp.table import fact_table
@@ -55,7 +55,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
         ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),
         ("lower bound, any system", f"{row.workload_bound_us:.2f} us"),
-        ("critical path", _times(row.attribution, SHORT)),
+        ("critical path", _times(row.attribution, short_names())),
         ("phases, GPU that ends last", ""),
         *phases,
         *_waiting_facts(row),
@@ -77,8 +77,8 @@ def _nvlink_sides(row: Row) -> tuple[str, ...]:
 
 def near_sides(row: Row) -> tuple[str, str]:
     """The link directions between GPUs of one domain: those of NVLink, or of the links of pairs in a fabric without a switch."""
-    pairs = (f"{XGMI} out", f"{XGMI} in")
-    return pairs if pairs[0] in row.traffic_bytes else ("up", "down")
+    inside = [kind.sides for kind in NET_KINDS.values() if kind.place == INSIDE]
+    return next((sides for sides in inside if sides[0] in row.traffic_bytes), ("up", "down"))
 
 
 def _other_sides(row: Row) -> list[str]:

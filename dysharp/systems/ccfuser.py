@@ -97,7 +97,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 
 
 def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
-    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS), listed=True)
+    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS, shared=True), alloc=Alloc.PREFIX)
     kernels = SoftwareSteps(layer)
     sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
     first, second = stages(model, direction)
@@ -125,7 +125,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
         layer.wait_each(ops, finished[layer.tile_gpu[order]])
         if i == 0:
             results[order] = ops
-    puts = stream_order(layer, layer.row_gpu, layer.row_source)  # puts that become ready together progress together
+    puts = stream_order(layer, layer.p.row_gpu, layer.p.row_source)  # puts that become ready together progress together
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)
     layer.wait_rows(returned.of_useful_row, results)
     _in_pieces(layer, returned.of_useful_row, by_tile)
@@ -133,7 +133,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
         kernels.barrier_after("end", "end.closed", finished, returned)
     if options.mediation and not real:
         mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:

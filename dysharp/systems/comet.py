@@ -44,4 +44,4 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     in_pairs(layer, combine.of_useful_row)
     if options.mediation:
         mediate(layer, counts=True, permutes=False)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)

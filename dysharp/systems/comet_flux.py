@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program import Alloc, Discipline, Head, Program, Tail
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
@@ -67,7 +67,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         raise ConfigError(f"comet-flux.n_comm: found {options.n_comm}, expected 1 to {cluster.n_sms - 1} of the {cluster.n_sms} SMs of a GPU")
     if options.slices < 1:
         raise ConfigError(f"comet-flux.slices: found {options.slices}, expected 1 or more")
-    layer = LayerBuilder(model, cluster, routing, direction, listed=True)
+    layer = LayerBuilder(model, cluster, routing, direction, alloc=Alloc.PREFIX)
     turns = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=turns, by_rows=True), turns, by_sender=True)
     slices = column_slices(layer, options.slices)
@@ -80,7 +80,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         _return_slices(layer, options, slices, gemms.second, second)
     if options.mediation:
         mediate(layer, counts=True, permutes=False, first=[Batch(op=blocks, node=layer.tile_gpu)], rows=False)
-    return layer.build("ring", back="one_copy_per_gpu")
+    return layer.build(FACTS.moves)
 
 
 def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> tuple[GemmOps, I32]:
@@ -115,7 +115,7 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
     """
     n = layer.n_gpus
     tile = np.repeat(layer.tiles, layer.tile_rows)[layer.row_of]
-    pairs = np.unique(tile.astype(np.int64) * n + layer.row_source)
+    pairs = np.unique(tile.astype(np.int64) * n + layer.p.row_source)
     of, sender = (pairs // n).astype(np.int32), (pairs % n).astype(np.int32)
     flag = rest[layer.tile_gpu[of], sender]
     turn = (layer.tile_gpu[of] - sender) % n

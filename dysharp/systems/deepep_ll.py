@@ -16,6 +16,7 @@ from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.ways import NicOnly, Ways
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -74,7 +75,8 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
         raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
     if options.peers == "nic" and cluster.domains == 1:
         raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{cluster.name}", expected a cluster with several in use')
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, nic_only=options.peers == "nic")
+    ways = NicOnly if options.peers == "nic" else Ways
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, ways=ways)
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -82,13 +84,13 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _LowLatency(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 @system("deepep-ll", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
-    return one_copy_per_expert(_layer(model, cluster, routing, direction, options))
+    return one_copy_per_expert(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
 class _LowLatency(SoftwareSteps):
@@ -107,7 +109,7 @@ class _LowLatency(SoftwareSteps):
         tokens = self.tokens_on_sms(grid, token_ps)
         pace = costs.stores_ps(layer.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
         puts = layer.dispatch_rows(Discipline.READY_FIFO)
-        layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.sent_of_row])
+        layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.p.sent_of_row])
         return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
@@ -132,7 +134,7 @@ class _LowLatency(SoftwareSteps):
         fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))
         if after is not None:
             layer.wait_each(fence, after)
-        far = layer.is_far(puts.node, puts.to)
+        far = layer.ways.far(puts.node, puts.to)
         layer.wait_each(fence[puts.node[~far]], puts.op[~far])
         words = round(costs.sync_ps * placement.n_slots * costs.value("ll.expert_part"))
         poll = self.delay(ends, max(0, costs.sync_ps - self.flight_ps) + words)

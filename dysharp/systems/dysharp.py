@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.between.in_switch import sums_in_switch
 from dysharp.systems.building.experts import fused, in_pairs, one_after_another
 from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
-from dysharp.systems.building.in_switch import in_switch_layer
 from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
 from dysharp.systems.facts import SUMS, Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
@@ -75,12 +75,13 @@ def start(
 
 
 def over_domains(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """DySHARP in every domain, and multicast and sums in a hypothetical scale-out switch (building/in_switch.py)."""
+    """DySHARP in every domain, and multicast and sums in a hypothetical scale-out switch (building/between/in_switch.py)."""
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=True, **words)
     windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
-    return in_switch_layer(layer, DYMULTIMEM, *windows, layer.target_fetch(counts))
+    sums_in_switch(layer, DYMULTIMEM, *windows, layer.target_fetch(counts))
+    return layer.build(FACTS.moves)
 
 
 def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
@@ -88,7 +89,7 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     layer, window = start(model, cluster, routing, direction, options, framing, one_kernel=True)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
     fused(layer, pulls.of_useful_row)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)
 
 
 @system("dysharp", FACTS)
@@ -123,7 +124,7 @@ def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str,
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, window)
     layer.wait_first(pulls, done, tail=Tail.TILE_READY)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)
 
 
 @system("dysharp-comet", replace(UNFUSED, source=f"{SOURCE}, ablation (d)", shown=Shown("#F0E442")))
@@ -132,4 +133,4 @@ def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str,
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, together=False)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
     in_pairs(layer, pulls.of_useful_row)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)

@@ -49,4 +49,4 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
     fused(layer, combine.of_useful_row)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)

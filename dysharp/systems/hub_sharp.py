@@ -50,12 +50,12 @@ FACTS = Facts(
 @system("hub-sharp", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory, a push needs none."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, placed_on_arrival=True)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
-    layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True)
+    layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True, asks=False)
     if options.reduction == "push":
         back = combine_pushes(layer, RED_ROWSP, options.sum_places)
     else:
         back = layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC)
     fused(layer, back.of_useful_row)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)

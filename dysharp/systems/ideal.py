@@ -79,4 +79,4 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
     )
     layer.combine_free(as_tiles_fill(layer, second_first=False).results)
-    return layer.build("none")
+    return layer.build(FACTS.moves)

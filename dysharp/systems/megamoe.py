@@ -89,7 +89,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     """The paper form with software costs, from the launch to the last barrier of the kernel."""
     layer = _layer(model, cluster, routing, direction, options)
     _OneKernel(layer).run(cast=options.cast)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 @system("megamoe", FACTS, real=plan_real)
@@ -98,14 +98,14 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     layer = _layer(model, cluster, routing, direction, options)
     layer.dispatch_rows(order=_pull_order(layer), by_rows=True)
     fused(layer, layer.combine_rows(Discipline.READY_FIFO).of_useful_row)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 def _pull_order(layer: LayerBuilder) -> I64:
     """The useful rows in the order in which receivers pull them: by expert, and for one expert by source in turn."""
     local = layer.p.slot % layer.routing.placement.slots_per_gpu
-    turn = (layer.row_gpu - layer.row_source) % layer.n_gpus
-    return np.lexsort((turn, layer.row_token % layer.tokens, local, layer.row_source))
+    turn = (layer.p.row_gpu - layer.p.row_source) % layer.n_gpus
+    return np.lexsort((turn, layer.p.row_token % layer.tokens, local, layer.p.row_source))
 
 
 class _OneKernel(SoftwareSteps):
@@ -125,7 +125,7 @@ class _OneKernel(SoftwareSteps):
         pushes = layer.combine_rows(Discipline.READY_FIFO)
         fused(layer, self.paced("combine", pushes, costs.stores_ps(layer.back_bytes), pools=stores).of_useful_row)
         returned = self.barrier_after("combine", "returned", counted, pushes)
-        rows, sums = (np.bincount(gpu, minlength=layer.n_gpus) for gpu in (layer.row_source, layer.sent_source))
+        rows, sums = (np.bincount(gpu, minlength=layer.n_gpus) for gpu in (layer.p.row_source, layer.p.sent_source))
         moved = rows * layer.back_bytes + sums * layer.model.row_bytes
         layer.wait_each(self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()]), returned)
         self.barrier("end", "cleaned", returned)  # the buffers are ready for the next call

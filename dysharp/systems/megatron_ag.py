@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.rings import Pace, gather, ring_layer, scatter
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
@@ -43,7 +43,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher)",
     options=Options,
-    moves=Moves("ring"),
+    moves=Moves("ring", between="ring"),
     costs=Costs(
         permutes=0,
         fused=False,
@@ -65,7 +65,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     kernels = (_RailRings if cluster.domains > 1 else _AllGather)(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("ring")
+    return layer.build(FACTS.moves)
 
 
 @system("megatron-ag", FACTS, real=plan_real)
@@ -76,14 +76,15 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     if cluster.domains > 1:
-        return ring_layer(layer)
+        scatter(layer, one_after_another(layer, gather(layer)))
+        return layer.build(FACTS.moves)
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
     finished = one_after_another(layer, surplus_arrived(layer, gathered))
     combine = layer.combine_puts(back)
     for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
-    return layer.build("ring")
+    return layer.build(FACTS.moves)
 
 
 class _AllGather(SoftwareSteps):
@@ -105,13 +106,13 @@ class _AllGather(SoftwareSteps):
 
     def _permute(self) -> I32:
         """`[gpus]` DELAYs that sort the rows of a GPU."""
-        needed = np.bincount(self.layer.row_gpu, minlength=self.layer.n_gpus)
+        needed = np.bincount(self.layer.p.row_gpu, minlength=self.layer.n_gpus)
         return self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
 
     def _unpermuted(self, finished: I32) -> I32:
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
-        needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
+        needed = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
         unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
         layer.wait_each(unpermute, finished)
         return unpermute

@@ -57,7 +57,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
     """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     framing = STORE if managed else Framing("store", payload_bytes=options.store_bytes)
-    order = stream_order(layer, layer.row_source, layer.row_gpu, by_token=True) if managed else None
+    order = stream_order(layer, layer.p.row_source, layer.p.row_gpu, by_token=True) if managed else None
     table = layer.row_table(framing, options.rat_banks, options.rat_bank_entries)
     layer.dispatch_rows(order=order, by_rows=True, framing=framing, table=table, at_once=options.rows_at_once)
     return layer, layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
@@ -117,7 +117,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     """The layer with or without packet manager (`managed`) and with or without readiness in hardware (`polled`: without)."""
     layer, back = _layer(model, cluster, routing, direction, options, managed=managed)
     _experts(layer, back, options, polled=polled)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 FACTS = Facts(

@@ -11,12 +11,12 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.building.two_hop import TwoHop, two_hop_layer
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -55,7 +55,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
     options=Options,
-    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS),
     costs=Costs(
         permutes=1,
         fused=False,
@@ -89,14 +89,13 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _InterNode(layer, options.zero_copy) if cluster.domains > 1 else _IntraNode(layer, options.zero_copy)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("two_hop" if cluster.domains > 1 else "one_copy_per_gpu")
+    return layer.build(FACTS.moves)
 
 
 @system("mori", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    layer = _layer(model, cluster, routing, direction, options)
-    return two_hop_layer(layer) if cluster.domains > 1 else one_copy_per_gpu(layer)
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
 class _Kernels(SoftwareSteps):
@@ -144,7 +143,7 @@ class _IntraNode(_Kernels):
         """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs have sent all rows."""
         layer = self.layer
         call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
-        work = self.copies_on_units(layer.pair_source)
+        work = self.copies_on_units(layer.p.source)
         layer.wait_each(work.op, call[work.node])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, work.op)
@@ -187,7 +186,7 @@ class _InterNode(_Kernels):
         """Add Combine: results gather at the proxy of their node after its barrier, and one sum per node goes back."""
         layer, hop = self.layer, self.hop
         ready = self.ready(finished)
-        units, back = np.arange(len(hop.token)), layer.push_order
+        units, back = np.arange(len(hop.token)), layer.p.push_order
         gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
         layer.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
         returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)

@@ -11,10 +11,10 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.between.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
-from dysharp.systems.building.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -195,19 +195,19 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
     missing = (capacity_rows(layer.routing, options) // options.degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
     groups = []
     for chunk in range(options.degree):
-        rows = stream_order(layer, layer.row_source, layer.row_gpu, np.flatnonzero(part == chunk))
+        rows = stream_order(layer, layer.p.row_source, layer.p.row_gpu, np.flatnonzero(part == chunk))
         sends = [layer.dispatch_rows(order=rows), _padding(layer, "dispatch", missing[:, :, chunk])]
         tiles = layer.tiles[layer.tile_slot % options.degree == chunk]
         arrived = stream.exchange(f"sent.{chunk}", sends)
         groups.append(stream.started(Group(tiles, arrived, _padding_tiles(layer, options, tiles))))
     finished = in_groups(layer, groups)
-    orders = [stream_order(layer, layer.row_gpu, layer.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
+    orders = [stream_order(layer, layer.p.row_gpu, layer.p.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
     for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):
         stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=options.capacity == 0, permutes=True)
     levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus) if layer.cluster.domains > 1 else None
-    return layer.build(padded, options, levels=levels)
+    return layer.build(FACTS.moves, options, levels=levels)
 
 
 def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
@@ -216,15 +216,15 @@ def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Progr
     pairs = [np.flatnonzero(run == chunk) for chunk in range(options.degree)]
     groups = []
     for chunk, mine in enumerate(pairs):
-        arrived = stream.exchange(f"sent.{chunk}", [layer.dispatch_pairs(pair_order(layer, layer.pair_source, layer.p.gpu, mine))])
+        arrived = stream.exchange(f"sent.{chunk}", [layer.dispatch_pairs(pair_order(layer, layer.p.source, layer.p.gpu, mine))])
         groups.append(stream.started(Group(layer.tiles[layer.tile_slot % options.degree == chunk], arrived)))
     finished = in_groups(layer, groups)
-    orders = [pair_order(layer, layer.p.gpu, layer.pair_source, mine) for mine in pairs]
+    orders = [pair_order(layer, layer.p.gpu, layer.p.source, mine) for mine in pairs]
     for chunk, back in enumerate(layer.combine_pair_chunks(orders)):
         stream.exchange(f"returned.{chunk}", [back], finished[chunk])
     if options.mediation:
         mediate(layer, counts=True, permutes=True)
-    return layer.build(padded, options)
+    return layer.build(FACTS.moves, options)
 
 
 def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:

@@ -27,10 +27,13 @@ I64 = NDArray[np.int64]
 
 
 class Levels(NamedTuple):
-    """Token rows that Dispatch sends in each network: (out, in), each `[n_gpus]` int64. Combine mirrors both."""
+    """Token rows that Dispatch sends in each network: (out, in), each `[n_gpus]` int64. Combine mirrors both.
 
-    nvlink: Rows
-    nic: Rows
+    `near`: between GPUs of a domain. `far`: between domains.
+    """
+
+    near: Rows
+    far: Rows
 
 
 def two_hop(routing: Routing, domain_gpus: int) -> Levels:

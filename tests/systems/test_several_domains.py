@@ -52,7 +52,7 @@ def test_distinct_domains_of_a_token(n, expected):
     assert expected_domains(n, 256, 8) == pytest.approx(expected, abs=5e-4)
     assert expected_domains(8 * n, 256, 8) == pytest.approx(expected_copies(8 * n, 256, 8))
     routing = make_routing("uniform", load_model("deepseek-v3"), 8 * n, 64)
-    remote = two_hop(routing, 8).nic[0].sum() / routing.n_tokens
+    remote = two_hop(routing, 8).far[0].sum() / routing.n_tokens
     assert remote == pytest.approx(expected * (n - 1) / n, rel=0.02)
 
 
@@ -77,9 +77,9 @@ def test_what_leaves_by_nic_arrives_by_nic():
     routing = make_routing("uniform", MODEL, 8, 16)
     for name, scheme in LEVELS.items():
         levels = scheme(routing, 2)
-        assert levels.nic[0].sum() == levels.nic[1].sum() or name in ("dysharp", "allgather"), name
+        assert levels.far[0].sum() == levels.far[1].sum() or name in ("dysharp", "allgather"), name
         one = scheme(routing, 8)  # one domain: nothing leaves
-        assert one.nic[0].sum() == 0 or name == "nic_only", name
+        assert one.far[0].sum() == 0 or name == "nic_only", name
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -206,16 +206,16 @@ def test_ceilings_of_multicast_and_sums_between_domains(n, gpus, nic, nvlink):
     def both(rows: tuple[np.ndarray, np.ndarray]) -> int:
         return int(rows[0].sum() + rows[1].sum())  # Dispatch out, and Combine out, which mirrors Dispatch in
 
-    assert both(before.nic) / both(after.nic) == pytest.approx(nic, abs=0 if n == 2 else 0.01)
+    assert both(before.far) / both(after.far) == pytest.approx(nic, abs=0 if n == 2 else 0.01)
     # A domain whose only GPU for a token is the one that forwards needs no NVLink, which the published form does not count.
-    assert nvlink - 0.01 <= both(before.nvlink) / both(after.nvlink) <= 1.05 * nvlink
+    assert nvlink - 0.01 <= both(before.near) / both(after.near) <= 1.05 * nvlink
 
 
 @pytest.mark.parametrize(("n", "expected"), [(4, 3.62), (8, 3.98)])
 def test_groups_limit_the_domains_of_a_token(n, expected):
     model = replace(load_model("deepseek-v3"), n_group=n, topk_group=min(n, 4))
     routing = make_routing("uniform:group-limited", model, 8 * n, 256)
-    remote = two_hop(routing, 8).nic[0].sum() / routing.n_tokens
+    remote = two_hop(routing, 8).far[0].sum() / routing.n_tokens
     assert remote * n / (n - 1) == pytest.approx(expected, rel=0.02)
 
 

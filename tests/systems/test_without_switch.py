@@ -14,7 +14,7 @@ from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
 from dysharp.program import Program
-from dysharp.program.constants import NIC, XGMI
+from dysharp.program.nets import NIC, XGMI
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
@@ -52,7 +52,7 @@ def test_bytes_engine_and_oracle(name, form, direction, nodes):
         pytest.skip("one node alone")
     program, _ = planned(name, mesh(4, nodes), form, tokens=4, direction=direction)
     verify(program)  # declared traffic is the closed form of the routing
-    assert set(program.declared.traffic) == {f"{XGMI} out", f"{XGMI} in"} | ({f"{NIC} out", f"{NIC} in"} if nodes > 1 else set())
+    assert set(program.declared.traffic) == {*XGMI.sides} | ({*NIC.sides} if nodes > 1 else set())
     trace = run_oracle(program)
     assert difference(PlainEngine(), program, trace) is None
     counted = traffic_bytes(program, trace)
@@ -74,7 +74,7 @@ def test_every_link_carries_the_rows_of_its_pair():
     out = wire_table(program).up.sum(axis=1).reshape(-1, n)
     gates = 16 * -(-4 * MODEL.topk // 16)  # gate weights behind a row
     for step, net in enumerate(program.nets, start=1):
-        assert (net.name, net.step, net.ring) == (XGMI, step, n)
+        assert (net.name, net.step, net.ring) == (XGMI.name, step, n)
         for i in range(n):
             j = (i + step) % n
             assert out[step, i] == needs[i, j] * (MODEL.row_bytes + gates) + needs[j, i] * MODEL.row_bytes

@@ -392,7 +392,7 @@ def outsider() -> Iterator[Callable[..., str]]:
 
 
 def plan_rows(model: Model, cluster: Cluster, routing: Routing, direction: str, options: PaddedOptions) -> Program:
-    return plan_one_copy_per_expert(LayerBuilder(model, cluster, routing, direction))
+    return plan_one_copy_per_expert(LayerBuilder(model, cluster, routing, direction), Moves("one_copy_per_expert"))
 
 
 @pytest.mark.slow

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.program import Discipline, Template, To
-from dysharp.program.constants import NIC, NIC_NET
+from dysharp.program.nets import BETWEEN_NET
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends, ids
-from dysharp.systems.building.landing import landing
+from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
+from dysharp.systems.building.ways import ByLevel, ByRail, Ways
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -30,10 +31,8 @@ HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_r
 class RailLayer(LayerBuilder):
     """As `LayerBuilder`, with PUTs between rails in two hops. `puts` returns the first hops."""
 
-    per_expert = "by_rail"
-
-    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True) -> None:
-        super().__init__(model, cluster, routing, direction, compute=compute)
+    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True, ways: type[Ways] = ByRail) -> None:
+        super().__init__(model, cluster, routing, direction, compute=compute, ways=ways)
         self._onward: list[tuple[I32, I32]] = []  # first hops, their last hops
 
     def last_hops(self, op: I32) -> I32:
@@ -44,17 +43,12 @@ class RailLayer(LayerBuilder):
             last[first[known]] = then[known]
         return np.asarray(last[op], np.int32)
 
-    def by_nic(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Whether a PUT from `node` to `to` leaves `node` by NIC: along the rail. Rows between rails leave by NVLink."""
-        size = self.cluster.domain_gpus
-        return np.asarray(self.is_far(node, to) & (node % size == to % size), np.bool_)
-
     def puts(
         self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
     ) -> I32:
         """As `LayerBuilder.puts`, with one row each. Returns the first hop of each PUT, whose issuers are in `columns`."""
         assert rows is None
-        two = self.is_far(node, to) & ~self.by_nic(node, to)
+        two = self.ways.far(node, to) & ~self.ways.leaves(node, to)
         op = np.empty(len(node), np.int32)
         for mine, put in ((~two, super().puts), (two, self._two_hops)):
             own: dict[str, Any] = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
@@ -74,9 +68,8 @@ class RailLayer(LayerBuilder):
         one = np.ones(n, np.int32)
         hop = replace(template, name=f"{template.name}.rail", fn=first_fn, dst=template.dst and buffer, table=-1)
         first = ids(self.b.ops(self.b.template(hop), node, to=To(one, rail, one, landed.row), targets=1, **columns), n)
-        way = replace(
-            template, name=f"{template.name}.{NIC}.rail", fn=then_fn, src=template.src and buffer, framing=self.b.framing(RDMA), net=NIC_NET, table=-1
-        )
+        name = f"{self.ways.named(template.name, BETWEEN_NET)}.rail"
+        way = replace(template, name=name, fn=then_fn, src=template.src and buffer, framing=self.b.framing(RDMA), net=BETWEEN_NET, table=-1)
         onward = {**columns, "issuer": self.per_gpu(Discipline.READY_FIFO, "proxy")[rail], "prio": 0}
         then = ids(self.b.ops(self.b.template(way), rail, to=To(one, to, one, row), targets=1, **onward), n)
         self.wait_tiles(then, landed.tile)
@@ -87,9 +80,8 @@ class RailLayer(LayerBuilder):
 class TwoLevelLayer(RailLayer):
     """As `RailLayer`, level by level: all rows go to their rail GPU inside the domain, own rails included, then by NIC (Tutel's 2DH)."""
 
-    def by_nic(self, node: NDArray[np.integer], to: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """No PUT leaves its GPU by NIC: rows for the own rail are copied into the buffer of the second level."""
-        return np.zeros(len(node), bool)
+    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True) -> None:
+        super().__init__(model, cluster, routing, direction, compute=compute, ways=ByLevel)
 
     def second_level(self, batches: Sequence[Sends]) -> None:
         """NICs wait until their GPU has sent and received all rows of the first level of this exchange."""

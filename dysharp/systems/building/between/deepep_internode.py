@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline
+from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.building.two_hop import TwoHop
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -143,13 +143,14 @@ class Internode(SoftwareSteps):
         return received
 
     def writes(self, start: I32) -> I32:
-        """A DELAY per token of `layer.sent` on the sending SM of its channel: a copy into a send slot per domain."""
+        """A DELAY per token of `layer.p.sent` on the sending SM of its channel: a copy into a send slot per domain."""
         layer = self.layer
-        units = np.bincount(layer_index(layer, self.hop.token), minlength=len(layer.sent))
+        units = np.bincount(layer_index(layer, self.hop.token), minlength=len(layer.p.sent))
         copy = self.costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
-        channel = layer.sent % layer.tokens * self.n // layer.tokens
-        issuer = self.issuers("write", Discipline.PROGRAM_ORDER, self.n)[layer.sent_source, channel]
-        writes = self.copies("dispatch", [max(1, copy * n) for n in range(layer.cluster.domains + 1)], layer.sent_source, issuer, units, name="write")
+        channel = layer.p.sent % layer.tokens * self.n // layer.tokens
+        issuer = self.issuers("write", Discipline.PROGRAM_ORDER, self.n)[layer.p.sent_source, channel]
+        durations = [max(1, copy * n) for n in range(layer.cluster.domains + 1)]
+        writes = self.copies("dispatch", durations, layer.p.sent_source, issuer, units, name="write")
         layer.wait_first(writes, start, stream=issuer)
         return writes.op
 
@@ -196,12 +197,12 @@ class Internode(SoftwareSteps):
         channel = self.channel[hop.unit_of_pair]
         token = layer.p.token % np.int32(layer.tokens)
         place = token - -(-channel * layer.tokens // self.n)
-        turn = (layer.pair_source - layer.p.gpu) % layer.n_gpus
+        turn = (layer.p.source - layer.p.gpu) % layer.n_gpus
         order: I64 = np.lexsort((channel, turn, place, layer.p.gpu))
         return order
 
 
 def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:
-    """Index into `layer.sent` of each token."""
-    index: I64 = np.searchsorted(layer.sent, token)
+    """Index into `layer.p.sent` of each token."""
+    index: I64 = np.searchsorted(layer.p.sent, token)
     return index

@@ -21,27 +21,27 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Program, Tail, Template, To
-from dysharp.program.constants import NIC_NET, REQUESTS, RESPONSES
+from dysharp.program import Discipline, Kind, Tail, Template, To
+from dysharp.program.constants import REQUESTS, RESPONSES
+from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.between.landing import landing
+from dysharp.systems.building.between.two_hop import I32, I64, TwoHop
 from dysharp.systems.building.experts import fused, one_after_another
-from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
-from dysharp.systems.building.two_hop import I32, I64, TwoHop
 
 
-def in_switch_layer(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int, start: I32) -> Program:
+def sums_in_switch(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int, start: I32) -> None:
     """Dispatch, GEMMs tile by tile, Combine. `start`: `[gpus]` ops before the first transfer. Windows: tokens per GPU."""
     units = _Units(layer, framing)
     sends = units.dispatch(dispatch_window)
     layer.wait_each(sends.op, start[sends.node])
     sums = units.sums(combine_window)
-    fused(layer, np.repeat(sums[units.hop.unit_of_pair], layer.pair_rows))
+    fused(layer, np.repeat(sums[units.hop.unit_of_pair], layer.p.rows))
     units.totals(sums)
-    return layer.build("dysharp")
 
 
-def allgather_layer(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int) -> Program:
+def gathered_in_switch(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int) -> None:
     """All-gather, one GEMM after the other, a barrier, reduce-scatter. Windows: tokens per GPU."""
     units = _Units(layer, framing, every_gpu=True)
     units.dispatch(dispatch_window)
@@ -49,7 +49,6 @@ def allgather_layer(layer: LayerBuilder, framing: Framing, dispatch_window: int,
     sums = units.sums(combine_window, Discipline.PROGRAM_ORDER)
     layer.wait_first(Batch(op=sums, node=units.hop.relay), done, tail=Tail.TILE_READY)
     units.totals(sums)
-    return layer.build("allgather")
 
 
 class _Units:
@@ -59,11 +58,11 @@ class _Units:
         self.layer, self.framing = layer, framing
         self.hop = hop = TwoHop(layer, every_gpu=every_gpu)
         self.first_copy: I64 = np.cumsum(hop.copies) - hop.copies
-        self.gpu, self.rows, self.first_row = hop.gpu, layer.pair_rows, layer.p.slot_ptr[:-1]
+        self.gpu, self.rows, self.first_row = hop.gpu, layer.p.rows, layer.p.slot_ptr[:-1]
         self.what = "allgather" if every_gpu else "multicast"
         if every_gpu:
-            pair = layer.pair_of[hop.token[hop.unit_of_pair], hop.gpu]
-            self.rows = np.where(pair >= 0, layer.pair_rows[pair], 0)
+            pair = layer.p.pair_of[hop.token[hop.unit_of_pair], hop.gpu]
+            self.rows = np.where(pair >= 0, layer.p.rows[pair], 0)
             self.first_row = np.cumsum(self.rows) - self.rows
         here = hop.gpu == hop.relay[hop.unit_of_pair]
         listed = np.bincount(hop.unit_of_pair, weights=np.where(here, 0, self.rows), minlength=len(hop.token)).astype(np.int64)
@@ -76,9 +75,8 @@ class _Units:
         tokens, count = np.unique(hop.token[far], return_counts=True)
         source = (tokens // layer.tokens).astype(np.int32)
         landed = landing(layer, "relay", hop.relay[far], np.arange(len(far)), hop.token[far], layer.sent_bytes)
-        template = Template(
-            "dispatch.nic", Kind.MULTICAST, "dispatch", "relay", REQUESTS, framing=b.framing(RDMA), src=layer.sent_buffer, dst="relay", net=NIC_NET
-        )
+        name, src = layer.ways.named("dispatch", BETWEEN_NET), layer.sent_buffer
+        template = Template(name, Kind.MULTICAST, "dispatch", "relay", REQUESTS, framing=b.framing(RDMA), src=src, dst="relay", net=BETWEEN_NET)
         nic = ids(
             b.ops(
                 b.template(template), source, issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[source], bytes=layer.sent_bytes,
@@ -137,10 +135,10 @@ class _Units:
     def totals(self, sums: I32) -> None:
         """A pull per token of the sums of its domains by its source."""
         layer, hop, b = self.layer, self.hop, self.layer.b
+        name, classes = layer.ways.named("combine", BETWEEN_NET), (REQUESTS, RESPONSES)
         template = Template(
-            "combine.nic", Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=b.framing(RDMA), src="relay.partial",
-            dst=layer.summed_buffer, net=NIC_NET,
-        )  # fmt: skip
+            name, Kind.PULL_REDUCE, "combine", "sum", *classes, framing=b.framing(RDMA), src="relay.partial", dst=layer.summed_buffer, net=BETWEEN_NET
+        )
         tokens, count = np.unique(hop.token, return_counts=True)
         source = (tokens // layer.tokens).astype(np.int32)
         first = b.ops(

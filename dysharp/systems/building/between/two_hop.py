@@ -14,11 +14,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Program, Template, To
-from dysharp.program.constants import NIC_NET, REQUESTS
+from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program.constants import REQUESTS
+from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.landing import landing
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 
 I32 = NDArray[np.int32]
@@ -71,7 +72,7 @@ class TwoHop:
         landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
         one = np.ones(len(units), np.int32)
         first = layer.b.ops(
-            layer.b.template(self.template("dispatch.nic", "dispatch", "relay", NIC_NET, layer.sent_buffer, "relay")),
+            layer.b.template(self.template(layer.ways.named("dispatch", BETWEEN_NET), "dispatch", "relay", BETWEEN_NET, layer.sent_buffer, "relay")),
             self.source[units],
             issuer=issuer,
             bytes=layer.sent_bytes,
@@ -93,7 +94,7 @@ class TwoHop:
 
     def _forward(self, template: Template, pairs: I64, issuer: I32) -> I32:
         layer, p = self.layer, self.layer.p
-        node, rows = self.relay[self.unit_of_pair[pairs]], layer.pair_rows[pairs]
+        node, rows = self.relay[self.unit_of_pair[pairs]], layer.p.rows[pairs]
         return layer.puts(
             template,
             node,
@@ -141,7 +142,7 @@ class TwoHop:
         _, row, tile = layer.b.regions(np.arange(layer.n_gpus), owned, layer.back_bytes, most, alloc=Alloc.PREFIX, key=self.token, name="partial")
         op = np.empty(len(order), np.int32)
         far = self.far[order]
-        for name, net, mine in (("combine.put", 0, ~far), ("combine.nic", NIC_NET, far)):
+        for name, net, mine in (("combine.put", 0, ~far), (layer.ways.named("combine", BETWEEN_NET), BETWEEN_NET, far)):
             units, one = order[mine], np.ones(int(mine.sum()), np.int32)
             first = layer.b.ops(
                 layer.b.template(self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")),
@@ -157,7 +158,7 @@ class TwoHop:
         return op, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
 
 
-def two_hop_layer(layer: LayerBuilder) -> Program:
+def two_hops(layer: LayerBuilder) -> None:
     """Dispatch, one GEMM after the other and Combine without software costs: rows are forwarded as they arrive."""
     hop = TwoHop(layer)
     units = np.arange(len(hop.token))
@@ -168,12 +169,11 @@ def two_hop_layer(layer: LayerBuilder) -> Program:
     landed[order] = tiles
     layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
     finished = one_after_another(layer)
-    back = layer.push_order
+    back = layer.p.push_order
     gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), back, units, len(units))
     layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
     returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
     layer.wait_tiles(returns, tiles)
-    return layer.build("two_hop")
 
 
 def _in_turn(hop: TwoHop, node: I32, units: I64) -> I64:

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.program import Discipline
-from dysharp.systems.building.deepep_internode import Internode
+from dysharp.systems.building.between.deepep_internode import Internode
+from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.building.two_hop import TwoHop
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -51,7 +51,7 @@ class HybridInternode(Internode):
 
     def writes(self, start: I32) -> I32:
         """Rows leave from the registered input."""
-        ops: I32 = start[self.layer.sent_source]
+        ops: I32 = start[self.layer.p.sent_source]
         return ops
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:

@@ -1,4 +1,4 @@
-"""`ring_layer`: all-gather and reduce-scatter by rings over several NVLink domains (`workload.rings`), without software costs.
+"""`gather`, `scatter`: all-gather and reduce-scatter by rings over several NVLink domains (`workload.rings`), without software costs.
 
 Token t of a GPU takes ring t mod D of D. In the all-gather its row goes from GPU to GPU until all have it. In the
 reduce-scatter a sum goes the same way from the GPU behind the source to the source, and every GPU adds its experts' rows. Sums are
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Program, Template, To
-from dysharp.program.constants import NIC, NIC_NET, REQUESTS
+from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program.constants import REQUESTS
+from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Sends, ids
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.landing import landing
+from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 from dysharp.workload.rings import rail_rings
 
@@ -44,7 +44,7 @@ def hops_of(layer: LayerBuilder, first: int) -> Hops:
     np.put_along_axis(at, ring, np.broadcast_to(np.arange(n), ring.shape), axis=1)
     token = np.arange(layer.routing.n_tokens)
     own = token % layer.tokens % size
-    start = at[own, layer.every_source] + first
+    start = at[own, layer.p.every_source] + first
     place = np.repeat(np.arange(n - 1), len(token))
     which, where = np.tile(own, n - 1), np.tile(start, n - 1) + place
     node, to = (ring[which, (where + i) % n].astype(np.int32) for i in (0, 1))
@@ -55,12 +55,6 @@ Pace = Callable[[Sends], I32]
 """Adds what paces transfers that leave by NVLink. Returns `[n]` the op that edges to each transfer hold back."""
 
 
-def ring_layer(layer: LayerBuilder) -> Program:
-    """Dispatch by all-gather, one GEMM after the other, Combine by reduce-scatter."""
-    scatter(layer, one_after_another(layer, gather(layer)))
-    return layer.build("ring")
-
-
 def unpaced(sends: Sends) -> I32:
     """Transfers without a pace of their own."""
     return sends.op
@@ -68,13 +62,13 @@ def unpaced(sends: Sends) -> I32:
 
 def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) -> I32:
     """The all-gather, after the op `start[gpu]`. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
-    b, hops, pair = layer.b, hops_of(layer, 0), layer.pair_of
+    b, hops, pair = layer.b, hops_of(layer, 0), layer.p.pair_of
     n_tokens = layer.routing.n_tokens
     landed = landing(layer, "relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "ring")
     for mine, net, src in _ways(layer, hops):
         needed = pair[hops.token[mine], hops.to[mine]]
-        extra = np.where(needed >= 0, layer.pair_rows[needed], 0)
+        extra = np.where(needed >= 0, layer.p.rows[needed], 0)
         fills = 1 + extra
         rows = np.empty(int(fills.sum()), np.int32)
         first = np.cumsum(fills) - fills
@@ -98,7 +92,7 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
             layer.wait_tiles(heads, landed.tile[mine - n_tokens])
         elif start is not None:
             layer.wait_each(heads, start[hops.node[mine]])
-    own = np.flatnonzero(layer.p.gpu == layer.pair_source)
+    own = np.flatnonzero(layer.p.gpu == layer.p.source)
     one = np.ones(len(own), np.int32)
     first_own = b.ops(
         _template(layer, "dispatch.own", "dispatch", "copy", 0, layer.sent_buffer, layer.arrived),
@@ -106,7 +100,7 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
         issuer=issuer[layer.p.gpu[own]],
         bytes=layer.sent_bytes,
         key=layer.p.token[own],
-        to=To(one, layer.p.gpu[own], layer.pair_rows[own], layer.row_of[spans(layer.p.slot_ptr[own], layer.pair_rows[own])]),
+        to=To(one, layer.p.gpu[own], layer.p.rows[own], layer.row_of[spans(layer.p.slot_ptr[own], layer.p.rows[own])]),
         targets=1,
         aux_bytes=layer.dispatch_aux,
     )
@@ -124,11 +118,11 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
     """
     b, p, hops = layer.b, layer.p, hops_of(layer, 1)
     n_tokens, n = layer.routing.n_tokens, layer.n_gpus
-    adds = layer.pair_of[hops.token, hops.node] >= 0
+    adds = layer.p.pair_of[hops.token, hops.node] >= 0
     filled: Bools = np.logical_or.accumulate(adds.reshape(n - 1, n_tokens)).ravel()  # the hop carries a part of the sum
     last = hops.place == n - 2
     # Parts of a sum at a GPU: what the ring brings, and its own. They are a tile, for which the hop out waits.
-    into, own = np.flatnonzero(filled & ~last), np.flatnonzero(p.gpu != layer.pair_source)
+    into, own = np.flatnonzero(filled & ~last), np.flatnonzero(p.gpu != layer.p.source)
     out = np.empty((n_tokens, n), np.int64)  # the hop of a token out of a GPU
     out[hops.token, hops.node] = np.arange(len(hops.node))
     group = np.append(out[hops.token[into], hops.to[into]], out[p.token[own], p.gpu[own]])
@@ -141,7 +135,7 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
     row_of_hop = np.empty(len(hops.to), np.int32)
     row_of_hop[into], row_of_hop[none], row_of_hop[filled & last] = parts.row[: len(into)], empty.row, row[: len(sums)]
     gathers = _own_parts(layer, own, parts.row[len(into) :], row[len(sums) :])
-    layer.wait_each(gathers, finished[p.gpu[np.append(own, np.flatnonzero(p.gpu == layer.pair_source))]])
+    layer.wait_each(gathers, finished[p.gpu[np.append(own, np.flatnonzero(p.gpu == layer.p.source))]])
     issuer, op = layer.per_gpu(Discipline.READY_FIFO, "back"), np.empty(len(hops.to), np.int32)
     for mine, net, _ in _ways(layer, hops):
         for fn, some in (("relay_sum", mine[filled[mine]]), ("control", mine[~filled[mine]])):
@@ -171,7 +165,7 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
 def _results(layer: LayerBuilder, sums: I64, hops: Hops) -> tuple[I64, I32, I32]:
     """Rows "partial" at the sources: the sums that rings bring, then the sources' own. Returns (`sums`, rows, `[gpus]` tiles)."""
     p = layer.p
-    own = np.flatnonzero(p.gpu == layer.pair_source)
+    own = np.flatnonzero(p.gpu == layer.p.source)
     token = np.append(hops.token[sums], p.token[own])
     source = token // np.int32(layer.tokens)
     here = np.bincount(source, minlength=layer.n_gpus)
@@ -188,7 +182,7 @@ def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32
     """The sum of a GPU's experts into its part of the ring's sum (`pairs`), or into the result at the source. Returns the ops."""
     p, ops = layer.p, []
     issuer = layer.per_gpu(Discipline.READY_FIFO, "combine")
-    at_source = np.flatnonzero(p.gpu == layer.pair_source)
+    at_source = np.flatnonzero(p.gpu == layer.p.source)
     for these, rows, dst in ((pairs, parts, "relay.partial"), (at_source, results, "partial")):
         one = np.ones(len(these), np.int32)
         first = layer.b.ops(
@@ -207,12 +201,11 @@ def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32
 
 def _ways(layer: LayerBuilder, hops: Hops) -> list[tuple[I64, int, bool]]:
     """(hops, network, whether they are the first of their token): first hops before others, by NVLink and by NIC."""
-    far, start = layer.is_far(hops.node, hops.to), hops.place == 0
-    kinds = [(first, by_nic) for first in (True, False) for by_nic in (False, True)]
-    return [(np.flatnonzero((far == by_nic) & (start == first)), NIC_NET * by_nic, first) for first, by_nic in kinds]
+    far, start = layer.ways.far(hops.node, hops.to), hops.place == 0
+    kinds = [(first, out) for first in (True, False) for out in (False, True)]
+    return [(np.flatnonzero((far == out) & (start == first)), BETWEEN_NET * out, first) for first, out in kinds]
 
 
 def _template(layer: LayerBuilder, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> int:
-    full = f"{name}.{NIC}" if net else name
     framing = layer.b.framing(RDMA if net else STORE)
-    return layer.b.template(Template(full, Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net))
+    return layer.b.template(Template(layer.ways.named(name, net), Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net))
