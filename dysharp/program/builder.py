@@ -88,15 +88,16 @@ def csr_ptr(counts: ArrayLike) -> I32:
 
 def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
     """The distinct values, rising, and the place of each of `values` among them. Comparisons are faster than a sort where they are few."""
-    found, rest = [], values
+    found: list[int] = []
+    rest = values
     while len(rest) and len(found) < 8:
         found.append(int(rest[0]))
         rest = rest[rest != rest[0]]
     if len(rest):
-        many, place = np.unique(values, return_inverse=True)
-        return many.tolist(), place.astype(np.int32)
+        many, which = np.unique(values, return_inverse=True)
+        return many.tolist(), which.astype(np.int32)
     found.sort()
-    place = np.zeros(len(values), np.int32)
+    place: I32 = np.zeros(len(values), np.int32)
     for value in found[1:]:
         place += values >= value
     return found, place
