@@ -9,8 +9,9 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import choice_int
-from dysharp.systems.building.base import DYMULTIMEM, I32, I64, LINK, STORE, LayerBase, flat_ones, spans, turns_by
+from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, spans, turns_by
 from dysharp.systems.building.batch import Transfers, ids
+from dysharp.systems.building.index import I32, I64
 from dysharp.units import ns_to_ps
 
 

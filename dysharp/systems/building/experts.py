@@ -22,11 +22,10 @@ from dysharp.program import Discipline, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.batch import ids
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 
 F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
 FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
 
