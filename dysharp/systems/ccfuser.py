@@ -98,7 +98,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
     layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS, shared=True), alloc=Alloc.PREFIX)
     kernels = SoftwareSteps(layer)
-    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
+    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
     first, second = stages(model, direction)
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
@@ -160,13 +160,13 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
 def _slots(layer: LayerBuilder, options: Options) -> I32:
     """`[gpus]` semaphores: the thread blocks that a GPU holds at once."""
     held = layer.cluster.n_sms * options.blocks_per_sm
-    return np.array([layer.b.semaphore(g, held, "blocks", "blocks") for g in range(layer.n_gpus)], np.int32)
+    return layer.semaphores(held, "blocks", "blocks")
 
 
 def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
     """`[blocks]` ops that start the blocks of a GPU in the order of its list."""
     template = Template("block", Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration([0, 1]))
-    pools = [layer.b.pool(g, layer.cluster.n_sms, "blocks") for g in range(layer.n_gpus)]
+    pools = layer.pools(layer.cluster.n_sms, "blocks")
     issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
     return ids(layer.b.ops(layer.b.template(template), blocks.gpu, issuer=issuer[blocks.gpu]), len(blocks.gpu))
 
@@ -225,7 +225,7 @@ def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32
     asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)
     layer.wait_each(asks, after)
     read = Template("get.read", Kind.DELAY, "dispatch", "delay", tasks=1, duration=b.duration([0, ns_to_ps(choice_int("machine.responder_ns"))]))
-    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", [b.pool(g, max(1, n), "get.read") for g in range(layer.n_gpus)])
+    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", layer.pools(max(1, n), "get.read"))
     reads = ids(b.ops(b.template(read), owner, issuer=memory[owner]), n)
     layer.wait_tiles(reads, (tile + place).astype(np.int32))
     return reads

@@ -88,7 +88,7 @@ def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> 
     most = layer.cluster.n_sms
     # Weight gradients run through both stages, so in a backward pass the SMs that return results do nothing else.
     slots = (most if layer.direction == "fwd" else most - options.n_comm, most - options.n_comm)
-    sms = [[layer.b.pool(g, n) for g in range(layer.n_gpus)] for n in dict.fromkeys(slots)]
+    sms = [layer.pools(n) for n in dict.fromkeys(slots)]
     first, second = stages(layer.model, layer.direction)
     filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
     ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles, filler=filler)
@@ -155,7 +155,7 @@ def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRan
 
 def _comm_sms(layer: LayerBuilder, options: Options) -> I32:
     """`[gpus]` issuers on the SMs that only return results."""
-    pools = [layer.b.pool(g, options.n_comm, "comm") for g in range(layer.n_gpus)]
+    pools = layer.pools(options.n_comm, "comm")
     return layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
 
 

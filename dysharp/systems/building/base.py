@@ -153,8 +153,13 @@ class LayerBase(Edges):
         """`[gpus]` one issuer per GPU, which takes slots of `pool[gpu]` (None: of no pool)."""
         return np.array([self.b.issuer(g, discipline, name=name, pool=-1 if pool is None else pool[g]) for g in range(self.n_gpus)], np.int32)
 
-    def _window(self, tokens: int, name: str) -> I32:
-        return np.array([self.b.semaphore(g, tokens, name, "tokens") for g in range(self.n_gpus)], np.int32)
+    def pools(self, slots: int, name: str = "sm") -> list[int]:
+        """`[gpus]` one pool of `slots` slots per GPU."""
+        return [self.b.pool(g, slots, name) for g in range(self.n_gpus)]
+
+    def semaphores(self, most: int, name: str, unit: str = "tokens") -> I32:
+        """`[gpus]` one semaphore per GPU, which lets `most` units pass at once."""
+        return np.array([self.b.semaphore(g, most, name, unit) for g in range(self.n_gpus)], np.int32)
 
     # ---- transfers ----------------------------------------------------------------------------------------------------
 

@@ -124,8 +124,8 @@ class CombineBlocks(LayerBase):
         )
         batch = self._transfers(first, source, self.p.token_rows[tokens])
         sessions = sessions_that_fit(self.model, self.cluster, self.combine_aux)
-        self.b.hold(self._window(window, "combine_window")[source], batch.op)
-        self.b.hold(self._window(sessions, "reduction_table")[source], batch.op)
+        self.b.hold(self.semaphores(window, "combine_window")[source], batch.op)
+        self.b.hold(self.semaphores(sessions, "reduction_table")[source], batch.op)
         return batch
 
     def combine_free(self, results: I32) -> None:

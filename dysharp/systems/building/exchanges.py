@@ -161,7 +161,7 @@ def in_groups(layer: LayerBuilder, groups: Sequence[Group]) -> list[I32]:
     """
     if not layer.compute:
         return [group.arrived for group in groups]
-    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
+    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
     ends: list[I32] = []
     for group in groups:
         before = [group.arrived, *ends[-1:]]

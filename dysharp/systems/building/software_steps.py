@@ -58,7 +58,7 @@ class SoftwareSteps:
 
     def pools(self, name: str) -> list[int]:
         """`[gpus]` one pool of one slot per GPU: steps that share it run one at a time."""
-        return [self.layer.b.pool(g, 1, name) for g in range(self.layer.n_gpus)]
+        return self.layer.pools(1, name)
 
     def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
         """`[gpus, n]` issuers. Each has its own SM, which works on `side_by_side` rows at a time."""

@@ -87,7 +87,7 @@ class _Units:
         )  # fmt: skip
         issuer = layer.per_gpu(Discipline.READY_FIFO, "dispatch")
         ops = [nic]
-        windows = np.array([b.semaphore(g, window, "dispatch_window", "tokens") for g in range(layer.n_gpus)], np.int32)
+        windows = layer.semaphores(window, "dispatch_window")
         for name, src, mine in ((f"dispatch.{self.what}", layer.sent_buffer, np.flatnonzero(~hop.far)), ("dispatch.forward", "relay", far)):
             op = self._multicast(name, src, mine, issuer)
             b.hold(windows[hop.relay[mine]], op)
@@ -129,7 +129,7 @@ class _Units:
         )  # fmt: skip
         op = np.empty(len(order), np.int32)
         op[order] = ids(first, len(order))
-        windows = np.array([b.semaphore(g, window, "combine_window", "tokens") for g in range(layer.n_gpus)], np.int32)
+        windows = layer.semaphores(window, "combine_window")
         b.hold(windows[hop.relay], op)
         return op
 
