@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from dysharp.errors import one_line
@@ -22,69 +24,8 @@ if TYPE_CHECKING:
 
 # Okabe-Ito and two of Tol's muted colours, one per family in the order of the tables.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
-FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
 BETWEEN_KEYS = ("family", "between", *BEYOND_KEYS[1:])
-ALL_KEYS = ("family", "by", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
-ALL_BETWEEN_KEYS = ("family", "between", *ALL_KEYS[1:])
-SOURCE_KEYS = ("family", "source", "other", "n", "least", "median", "most")
-LEGEND = (
-    {"column": "`by`", "meaning": "what predicts the family: Programs on the engine, or a rate form of `dysharp.compute`"},
-    {"column": "`n`, `n_rows`", "meaning": "number of predictions, number of measurements"},
-    {"column": "`coverage`", "meaning": "`n` in percent of `n_rows`"},
-    {"column": "`median_ape`, `p90_ape`, `mape`", "meaning": "median, 90th percentile, mean of the absolute error, in percent of the measured value"},
-    {"column": "`bias`", "meaning": "median of the signed error in percent; positive: the predicted time or rate is too large"},
-)
-REGIMES = (
-    "A regime says how the measured program ran (`dysharp/measured/regime.py`). `predicted_as` is the regime that the predictions describe. "
-    "The regimes of a family share its constants."
-)
-APART = (
-    "These measurements are predicted, but they are in no mean, bar, fit or hold-out. Launch-bound: an eager call that takes less than 1.2 times "
-    "the host time of its launches. The host's time of a launch is read from these measurements. Weak: the collector marks the measurement as weak."
-)
-PARTS = (
-    "Eager layers whose launches take more than half of the measured time judge the host. The others judge the device. "
-    "Both count in the family `layer`."
-)
-FORMS = (
-    "Closed forms predict the same families without a Program. `closed_over_program` is the median of the signed difference between "
-    "closed form and Program, in percent of the Program's time or rate. `p90_apart` is the 90th percentile of the absolute difference. "
-    "`closed_median_ape` and `closed_p90_ape` are the errors of the closed form against the measurements."
-)
-BETWEEN = (
-    "Nodes of eight GPUs with a NIC each. These families are in no number above. Families with `between` = bars have bars of their own. "
-    "`unpredicted` says which measurements are left out, and why. A printed rate counts the copy of the own node, which crosses no NIC; "
-    "our rates count it, too. Low-latency kernels with 288 experts run with the next number of experts that all GPUs share evenly. "
-    "docs/design/0012-several-domains.md says which measurements fixed the constants `internode.*`."
-)
-BEYOND = (
-    "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
-    "families. Two families have constants of their own: Hybrid-EP has `hybrid.rank_us`, MoRI has four "
-    "(docs/design/0017-fabrics-without-a-switch.md). "
-    "docs/design/0008-in-switch-collectives.md describes all-reduces through the switch (`multimem`) and between peers. "
-    "The hop of NVLink 5 was read off in-switch measurements of GB200, so these measurements are not held out. "
-    "`closed_median_ape` is the median error of the closed form."
-)
-SOURCES = (
-    "No prediction can be nearer to two sources than the sources are to each other. This table has every case that two sources measured. "
-    "`least`, `median` and `most` say by how much the times of `other` are longer, in percent."
-)
-HOLD_OUT = (
-    "The constants are fitted without whole shapes, or without a whole GPU. These constants then predict the measurements that were left out. "
-    "Each of these fits starts from neutral values: the geometric mean of a constant's limits. "
-    "`fit` is the median error with the fit to all measurements, `held_out` the median error with the "
-    "measurement left out of the fit, `ratio` the second divided by the first. The launch time of a host keeps its value in all fits: "
-    "it is an input that describes the host, and it is read from measurements that are judged apart."
-)
-BORROWED = (
-    "A fold cannot fix every constant. A constant that fewer than three measurements of the fold see takes the value of the other architecture. "
-    "A constant without such a value stays neutral. This table lists the constants of both kinds."
-)
-COUNTED = (
-    "`counted.csv` has numbers that stand in the code, and that no datasheet, definition or named source states. They count beside the fitted "
-    "constants. `dysharp/specs/data/numbers.toml` says of every other number where it comes from."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,36 +110,16 @@ def page_of(done: Validation, figure: str = "", folder: str = "validation-tables
     `figure`: address of the plot. `folder`: where the CSV files of long tables lie, relative to the page.
     """
     held_out = "".join(f" --hold-out {by}" for by in dict.fromkeys(entry["by"] for entry in done.hold_out))
-    one, between = ([row for row in done.beyond if bool(row["between"]) == several and row["system"] == "all"] for several in (False, True))
-    parts = [
-        f"<!-- Generated: dysharp validate{held_out} --page docs/validation.md -->",
-        "# Predictions against measurements",
-        "This page compares predictions with public measurements. The predictions use the constants of `dysharp/specs/data/fitted.toml`. "
-        "All groups of measurements are printed, also groups with large errors: [the long tables](#long-tables) are CSV files.",
-        _table(LEGEND, ("column", "meaning")),
-        "A Program runs with up to 512 tokens per GPU (fused layers: 8192). The time of more tokens lies on the line through the two largest runs.",
-        "## Families",
-        _table(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias")),
-        _sentence(done.overall),
-        *([f"![Predicted against measured times of all measurements. The band is 25 % to either side]({figure})"] if figure else []),
-        "## Bars",
-        _table(done.bars, ("name", "value", "bar", "holds")),
-    ]
-    for title, text, rows, keys in (
-        ("Whole layers by part", PARTS, done.parts, ("part", "n", "median_ape", "p90_ape", "bias")),
-        ("Judged apart", APART, done.apart, ("family", "group", "n", "median_ape", "p90_ape", "bias")),
-        ("Closed forms against Programs", FORMS, done.forms, FORM_KEYS),
-        ("Between NVLink domains", BETWEEN, between, ALL_BETWEEN_KEYS),
-        ("Beyond the bars", BEYOND, one, ALL_KEYS),
-        ("One kernel, two sources", SOURCES, done.sources, SOURCE_KEYS),
-        ("Held out", HOLD_OUT, done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio")),
-    ):
-        parts += [f"## {title}", text, _table(rows, keys)] if rows else []
-    parts += [BORROWED, _table(done.borrowed, ("by", "held_out", "constant", "from"))] if done.borrowed else []
-    files = ((f"[{t.name}.csv]({folder}/{t.name}.csv)", str(len(t.rows)), t.meaning) for t in _long_tables(done))
-    lines = "\n".join(f"| {' | '.join(line)} |" for line in files)
-    parts += ["## Long tables", f"| file | rows | holds |\n|---|---|---|\n{lines}", REGIMES, COUNTED, _outside(done.unsupported)]
-    return "\n\n".join(parts) + "\n"
+    every = [row for row in done.beyond if row["system"] == "all"]
+    environment = Environment(  # Markdown: `_table` escapes the cells
+        loader=PackageLoader("dysharp.reports", "templates"), autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = environment.get_template("validation.md").render(
+        command=f"dysharp validate{held_out} --page docs/validation.md",
+        done=done, figure=figure, folder=folder, tables=_long_tables(done), table=_table, overall=_sentence(done.overall),
+        between=[row for row in every if row["between"]], beyond=[row for row in every if not row["between"]], outside=_outside(done.unsupported),
+    )  # fmt: skip
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
@@ -228,5 +149,5 @@ def _cells(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[
     return [[cell(row[key]) for key in keys] for row in rows]
 
 
-def _table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    return markdown.table(keys, _cells(rows, keys))
+def _table(rows: Sequence[Mapping[str, Any]], keys: str) -> str:
+    return markdown.table(keys.split(), _cells(rows, keys.split()))

@@ -91,6 +91,12 @@ def test_no_page_names_a_file_that_does_not_ship(page: Path) -> None:
     assert OUTSIDE.findall(page.read_text()) == []
 
 
+def test_no_page_has_a_mark_of_a_merge() -> None:
+    mark = re.compile(r"^(<<<<<<<|=======|>>>>>>>)( |$)", re.MULTILINE)
+    marked = [name for name, page in zip(IDS, PAGES, strict=True) if mark.search(page.read_text())]
+    assert marked == []
+
+
 @pytest.mark.parametrize("ending", ["py", "toml"])
 def test_no_source_and_no_packaged_data_names_a_file_that_does_not_ship(ending: str) -> None:
     package = ROOT / "dysharp"
