@@ -97,21 +97,21 @@ def does_not_grow(before: Row, row: Row) -> str:
 class Leading:
     """Rows of a quarter, half and all of the leading tokens of a layer with `tokens` tokens per GPU.
 
-    `growth`: time of the GEMMs of all tokens over that of the leading tokens, in a system without transfers.
+    `growth`: time of the GEMMs of all tokens over that of the leading tokens, in a system without transfers; None: not known.
     """
 
     quarter: Row
     half: Row
     full: Row
     tokens: int
-    growth: float
+    growth: float | None
 
     def estimate(self) -> dict[str, Any]:
         """The estimate, as in `Row.window`. Raises NoEstimate where the leading tokens do not tell the time of the layer."""
-        alone = gemms_are_alone(self.full)
+        alone = self.growth is not None and gemms_are_alone(self.full)
         late, early = self._time(self.half, self.full, alone), self._time(self.quarter, self.half, alone)
         apart = [early / late - 1] if late > 0 else []
-        if not alone and late > 0:  # GEMMs under transfers may hide behind them or not, so both estimates must agree
+        if not alone and late > 0 and self.growth is not None:  # GEMMs under transfers may hide behind them or not, so both estimates must agree
             apart.append(self._time(self.half, self.full, True) / late - 1)
         self._check(late, early, apart, alone)
         surroundings = {name: self._line(lambda row, name=name: row.surroundings_us[name]) for name in self.full.surroundings_us}  # type: ignore[misc]
@@ -133,12 +133,12 @@ class Leading:
         """Time of all tokens by the line through two Rows; `alone`: without the GEMMs, which grow as those of the leading tokens."""
         if not alone:
             return extended(before, row, self.tokens, lambda row: row.time_us)
-        return extended(before, row, self.tokens, lambda row: row.time_us - gemms_us(row)) + self.growth * gemms_us(self.full)
+        return extended(before, row, self.tokens, lambda row: row.time_us - gemms_us(row)) + (self.growth or 0.0) * gemms_us(self.full)
 
     def _path(self, alone: bool) -> dict[str, float]:
         """The critical path of all tokens by operator."""
         path = {name: self._line(lambda row, name=name: row.path_us[name]) for name in self.full.path_us}  # type: ignore[misc]
-        return path | ({name: self.growth * self.full.path_us[name] for name in ("gemm1", "gemm2")} if alone else {})
+        return path | ({name: (self.growth or 0.0) * self.full.path_us[name] for name in ("gemm1", "gemm2")} if alone else {})
 
     def _check(self, late: float, early: float, apart: list[float], alone: bool) -> None:
         """Raise NoEstimate unless the leading tokens tell the time of the whole layer."""
@@ -163,13 +163,13 @@ class Leading:
 def run_window(workload: Workload, run_layer: Callable[[Workload], Row], run_gemms: Callable[[Workload], float]) -> Row:
     """The Row of the leading tokens, with `window` = the estimate for the whole layer.
 
-    `run_layer` simulates a Workload; `run_gemms` gives the time of its GEMMs without transfers. Raises NoEstimate.
+    `run_layer` simulates a Workload; `run_gemms` gives the time of its GEMMs without transfers, 0: not known. Raises NoEstimate.
     """
     tokens, size = workload.request.tokens, workload.request.window or 0
     quarter, half, full = (run_layer(leading_workload(workload, n)) for n in (size // 4, size // 2, size))
     few = run_gemms(leading_workload(workload, size)) if gemms_us(full) else 0.0
     whole = dataclasses.replace(workload, request=dataclasses.replace(workload.request, window=None, chosen=False))
-    window = Leading(quarter, half, full, tokens, run_gemms(whole) / few if few else 1.0).estimate()
+    window = Leading(quarter, half, full, tokens, run_gemms(whole) / few if few else None).estimate()
     text = f"{size} leading tokens: two estimates are {window['apart']:.0%} apart; simulate more tokens".replace("%", " %")
     wall = {name: seconds + half.wall_s[name] + quarter.wall_s[name] for name, seconds in full.wall_s.items()}
     wall["routing"], wall["total"] = workload.routing_s, wall["total"] - 2 * workload.routing_s

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
+from dysharp.errors import ConfigError
 from dysharp.runs.header import header_of
 from dysharp.runs.leading import NoEstimate, gemms_us, run_window
 from dysharp.runs.memory import check_memory, gemm_variants
@@ -82,10 +83,13 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
 
 
 def _gemms_alone_us(workload: Workload) -> float:
-    """Time of the GEMMs of a workload in the bound, which has no transfers. It runs at burst level, in one NVLink domain: nothing else differs."""
+    """Time of the GEMMs of a workload in the bound, which has no transfers, at burst level and in one NVLink domain. 0: not known."""
     system = next(s for s in all_systems().values() if s.bound and s.costs.gemms)
     options = options_of(system, {"gemms": next(word for word in system.costs.gemms if word != FUSED_GEMMS)})
-    cluster = dataclasses.replace(workload.request.cluster, scale_out=None)
+    try:
+        cluster = dataclasses.replace(workload.request.cluster, scale_out=None)
+    except ConfigError:  # a mesh has no links to more GPUs
+        return 0.0
     request = dataclasses.replace(workload.request, cluster=cluster, fidelity="burst", fabric=(), waiting=False, progress=None)
     check_memory(system, request, options)
     return gemms_us(_run_layer(system, options, dataclasses.replace(workload, request=request), lambda *_: None))
