@@ -34,20 +34,25 @@ class Table(types.Type):
 class Address(types.Type):
     """Address of the arrays of a NamedTuple."""
 
-    def __init__(self, block: types.BaseNamedTuple) -> None:
+    def __init__(self, block: Any) -> None:
         self.block = block
         digest = hashlib.blake2b(str(block).encode(), digest_size=6).hexdigest()
         super().__init__(name=f"{block.instance_class.__name__}_{digest}")
 
 
-def _widths(block: types.BaseNamedTuple) -> dict[str, int]:
+def _is_named(kind: Any) -> bool:
+    """Whether a type is that of a NamedTuple."""
+    return isinstance(kind, types.BaseNamedTuple)
+
+
+def _widths(block: Any) -> dict[str, int]:
     hints = get_type_hints(block.instance_class, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
-def _known(kind: types.Type, width: int) -> types.Type:
+def _known(kind: Any, width: int) -> Any:
     """Type of a field as kernels see it."""
-    if isinstance(kind, types.BaseNamedTuple):
+    if _is_named(kind):
         return Address(kind)
     if isinstance(kind, types.Array):
         if kind.layout != "C" or kind.ndim > 2:
@@ -56,7 +61,7 @@ def _known(kind: types.Type, width: int) -> types.Type:
     return kind
 
 
-def _fields(block: types.BaseNamedTuple) -> Iterator[tuple[str, types.Type, int]]:
+def _fields(block: Any) -> Iterator[tuple[str, types.Type, int]]:
     """(name, type as kernels see it, first word) of each field."""
     at, widths = 0, _widths(block)
     for name, kind in zip(block.fields, block.types, strict=True):
@@ -64,28 +69,27 @@ def _fields(block: types.BaseNamedTuple) -> Iterator[tuple[str, types.Type, int]
         at += _size(kind)
 
 
-def _size(kind: types.Type) -> int:
+def _size(kind: Any) -> int:
     """Words of a field."""
-    if isinstance(kind, types.BaseNamedTuple):
-        return sum(map(_size, kind.types))
+    if _is_named(kind):
+        return sum([_size(part) for part in kind.types])
     return _WORDS if isinstance(kind, types.Array) else 0
 
 
 @register_model(Table)
-class _TableModel(models.StructModel):  # type: ignore[misc]
+class _TableModel(models.StructModel):
     def __init__(self, manager: Any, kind: Table) -> None:
         super().__init__(manager, kind, [("data", types.CPointer(kind.dtype)), ("rows", types.intp), ("columns", types.intp)])
 
 
 @register_model(Address)
-class _AddressModel(models.OpaqueModel):  # type: ignore[misc]
+class _AddressModel(models.OpaqueModel):
     pass
 
 
-@intrinsic
-def by_address(typing: Any, state: Any) -> Any:
+def _by_address(typing: Any, state: Any) -> Any:
     """`state` with each of its parts by address. For kernels: the addresses end with the call of the kernel that asked for them."""
-    if not isinstance(state, types.BaseNamedTuple):
+    if not _is_named(state):
         return None
     handed = types.BaseTuple.from_types([_known(kind, 0) for kind in state.types], state.instance_class)
 
@@ -99,10 +103,13 @@ def by_address(typing: Any, state: Any) -> Any:
     return handed(state), code
 
 
-def _lay_down(context: Any, builder: Any, block: types.BaseNamedTuple, value: Any, frame: Any, at: int) -> None:
+by_address: Any = intrinsic(_by_address)
+
+
+def _lay_down(context: Any, builder: Any, block: Any, value: Any, frame: Any, at: int) -> None:
     for i, kind in enumerate(block.types):
         part = builder.extract_value(value, i)
-        if isinstance(kind, types.BaseNamedTuple):
+        if _is_named(kind):
             _lay_down(context, builder, kind, part, frame, at)
         elif isinstance(kind, types.Array):
             array = context.make_array(kind)(context, builder, part)
@@ -135,11 +142,11 @@ def _word(builder: Any, base: Any, at: int) -> Any:
 
 
 @infer_getattr
-class _AddressAttributes(AttributeTemplate):  # type: ignore[misc]
+class _AddressAttributes(AttributeTemplate):
     key = Address
 
-    def generic_resolve(self, address: Address, attribute: str) -> Any:
-        return next((kind for name, kind, _ in _fields(address.block) if name == attribute), None)
+    def generic_resolve(self, typ: Any, attr: str) -> Any:  # type: ignore[override]
+        return next((kind for name, kind, _ in _fields(typ.block) if name == attr), None)
 
 
 @lower_getattr_generic(Address)
@@ -149,7 +156,7 @@ def _address_getattr(context: Any, builder: Any, address: Address, value: Any, a
 
 
 @infer_getattr
-class _TableAttributes(AttributeTemplate):  # type: ignore[misc]
+class _TableAttributes(AttributeTemplate):
     key = Table
 
     def resolve_shape(self, table: Table) -> types.Type:
@@ -163,7 +170,7 @@ def _table_shape(context: Any, builder: Any, kind: Table, value: Any) -> Any:
 
 
 @infer_global(len)
-class _Len(AbstractTemplate):  # type: ignore[misc]
+class _Len(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         return signature(types.intp, *args) if isinstance(args[0], Table) else None
 
@@ -176,23 +183,23 @@ def _table_len(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _is_index(table: Any, index: Any) -> bool:
     if not isinstance(table, Table):
         return False
-    each = [index] if isinstance(index, types.Integer) else list(index) if isinstance(index, types.BaseTuple) else []
+    each: list[Any] = [index] if isinstance(index, types.Integer) else [*getattr(index, "types", ())]
     return len(each) == table.ndim and all(isinstance(kind, types.Integer) for kind in each)
 
 
 @infer_global(operator.getitem)
-class _GetItem(AbstractTemplate):  # type: ignore[misc]
+class _GetItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         return signature(args[0].dtype, *args) if _is_index(*args) else None
 
 
 @infer_global(operator.setitem)
-class _SetItem(AbstractTemplate):  # type: ignore[misc]
+class _SetItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         return signature(types.none, args[0], args[1], args[0].dtype) if _is_index(*args[:2]) else None
 
 
-def _cell(context: Any, builder: Any, kind: Table, value: Any, index: types.Type, at: Any) -> Any:
+def _cell(context: Any, builder: Any, kind: Table, value: Any, index: Any, at: Any) -> Any:
     """Pointer to one number of a table."""
     table = cgutils.create_struct_proxy(kind)(context, builder, value)
     each = [(index, at)] if isinstance(index, types.Integer) else list(zip(index, cgutils.unpack_tuple(builder, at), strict=True))
@@ -215,8 +222,7 @@ def _table_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     context.pack_value(builder, sig.args[0].dtype, value, _cell(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
 
 
-@intrinsic
-def prefetch(typing: Any, table: Any, row: Any) -> Any:
+def _prefetch(typing: Any, table: Any, row: Any) -> Any:
     """Begin to read row `row` of an array of the state, which an event needs soon. Changes nothing, and any number is allowed for `row`."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -231,3 +237,6 @@ def prefetch(typing: Any, table: Any, row: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(table, row), code
+
+
+prefetch: Any = intrinsic(_prefetch)

@@ -42,8 +42,8 @@ from dysharp.uarch.tree import tree_first, tree_set
 @kernel
 def run_start(state):
     """Time zero: ops without dependencies become ready, in id order."""
-    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = by_address(state)
-    x = clock.x
+    there = by_address(state)
+    ops, issue, x = there.ops, there.issue, there.clock.x
     for o in range(ops.op.shape[0] - 1):
         if ops.op[o, DEPS] == 0:
             op_ready(o, -1, ops, issue, x)
