@@ -10,7 +10,7 @@ Each mutant runs the tests of its own folder (TESTS_OF), in two steps:
 
 A map of which test runs which line is recorded once per folder of tests (package `coverage`, which is no dependency of dysharp).
 Mutants of kernels run without numba's compiler, but for step 3. A test of more than `--longest` seconds waits for that step.
-Tests marked slow never run.
+Tests marked slow or long never run.
 The checkout is never changed: mutants live in a copy under `--work`, and each test run is a fork of a process that has imported the libraries.
 Results go to bench/mutants.json after each mutant; a run that was stopped continues there. A mutant's id depends on the text of its line:
 results of lines that have changed since are dropped. bench/mutants.md is the table,
@@ -515,7 +515,7 @@ class Recorder:
         self.collected: Path | None = None  # where the names of the tests go
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        items[:] = [item for item in items if not (item.get_closest_marker("slow") or item.get_closest_marker("long"))]
         if self.collected:
             write(self.collected, json.dumps([item.nodeid for item in items]))
 
@@ -651,7 +651,7 @@ def test_map(work: Path, tree: Path, folder: str, jit: bool, longest: float) -> 
 
 
 def _names(tree: Path, files: list[str], target: Path) -> int:
-    """Write the names of all tests of the files that are not marked slow."""
+    """Write the names of all tests of the files that are marked neither slow nor long."""
     plugin = Recorder(None, 0)
     plugin.collected = target
     return int(pytest.main([*PYTEST, "--collect-only", *files], plugins=[plugin]))

@@ -135,9 +135,9 @@ def packets() -> None:
     for name, tokens in (("paper-dgx-h100-x2", 16), ("paper-dgx-h100-x2", 256), ("hw-dgx-h100-x2", 64), ("paper-dgx-h100-x4", 16)):
         cluster = load_cluster(name)
         routing = make_routing("uniform", model, cluster.n_gpus, tokens)
-        for system in (one for one in all_systems().values() if one.several_domains):
+        for system in (one for one in all_systems().values() if one.reach.domains):
             form = "real" if cluster.software_costs and system.has_real_form else "paper"
-            if not system.runs_on(cluster, form):
+            if not system.reach.runs_on(cluster, form):
                 continue
             program = system.plan(model, cluster, routing, "fwd", system.options())
             burst, packet = run_burst(program)[0], run_packet(program, fabric_of(cluster)).trace

@@ -56,20 +56,24 @@ def make_folder(folder: Path, what: str) -> None:
         raise ConfigError(f"{what} {folder}: {reason}, expected a folder to write to") from None
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
+def write_text(path: str | os.PathLike[str], text: str, *, in_place_of_links: bool = False) -> Path:
     """Write `text` as UTF-8. Raises ConfigError as `write_file`."""
-    return write_file(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")))
+    return write_file(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")), in_place_of_links=in_place_of_links)
 
 
-def write_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> Path:
+def write_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], *, in_place_of_links: bool = False) -> Path:
     """Call `write` with a temporary file, rename the file to `path`, return the path. A device or a pipe is written directly.
+
+    in_place_of_links  replace a link, a device or a pipe by the file, as in a folder that may come from somebody else
 
     The temporary file is removed when anything fails. Raises ConfigError for a folder that cannot be written to and for
     a full disk.
     """
     file = check_destination(path)
     try:
-        if _is_stream(file):
+        if in_place_of_links:
+            _replace(file.absolute(), write)
+        elif _is_stream(file):
             with file.open("wb") as stream:
                 write(stream)
         else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -21,6 +22,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1,
     with out.capture() as captured:
         out.print(plain_table(headings, rows, left=left, text=text, gap=gap))
     return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def csv_text(columns: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    """A table as CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([columns, *lines])
+    return out.getvalue()
 
 
 def cell(value: Any) -> str:

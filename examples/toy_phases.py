@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems import system
+from dysharp.systems import Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
@@ -18,6 +18,15 @@ class Options:
 
     form: str = "auto"
     compute: bool = True
+
+
+FACTS = Facts(
+    source="docs/writing-a-system.md",
+    options=Options,
+    moves=Moves("one_copy_per_gpu"),
+    costs=Costs(permutes=1, fused=False, drops="launches, barriers and the pace of stores (form real has them)"),
+    shown=Shown("#2F4F4F"),
+)
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
@@ -39,20 +48,10 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     stores = steps.paced("combine", back, steps.costs.stores_ps(layer.back_bytes))
     layer.wait_each(stores.op, launch[stores.node])
     steps.barrier_after("combine", "returned", launch, back)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "toy-phases",
-    real=plan_real,
-    source="docs/writing-a-system.md",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=1,
-    fused=False,
-    colour="#2F4F4F",
-    drops="launches, barriers and the pace of stores (form real has them)",
-)
+@system("toy-phases", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Phases, one after the other; a GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction, compute=options.compute))
+    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction, compute=options.compute), FACTS.moves)

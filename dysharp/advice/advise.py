@@ -17,9 +17,9 @@ from dysharp.analysis.surroundings import host_line
 from dysharp.errors import ConfigError, DysharpError
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.runs.formats import KNOB
-from dysharp.runs.jobs import Workers
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
 from dysharp.runs.request import ModelSource, Request, SharedArgs, make_request, takes
+from dysharp.runs.together import Workers
 from dysharp.text import sentences, table
 
 DEFAULT_CLUSTER = "hw-dgx-h100"

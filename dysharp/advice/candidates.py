@@ -10,7 +10,6 @@ from dysharp.runs.options import Value, options_by_system, split_options
 from dysharp.runs.phase import Phase
 from dysharp.runs.request import Request
 from dysharp.systems import System, all_systems, get_system
-from dysharp.systems.registry import ONLY_BY_NAME
 
 UNJUDGED = "no measurement judges it; --systems ranks it"
 
@@ -33,7 +32,7 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
     today = {name: system for name, system in all_systems().items() if system.today}
     families = all_families()  # one may bear the name of the system that it measures
     judged = {name for family in families.values() for name in family.systems} | families.keys()
-    judged -= {*ONLY_BY_NAME} if request.cluster.domains > 1 else set()
+    judged -= {name for name, system in today.items() if system.reach.only_by_name(request.cluster, "real")}
     ranked = {name: system for name, system in today.items() if system.has_real_form and name in judged}
     real = {name: system for name, system in today.items() if system.has_real_form}
     return ranked, {name: _why_not(system) for name, system in today.items() if name not in ranked} | _without_kernels(real, request, phase)
@@ -41,7 +40,7 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
 
 def nothing_to_rank(not_ranked: Mapping[str, str], request: Request) -> str:
     """The error of advice that has no system left: those that run where somebody names them, else why each one is left out."""
-    by_name = [name for name, why in not_ranked.items() if why == UNJUDGED and get_system(name).runs_on(request.cluster, "real")]
+    by_name = [name for name, why in not_ranked.items() if why == UNJUDGED and get_system(name).reach.runs_on(request.cluster, "real")]
     start = f"advise: no system runs this on {request.cluster.name}: "
     if by_name:
         return f"{start}found none whose layer is judged by measurements; --systems {','.join(by_name)} ranks others"
@@ -60,9 +59,9 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
     reasons = {}
     for name, ships in ((name, s.ships) for name, s in systems.items()):
         lacks = "does not run on several NVLink domains" if request.cluster.n_switches else "does not run without a switch"
-        most = systems[name].most_domains
+        most = systems[name].reach.most
         lacks = f"serves at most {most} NVLink domains" if 0 < most < request.cluster.domains else lacks
-        why = "" if systems[name].runs_on(request.cluster, "real") else lacks
+        why = "" if systems[name].reach.runs_on(request.cluster, "real") else lacks
         why = why or ("" if ships is None else ships.why_not(request.model, request.cluster) or (ships.lacks(wanted) if wanted else ""))
         if why:
             reasons[name] = why

@@ -15,12 +15,13 @@ from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
 from dysharp.runs.header import header_of
-from dysharp.runs.jobs import Job, Result, Workers, waits
+from dysharp.runs.job import Job, Result
 from dysharp.runs.leading import LEADING_ROWS, WHOLE_ROWS, does_not_grow, extended, leading_sizes
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase
 from dysharp.runs.progress import Step
 from dysharp.runs.request import Request
+from dysharp.runs.together import Workers
 from dysharp.runs.workload import Workload, make_workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import all_systems, get_system
@@ -193,12 +194,7 @@ class AdviceRuns:
 
     def rows(self, jobs: Sequence[Job]) -> list[Result]:
         """The Rows of each job."""
-
-        def told(system: str, done: int, count: int) -> None:
-            if self.request.progress:
-                self.request.progress(Step(system, done, count, "engine"))
-
-        return self._workers.rows(jobs, told, waits(self.request))
+        return self._workers.rows(jobs, self.request.progress)
 
     def predict(self, jobs: Sequence[Job]) -> list[Predicted | DysharpError]:
         """The prediction of each job, or the error with which it is refused."""
@@ -218,8 +214,8 @@ class AdviceRuns:
         Few tokens read the weights from memory, many are bound by tensor cores, so GEMMs do not grow along a line. One
         kernel that is the whole layer overlaps GEMMs and copies, so it is left out.
         """
-        bound = next(s for s in all_systems().values() if s.bound and s.gemm_variants)
-        given = {"gemms": next(word for word in bound.gemm_variants if word != FUSED_GEMMS)}
+        bound = next(s for s in all_systems().values() if s.bound and s.costs.gemms)
+        given = {"gemms": next(word for word in bound.costs.gemms if word != FUSED_GEMMS)}
         wanted = {_gemm_key(job): job for job in jobs if job.sizes and not get_system(job.system).is_one_kernel(job.given)}
         sizes: list[tuple[int, ...]] = [(key[-1],) for key in wanted] + [() for _ in wanted]
         twice = [*wanted.values(), *wanted.values()]

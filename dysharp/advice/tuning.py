@@ -13,12 +13,13 @@ from dysharp.errors import DysharpError
 from dysharp.measured.trust import measured_range
 from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of
-from dysharp.runs.jobs import Job, Result, Workers, waits
+from dysharp.runs.job import Job, Result
 from dysharp.runs.leading import SEARCH_ROWS, does_not_grow, extended, leading_sizes
 from dysharp.runs.option_help import EVERYWHERE, FIELDS
 from dysharp.runs.options import Value, option_choices, options_by_system
 from dysharp.runs.progress import Step
 from dysharp.runs.request import Request
+from dysharp.runs.together import Workers
 from dysharp.runs.workload import Workload, make_workload
 from dysharp.systems import System, is_real
 
@@ -92,16 +93,11 @@ def search(
 def tune(systems: Mapping[str, System], request: Request) -> dict[str, Search]:
     """`search` for one call: at burst level, all ranks alike, in processes where they pay."""
     burst = dataclasses.replace(request, fidelity="burst", fabric=(), window=None, skew=None, waiting=False)
-
-    def told(system: str, done: int, count: int) -> None:
-        if request.progress:
-            request.progress(Step(system, done, count, "search"))
-
     options, workload = options_by_system(request.options, systems, request.model, request.cluster), make_workload(burst)
     if request.progress:
         request.progress(Step("", 1, 1, "header", header=header_of(Workload(request, workload.routing, workload.routing_s))))
     with Workers() as workers:
-        return search(lambda jobs: workers.rows(jobs, told, waits(request)), workload, systems, options)
+        return search(lambda jobs: workers.rows(jobs, request.progress, "search"), workload, systems, options)
 
 
 def grid(system: System, request: Request, knobs: Sequence[str]) -> list[Mapping[str, int]]:

@@ -12,7 +12,7 @@ from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
 from dysharp.errors import DysharpError
 from dysharp.runs.formats import KNOB
-from dysharp.runs.jobs import Job
+from dysharp.runs.job import Job
 from dysharp.runs.workload import Workload
 from dysharp.specs import Cluster
 from dysharp.systems import System, all_systems, get_system
@@ -84,7 +84,7 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dic
     for trial in trials:
         if (predicted := found.get(trial.name)) is None:
             continue
-        dropped = get_system(predicted.row.system).drops if predicted.row.form == "paper" else ""
+        dropped = get_system(predicted.row.system).costs.drops if predicted.row.form == "paper" else ""
         free = f"; its paper form does not charge: {dropped}" if dropped else ""
         sms = _more_sms(predicted, best) if trial.more_sms else ""
         notes = ", ".join(filter(None, (trial.note, sms)))
@@ -120,7 +120,7 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
         fewer = f"{experts} experts per GPU instead of {before}"
         resized = runs.job(name, options, runs.workload(cluster.with_gpus(gpus)))
         trials.append(Trial(f"EP{gpus}", f"same tokens per GPU, {fewer}", resized, fewer))
-    declared = sorted((s.change.rank, s.name, s.change, s) for s in all_systems().values() if s.change is not None)
+    declared = sorted((s.shown.change.rank, s.name, s.shown.change, s) for s in all_systems().values() if s.shown.change is not None)
     return [
         *trials,
         machine(f"links x{FASTER}", "same software constants" + (", same switches" if cluster.n_switches else ""), runs.workload(faster)),
@@ -158,13 +158,13 @@ def _between_domains(runs: AdviceRuns, machine: Callable[..., Trial]) -> list[Tr
 
 def _needs(system: System, cluster: Cluster) -> str:
     """What a system assumes between domains, behind other assumptions; "" in one domain."""
-    return f"; needs {system.between_domains}" if system.between_domains and cluster.domains > 1 else ""
+    return f"; needs {system.reach.assumes}" if system.reach.assumes and cluster.domains > 1 else ""
 
 
 def _formats(row: Row, system: System) -> dict[str, Any]:
     """Options that give `system` the formats of `row`, so that a change is compared and not its formats."""
     dispatch = row.options.get("dispatch", "rows")
-    formats = {"dispatch": dispatch if dispatch in system.row_formats else "rows", "weights": row.options.get("weights", "model")}
+    formats = {"dispatch": dispatch if dispatch in system.moves.formats else "rows", "weights": row.options.get("weights", "model")}
     known = {f.name for f in dataclasses.fields(system.options)}
     return {option: value for option, value in formats.items() if option in known}
 

@@ -173,7 +173,7 @@ def _domain_bound_us(model: Model, cluster: Cluster, routing: Routing) -> float:
     out = cluster.scale_out
     assert out is not None
     size, n = cluster.domain_gpus, cluster.domains
-    leave = dysharp(routing, size).nic
+    leave = dysharp(routing, size).far
     once, each = (rows.reshape(n, size).sum(axis=1) for rows in leave)
     rates = np.array(out.rates(cluster.n_gpus) or (out.rate,) * cluster.n_gpus, np.int64).reshape(n, size).sum(axis=1)
     return float(((once + each) * model.row_bytes / rates).max())

@@ -88,7 +88,7 @@ def load_of(routing: Routing, domain_gpus: int = 0) -> Load:
     gpus = routing.n_gpus
     pairs = needed_gpus(routing).reshape(gpus, routing.tokens_per_gpu, gpus).sum(axis=1, dtype=np.int64)
     rows = rows_per_slot(routing).reshape(gpus, -1).sum(axis=1)
-    nics = two_hop(routing, domain_gpus).nic if 0 < domain_gpus < gpus else None
+    nics = two_hop(routing, domain_gpus).far if 0 < domain_gpus < gpus else None
     return Load(routing.placement.kind, routing.placement.note, pairs, rows, nics)
 
 

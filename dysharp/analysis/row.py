@@ -256,6 +256,13 @@ class Row:
                 del out[name]
         return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Row:
+        """The Row of `to_dict`, also after JSON. Without a key "header" its header is empty. Raises TypeError where a field is missing."""
+        usual: dict[str, Any] = {"blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}, "header": ()}
+        fields = {f.name: values.get(f.name, usual.get(f.name)) for f in dataclasses.fields(cls) if f.name in values or f.name in usual}
+        return cls(**fields | {name: tuple(fields[name]) for name in ("warnings", "header")})
+
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
     """ "real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.

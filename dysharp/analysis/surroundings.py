@@ -64,7 +64,7 @@ def surroundings(
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
     copies = int(needed_gpus(routing).sum(axis=0).max(initial=0))
     fp8_rows = format_of(f"{system}.dispatch", options.get("dispatch", "rows"), ROW_FORMATS).is_fp8
-    parts = around(cluster, model, rows, copies, permutes=chosen.permutes, fp8_rows=fp8_rows, direction=direction)
+    parts = around(cluster, model, rows, copies, permutes=chosen.costs.permutes, fp8_rows=fp8_rows, direction=direction)
     return Surroundings(host_us=parts.host_us) if chosen.is_one_kernel(options) else parts
 
 

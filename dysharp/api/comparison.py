@@ -9,20 +9,18 @@ from typing import Any, ClassVar, Unpack
 from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
-from dysharp.runs.causes import cause_names
-from dysharp.runs.formats import resource_words
-from dysharp.runs.jobs import simulate_together
+from dysharp.runs.formats import formats_of
+from dysharp.runs.limits import limits_of
 from dysharp.runs.request import Request, RequestArgs, make_request, takes
+from dysharp.runs.together import simulate_together
 from dysharp.runs.warnings import grouped
 from dysharp.runs.window import NoEstimate, with_leading_tokens
 from dysharp.systems import System, all_systems, get_system
-from dysharp.systems.registry import ONLY_BY_NAME
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 FORMS = ("real", "paper", "all")
 
-_SATURATED = 0.8  # a resource busy for this share of the time is called the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,7 @@ class Comparison:
     sentence   what limits the fastest system; where real forms are compared, the fastest of these
     tuned      {system: settings that were tried, and the best}; {} unless asked for
     left_out   {system: why its leading tokens give no estimate}; such a system has no Row
+    formats    {system: formats of its rows and weights, and its SMs}, on an hw cluster
     """
 
     rows: tuple[Row, ...]
@@ -45,6 +44,7 @@ class Comparison:
     sentence: str
     tuned: Mapping[str, Search] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str:
@@ -82,6 +82,7 @@ class Comparison:
         """Plain values for JSON."""
         more: dict[str, Any] = {"tuned": {name: found.to_dict() for name, found in self.tuned.items()}} if self.tuned else {}
         more |= {"left_out": dict(self.left_out)} if self.left_out else {}
+        more |= {"formats": dict(self.formats)} if self.formats else {}
         return {
             "rows": [row.to_dict() for row in self.rows],
             "baseline": self.baseline,
@@ -131,7 +132,8 @@ def compare(
     speedup = {row.system: base[row.form].layer_us / row.layer_us for row in rows}
     baselines = {form: row.system for form, row in base.items()}
     header = (*header_lines(rows), *left_out_lines(left_out))
-    return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out)
+    formats = {row.system: formats_of(row.system, row.options, asked.model) for row in rows} if asked.cluster.family == "hw" else {}
+    return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out, formats)
 
 
 def _run(systems: Mapping[str, System], request: Request, baseline: str | None) -> tuple[tuple[Row, ...], dict[str, str]]:
@@ -166,8 +168,7 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
     if request.cluster.family != "hw":
         return (usual := _usual(request)), _in_form(request, forms, usual)
     real = [name for name, s in all_systems().items() if s.has_real_form and not (s.ships and s.ships.why_not(request.model, request.cluster))]
-    real = [name for name in real if get_system(name).runs_on(request.cluster, "real")]
-    real = [name for name in real if request.cluster.domains == 1 or name not in ONLY_BY_NAME]
+    real = [name for name in real if _is_usual(get_system(name), request, "real")]
     if forms == "paper":
         return (usual := _usual(request)), _in_form(request, forms, usual)
     wanted = _in_form(request, forms, real)
@@ -175,11 +176,15 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
 
 
 def _usual(request: Request) -> list[str]:
-    """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch but `ONLY_BY_NAME`."""
+    """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch (`_is_usual`)."""
     if request.cluster.domains == 1 and request.cluster.n_switches:
         return list(DEFAULT_SYSTEMS)
-    by_name = (*ONLY_BY_NAME, *(("mori",) if request.cluster.n_switches else ()))  # AMD's kernels
-    return [name for name, s in all_systems().items() if s.runs_on(request.cluster, "paper") and name not in by_name]
+    return [name for name, s in all_systems().items() if _is_usual(s, request, "paper")]
+
+
+def _is_usual(system: System, request: Request, form: str) -> bool:
+    """Whether `form` runs on the cluster without being asked for by name."""
+    return system.reach.runs_on(request.cluster, form) and not system.reach.only_by_name(request.cluster, form)
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:
@@ -202,8 +207,9 @@ def _base(rows: Sequence[Row], baseline: str | None) -> Row:
 
 
 def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The headers of Rows of one workload, and their warnings, each line once."""
-    lines = dict.fromkeys(line for row in rows for line in row.header)
+    """The headers of Rows of one workload, and their warnings, each line once. Settings of several systems are columns of a table instead."""
+    of_one = {f"{row.system}: {row.form} form, " for row in rows} if len(rows) > 1 else set()
+    lines = dict.fromkeys(line for row in rows for line in row.header if not line.startswith(tuple(of_one)))
     known = [line.removeprefix("warning: ") for line in lines]
     warnings = grouped({row.system: row.warnings for row in rows}, known)
     return (*lines, *(f"warning: {text}" for text in warnings))
@@ -222,19 +228,7 @@ def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
     built = [row for row in rows if not get_system(row.system).bound] or list(rows)
     real = [row for row in built if row.form == "real"] or built
     best = min(real, key=lambda row: row.layer_us)
-    names, causes = cause_names(best), sorted(best.attribution, key=lambda cause: -best.attribution[cause])
-    shares = [f"{names[c]} ({best.attribution[c] / best.time_us:.0%})" for c in causes[:2] if best.attribution[c] >= 0.1 * best.time_us]
     baseline = baselines[best.form]
     base = next(row for row in rows if row.system == baseline)
     versus = f", {base.layer_us / best.layer_us:.2f}x {baseline}" if best.system != baseline else ""
-    share = best.bound_us / best.time_us
-    leading = f" for the first {best.window['tokens']} tokens" if best.window else ""
-    limit = "limited by"
-    if share < _SATURATED:
-        most = best.attribution[causes[0]] / best.time_us
-        limit = f"limited by {names[causes[0]] if most >= _SATURATED else 'no single resource'}; the busiest resource is"
-    return (
-        f"Fastest is {best.system} ({best.layer_us:.1f} us{versus}), {limit} {resource_words(best.bound_resource)}, which alone needs "
-        f"{best.bound_us:.1f} us{leading} ({share:.0%} of {'their' if leading else 'the'} time). Its critical path is {' and '.join(shares)}. "
-        f"No system can take less than {best.workload_bound_us:.1f} us{leading or ' on this workload'}."
-    )
+    return f"Fastest is {best.system} ({best.layer_us:.1f} us{versus}), {limits_of(best)}"

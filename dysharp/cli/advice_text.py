@@ -11,7 +11,7 @@ from dysharp.advice.answer import PARTS, percent
 from dysharp.advice.prediction import Predicted
 from dysharp.advice.what_if import WhatIf
 from dysharp.cli.output import WIDTH
-from dysharp.runs.formats import KNOB
+from dysharp.runs.formats import KNOB, rows_sent
 from dysharp.runs.warnings import grouped
 from dysharp.systems import get_system
 from dysharp.text import table as plain
@@ -70,12 +70,6 @@ def _sms(entry: Predicted) -> str:
     return str(entry.row.options.get(KNOB, UNKNOWN))
 
 
-def _rows_sent(entry: Predicted) -> str:
-    """Formats of rows: "FP8 / BF16"."""
-    formats = dict(part.split(" ", 1) for part in entry.formats.split(", ") if part.startswith(("Dispatch ", "Combine ")))
-    return f"{formats['Dispatch']} / {formats['Combine']}"
-
-
 def _ranking(ranking: Sequence[Predicted]) -> list[str]:
     heads = ("ranking", "rows out / back", "SMs", "layer us", "error bar", *(PARTS.get(name, name).split()[0] for name in ranking[0].parts_us()))
     lines = table(heads, [_ranked(entry) for entry in ranking], left=2)
@@ -92,7 +86,7 @@ def _ranked(entry: Predicted) -> tuple[str, ...]:
     width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN
     known = entry.parts_us() if fused is None else {"GEMMs": fused["GEMMs"]}
     parts = [f"{known[name]:.0f}" if name in known else UNKNOWN for name in entry.parts_us()]
-    return (entry.system, _rows_sent(entry), _sms(entry), f"{entry.time_us:.0f}", width, *parts)
+    return (entry.system, rows_sent(entry.formats), _sms(entry), f"{entry.time_us:.0f}", width, *parts)
 
 
 def _unjudged(entries: Sequence[Predicted]) -> list[str]:

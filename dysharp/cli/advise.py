@@ -57,15 +57,15 @@ def advise(
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
     check_report(report)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
-    with kept_rows(fresh), progress_bar() as progress:
+    with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
         from dysharp.reports.report import report_of_advice
 
         write_report(report_of_advice(done, command_line(ctx)), report)
     if as_json:
-        print_header(done.header)
         print_json(done.to_dict())
+        print_header(done.header)
     elif markdown:
         click.echo(markdown_of(done))
     else:

@@ -80,8 +80,8 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
         click.echo(line, err=True)
     with progress_bar() as progress:
         row = run_system(system, options=parse_set(settings), progress=progress, **workload)
-    print_header(header_lines([row]))
     print_json(row.to_dict()) if as_json else print_row(row)
+    print_header(header_lines([row]))
 
 
 @cli.command()
@@ -151,8 +151,8 @@ def compare(
         from dysharp.reports.report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
-    print_header(done.header)
     print_json(done.to_dict()) if as_json else print_comparison(done)
+    print_header(done.header)
 
 
 @cli.command("list")

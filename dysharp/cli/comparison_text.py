@@ -9,38 +9,41 @@ from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
 from dysharp.cli.row_text import bytes_unit, near_sides, percent
-from dysharp.program.constants import NIC
+from dysharp.program.nets import NET_KINDS, NetKind
+from dysharp.runs.formats import KNOB, rows_sent
 from dysharp.table import plain_table
 
-NIC_SIDES = (f"{NIC} out", f"{NIC} in")
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 
 def print_comparison(done: Comparison) -> None:
-    """One row per system, then the meaning of the columns, then the sentence, then the settings that a search chose."""
-    blocks = [same for form in ("real", "paper") if (same := [row for row in done.rows if row.form == form])]
-    surrounded = any(row.surroundings_us for row in done.rows)
-    for rows in blocks:
-        if len(blocks) > 1:
-            title = "real forms: with the software costs of the release" if rows[0].form == "real" else "paper forms: no software cost is charged"
-            print_lines([title])
-        _print_rows(done, rows)
-        if len(blocks) > 1:
-            print_lines([""])
-    legend = [
-        *([] if len(blocks) > 1 else [""]),
-        *(f"speed-up{_of_form(form, blocks)}: time of {name} divided by the time of the system" for form, name in done.baselines.items()),
-        "x own bound: time divided by the time that the busiest resource of this system needs",
-        "x lower bound: time divided by the lower bound that holds for every system",
-    ]
-    if surrounded:
-        legend.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
-    if any(NIC_SIDES[0] in row.utilization for row in done.rows):
-        legend.append("NIC %: share of the time for which the NICs send, or receive if that is more; mean over GPUs")
+    """The answer, one line per system, what the search chose, then the meaning of the columns."""
+    print_lines([done.sentence])
+    for form in ("real", "paper"):
+        if rows := [row for row in done.rows if row.form == form]:
+            print_lines(["", f"{form} forms, {_COSTS[form]}; speed-up over {done.baselines[form]}"])
+            _print_rows(done, rows)
     _print_windows(done)
-    print_lines([*legend, done.sentence])
     if done.tuned:
         _print_tuned(done)
+    print_lines(["", *_legend(done)])
+
+
+_COSTS = {"real": "with the software costs of the release", "paper": "without software costs"}
+
+
+def _legend(done: Comparison) -> list[str]:
+    """What the columns mean."""
+    lines = [
+        "own bound: time divided by the time that the busiest resource of this system needs",
+        "lower bound: time divided by the lower bound that holds for every system",
+    ]
+    if any(row.surroundings_us for row in done.rows):
+        lines.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
+    lines += [f"{kind.column[0]} %: {kind.column[1]}" for kind in _columns(done.rows)]
+    more = {name: [part for part in formats.split(", ") if not part.startswith(("Dispatch ", "Combine ")) and not part.endswith(" SMs")]
+            for name, formats in done.formats.items()}  # fmt: skip
+    return [*lines, *(f"{name}: {', '.join(parts)}" for name, parts in more.items() if parts)]
 
 
 def _print_windows(done: Comparison) -> None:
@@ -86,39 +89,40 @@ def _setting(values: Mapping[str, int]) -> str:
     return ", ".join(f"{knob}={value}" for knob, value in values.items())
 
 
-def _of_form(form: str, blocks: Sequence[Sequence[Row]]) -> str:
-    return f" of {form} forms" if len(blocks) > 1 else ""
+def _columns(rows: Sequence[Row]) -> list[NetKind]:
+    """The networks of `rows` that have a column."""
+    return [kind for kind in NET_KINDS.values() if kind.column[0] and any(kind.sides[0] in row.utilization for row in rows)]
 
 
 def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
-    """One line per Row."""
+    """One line per Row. On an hw cluster the formats and SMs of each system are columns."""
     divisor, unit = bytes_unit(rows)
     out = console()
-    surrounded = any(row.surroundings_us for row in rows)  # one more column
-    nics = any(f"{NIC} out" in row.utilization for row in rows)  # and another
-    narrow = out.width < WIDTH or surrounded or nics
+    surrounded = any(row.surroundings_us for row in rows)
+    nets = _columns(rows)
+    narrow = out.width < WIDTH or surrounded or bool(nets) or bool(done.formats)
     gap = 1 if narrow or max(len(row.system) for row in rows) > SHORT_NAME else 2
     headings = (
         "\nsystem",
-        "\nform",
-        "layer\ntime us",
+        *(("rows\nout / back", "\nSMs") if done.formats else ()),
+        "layer\nus",
         *(("outside\nkernels",) if surrounded else ()),
         "exposed\ncomm us",
         f"payload\nup {unit}",
         f"payload\ndown {unit}",
         "link\nup %" if narrow else "link up %\nmean / max",
         "link\ndown %" if narrow else "down %\nmean / max",
-        *(("NIC\n%",) if nics else ()),
-        "speed-up\nx",
-        "x own\nbound",
-        "x lower\nbound",
+        *(f"{kind.column[0]}\n%" for kind in nets),
+        "speed\nup x",
+        "own\nbound",
+        "lower\nbound",
     )
 
     def cells(row: Row) -> tuple[str, ...]:
         out, into = near_sides(row)
         return (
             row.system,
-            row.form,
+            *((rows_sent(done.formats[row.system]), str(row.options.get(KNOB, UNKNOWN))) if done.formats else ()),
             f"{row.time_us:.1f}",
             *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()),
             f"{row.exposed_comm_us:.1f}",
@@ -126,10 +130,10 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
             f"{sum(row.traffic_bytes[into].values()) / divisor:.2f}",
             percent(row, out, narrow=narrow),
             percent(row, into, narrow=narrow),
-            *((percent(row, max(NIC_SIDES, key=row.utilization.__getitem__), narrow=True),) if nics else ()),
+            *(percent(row, max(kind.sides, key=row.utilization.__getitem__), narrow=True) for kind in nets),
             f"{done.speedup[row.system]:.2f}",
             f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
         )
 
-    out.print(plain_table(headings, map(cells, rows), left=2, gap=gap, fold=False))
+    out.print(plain_table(headings, map(cells, rows), left=2 if done.formats else 1, gap=gap, fold=False))

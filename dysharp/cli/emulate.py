@@ -89,11 +89,12 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
 
 
 def print_emulation(done: Emulation) -> None:
-    """Packets of the dump first, then the facts by name."""
-    from dysharp.cli.output import console
+    """The answer, the packets of the dump, then the facts by name."""
+    from dysharp.cli.output import console, print_lines
     from dysharp.table import fact_table
 
     out = console()
+    print_lines([f"{done.system} computes the layer {'right' if done.holds else 'WRONG'}: largest error {done.max_abs_error:.3g}", ""])
     for text in done.dump:
         click.echo(text)
     passes = "forward and backward" if done.backward else "forward"
@@ -109,5 +110,4 @@ def print_emulation(done: Emulation) -> None:
         rows.append(("flits", ", ".join(f"{name} {n}" for name, n in done.flits.items())))
     rows += [(f"  {name}", ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in done.tables.items()]
     rows += [(f"injected {kind}", f"{n} times" if n else f"0 times: {done.not_injected[kind]}") for kind, n in done.injected.items()]
-    rows.append(("result", "right" if done.holds else "WRONG"))
     out.print(fact_table(rows))

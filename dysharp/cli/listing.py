@@ -54,9 +54,9 @@ def _systems() -> Rows:
         {
             "name": s.name,
             "summary": s.summary,
-            "traffic": scheme_name(s.traffic),
+            "traffic": scheme_name(s.moves.sent),
             "options": [f.name for f in dataclasses.fields(s.options)],
-            "paper_form_drops": s.drops,
+            "paper_form_drops": s.costs.drops,
             "source": s.source,
         }
         for s in all_systems().values()

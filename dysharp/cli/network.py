@@ -133,23 +133,14 @@ def _print_comparison(done: CurveComparison) -> None:
 
 
 def print_curve(done: NetworkCurve) -> None:
-    """The network, one line per load, and the speed of the simulation."""
+    """The answer, one line per load, then the network and the speed of the simulation."""
     from dysharp.cli.output import console, print_lines
     from dysharp.table import plain_table
 
     c, t, cycle_ps = done.setting.config, done.setting.traffic, done.setting.cycle_ps
     r, lanes = c.router, max(c.router.input_speedup, c.router.output_speedup)
-    print_lines(
-        [
-            f"{done.setting.name}: {c.topology} k={c.k} n={c.n}, {c.n_terminals} terminals" + (f"; a cycle is {cycle_ps} ps" if cycle_ps else ""),
-            f"router: {r.num_vcs} virtual channels x {r.vc_buf_size} flits, speed-up {r.internal_speedup}, lanes {lanes}, {r.vc_allocator}",
-            f"link delays: {c.terminal_delay} to terminals, {c.link_delay} between routers (cycles)",
-            f"traffic: {t.pattern}, packets of {t.packet_flits} flits, seed {done.seed}",
-            *done.notes,
-            "rates are in flits per cycle and terminal; latency is the time from the creation of a packet to the arrival of its tail",
-            "",
-        ]
-    )
+    any_saturated = any(p.saturated for p in done.points)
+    print_lines([_answer(done), ""])
     last = ["latency\nns"] if cycle_ps else []
     headings = ("load", "injected", "accepted", "latency\ncycles", "in network\ncycles", "min / max\ncycles", *last, "")
     rows = [
@@ -164,12 +155,27 @@ def print_curve(done: NetworkCurve) -> None:
         for p in done.points
     ]
     console().print(plain_table(headings, rows, left=0, fold=False))
-    lines = []
-    if done.saturation is not None:
-        s = done.saturation
-        edge = "carries every load" if s["saturated_at"] == s["load"] else f"carries load {s['load']:.4g}, does not carry {s['saturated_at']:.4g}"
-        lines += ["", f"saturation: the network {edge}"]
-        lines.append(f"largest accepted rate: {s['accepted']:.4f} flits per cycle and terminal, at load {s['accepted_at']:.4g}")
-    if any(p.saturated for p in done.points):
-        lines.append("saturated: less than 97 % of the load is carried; packet latency grows with the length of the run")
-    print_lines([*lines, f"{done.flits_per_s:,.0f} flits/s simulated"])
+    print_lines(
+        [
+            "",
+            *(["saturated: less than 97 % of the load is carried; packet latency grows with the length of the run"] if any_saturated else []),
+            "rates: flits per cycle and terminal; latency: from the creation of a packet to the arrival of its tail",
+            f"{done.setting.name}: {c.topology} k={c.k} n={c.n}, {c.n_terminals} terminals" + (f"; a cycle is {cycle_ps} ps" if cycle_ps else ""),
+            f"router: {r.num_vcs} virtual channels x {r.vc_buf_size} flits, speed-up {r.internal_speedup}, lanes {lanes}, {r.vc_allocator}",
+            f"link delays: {c.terminal_delay} to terminals, {c.link_delay} between routers (cycles)",
+            f"traffic: {t.pattern}, packets of {t.packet_flits} flits, seed {done.seed}",
+            *done.notes,
+            f"{done.flits_per_s:,.0f} flits/s simulated",
+        ]
+    )
+
+
+def _answer(done: NetworkCurve) -> str:
+    """The latency without load and the load that the network carries, in one sentence."""
+    first, carried = done.points[0], [p.load for p in done.points if not p.saturated]
+    latency = f"Latency at load {first.load:.4g} is {first.packet_latency:.1f} cycles"
+    s = done.saturation
+    if s is None:
+        return f"{latency}. {f'The network carries load {max(carried):.4g}.' if carried else 'The network carries none of the loads.'}"
+    edge = "carries every load" if s["saturated_at"] == s["load"] else f"carries load {s['load']:.4g}, does not carry {s['saturated_at']:.4g}"
+    return f"{latency}. The network {edge}; it accepts at most {s['accepted']:.4f} flits per cycle and terminal, at load {s['accepted_at']:.4g}."

@@ -47,7 +47,8 @@ def _in_json(c: str) -> str:
 
 
 def print_header(lines: Iterable[str]) -> None:
-    """What the numbers rest on, to stderr. A line that was printed before, in this command, is not printed again."""
+    """What the numbers rest on, to stderr, below the answer. A line that was printed before, in this command, is not printed again."""
+    sys.stdout.flush()
     command = click.get_current_context(silent=True)
     printed: set[str] = set() if command is None else command.meta.setdefault(_PRINTED, set())
     for line in lines:

@@ -48,6 +48,7 @@ class _Reports:
         self.unit, self.draw = unit, draw
         self.begun = self.printed = time.monotonic()
         self.first_share: float | None = None
+        self.header: tuple[str, ...] = ()  # printed when the work turns out to be long
 
     def compiling(self, done: int) -> None:
         """Print a line at the beginning of a compilation and whenever more kernels are ready."""
@@ -59,6 +60,9 @@ class _Reports:
         if self.first_share is None:
             self.first_share = share  # points that the store had took no time
         now = time.monotonic()
+        if self.header and now - self.begun >= EVERY_S:
+            print_header(self.header)
+            self.header = ()
         of_rest = (share - self.first_share) / (1 - self.first_share) if self.first_share < 1 else 0.0
         left = seconds_left(of_rest, now - self.begun)
         words = one_line(text) + (f", about {in_words(left)} left" if left is not None else "")
@@ -93,13 +97,13 @@ def bar(unit: str) -> Iterator[Update]:
 
 
 @contextmanager
-def progress_bar(unit: str = "ops") -> Iterator[Progress]:
-    """A callback for the API that reports as `bar`. It prints the header of a Step at once."""
+def progress_bar(unit: str = "ops", *, header: bool = True) -> Iterator[Progress]:
+    """A callback for the API that reports as `bar`. It prints the header of a Step beside long work; `header` = False: never."""
     with _reports(unit) as reports:
 
         def report(step: Step) -> None:
             if step.stage == "header":
-                print_header(step.header)
+                reports.header = step.header if header else ()
             elif step.stage == "compiling":
                 reports.compiling(step.done)
             else:

@@ -145,16 +145,17 @@ def reproduce(
         if plot is not None and figure.name == "windows":
             _plot_windows(rows, plot)
     if tornado:
-        figure_json, page, fine = _tornado(tornado_model, tornado_tokens, subject, where, jobs, quiet=as_json)
-        out.append(figure_json)
+        figure, results, page, fine = _tornado(tornado_model, tornado_tokens, subject, where, jobs, quiet=as_json)
+        out.append(_json(figure.name, results, fine))
         sections.append(page)
+        done.append((figure, results, {}))
         all_ran = all_ran and fine
-    asked = ["--all"] * every or list(figures)
+    asked = ["--all"] if every else list(figures)
     asked += ["--no-variants"] * (not variants)
     asked += [f"--tornado --tornado-of {subject}"] * tornado + [f"--tokens {tornado_tokens}"] * (tornado_tokens is not None)
     asked += [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
     if report is not None and report.endswith(".html"):
-        _write_html(done, command_line(ctx), report)
+        _write_html(done[: len(chosen)], command_line(ctx), report)
     elif report is not None:
         head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
         write_text(report, head + "\n".join(sections))
@@ -193,9 +194,9 @@ def _check_request(
 
 def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
     """Raise ConfigError where no point is simulated: an HTML report shows runs."""
-    from dysharp.figures.figure import CALCULATED
+    from dysharp.figures.metric import all_calculated
 
-    if all(point.system in CALCULATED for _, points in chosen for point in points):
+    if all(point.system in all_calculated() for _, points in chosen for point in points):
         names = ", ".join(figure.name for figure, _ in chosen)
         raise ConfigError(f"--report: found .html for {names}, whose numbers are calculated without a run, expected .md")
 
@@ -233,21 +234,21 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
             write_text(str(folder / f"{name}.md"), paper_page(title, name, sections, command, MODEL_VERSION))
 
 
-def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[dict[str, Any], str, bool]:
-    """(JSON, Markdown, whether every point finished); prints the table unless `quiet`."""
-    from dysharp.figures.tornado import HEADLINES, tornado, tornado_figure, tornado_points, tornado_results, tornado_table
+def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
+    """(figure, results, Markdown, whether every point finished); prints the table unless `quiet`."""
+    from dysharp.figures.tornado import HEADLINES, Tornado
+    from dysharp.reports.markdown import table
 
     if subject not in HEADLINES:
         raise ConfigError(f"--tornado-of: found {subject[:20]!r}, expected {' or '.join(HEADLINES)}")
-    headline = HEADLINES[subject]
-    rows, failed = _run(tornado_points(model, headline, tokens=tokens), store, jobs, "tornado")
-    figure, bars = tornado_figure(model, headline, tokens), tornado(rows, model, headline, tokens=tokens)
-    columns, lines = tornado_table(rows, model, bars, headline, tokens)
+    tornado = Tornado(model, HEADLINES[subject], tokens=tokens)
+    rows, failed = _run(tornado.all_points(), store, jobs, "tornado")
+    figure, bars = tornado.figure(), tornado.bars(rows)
+    columns, lines = tornado.table(rows, bars)
     if not quiet:
         _print_table(columns, lines, f"{figure.name}: {figure.title}")
-    page = [f"## {figure.name}: {figure.title}", "", figure.source, "", figure.text, ""]
-    page += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
-    return _json(figure.name, tornado_results(rows, model, bars, headline, tokens), not failed), "\n".join(page) + "\n", not failed
+    page = f"## {figure.name}: {figure.title}\n\n{figure.source}\n\n{figure.text}\n\n{table(columns, lines)}\n"
+    return figure, tornado.results(rows, bars), page, not failed
 
 
 @click.command()
@@ -275,7 +276,7 @@ def sweep(
     from dysharp.cli.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
     from dysharp.files import check_destination, write_text
-    from dysharp.runs.store import point_dict
+    from dysharp.runs.key import point_dict
 
     if example:
         click.echo(example_sweep(), nl=False)

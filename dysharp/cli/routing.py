@@ -60,7 +60,7 @@ def _distinct(gpus: Sequence[GpuRow]) -> dict[str, float | None]:
 
 
 def print_layers(rows: Sequence[LayerRow]) -> None:
-    """One line per layer, a last line with what uniform routing would show, and the meaning of the columns."""
+    """The answer, one line per layer, a last line with what uniform routing would show, and the meaning of the columns."""
     from dysharp.cli.output import console, print_lines
     from dysharp.table import plain_table
 
@@ -76,7 +76,7 @@ def print_layers(rows: Sequence[LayerRow]) -> None:
     noise = {row.cv_noise for row in rows}
     lines.append(["uniform", "", _number(noise.pop() if len(noise) == 1 else None, 3)])
     lines[-1] += [cell for n in counts for cell in ("", _number(uniform[n], 2))]
-    print_lines(dict.fromkeys(_source_line(row) for row in rows))
+    print_lines([_answer(rows), "", *dict.fromkeys(_source_line(row) for row in rows)])
     console().print(plain_table(headings, lines, left=0, gap=1, fold=False))
     print_lines(
         [
@@ -86,6 +86,20 @@ def print_layers(rows: Sequence[LayerRow]) -> None:
             *(f"placement: {note}" for note in dict.fromkeys(gpu.note for row in rows for gpu in row.gpus if gpu.note)),
         ]
     )
+
+
+def _answer(rows: Sequence[LayerRow]) -> str:
+    """How unequal the load is: the range over layers, of experts and of GPUs."""
+    experts = [row.max_mean for row in rows]
+    words = [f"The busiest expert of a layer has {_range(experts)} times the mean"]
+    for n in dict.fromkeys(gpu.n_gpus for row in rows for gpu in row.gpus):
+        words.append(f"the busiest of {n} GPUs {_range([gpu.copies_max_mean for row in rows for gpu in row.gpus if gpu.n_gpus == n])} times")
+    return "; ".join(words) + "."
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def print_nodes(rows: Sequence[NodeRow]) -> None:

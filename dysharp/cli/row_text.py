@@ -7,15 +7,17 @@ from typing import Any
 
 from dysharp.advice.prediction import eager_is_known
 from dysharp.analysis import Row
-from dysharp.cli.output import console
-from dysharp.program.constants import XGMI
-from dysharp.runs.causes import SHORT, STALLS
+from dysharp.cli.output import console, print_lines
+from dysharp.program.nets import INSIDE, NET_KINDS
+from dysharp.runs.causes import STALLS, short_names
 from dysharp.runs.formats import resource_words
+from dysharp.runs.limits import answer_of
 from dysharp.table import fact_table
 
 
 def print_row(row: Row) -> None:
-    """All fields of a Row that people read."""
+    """The answer, then all fields of a Row that people read. Parts that round to zero are left out."""
+    print_lines([answer_of(row), ""])
     console().print(fact_table(_facts(row)))
 
 
@@ -32,15 +34,17 @@ def percent(row: Row, side: str, *, narrow: bool = False) -> str:
 
 
 def _times(parts: Mapping[str, float], names: Mapping[str, str] | None = None) -> str:
+    """Parts of a time in us. A part that prints as 0.0 is left out."""
     names = names or {}
-    return ", ".join(f"{names.get(name, name.removesuffix('_us').replace('_', ' '))} {us:.1f} us" for name, us in parts.items())
+    seen = {name: f"{us:.1f}" for name, us in parts.items()}
+    return ", ".join(f"{names.get(name, name.removesuffix('_us').replace('_', ' '))} {us} us" for name, us in seen.items() if us != "0.0") or "none"
 
 
 def _facts(row: Row) -> list[tuple[str, str]]:
     divisor, unit = bytes_unit([row])
 
     def sizes(side: str) -> str:
-        return ", ".join(f"{name} {value / divisor:.3f} {unit}" for name, value in row.traffic_bytes[side].items())
+        return ", ".join(f"{name} {value / divisor:.3f} {unit}" for name, value in row.traffic_bytes[side].items() if value) or "none"
 
     phases = [(f"  {name}", f"{p['start']:.1f} to {p['end']:.1f} us, busy {p['busy']:.1f} us") for name, p in row.phases_us.items() if p["end"] > 0]
     return [
@@ -51,7 +55,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
         ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),
         ("lower bound, any system", f"{row.workload_bound_us:.2f} us"),
-        ("critical path", _times(row.attribution, SHORT)),
+        ("critical path", _times(row.attribution, short_names())),
         ("phases, GPU that ends last", ""),
         *phases,
         *_waiting_facts(row),
@@ -73,8 +77,8 @@ def _nvlink_sides(row: Row) -> tuple[str, ...]:
 
 def near_sides(row: Row) -> tuple[str, str]:
     """The link directions between GPUs of one domain: those of NVLink, or of the links of pairs in a fabric without a switch."""
-    pairs = (f"{XGMI} out", f"{XGMI} in")
-    return pairs if pairs[0] in row.traffic_bytes else ("up", "down")
+    inside = [kind.sides for kind in NET_KINDS.values() if kind.place == INSIDE]
+    return next((sides for sides in inside if sides[0] in row.traffic_bytes), ("up", "down"))
 
 
 def _other_sides(row: Row) -> list[str]:
@@ -82,12 +86,16 @@ def _other_sides(row: Row) -> list[str]:
     return [side for side in row.traffic_bytes if side not in ("up", "down")]
 
 
+_WAITS = {"moving": "moving", "resource": "resource", "own": "hidden wait", "peers": "peers"}
+"""{part of a span in `Row.waiting_us`: its words}."""
+
+
 def _waiting_facts(row: Row) -> list[tuple[str, str]]:
     """Per operator: the mean over ranks of its span and parts, and the rank that waits longest for peers."""
-    facts = [("mean over ranks", "span = moving + wait for resource + hidden wait + wait for peers")]
+    facts = [("span, mean over ranks", "moving, and what it waits for")]
     for name, parts in row.waiting_us.items():
-        mean = {part: sum(us) / len(us) for part, us in parts.items()}
-        text = f"{mean['span']:.1f} us = {' + '.join(f'{mean[part]:.1f}' for part in ('moving', 'resource', 'own', 'peers'))}"
+        mean = {words: sum(parts[part]) / len(parts[part]) for part, words in _WAITS.items()}
+        text = f"{sum(parts['span']) / len(parts['span']):.1f} us: {_times(mean)}"
         longest = max(parts["peers"])
         if longest >= 0.05:
             text += f"; peers up to {longest:.1f} us (rank {parts['peers'].index(longest)})"

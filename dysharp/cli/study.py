@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,10 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
         check_format(plot)
         if len(objectives) != 2:
             raise ConfigError(f'--plot: found {len(objectives)} objectives in {file}, expected two: [draw] with method = "nsga2"')
+    into = StudyFolder(Path(folder))
     with bar("points") as progress:
-        outcome = run_study(asked, StudyFolder(Path(folder)), jobs, progress, scheduler)
+        outcome = run_study(asked, into, jobs, progress, scheduler)
+    _tell_left_out(into.left_out)
     if plot is not None:
         from dysharp.reports.pareto import plot_pareto
         from dysharp.reports.plots import save_figure
@@ -73,10 +76,15 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     from dysharp.figures import Store
     from dysharp.studies.study_folder import StudyFolder, duckdb_module
     from dysharp.table import plain_table
+    from dysharp.text import csv_text
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
         raise ConfigError("query: found --folder and --reproduced, expected one of them")
-    connection = StudyFolder(Store.default().folder if reproduced else Path(folder)).connect()
+    asked = StudyFolder(Store.default().folder if reproduced else Path(folder))
+    try:
+        connection = asked.connect()
+    finally:
+        _tell_left_out(asked.left_out)
     try:
         found = connection.sql(sql)
         columns, lines = (found.columns, found.fetchall()) if found is not None else ([], [])
@@ -85,18 +93,14 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     if as_json:
         print_json([dict(zip(columns, line, strict=True)) for line in lines])
     elif as_csv:
-        _print_csv(columns, lines)
+        click.echo(csv_text(columns, lines), nl=False)
     else:
         console().print(plain_table(columns, [[_text(value) for value in line] for line in lines]))
 
 
-def _print_csv(columns: list[str], lines: list[tuple[Any, ...]]) -> None:
-    import csv
-    import sys
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(lines)
+def _tell_left_out(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(f"dysharp: warning: {line}", err=True)
 
 
 def _text(value: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dysharp.cli.output import console, print_lines
 from dysharp.table import plain_table
+from dysharp.text import csv_text
 
 if TYPE_CHECKING:
     from dysharp.figures import Point
@@ -63,9 +62,5 @@ def sweep_csv(rows: Rows) -> str:
     """One line per finished point: the axes, keys of clusters, options, then times in us and what bounds them."""
     told = [_values(point, row) for point, row in rows.items()]
     names: Sequence[str] = list(dict.fromkeys([*AXES, *(name for values in told for name in values)]))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*names, *RESULTS])
-    for values, row in zip(told, rows.values(), strict=True):
-        writer.writerow([*(values.get(name) for name in names), *(row.get(name) for name in RESULTS)])
-    return out.getvalue()
+    lines = ([*(values.get(name) for name in names), *(row.get(name) for name in RESULTS)] for values, row in zip(told, rows.values(), strict=True))
+    return csv_text([*names, *RESULTS], lines)

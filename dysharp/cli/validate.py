@@ -34,7 +34,7 @@ def _cores() -> int:
     help="Judge a cluster file as calibrate writes it: its constants, on the rows of its GPU; with [scale_out] between nodes, too.",
 )
 @click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
-@click.option("--page", metavar="FILE", help="Also write the full report as Markdown, and its plot to figures/ beside it.")
+@click.option("--page", metavar="FILE", help="Also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV).")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the measurements first and write them to FILE (TOML).")
 @click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=_cores, show_default="all cores", help="Processes that run Programs.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +50,7 @@ MOST_REASONS = 3
 def print_own_rows(done: Report, data: str) -> None:
     """The rows with a prediction, then the rows without and why, then what the columns mean."""
     told = [row for row in done.rows if row["error"] is not None]
-    print_lines([f"{data}: {len(done.rows)} rows, {len(told)} predicted", ""])
+    print_lines([f"{data}: {len(told)} of {len(done.rows)} rows are predicted{_errors(told)}.", ""])
     notes = any(row["note"] for row in told)
     headings = ("id", "what", "measured", "predicted", "unit", "error %", "usual %", *(["note"] * notes))
     cells = [
@@ -77,8 +78,21 @@ def print_own_rows(done: Report, data: str) -> None:
     )
 
 
+def _errors(told: Sequence[Mapping[str, Any]]) -> str:
+    """The median error of a user's rows, and how many are off by more than is usual."""
+    judged = [row for row in told if not row["note"]]
+    if not judged:
+        return ""
+    far = sum(row["usual"] is not None and abs(row["error"]) > row["usual"] for row in judged)
+    return f"; median error {median(abs(row['error']) for row in judged):.1f} %, {far} beyond the usual error of their kind"
+
+
 def print_families(done: Report) -> None:
-    """Per kind of measurement: how many are predicted, and how well."""
+    """Per kind of measurement: how many are predicted, and how well; before it the answer over all packaged kinds."""
+    micro = done.overall
+    if not done.rows and micro["n"]:
+        print_lines([f"{micro['n']} public measurements are predicted with a median error of {micro['median_ape']:.1f} %, "
+                     f"nine of ten within {micro['p90_ape']:.1f} %.", ""])  # fmt: skip
     beyond = [row for row in done.beyond if row["system"] == "all" and row["n"] and not row["between"]]
     _print_families([*done.families, *beyond])
     lines = ["", "in scope: rows of one NVLink domain, or node without a switch, that a prediction is promised for"]

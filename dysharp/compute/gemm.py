@@ -39,6 +39,8 @@ class Tiling:
     """Part of the sustained tensor rate that the GEMM reaches on an hw cluster."""
     fill_us: float | None = None
     """Time of a tile on an hw cluster that no other tile hides. None: that of a GEMM library."""
+    shared: bool = False
+    """True: one kernel computes all parts of an expert slot (`Placement.parts`), so the parts share the reads of its weights."""
 
 
 class Task(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.figures.keys import known, typed, word
+from dysharp.figures.metric import all_metrics
 
 KINDS = ("bars", "lines", "parts")
 
@@ -33,10 +34,10 @@ class Drawing:
     models: tuple[str, ...] = ()
 
 
-def drawing_of(table: Any, metrics: tuple[str, ...], where: str) -> Drawing:
+def drawing_of(table: Any, where: str) -> Drawing:
     """The table [drawing]. Raises ConfigError for unknown keys, kinds and metrics."""
     known(table, Drawing.__slots__, where)
     drawing = typed(Drawing, table, where)
     word(drawing.kind, KINDS, f"{where}.kind")
-    word(drawing.metric, metrics, f"{where}.metric")
+    word(drawing.metric, tuple(all_metrics()), f"{where}.metric")
     return drawing

@@ -14,78 +14,15 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.drawing import Drawing, drawing_of
 from dysharp.figures.keys import known, typed, word
+from dysharp.figures.origin import origin_of
 from dysharp.runs.point import DIRECTIONS, FIDELITIES, USUAL_CLUSTER, Point
 from dysharp.specs.choices import Scalar, choices_overridden
-from dysharp.specs.fields import show
+from dysharp.specs.fields import Key, show
 from dysharp.specs.reading import parse_toml, read_text
 
-REDUCTIONS = ("geomean", "median", "max", "min", "growth", "each")
-"""How a check makes one number of its points; growth: the smallest step from a point to the next one of its model."""
-METRICS = (
-    "speedup",
-    "gemm1_speedup",
-    "over_software",
-    "kept",
-    "bound_share",
-    "traffic_cut",
-    "traffic_GB",
-    "time_us",
-    "up_use",
-    "down_use",
-    "link_use",
-    "use_ratio",
-    "over_best",
-    "redundant_share",
-    "ideal_speedup",
-    "payload_efficiency",
-    "encoded_over_closed",
-    "of_ideal",
-    "over_explicit",
-    "al_hit_rate",
-    "hit_over_infinite",
-    "al_read_rate",
-    "no_read_rate",
-    "row_reads",
-    "peak_rows",
-    "no_eviction_rate",
-    "extra_flits",
-    "over_infinite",
-    "over_packet",
-    "comm_share",
-    "rat_kib",
-    "apt_kib",
-    "partitions_kib",
-    "counters_kib",
-    "sram_mm2",
-    "tables_kib",
-    "queues_kib",
-    "gpu_mm2",
-    "buffer_mm2",
-    "map_reads_per_row",
-    "packet_payload",
-    "open_rows",
-    "arrival_rate",
-    "lifetime_us",
-    "law",
-    "law_size",
-    "knee_over_law",
-    "peak_sessions",
-    "knee",
-    "hit_knee",
-)
-COMPARED = ("speedup", "gemm1_speedup", "kept", "traffic_cut", "use_ratio")  # metrics that need `over`
-STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
-"""The claim of a check.
-
-| status | claim |
-|---|---|
-| reproduced | the value is within the published bounds |
-| fitted | as reproduced; but an input was chosen for this value, so it supports nothing |
-| gap | the value is outside the published bounds, where `expected` says |
-| no_published_value | none, or only that the value is where `expected` says |
-"""
 KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing")
 PAPERS = {
     "dysharp": "DySHARP (arXiv 2605.05607)",
@@ -96,75 +33,6 @@ PAPERS = {
 BEYOND = "beyond"  # file name of the page of figures without a paper
 MAX_POINTS = 100_000
 """Points of one table: their tuples take a few hundred bytes each, their runs seconds."""
-CLOSED_FORM = "closed-form"  # pseudo-system: closed forms of uniform routing, not simulated
-PACKET_FORMAT = "packet-format"  # pseudo-system: flits of packets (isa/efficiency.py), not simulated
-HUB_AREA = "hub-area"  # pseudo-system: SRAM of these units (hub_area.py)
-DYSHARP_AREA = "dysharp-area"  # pseudo-system: SRAM of DySHARP's tables (dysharp_area.py)
-HUB_UNITS = "hub-units"  # pseudo-system: state machines of MoE-Hub's units (hub_units.py), not simulated in time
-CALCULATED = {  # pseudo-system -> metrics
-    CLOSED_FORM: ("redundant_share", "ideal_speedup"),
-    PACKET_FORMAT: ("payload_efficiency", "encoded_over_closed", "of_ideal", "over_explicit"),
-    HUB_UNITS: ("map_reads_per_row", "packet_payload", "open_rows"),
-    HUB_AREA: ("rat_kib", "apt_kib", "partitions_kib", "counters_kib", "sram_mm2"),
-    DYSHARP_AREA: ("tables_kib", "queues_kib", "gpu_mm2", "buffer_mm2"),
-}
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
-
-    A check takes the points of `system` that match `models`, `cluster`, `gpus`, `tokens`, `routing`, `fidelity` and
-    `options`. `options` names options and free choices; a value may be a list of alternatives. `over`: the system to
-    compare with. `against`: the routing to compare with (metric `kept`). `verdict.MEASURES` explains the metrics.
-
-    | field | meaning |
-    |---|---|
-    | `paper`, `within` | the published value, and the tolerance relative to it |
-    | `at_least`, `at_most` | bounds that the published text gives, where it gives no value |
-    | `expected`, `band` | the value of this model version, and how far (relative) it may move unnoticed |
-    | `variants` | whether the check is also shown for each variant of the figure |
-
-    A gap lies outside the published bounds. It needs `expected` and `band`, so that a gap that grows is seen.
-    """
-
-    name: str
-    metric: str
-    system: str
-    over: str = ""
-    reduce: str = "geomean"
-    models: tuple[str, ...] = ()
-    cluster: str | None = None
-    gpus: int | None = None
-    tokens: int | None = None
-    routing: str | tuple[str, ...] | None = None  # one, or any of several
-    fidelity: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    variants: bool = False
-    against: str | None = None
-    paper: float | None = None
-    within: float | None = None  # relative
-    at_least: float | None = None
-    at_most: float | None = None
-    expected: float | None = None
-    band: float | None = None  # relative
-    status: str = "no_published_value"
-    reason: str = ""
-    ablation: str = ""
-
-    @property
-    def routings(self) -> tuple[str, ...]:
-        """The routings whose points the check takes; () = all."""
-        return (self.routing,) if isinstance(self.routing, str) else self.routing or ()
-
-    @property
-    def bounded(self) -> bool:
-        """Whether a published text bounds the value."""
-        return any(v is not None for v in (self.within, self.at_least, self.at_most))
-
-    @property
-    def claimed(self) -> bool:
-        """Whether the check can fail."""
-        return self.bounded or self.expected is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,22 +99,15 @@ def in_direction(figure: Figure, direction: str) -> Figure:
     word(direction, DIRECTIONS, "direction")
     if direction == "fwd":
         return figure
-    points = tuple(p if p.system in CALCULATED else replace(p, direction=direction) for p in figure.points)
+    points = tuple(origin_of(p.system).in_direction(p, direction) for p in figure.points)
     title = f"{figure.title}; with --direction {direction}"
     return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)), variants=())
-
-
-def unclaimed(check: Check) -> Check:
-    """The check without its claim."""
-    bare = replace(check, status="no_published_value", reason="", ablation="", within=None, at_least=None, at_most=None)
-    return replace(bare, expected=None, band=None, variants=False)
 
 
 def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     known(table, KEYS, where)
     if "points" not in table:
         raise ConfigError(f"{where}: found no [points], expected systems and models to run (one table, or several: [[points]])")
-    checks = tuple(_check(c, f"{where}: check[{i}]") for i, c in enumerate(_tables(table, "check", where)))
     several = table["points"]
     sets = {f"{where}: points[{i}]": axes for i, axes in enumerate(several)} if isinstance(several, list) else {f"{where}: points": several}
     points: tuple[Point, ...] = ()
@@ -254,8 +115,7 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
         points += product_points(axes, place)
         if len(points) > MAX_POINTS:
             raise ConfigError(f"{where}: found more than {MAX_POINTS} points, expected at most {MAX_POINTS}")
-    for i, check in enumerate(checks):
-        _has_points(check, points, f"{where}: check[{i}]")
+    checks = tuple(check_of(c, points, f"{where}: check[{i}]") for i, c in enumerate(_tables(table, "check", where)))
     models = tuple(dict.fromkeys(p.model for p in points))
     title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
     variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(_tables(table, "variants", where)))
@@ -263,7 +123,7 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
         raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
     paper = str(table.get("paper", ""))
     word(paper, tuple(PAPERS), f"{where}: paper")
-    drawing = drawing_of(table["drawing"], METRICS, f"{where}: drawing") if "drawing" in table else None
+    drawing = drawing_of(table["drawing"], f"{where}: drawing") if "drawing" in table else None
     return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing)
 
 
@@ -294,8 +154,10 @@ def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Va
         return Variant(tuple(sorted(given.choices.items())), given.systems, given.fidelity)
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
+_ONE = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+_NUMBERS = Key("a whole number or a list of whole numbers")
+_Values = dict[str, bool | int | float | str]
+_Lists = dict[str, list[bool | int | float | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,42 +168,26 @@ class _Axes:
     `grid` may also be cluster.KEY. `choices`: free choices with a list of values each.
     """
 
-    systems: Annotated[tuple[str, ...], BeforeValidator(_listed)]
-    models: Annotated[tuple[str, ...], BeforeValidator(_listed)]
-    cluster: Annotated[tuple[str, ...], BeforeValidator(_listed)] = (USUAL_CLUSTER,)
-    gpus: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
-    tokens: Annotated[tuple[int | None, ...], BeforeValidator(_listed)] = (None,)
-    routing: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("",)
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed)] = (0,)
-    direction: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("fwd",)
-    fidelity: str = "burst"
-    options: dict[str, bool | int | float | str] = field(default_factory=dict)
-    grid: dict[str, list[bool | int | float | str]] = field(default_factory=dict)
-    choices: dict[str, list[Scalar]] = field(default_factory=dict)
-    defaults: bool = False
-
-
-EXPECTED = {
-    "systems": 'a list of systems, such as ["deepep", "dysharp"]',
-    "models": 'a list of models, such as ["S-8"]',
-    "cluster": 'a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]',
-    "gpus": "a whole number or a list of whole numbers",
-    "tokens": "a whole number or a list of whole numbers",
-    "routing": 'a list of routing texts, such as ["uniform"]',
-    "seeds": "a whole number or a list of whole numbers",
-    "direction": 'one or a list of "fwd", "bwd", "both"',
-    "fidelity": '"burst" or "packet"',
-    "options": "a table of options with one value each; lists of values go into grid",
-    "grid": "a table of options with a list of values each; single values go into options",
-    "choices": "a table of free choices with a list of values each",
-    "defaults": "true or false",
-}
-"""Keys of [points] -> what they may hold, in errors."""
+    systems: Annotated[tuple[str, ...], _ONE, Key('a list of systems, such as ["deepep", "dysharp"]')]
+    models: Annotated[tuple[str, ...], _ONE, Key('a list of models, such as ["S-8"]')]
+    cluster: Annotated[
+        tuple[str, ...], _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')
+    ] = (USUAL_CLUSTER,)
+    gpus: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
+    tokens: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
+    routing: Annotated[tuple[str, ...], _ONE, Key('a list of routing texts, such as ["uniform"]')] = ("",)
+    seeds: Annotated[tuple[int, ...], _ONE, _NUMBERS] = (0,)
+    direction: Annotated[tuple[str, ...], _ONE, Key('one or a list of "fwd", "bwd", "both"')] = ("fwd",)
+    fidelity: Annotated[str, Key('"burst" or "packet"')] = "burst"
+    options: Annotated[_Values, Key("a table of options with one value each; lists of values go into grid")] = field(default_factory=dict)
+    grid: Annotated[_Lists, Key("a table of options with a list of values each; single values go into options")] = field(default_factory=dict)
+    choices: Annotated[dict[str, list[Scalar]], Key("a table of free choices with a list of values each")] = field(default_factory=dict)
+    defaults: Annotated[bool, Key("true or false")] = False
 
 
 def product_points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
     known(table, set(_Axes.__slots__), where)
-    axes = typed(_Axes, table, where, EXPECTED)
+    axes = typed(_Axes, table, where)
     _check_product(axes, where)
     cells, chosen = _cells(axes.grid), _cells(axes.choices)
     if axes.defaults:
@@ -390,59 +236,3 @@ def _check_product(axes: _Axes, where: str) -> None:
     n = math.prod(map(len, [*lists, *axes.choices.values()])) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
     if n > MAX_POINTS:
         raise ConfigError(f"{where}: found {n} points, expected at most {MAX_POINTS}: the product of all lists")
-
-
-def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
-    """Raise ConfigError for a check without points: such a check would always hold."""
-    systems = dict.fromkeys(p.system for p in points)
-    for key, words, valid in (
-        ("system", (check.system,), systems),
-        ("over", (check.over,) if check.over else (), systems),
-        ("models", check.models, dict.fromkeys(p.model for p in points)),
-        ("cluster", () if check.cluster is None else (check.cluster,), dict.fromkeys(p.cluster for p in points)),
-        ("fidelity", () if check.fidelity is None else (check.fidelity,), dict.fromkeys(p.fidelity for p in points)),
-        ("routing", check.routings, dict.fromkeys(p.routing for p in points)),
-        ("against", () if check.against is None else (check.against,), dict.fromkeys(p.routing for p in points)),
-        ("options", tuple(check.options), dict.fromkeys(option for p in points for option, _ in p.options + p.choices)),
-    ):
-        for name in words:
-            word(name, tuple(valid), f"{where}.{key}")
-    _has_size(check.gpus, {p.gpus for p in points}, f"{where}.gpus")
-    _has_size(check.tokens, {p.tokens for p in points}, f"{where}.tokens")
-
-
-def _has_size(wanted: int | None, sizes: set[int | None], where: str) -> None:
-    if wanted is not None and wanted not in sizes:
-        listed = ", ".join(str(n) for n in sorted(n for n in sizes if n is not None))
-        raise ConfigError(f"{where}: found {wanted}, expected one of the points: {listed or 'none names it'}")
-
-
-def _check(table: dict[str, Any], where: str) -> Check:
-    known(table, set(Check.__slots__), where)
-    check = typed(Check, table, where)
-    word(check.metric, METRICS, f"{where}.metric")
-    word(check.reduce, REDUCTIONS, f"{where}.reduce")
-    word(check.status, STATUSES, f"{where}.status")
-    if (check.metric == "kept") != (check.against is not None):
-        raise ConfigError(f"{where}.against: found {check.against!r}, expected a routing if the metric is kept, else none")
-    if check.status == "gap" and not (check.reason and check.ablation):
-        raise ConfigError(f"{where}: found a gap without a reason or without an ablation command, expected both")
-    if check.status == "gap" and check.expected is None:
-        raise ConfigError(f"{where}: found a gap without an expected value, expected expected = VALUE and band = RELATIVE")
-    if (check.expected is None) != (check.band is None):
-        raise ConfigError(f"{where}: found expected = {check.expected} and band = {check.band}, expected both or none")
-    if (check.metric in COMPARED) != bool(check.over):
-        raise ConfigError(f"{where}.over: found {check.over!r}, expected a system if the metric is one of {', '.join(COMPARED)}, else none")
-    for system, metrics in CALCULATED.items():
-        if (check.metric in metrics) != (check.system == system):
-            raise ConfigError(f"{where}.metric: found {check.metric!r} of {check.system!r}, expected {' or '.join(metrics)} of {system} only")
-    if check.within is not None and check.paper is None:
-        raise ConfigError(f"{where}.within: found a tolerance without the paper's value, expected both")
-    if check.within is not None and check.paper == 0:
-        raise ConfigError(f"{where}.within: found a tolerance relative to paper = 0, expected another value, or at_most")
-    for name in ("paper", "within", "at_least", "at_most", "expected", "band"):
-        if not math.isfinite(getattr(check, name) or 0.0):
-            raise ConfigError(f"{where}.{name}: found {getattr(check, name)}, expected a finite number")
-    if (check.status != "no_published_value") != check.bounded:
-        raise ConfigError(f"{where}: found status {check.status!r}, expected a bound (within, at_least, at_most) if the status is a claim, else none")
-    return check

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.specs.fields import show
+from dysharp.specs.fields import keys_of, show
 
 T = TypeVar("T")
 
@@ -28,12 +28,13 @@ def word(value: Any, valid: tuple[str, ...], where: str) -> None:
         raise ConfigError(f"{where}: found {show(value)}{nearest(str(value), valid)}")
 
 
-def typed(kind: type[T], table: dict[str, Any], where: str, expected: Mapping[str, str] | None = None) -> T:
-    """`table` as an instance of `kind`. `expected`: {key: what it may hold}, for errors.
+def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
+    """`table` as an instance of `kind`. The `Key` of a field says in errors what the key may hold.
 
     Raises ConfigError with the path of the first value of a wrong type.
     """
-    words = expected or {}
+    fields: type = kind
+    words = {name: key.meaning for name, key in keys_of(fields).items() if key.meaning}
     try:
         return TypeAdapter(kind).validate_python(table)
     except ValidationError as error:

@@ -7,17 +7,15 @@ from contextlib import closing
 from typing import Any
 
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.figures.closed import calculated_row
-from dysharp.figures.figure import CALCULATED
-from dysharp.figures.simulated import row_of
+from dysharp.figures.metric import Rows
+from dysharp.figures.origin import origin_of
+from dysharp.processes import in_processes
 from dysharp.runs.point import Point
-from dysharp.runs.point_runs import Asked, content_of
-from dysharp.runs.processes import in_processes
+from dysharp.runs.point_runs import point_task, why
 from dysharp.runs.store import Store
 from dysharp.sources import sources_changed
 from dysharp.specs import load_cluster, load_model
 
-Rows = dict[Point, dict[str, Any]]
 Progress = Callable[[int, int, str, float], None]
 """`progress(done, total, what, share)`: points finished or failed, points requested, label of the last point, part of the work that is done."""
 ROWS_OF_A_START = 300_000
@@ -30,17 +28,13 @@ class SourcesChanged(SimulationError):
 
 def check_points(points: Iterable[Point]) -> None:
     """Raise ConfigError for the first point with an unknown system, option, model or cluster, before any point runs."""
-    from dysharp.runs.options import options_of, split_fabric
-    from dysharp.systems import get_system
-
     for model in dict.fromkeys(p.model for p in points):
         load_model(model)
     for cluster, gpus in dict.fromkeys((p.cluster, p.gpus) for p in points):
         machine = load_cluster(cluster)
         _ = machine if gpus is None else machine.with_gpus(gpus)
-    for system, options in dict.fromkeys((p.system, p.options) for p in points):
-        if system not in CALCULATED:
-            options_of(get_system(system), split_fabric(dict(options), "packet")[1])
+    for point in {(p.system, p.options): p for p in points}.values():
+        origin_of(point.system).check(point)
 
 
 def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: Progress | None = None) -> tuple[Rows, dict[Point, str]]:
@@ -59,20 +53,21 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
         progress(len(rows), len(wanted), todo[0].label if todo else "from the store", 1 - left / whole)
     if jobs > 1:
         todo.sort(key=lambda p: work[p], reverse=True)  # so that no large point is left for the end, when other processes have nothing to do
-    asked = [Asked(p.label, p, _row_of, content_of(p)) for p in todo]
+    tasks = [point_task(p.label, p, _row_of) for p in todo]
     try:
-        with closing(in_processes(asked, max(1, jobs))) as ended:
-            for each, result in ended:
+        with closing(in_processes(tasks, max(1, jobs))) as ended:
+            for i, result in ended:
+                point = todo[i]
                 if sources_changed():
                     raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
-                if isinstance(result, str):
-                    failed[each.point] = f"{each.point.label}: {result}"
+                if isinstance(result, Exception):
+                    failed[point] = f"{point.label}: {why(result)}"
                 else:
-                    store.put(each.point, result)
-                    rows[each.point] = result
-                left -= work[each.point]
+                    store.put(point, result)
+                    rows[point] = result
+                left -= work[point]
                 if progress:
-                    progress(len(rows) + len(failed), len(wanted), each.point.label, 1 - left / whole)
+                    progress(len(rows) + len(failed), len(wanted), point.label, 1 - left / whole)
     except KeyboardInterrupt as error:
         error.add_note(f"{len(rows)} of {len(wanted)} points are finished and kept in {store.folder}; the same command goes on from there")
         raise
@@ -81,7 +76,7 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
 
 def _row_of(point: Point, part: float) -> dict[str, Any]:
     """The Row of a point, simulated or calculated, as plain values. `part`: of the memory that it may take."""
-    return calculated_row(point) if point.system in CALCULATED else row_of(point, part)
+    return origin_of(point.system).row(point, part)
 
 
 def _useful_rows(point: Point) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.figures.drawing import Drawing
-from dysharp.figures.figure import Check, Figure
-from dysharp.figures.verdict import MEASURES, Rows, unit
+from dysharp.figures.figure import Figure
+from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.runs.point import Point
 
 
@@ -41,9 +41,8 @@ def series_of(figure: Figure, rows: Rows) -> Series | None:
         points.sort(key=lambda p: drawing.systems.index(p.system))
     places = tuple(dict.fromkeys(_axis(p, drawing.x) for p in sorted(points, key=figure.points.index)))
     found: dict[str, dict[str, float]] = {}
-    check = Check("drawing", drawing.metric, "", drawing.over)
     for point in points:
-        for name, value in _parts(point, drawing, check, rows):
+        for name, value in _parts(Seen(point, rows, drawing.over), drawing):
             found.setdefault(name, {}).setdefault(_axis(point, drawing.x), value)
     values = {name: tuple(at.get(place) for place in places) for name, at in found.items()}
     published = {name: value for name, value in _published(figure, drawing).items() if name in values}
@@ -56,7 +55,7 @@ def series_of(figure: Figure, rows: Rows) -> Series | None:
 def _unit(drawing: Drawing) -> str:
     if drawing.kind == "parts":
         return f"time over that of {drawing.over}"
-    return unit(drawing.metric) + (f" over {drawing.over}" if drawing.over else "")
+    return all_metrics()[drawing.metric].unit + (f" over {drawing.over}" if drawing.over else "")
 
 
 def _mean(line: tuple[float | None, ...]) -> float | None:
@@ -69,15 +68,14 @@ def _drawn(point: Point, drawing: Drawing) -> bool:
     return (not drawing.systems or point.system in drawing.systems) and (not drawing.models or point.model in drawing.models)
 
 
-def _parts(point: Point, drawing: Drawing, check: Check, rows: Rows) -> list[tuple[str, float]]:
+def _parts(seen: Seen, drawing: Drawing) -> list[tuple[str, float]]:
     """(series, value) of a point: one, or the two parts of its bar."""
     if drawing.kind != "parts":
-        value = MEASURES[drawing.metric](point, check, rows)
-        return [] if value is None else [(_axis(point, drawing.series), value)]
-    speedup = MEASURES["speedup"](point, check, rows)
-    if speedup is None:
+        value = all_metrics()[drawing.metric].value(seen)
+        return [] if value is None else [(_axis(seen.point, drawing.series), value)]
+    speedup, share = all_metrics()["speedup"].value(seen), all_metrics()["comm_share"].value(seen)
+    if speedup is None or share is None:
         return []
-    share = float(rows[point]["exposed_comm_us"]) / float(rows[point]["time_us"])
     return [("GEMMs, and communication behind them", (1 - share) / speedup), ("exposed communication", share / speedup)]
 
 

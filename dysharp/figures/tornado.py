@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 from dysharp.errors import ConfigError
 from dysharp.figures.figure import Figure
-from dysharp.figures.runner import Rows
-from dysharp.figures.variants import with_choices
+from dysharp.figures.metric import Rows
+from dysharp.figures.origin import origin_of
 from dysharp.figures.verdict import Result
 from dysharp.runs.point import Point
 from dysharp.specs import Choice, Scalar, list_choices
@@ -57,83 +57,77 @@ def values_of(choice: Choice) -> list[Scalar]:
     return [value for value in ends if value is not None and value != choice.value]
 
 
-def points_of(
-    model: str, choices: Mapping[str, Scalar], headline: Headline = DYSHARP, *, gpus: int | None = None, tokens: int | None = None
-) -> dict[str, Point]:
-    """{system: point} under uniform routing with `choices`. A choice that is a system's option becomes an option."""
-    plain = Point(headline.system, model, headline.cluster, "uniform", gpus=gpus, tokens=tokens)
-    points = {headline.system: plain}
-    for system in headline.baselines:
-        mediated = headline.mediation and "mediation" in {f.name for f in fields(get_system(system).options)}
-        points[system] = replace(plain, system=system, options=(("mediation", True),) if mediated else ())
-    return {system: with_choices(point, choices) for system, point in points.items()}
+@dataclass(frozen=True, slots=True)
+class Tornado:
+    """What a tornado is about: the headline's systems on one workload under uniform routing."""
 
+    model: str
+    headline: Headline = DYSHARP
+    gpus: int | None = None
+    tokens: int | None = None
 
-def tornado_points(model: str, headline: Headline = DYSHARP, *, gpus: int | None = None, tokens: int | None = None) -> list[Point]:
-    """All points that `tornado` needs, without duplicates."""
-    points: dict[Point, None] = {}
-    for choices in ({}, *({c.name: value} for c in list_choices() for value in values_of(c))):
-        points |= dict.fromkeys(points_of(model, choices, headline, gpus=gpus, tokens=tokens).values())
-    return list(points)
+    def points(self, choices: Mapping[str, Scalar]) -> dict[str, Point]:
+        """{system: point} with `choices`. A choice that is a system's option becomes an option."""
+        line = self.headline
+        plain = Point(line.system, self.model, line.cluster, "uniform", gpus=self.gpus, tokens=self.tokens)
+        points = {line.system: plain}
+        for system in line.baselines:
+            mediated = line.mediation and "mediation" in {f.name for f in fields(get_system(system).options)}
+            points[system] = replace(plain, system=system, options=(("mediation", True),) if mediated else ())
+        return {system: origin_of(system).with_choices(point, choices) for system, point in points.items()}
 
+    def all_points(self) -> list[Point]:
+        """All points that `bars` needs, without duplicates."""
+        changes = [{}, *({c.name: value} for c in list_choices() for value in values_of(c))]
+        return list(dict.fromkeys(point for choices in changes for point in self.points(choices).values()))
 
-def tornado(rows: Rows, model: str, headline: Headline = DYSHARP, *, gpus: int | None = None, tokens: int | None = None) -> list[Bar]:
-    """Bars by the largest effect of their choice, descending. A value with a failed point has no bar.
+    def ratios(self, rows: Rows, choices: Mapping[str, Scalar]) -> dict[str, float] | None:
+        """{baseline: its time over that of the headline's system}; None where a point failed."""
+        points = self.points(choices)
+        if any(p not in rows for p in points.values()):
+            return None
+        ours = float(rows[points[self.headline.system]]["time_us"])
+        return {name: float(rows[points[name]]["time_us"]) / ours for name in self.headline.baselines}
 
-    Raises ConfigError if `rows` lacks a point of the packaged choices.
-    """
-    base = _ratios(rows, points_of(model, {}, headline, gpus=gpus, tokens=tokens), headline)
-    if base is None:
-        raise ConfigError(f"tornado: found no finished point for {model} with the packaged choices, expected all of them")
-    bars = []
-    for c in list_choices():
-        for value in values_of(c):
-            ratios = _ratios(rows, points_of(model, {c.name: value}, headline, gpus=gpus, tokens=tokens), headline)
-            if ratios is not None:
-                bars.append(Bar(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}))
-    size = {b.choice.name: 0.0 for b in bars}
-    for b in bars:
-        size[b.choice.name] = max(size[b.choice.name], *map(abs, b.change.values()))
-    return sorted(bars, key=lambda b: (-size[b.choice.name], b.choice.name))
+    def bars(self, rows: Rows) -> list[Bar]:
+        """Bars by the largest effect of their choice, descending. A value with a failed point has no bar.
 
+        Raises ConfigError if `rows` lacks a point of the packaged choices.
+        """
+        base = self.ratios(rows, {})
+        if base is None:
+            raise ConfigError(f"tornado: found no finished point for {self.model} with the packaged choices, expected all of them")
+        found = ((c, value, self.ratios(rows, {c.name: value})) for c in list_choices() for value in values_of(c))
+        bars = [Bar(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}) for c, value, ratios in found if ratios]
+        size: dict[str, float] = {}
+        for b in bars:
+            size[b.choice.name] = max(size.get(b.choice.name, 0.0), *map(abs, b.change.values()))
+        return sorted(bars, key=lambda b: (-size[b.choice.name], b.choice.name))
 
-def _ratios(rows: Rows, points: dict[str, Point], headline: Headline) -> dict[str, float] | None:
-    if any(p not in rows for p in points.values()):
-        return None
-    ours = float(rows[points[headline.system]]["time_us"])
-    return {name: float(rows[points[name]]["time_us"]) / ours for name in headline.baselines}
+    def figure(self) -> Figure:
+        """The title and texts above the table of bars."""
+        line, tokens = self.headline, f"{self.tokens} tokens per GPU, " if self.tokens else ""
+        return Figure(
+            "tornado",
+            f"Effect of every free choice on the speed-up of {line.system}, {self.model} on {line.cluster}, {tokens}uniform routing, forward",
+            "no published value: each choice of `dysharp list options` at the ends of its range, while all other choices keep their packaged values",
+            (),
+            (),
+            "Brackets hold the change against the packaged choices (`=`: less than 0.005 %). The largest effect comes first.",
+        )
 
+    def results(self, rows: Rows, bars: Iterable[Bar]) -> list[Result]:
+        """The bars as Results for `--json`, one per ratio. `tolerance`: the change against the packaged choices."""
+        lines = [("packaged choices", name, ratio, "-") for name, ratio in (self.ratios(rows, {}) or {}).items()]
+        lines += [(_place(bar), name, ratio, _percent(bar.change[name])) for bar in bars for name, ratio in bar.ratios.items()]
+        what = f"speedup of {self.headline.system} over"
+        return [Result(place, f"{what} {name}", None, ratio, change, "no_published_value") for place, name, ratio, change in lines]
 
-def tornado_figure(model: str, headline: Headline = DYSHARP, tokens: int | None = None) -> Figure:
-    """The title and texts above the table of bars."""
-    return Figure(
-        "tornado",
-        f"Effect of every free choice on the speed-up of {headline.system}, {model} on {headline.cluster}, "
-        f"{f'{tokens} tokens per GPU, ' if tokens else ''}uniform routing, forward",
-        "no published value: each choice of `dysharp list options` at the ends of its range, while all other choices keep their packaged values",
-        (),
-        (),
-        "Brackets hold the change against the packaged choices (`=`: less than 0.005 %). The largest effect comes first.",
-    )
-
-
-def tornado_results(rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP, tokens: int | None = None) -> list[Result]:
-    """The bars as Results for `--json`, one per ratio. `tolerance`: the change against the packaged choices."""
-    base = _ratios(rows, points_of(model, {}, headline, tokens=tokens), headline) or {}
-    lines = [_line("packaged choices", headline.system, name, ratio, "-") for name, ratio in base.items()]
-    for bar in bars:
-        lines += [_line(_place(bar), headline.system, name, ratio, _percent(bar.change[name])) for name, ratio in bar.ratios.items()]
-    return lines
-
-
-def tornado_table(
-    rows: Rows, model: str, bars: Iterable[Bar], headline: Headline = DYSHARP, tokens: int | None = None
-) -> tuple[list[str], list[list[str]]]:
-    """The printed table: names of columns, and one line per bar, the packaged choices first."""
-    base = _ratios(rows, points_of(model, {}, headline, tokens=tokens), headline) or {}
-    lines = [["packaged choices", *(f"{ratio:.3f}" for ratio in base.values())]]
-    lines += [[_place(bar), *(f"{ratio:.3f} ({_percent(bar.change[name])})" for name, ratio in bar.ratios.items())] for bar in bars]
-    return ["choice", *(f"speed-up over {name}" for name in headline.baselines)], lines
+    def table(self, rows: Rows, bars: Iterable[Bar]) -> tuple[list[str], list[list[str]]]:
+        """The printed table: names of columns, and one line per bar, the packaged choices first."""
+        lines = [["packaged choices", *(f"{ratio:.3f}" for ratio in (self.ratios(rows, {}) or {}).values())]]
+        lines += [[_place(bar), *(f"{ratio:.3f} ({_percent(bar.change[name])})" for name, ratio in bar.ratios.items())] for bar in bars]
+        return ["choice", *(f"speed-up over {name}" for name in self.headline.baselines)], lines
 
 
 def _place(bar: Bar) -> str:
@@ -144,7 +138,3 @@ def _place(bar: Bar) -> str:
 
 def _percent(change: float) -> str:
     return f"{100 * change:+.2f} %" if abs(change) >= 5e-5 else "="
-
-
-def _line(place: str, system: str, baseline: str, ratio: float, change: str) -> Result:
-    return Result(place, f"speedup of {system} over {baseline}", None, ratio, change, "no_published_value")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dysharp.errors import DysharpError
 from dysharp.measured.family import Case, Constants
-from dysharp.parent import end_with
+from dysharp.processes import Task, here, in_processes
 
 Frozen = tuple[tuple[str, float], ...]
 ProgramForm = Callable[[Case, Constants], float]
@@ -48,22 +46,19 @@ def program_times(requests: Sequence[ProgramRequest], jobs: int = 1, on_progress
     work = sorted((tuple(group) for group in groups.values()), key=lambda group: -max(r.case.effort() for r in group))
     times: dict[ProgramRequest, float | str] = {}
     total = sum(map(len, work))
-    for group, group_times in zip(work, _mapped(work, jobs), strict=True):
-        times |= zip(group, group_times, strict=True)
+    apart = jobs > 1 and len(work) >= 2 * jobs
+    if apart:
+        _times(work[-1], 1.0)  # compiles the engine once; the processes load it from the cache
+    tasks = [Task(str(i), partial(_times, group)) for i, group in enumerate(work)]
+    for i, group_times in in_processes(tasks, jobs) if apart else here(tasks):
+        if isinstance(group_times, Exception):
+            raise group_times
+        times |= zip(work[i], group_times, strict=True)
         if on_progress is not None:
             on_progress(len(times), total)
     return [times[request] for request in requests]
 
 
-def _mapped(work: Sequence[tuple[ProgramRequest, ...]], jobs: int) -> Iterator[list[float | str]]:
-    if jobs == 1 or len(work) < 2 * jobs:
-        yield from map(_times, work)
-        return
-    _times(work[-1])  # compiles the engine once; the processes load it from the cache
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=end_with, initargs=(os.getpid(),)) as pool:
-        yield from pool.map(_times, work)
-
-
-def _times(group: tuple[ProgramRequest, ...]) -> list[float | str]:
+def _times(group: tuple[ProgramRequest, ...], part: float) -> list[float | str]:
+    """Times of a group, which needs little memory; `part` is not used."""
     return [request.time() for request in group]

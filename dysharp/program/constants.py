@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dysharp.program.tables import Hardware, Net
+from dysharp.program.tables import Hardware
 from dysharp.specs import Cluster, choice_int
-from dysharp.units import PS_PER_US, ns_to_ps
+from dysharp.units import ns_to_ps
 
 CLASSES = ("requests", "responses", "other")
 """Traffic classes of systems.
@@ -35,56 +35,6 @@ def hardware_of(cluster: Cluster) -> Hardware:
         train_bytes=choice_int("machine.train_bytes"),
         memory_rate=cluster.shared_memory_rate,
     )
-
-
-NIC = "nic"
-"""Name of the network between NVLink domains."""
-NIC_NET = 1
-"""Its number (`Template.net`)."""
-
-
-SPINE = "spine"
-"""Name of the network of NICs between rails: from leaf to leaf through the spine."""
-SPINE_NET = 2
-"""Its number; a Program has it where the spine is oversubscribed."""
-XGMI = "xgmi"
-"""Name of the networks of links between pairs of GPUs, where a fabric has no switch."""
-SPINE_US = 1.0  # more on the way through the spine: small writes of host-posted InfiniBand, same leaf against another leaf
-
-
-def nets_of(cluster: Cluster) -> tuple[Net, ...]:
-    """The networks of `cluster` besides NVLink: NICs between domains, then the links of a fabric without a switch."""
-    return (*_between_domains(cluster), *_links_of_pairs(cluster))
-
-
-def _links_of_pairs(cluster: Cluster) -> tuple[Net, ...]:
-    """A network per other GPU of a domain, () with a switch. A put is done when it is delivered, as the kernels poll flags."""
-    if cluster.n_switches:
-        return ()
-    ring, rate = cluster.domain_gpus, cluster.pair_bytes_per_us
-    return tuple(Net(XGMI, rate, cluster.link_latency_ps, 0, step=step, ring=ring) for step in range(1, ring))
-
-
-def _between_domains(cluster: Cluster) -> tuple[Net, ...]:
-    """The networks between domains: its NICs, or () where one domain is in use.
-
-    With an oversubscribed spine, what passes it is a network of its own: every NIC has an equal share of its leaf's uplinks.
-    A NIC's rows inside its rail and rows between rails do not wait for each other there.
-
-    The one-way time of a small put is two hops. A put is done when it is delivered: no kernel waits for its completion.
-    """
-    out = cluster.scale_out
-    if out is None or cluster.domains == 1:
-        return ()
-    way = round(out.latency_us * PS_PER_US)
-    message, rates = round(out.message_us * PS_PER_US), out.rates(cluster.n_gpus)
-    nic = Net(NIC, out.rate, way // 2, 0, message, rates=rates)
-    if out.oversubscription == 1:
-        return (nic,)
-    share = out.rate / out.oversubscription
-    longer = (way + round(SPINE_US * PS_PER_US)) // 2
-    slow = tuple(max(1, round(rate * share / out.rate)) for rate in rates)
-    return nic, Net(SPINE, max(1, round(share)), longer, 0, message, rates=slow)
 
 
 def sessions_of_table(cluster: Cluster) -> int:

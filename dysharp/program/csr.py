@@ -1,4 +1,4 @@
-"""Groups rows of a table by their owner."""
+"""Groups rows of a table by their owner, and sorts small integers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
 
 
-def group(owner: I32, n: int) -> tuple[I32, NDArray[np.int64]]:
+def stable_order(key: NDArray[np.integer]) -> I64:
+    """The entries of `key` (`[n]`, 0 or more) in rising order; equal entries stay in their order.
+
+    NumPy sorts 16-bit integers by counting, which takes a tenth of the time of another sort.
+    """
+    order: I64 = np.argsort(key.astype(np.uint16), kind="stable")
+    most, shift = int(key.max(initial=0)), 16
+    while most >> shift:
+        digit = (key >> shift).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+        shift += 16
+    return order
+
+
+def group(owner: I32, n: int) -> tuple[I32, I64]:
     """Rows of a table by owner: (`ptr` `[n + 1]` int32, `order` `[rows]`). Rows of one owner stay in table order.
 
     Owner i has the rows `order[ptr[i]:ptr[i + 1]]`.
@@ -17,4 +32,4 @@ def group(owner: I32, n: int) -> tuple[I32, NDArray[np.int64]]:
     np.cumsum(np.bincount(owner, minlength=n), out=ptr[1:])
     if len(owner) == 0 or (owner[1:] >= owner[:-1]).all():
         return ptr, np.arange(len(owner))
-    return ptr, np.argsort(owner, kind="stable")
+    return ptr, stable_order(owner)

@@ -14,10 +14,24 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
+from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
 
 Key = tuple[int, int]  # (region, row id)
 Entry = tuple[int, int]  # (place, bytes so far)
+
+RAT = Sram(
+    entry=entry("RAT", region=10, row=32, place=20, bytes=17, valid=1),
+    owner=GPU,
+    meaning="rows in all banks of the row table (RAT) of a GPU",
+    option="rat_bank_entries",
+)
+APT = Sram(
+    entry=entry("APT", base=48, row_bytes=17, next_place=20, capacity=20),
+    owner=GPU,
+    meaning="regions of a GPU",
+    entries=64,
+)
 
 
 @dataclass(frozen=True, slots=True)

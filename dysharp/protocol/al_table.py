@@ -12,10 +12,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
+from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
 
 Key = tuple[int, int]  # (local expert, algebraic index)
 NO_LIMIT = 1 << 30
+
+AL_TLB = Sram(
+    entry=entry("AL TLB", expert=10, algebraic_index=32, layout_index=32, state=5),
+    owner=GPU,
+    meaning="AL TLB entries of a GPU; the packet level models its misses",
+    cluster_key="al_tlb_entries",
+    option="fabric.al_entries",
+)
 
 
 @dataclass(frozen=True, slots=True)

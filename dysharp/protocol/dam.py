@@ -14,7 +14,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
+
+TILE_COUNTER = Sram(
+    entry=entry("tile counter", bytes=25, records=8, started=1, returnable=1),
+    owner=GPU,
+    meaning="tiles of all worst-case grids of a GPU",
+    entries=2048,
+)
 
 
 @dataclass(frozen=True, slots=True)

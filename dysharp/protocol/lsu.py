@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
+from dysharp.isa.sram import LSU, Sram, entry
 from dysharp.protocol.frozen import Table
 
 ATTEMPTS = 8  # 3 bits of the packet
+
+MULTIMEMQ = Sram(
+    entry=entry("MultimemQ", address=48, address_of_target_list=48, targets=8, register_and_warp=14),
+    owner=LSU,
+    meaning="MultimemQ entries of one load/store unit",
+    cluster_key="multimemq_entries",
+)
 
 
 @dataclass(frozen=True, slots=True)

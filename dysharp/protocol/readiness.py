@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
 
 Notice = tuple[int, int]  # (token, expert)
 Announcers = tuple[int, ...]  # experts whose notice has arrived, in order of arrival
+
+OUTPUT_READINESS = Sram(
+    entry=entry("Output Readiness Table", token=48, experts_ready=8),
+    owner=GPU,
+    meaning="tokens in the readiness table of a GPU",
+    cluster_key="or_entries",
+)
 
 
 @dataclass(frozen=True, slots=True)

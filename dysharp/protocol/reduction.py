@@ -14,9 +14,18 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from dysharp.isa.sram import PORT, Sram, entry
 from dysharp.protocol.frozen import Addable, Table
 
 V = TypeVar("V", bound=Addable)
+
+REDUCTION_BUFFER = Sram(
+    entry=entry("reduction buffer", value=128 * 8),  # the published size counts sums alone
+    owner=PORT,
+    meaning="reduction table of one switch port, KiB",
+    cluster_key="reduction_buffer_KiB",
+    option="fabric.reduction_entries",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,19 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
+from dysharp.isa.sram import PEER, Sram, entry
 from dysharp.protocol.frozen import Table
 
 LINE_BYTES = 128
 ALL = (1 << LINE_BYTES) - 1
 Tag = tuple[Hashable, bool]  # (line of the destination, low priority)
+
+PARTITION = Sram(
+    entry=entry("packet manager", line=LINE_BYTES * 8, mask=LINE_BYTES, region=16, row=32, offset=9, low=1, age=16, valid=1),
+    owner=PEER,
+    meaning="lines in the packet manager of a GPU for one peer",
+    entries=64,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
 
 Tile = tuple[int, int]  # (local expert, index of the tile among the tiles of the expert)
+
+TILE_STATUS = Sram(
+    entry=entry("Tile Status Table", tile=32, expert=10, rows=8, rows_expected=8, address_of_notices=46),
+    owner=GPU,
+    meaning="tiles in the tracker of a GPU",
+    cluster_key="ts_entries",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ FORMATS = ("svg", "png")
 def colour_of(system: str) -> str:
     """The colour that a system declares, equal in all figures. A system that is not installed has the shared colour."""
     installed = all_systems().get(system)
-    return OTHER_COLOUR if installed is None else installed.colour
+    return OTHER_COLOUR if installed is None else installed.shown.colour
 
 
 def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:

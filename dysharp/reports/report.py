@@ -14,7 +14,7 @@ from dysharp.api.comparison import left_out_lines, limits_sentence
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
 from dysharp.reports.plots import PALETTE, colour_of
-from dysharp.runs.causes import CAUSES, SHORT
+from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
 from dysharp.runs.request import DIRECTIONS
@@ -27,9 +27,6 @@ LeftOut = tuple[PlainRow, Mapping[str, str]]
 """A Row of a comparison, and the systems that the comparison left out, each with the reason."""
 WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed")
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
-NIC_COLOURS = ("#882255", "#44AA99", "#AA4499", "#117733", "#DDCC77", "#88CCEE", "#999933", "#CC6677")
-"""Causes between domains and without a switch but NICs out, which has the colour of `PALETTE` that is left: Tol's muted colours."""
-COLOURS = dict(zip(CAUSES, (*PALETTE[:4], PALETTE[6], *PALETTE[4:6], PALETTE[8], PALETTE[7], *NIC_COLOURS), strict=True))
 PHASE_COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
 
 
@@ -222,8 +219,8 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     most = max(max(e.time_us, e.high or 0.0) for e in panel.entries) or 1.0
     least = max(float(e.row.get("workload_bound_us") or 0.0) for e in panel.entries)
     most = max(most, least) * 1.02
-    causes = [c for c in CAUSES if any(e.row["attribution"].get(c, 0.0) >= 0.05 for e in panel.entries)]
-    rows = [_entry_view(e, most, least, causes) for e in panel.entries]
+    shown = {key: cause for key, cause in causes().items() if any(e.row["attribution"].get(key, 0.0) >= 0.05 for e in panel.entries)}
+    rows = [_entry_view(e, most, least, shown) for e in panel.entries]
     fastest = min(range(len(rows)), key=lambda i: panel.entries[i].time_us)
     return {
         "id": f"workload-{number + 1}",
@@ -235,7 +232,7 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
         "fastest": fastest,
         "least": least,
         "least_x": 1000 * least / most,
-        "causes": [(c, SHORT[c], COLOURS[c]) for c in causes],
+        "causes": [(key, cause.short, cause.colour) for key, cause in shown.items()],
         "phases": list(PHASE_COLOURS.items()),
         "load": panel.load,
         "sources": panel.sources,
@@ -244,11 +241,11 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     }
 
 
-def _entry_view(e: Entry, most: float, least: float, causes: Sequence[str]) -> dict[str, Any]:
+def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause]) -> dict[str, Any]:
     row, parts, x = e.row, [], 0.0
-    for cause in causes:
-        us = max(0.0, float(row["attribution"].get(cause, 0.0)))
-        parts.append({"x": 1000 * x / most, "w": 1000 * us / most, "us": us, "cause": cause, "words": SHORT[cause], "colour": COLOURS[cause]})
+    for key, cause in shown.items():
+        us = max(0.0, float(row["attribution"].get(key, 0.0)))
+        parts.append({"x": 1000 * x / most, "w": 1000 * us / most, "us": us, "cause": key, "words": cause.short, "colour": cause.colour})
         x += us
     phases = [
         {

@@ -34,20 +34,29 @@ def cells(result: Any) -> tuple[str, ...]:
     return result.point, result.metric, *numbers, result.tolerance, status
 
 
+def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
+    """Each reason of a figure once, with the numbers that it explains."""
+    found: dict[str, list[str]] = {}
+    for result in results:
+        if result.reason:
+            found.setdefault(result.reason, []).append(result.point)
+    return [(points, reason) for reason, points in found.items()]
+
+
 def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> None:
-    """Print the table of a figure, then the reasons of its gaps and what became of its claims. `out`: a console without markup."""
+    """Print what became of the claims of a figure, its table, then the reasons of its gaps. `out`: a console without markup."""
     from rich.table import Table
 
-    lines = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
+    out.print(f"{figure.name}: {verdict_text(results)}\n{figure.title}")
+    lines = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         lines.add_column(name, justify="right" if name in ("paper", "ours") else "left", overflow="fold")
     for result in results:
         lines.add_row(*cells(result))
     out.print(lines)
-    for result in results:
-        if result.reason:
-            out.print(f"{result.point}: {result.reason}")
-    out.print(f"{verdict_text(results)}\n")
+    for points, reason in reasons(results):
+        out.print(f"{'; '.join(points)}: {reason}")
+    out.print("")
 
 
 def verdict_text(results: Sequence[Any]) -> str:
@@ -72,6 +81,6 @@ def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
     if figure.text:
         lines += [paragraph(figure.text), ""]
     lines.append(table(COLUMNS, map(cells, results)))
-    lines += [f"\n{paragraph(r.point)}: {escaped(r.reason)}." for r in results if r.reason]
+    lines += [f"\n{paragraph('; '.join(points))}: {escaped(reason)}." for points, reason in reasons(results)]
     lines += ["", f"{paragraph(verdict_text(results))}."]
     return "\n".join(lines) + "\n"

@@ -3,57 +3,65 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from dysharp.errors import ConfigError
-from dysharp.files import check_destination, write_text
+from dysharp.errors import one_line
+from dysharp.files import check_destination, make_folder, write_text
 from dysharp.measured.validation import Validation
 from dysharp.reports import markdown
 from dysharp.reports.plots import STYLE, save_figure
-from dysharp.text import cell
+from dysharp.text import cell, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Okabe-Ito and two of Tol's muted colours, one per family in the order of the tables.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
-FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
 BETWEEN_KEYS = ("family", "between", *BEYOND_KEYS[1:])
-SOURCE_KEYS = ("family", "source", "other", "n", "least", "median", "most")
-LEGEND = (
-    {"column": "`by`", "meaning": "what predicts the family: Programs on the engine, or a rate form of `dysharp.compute`"},
-    {"column": "`n`, `n_rows`", "meaning": "number of predictions, number of measurements"},
-    {"column": "`coverage`", "meaning": "`n` in percent of `n_rows`"},
-    {"column": "`median_ape`, `p90_ape`, `mape`", "meaning": "median, 90th percentile, mean of the absolute error, in percent of the measured value"},
-    {"column": "`bias`", "meaning": "median of the signed error in percent; positive: the predicted time or rate is too large"},
-)
-REGIMES = (
-    "A regime says how the measured program ran (`dysharp/measured/regime.py`). `predicted_as` is the regime that the predictions describe. "
-    "Two regimes in one family share its constants."
-)
-APART = (
-    "These measurements are predicted, but they are in no mean, bar, fit or hold-out. Launch-bound: an eager call that takes less than 1.2 times "
-    "the host time of its launches; the host's time of a launch is read from these measurements. Weak: the collector marks the measurement as weak."
-)
-PARTS = (
-    "Eager layers whose launches take more than half of the measured time judge the host. The others judge the device. "
-    "Both count in the family `layer`."
-)
-BORROWED = (
-    "A fold cannot fix every constant. A constant that fewer than three of its measurements see takes the value of the other architecture. "
-    "Without such a value it stays neutral. This table lists these constants."
-)
-BETWEEN = (
-    "Nodes of eight GPUs with a NIC each. These families are in no number above; those with `between` = bars have bars of their own. "
-    "`unpredicted` says which measurements are left out, and why. A printed rate counts the copy of the own node, which crosses no NIC; "
-    "so do our rates. Low-latency kernels with 288 experts run with the next number of experts that all GPUs share evenly. "
-    "docs/design/0012-several-domains.md says which measurements fixed the constants `internode.*`."
-)
+
+
+@dataclass(frozen=True, slots=True)
+class _Long:
+    """A long table: its file beside the page, what it holds, its columns and its rows."""
+
+    name: str
+    meaning: str
+    keys: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+
+
+def _long_tables(done: Validation) -> list[_Long]:
+    """The tables that lie beside the page as CSV, without the empty ones."""
+    one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
+    reasons = [row for row in done.unsupported if row["family"]]
+    worst = ("id", "family", "hardware", "measured", "predicted", "unit", "error")
+    group = ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "mape", "bias")
+    tables = (
+        _Long("groups", "families of the bars by system, hardware and regime", group, done.groups),
+        _Long("regimes", "families by regime (see below)", ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias"), done.regimes),
+        _Long("sizes", "families by size of the measured time", ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"), done.sizes),
+        _Long("worst", "the largest errors", worst, done.worst),
+        _Long("between", "families between NVLink domains, by system and hardware", BETWEEN_KEYS, between),
+        _Long("beyond", "families beyond the bars, by system and hardware", BEYOND_KEYS, one),
+        _Long(
+            "constants", "fitted constants; `seen_by`: judged measurements whose prediction moves by at least 2 % of the constant's own change",
+            ("name", "value", "unit", "seen_by", "meaning", "fitted_on"), done.fitted_constants,
+        ),
+        _Long("counted", "counted numbers (see below)", ("module", "name", "count", "text"), done.counted_numbers),
+        _Long(
+            "unpredicted", "measurements of the families of the bars without a prediction, and why",
+            ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason"), reasons,
+        ),
+    )  # fmt: skip
+    return [table for table in tables if table.rows]
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
@@ -82,101 +90,36 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
 
 
 def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
-    """Write the report as Markdown, and its plot as `figures/NAME.svg` beside the page.
+    """Write the report as Markdown; beside the page its plot as `figures/NAME.svg` and long tables as `NAME-tables/*.csv`.
 
     Raises ConfigError for a folder that cannot be written to.
     """
     page = check_destination(path)
-    figure = page.parent / "figures" / f"{page.stem}.svg"
-    try:
-        figure.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{figure.parent}: cannot be written: {error.strerror}") from None
+    figure, tables = page.parent / "figures" / f"{page.stem}.svg", page.parent / f"{page.stem}-tables"
+    for folder in (figure.parent, tables):
+        make_folder(folder, "--page")
     save_figure(plot_validation(done.points), figure)
-    write_text(page, page_of(done, f"figures/{figure.name}"))
+    for table in _long_tables(done):
+        write_text(tables / f"{table.name}.csv", csv_text(table.keys, [list(map(one_line, line)) for line in _cells(table.rows, table.keys)]))
+    write_text(page, page_of(done, f"figures/{figure.name}", tables.name))
 
 
-def page_of(done: Validation, figure: str = "") -> str:
-    """The page as Markdown. Its first line has the command that writes the page. `figure`: address of the plot."""
+def page_of(done: Validation, figure: str = "", folder: str = "validation-tables") -> str:
+    """The page as Markdown. Its first line has the command that writes the page.
+
+    `figure`: address of the plot. `folder`: where the CSV files of long tables lie, relative to the page.
+    """
     held_out = "".join(f" --hold-out {by}" for by in dict.fromkeys(entry["by"] for entry in done.hold_out))
-    parts = [
-        f"<!-- Generated: dysharp validate{held_out} --page docs/validation.md -->",
-        "# Predictions against measurements",
-        "This page compares predictions with public measurements. The predictions use the constants of `dysharp/specs/data/fitted.toml`. "
-        "All groups of measurements are printed, also groups with large errors.",
-        _table(LEGEND, ("column", "meaning")),
-        "A Program runs with up to 512 tokens per GPU (fused layers: 8192). The time of more tokens lies on the line through the two largest runs.",
-        "## Families",
-        _table(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias")),
-        _sentence(done.overall),
-        *([f"![Predicted against measured times of all measurements. The band is 25 % to either side]({figure})"] if figure else []),
-        "## Bars",
-        _table(done.bars, ("name", "value", "bar", "holds")),
-    ]
-    parts += ["## Regimes", REGIMES, _table(done.regimes, ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias"))]
-    if done.parts:
-        parts += ["## Whole layers by part", PARTS, _table(done.parts, ("family", "part", "n", "median_ape", "p90_ape", "bias"))]
-    if done.apart:
-        parts += ["## Judged apart", APART, _table(done.apart, ("family", "group", "n", "median_ape", "p90_ape", "bias"))]
-    if done.forms:
-        parts += [
-            "## Closed forms against Programs",
-            "Closed forms predict the same families without a Program. `closed_over_program` is the median of the signed difference between "
-            "closed form and Program, in percent of the Program's time or rate. `p90_apart` is the 90th percentile of the absolute difference. "
-            "`closed_median_ape` and `closed_p90_ape` are the errors of the closed form against the measurements.",
-            _table(done.forms, FORM_KEYS),
-        ]
-    one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
-    if between:
-        parts += ["## Between NVLink domains", BETWEEN, _table(between, BETWEEN_KEYS)]
-    if one:
-        parts += [
-            "## Beyond the bars",
-            "These families count in no mean, coverage, bar, fit or hold-out. Programs predict them with constants that were fitted to other "
-            "families; Hybrid-EP has one of its own, `hybrid.rank_us`, and MoRI four (docs/design/0017-fabrics-without-a-switch.md). "
-            "The page docs/design/0008 describes all-reduces through the switch "
-            "(`multimem`) and between peers. The hop of NVLink 5 was read off in-switch measurements of GB200, so they are not held out. "
-            "`closed_median_ape` is the median error of the closed form.",
-            _table(one, BEYOND_KEYS),
-        ]
-    if done.sources:
-        parts += [
-            "## One kernel, two sources",
-            "No prediction can be nearer to two sources than they are to each other. This table has every case that two sources measured. "
-            "`least`, `median` and `most` say by how much the times of `other` are longer, in percent.",
-            _table(done.sources, SOURCE_KEYS),
-        ]
-    if done.hold_out:
-        parts += [
-            "## Held out",
-            "The constants are fitted without whole shapes, or without a whole GPU. The measurements that were left out are then predicted "
-            "with these constants. Each of these fits starts from neutral values: the geometric mean of a constant's limits. "
-            "`fit` is the median error with the fit to all measurements, `held_out` the median error with the "
-            "measurement left out of the fit, `ratio` the second divided by the first. The launch time of a host keeps its value in all fits, "
-            "because it is an input that describes the host; it is read from measurements that are judged apart.",
-            _table(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio")),
-            BORROWED,
-            _table(done.borrowed, ("by", "held_out", "constant", "from")),
-        ]
-    parts += [
-        "## Groups",
-        _table(done.groups, ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "mape", "bias")),
-        "## By size of the measured time",
-        _table(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias")),
-        "## Largest errors",
-        _table(done.worst, ("id", "family", "hardware", "measured", "predicted", "unit", "error")),
-        "## Fitted constants",
-        "`seen_by` is the number of judged measurements whose prediction moves by at least 2 % of the constant's own change.",
-        _table(done.fitted_constants, ("name", "value", "unit", "seen_by", "meaning", "fitted_on")),
-        "## Counted numbers",
-        "These numbers stand in the code, and no datasheet, definition or named source states them. They count beside the fitted constants. "
-        "`dysharp/specs/data/numbers.toml` says of every other number where it comes from.",
-        _table(done.counted_numbers, ("module", "name", "count", "text")),
-        "## Measurements of these families without a prediction",
-        _table([row for row in done.unsupported if row["family"]], ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason")),
-        _outside(done.unsupported),
-    ]
-    return "\n\n".join(parts) + "\n"
+    every = [row for row in done.beyond if row["system"] == "all"]
+    environment = Environment(  # Markdown: `_table` escapes the cells
+        loader=PackageLoader("dysharp.reports", "templates"), autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = environment.get_template("validation.md").render(
+        command=f"dysharp validate{held_out} --page docs/validation.md",
+        done=done, figure=figure, folder=folder, tables=_long_tables(done), table=_table, overall=_sentence(done.overall),
+        between=[row for row in every if row["between"]], beyond=[row for row in every if not row["between"]], outside=_outside(done.unsupported),
+    )  # fmt: skip
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
@@ -202,5 +145,9 @@ def _sentence(overall: Mapping[str, Any]) -> str:
     )
 
 
-def _table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    return markdown.table(keys, ([cell(row[key]) for key in keys] for row in rows))
+def _cells(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[str]]:
+    return [[cell(row[key]) for key in keys] for row in rows]
+
+
+def _table(rows: Sequence[Mapping[str, Any]], keys: str) -> str:
+    return markdown.table(keys.split(), _cells(rows, keys.split()))

@@ -5,43 +5,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.analysis import Row
+from dysharp.program.nets import NET_KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Words for one cause. `short`: in lists and legends. `words`: in sentences; "" = as in lists."""
+    """Words and colour of one cause. `short`: in lists and legends. `words`: in sentences; "" = as in lists."""
 
     short: str
+    colour: str
     words: str = ""
 
 
-CAUSES = {
-    "link_up_us": Cause("up links"),
-    "link_down_us": Cause("down links"),
-    "sm_us": Cause("SMs", "expert GEMMs on the SMs"),
-    "latency_us": Cause("latencies", "latencies of hops, memory and acknowledgements"),
-    "window_us": Cause("windows", "round trips of full windows"),
-    "host_us": Cause("software", "launches, barriers and other software"),
-    "start_us": Cause("late start", "late start of a rank"),
-    "surroundings_us": Cause("outside kernels", "permutation, activation, casts and gaps between kernels"),
-    "nic_out_us": Cause("NICs out"),
-    "nic_in_us": Cause("NICs in"),
-    "nic_latency_us": Cause("latencies between domains"),
-    "spine_out_us": Cause("uplinks of leaf switches"),
-    "spine_in_us": Cause("downlinks of leaf switches"),
-    "spine_latency_us": Cause("latencies through the spine"),
-    "xgmi_out_us": Cause("links between GPUs out"),
-    "xgmi_in_us": Cause("links between GPUs in"),
-    "xgmi_latency_us": Cause("latencies of links between GPUs"),
+OF_ALL_RUNS = {
+    "link_up_us": Cause("up links", "#0072B2"),
+    "link_down_us": Cause("down links", "#E69F00"),
+    "sm_us": Cause("SMs", "#CC79A7", "expert GEMMs on the SMs"),
+    "latency_us": Cause("latencies", "#009E73", "latencies of hops, memory and acknowledgements"),
+    "window_us": Cause("windows", "#D55E00", "round trips of full windows"),
+    "host_us": Cause("software", "#999999", "launches, barriers and other software"),
+    "start_us": Cause("late start", "#56B4E9", "late start of a rank"),
+    "surroundings_us": Cause("outside kernels", "#332288", "permutation, activation, casts and gaps between kernels"),
 }
-"""Every cause of `Row.attribution`, in the order of bars."""
-SHORT = {name: cause.short for name, cause in CAUSES.items()}
-STALLS = {"window_us": SHORT["window_us"], "link_us": "links", "sm_us": SHORT["sm_us"]}
+"""Causes of `Row.attribution` besides those of networks."""
+STALLS = {"window_us": OF_ALL_RUNS["window_us"].short, "link_us": "links", "sm_us": OF_ALL_RUNS["sm_us"].short}
 """Every wait of `Row.stalls`."""
 _SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"
 
 
+def causes() -> dict[str, Cause]:
+    """Every cause of `Row.attribution`, in the order of bars. Each kind of network brings its own causes."""
+    of_nets = (zip(kind.cause_keys, kind.causes, kind.colours, strict=True) for kind in NET_KINDS.values())
+    return OF_ALL_RUNS | {key: Cause(words, colour) for kind in of_nets for key, words, colour in kind}
+
+
+def short_names() -> dict[str, str]:
+    """Causes of `Row.attribution` as lists and legends name them."""
+    return {name: cause.short for name, cause in causes().items()}
+
+
 def cause_names(row: Row) -> dict[str, str]:
     """Causes of `Row.attribution` as sentences name them."""
-    words = {name: cause.words or cause.short for name, cause in CAUSES.items()}
+    words = {name: cause.words or cause.short for name, cause in causes().items()}
     return words | ({"sm_us": _SM_OF_REAL_FORM} if row.form == "real" else {})

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dysharp.program.nets import NET_KINDS
 from dysharp.specs import Model
 from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
 
@@ -17,10 +18,6 @@ _RESOURCES = {
     "memory": "the memory of GPU {}",
     "sm": "the SMs of GPU {}",
     "sms": "the SMs of GPU {}",
-    "nic out": "the sending side of the NIC of GPU {}",
-    "nic in": "the receiving side of the NIC of GPU {}",
-    "spine out": "the leaf uplink of GPU {}",
-    "spine in": "the leaf downlink of GPU {}",
 }
 
 
@@ -39,6 +36,12 @@ def formats_of(system: str, options: Mapping[str, Any], model: Model) -> str:
     return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
 
 
+def rows_sent(formats: str) -> str:
+    """Formats of rows out and back, of a text of `formats_of`: "FP8 / BF16"."""
+    sent = dict(part.split(" ", 1) for part in formats.split(", ") if part.startswith(("Dispatch ", "Combine ")))
+    return f"{sent['Dispatch']} / {sent['Combine']}"
+
+
 def weights_of(system: str, options: Mapping[str, Any]) -> str:
     """The printed format of the weights; "" = the type of the model's GEMMs."""
     return format_of(f"{system}.weights", options.get("weights", "model"), WEIGHT_FORMATS).printed
@@ -47,5 +50,6 @@ def weights_of(system: str, options: Mapping[str, Any]) -> str:
 def resource_words(resource: str) -> str:
     """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names as they are."""
     links = re.sub(r"gpu\[(\d+)\]\.\w+ to gpu\[(\d+)\]", r"the link from GPU \1 to GPU \2", resource)
-    known = re.sub(rf"gpu\[(\d+)\]\.({'|'.join(_RESOURCES)})\b(?!\.)", lambda found: _RESOURCES[found[2]].format(found[1]), links)
+    words = _RESOURCES | {side: text for kind in NET_KINDS.values() for side, text in zip(kind.sides, kind.links, strict=True)}
+    known = re.sub(rf"gpu\[(\d+)\]\.({'|'.join(words)})\b(?!\.)", lambda found: words[found[2]].format(found[1]), links)
     return re.sub(r"gpu\[(\d+)\]\.([\w.]+)", r"\2 of GPU \1", known)

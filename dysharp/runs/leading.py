@@ -31,9 +31,9 @@ def leading_sizes(system: System, request: Request, most_rows: int, whole_rows: 
     All of them have at most `most_rows` rows, but are 32 tokens at least. (): the layer has at most `whole_rows` rows.
     A system that sends every token to every GPU has a row for each GPU.
     """
-    copies = request.cluster.n_gpus if system.traffic in EVERYWHERE else request.model.topk
+    copies = request.cluster.n_gpus if system.moves.sent in EVERYWHERE else request.model.topk
     each = request.cluster.n_gpus * copies
-    if request.tokens * each <= whole_rows or system.traffic == "none":
+    if request.tokens * each <= whole_rows or system.moves.sent == "none":
         return ()
     n = 32
     while 2 * n * each <= most_rows:

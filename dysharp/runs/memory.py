@@ -39,8 +39,8 @@ def estimate_bytes(system: System, r: Request, options: Any) -> int:
 
 def gemm_variants(system: System, r: Request, options: Any) -> Sequence[Any]:
     """The options of the runs behind one Row: with `gemms=auto` on an hw cluster each GEMM variant runs."""
-    if r.cluster.family == "hw" and system.gemm_variants and options.gemms == "auto":
-        return [dataclasses.replace(options, gemms=word) for word in system.gemm_variants]
+    if r.cluster.family == "hw" and system.costs.gemms and options.gemms == "auto":
+        return [dataclasses.replace(options, gemms=word) for word in system.costs.gemms]
     return [options]
 
 

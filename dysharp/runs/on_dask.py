@@ -1,14 +1,14 @@
-"""Points on the workers of a dask scheduler. Dask does the retries, the lost workers and the cancellation."""
+"""Tasks on the workers of a dask scheduler. Dask does the retries, the lost workers and the cancellation."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 
-from dysharp.errors import ConfigError, MissingExtra, OverShare, SimulationError
-from dysharp.runs.point_runs import Asked, Ended, Result, Runner, result_of
+from dysharp.errors import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError
+from dysharp.processes import Ended, Runner, T, Task
 
 RETRIES = 2
 """How often dask runs a point again that raised something else than an error of dysharp."""
@@ -16,24 +16,23 @@ CONNECT_S = 10
 
 
 @contextmanager
-def on_dask(address: str) -> Iterator[Runner]:
-    """What runs points on the workers of the dask scheduler at `address`. Points that need more than their part of the memory run last, alone."""
+def on_dask(address: str) -> Iterator[Runner[Any]]:
+    """What runs tasks on the workers of the dask scheduler at `address`. Tasks that need more than their part of the memory run last, alone."""
     with _client(address) as client:
-        yield lambda todo: _alone_last(client, todo, _sharers(client))
+        yield lambda tasks: _alone_last(client, tasks, _sharers(client))
 
 
-def _alone_last(client: Any, todo: Sequence[Asked], sharers: int) -> Ended:
-    late: list[Asked] = []
-    with closing(_gathered(client, todo, sharers)) as results:
-        for asked, result in results:
-            if not isinstance(result, OverShare):
-                yield asked, result
-            elif sharers > 1:
-                late.append(asked)
+def _alone_last(client: Any, tasks: Sequence[Task[T]], sharers: int) -> Ended[T]:
+    late: list[int] = []
+    with closing(_gathered(client, tasks, sharers)) as results:
+        for i, result in results:
+            if isinstance(result, OverShare) and sharers > 1:
+                late.append(i)
             else:
-                yield asked, str(result)
-    for asked in late:
-        yield from _alone_last(client, [asked], 1)
+                yield i, result
+    for i in late:
+        for _, result in _alone_last(client, [tasks[i]], 1):
+            yield i, result
 
 
 def _distributed() -> Any:
@@ -56,20 +55,29 @@ def _client(address: str) -> Any:
         raise ConfigError(f"--scheduler: found no dask scheduler at {address[:80]!r} ({error or type(error).__name__})") from None
 
 
-def _gathered(client: Any, todo: Sequence[Asked], sharers: int) -> Generator[tuple[Asked, Result]]:
-    """Rows as dask finishes them. Dask runs the points of a lost worker again, and each point that raises `RETRIES` times more.
+def _gathered(client: Any, tasks: Sequence[Task[T]], sharers: int) -> Ended[T]:
+    """Results as dask finishes them. Dask runs the tasks of a lost worker again, and each task that raises `RETRIES` times more.
 
-    Points that have not ended are cancelled where the caller stops. Raises SimulationError when the scheduler is lost.
+    Tasks that have not ended are cancelled where the caller stops. Raises SimulationError when the scheduler is lost.
     """
-    futures = {client.submit(result_of, asked, 1 / sharers, key=f"dysharp-{asked.key}-{sharers}", retries=RETRIES): asked for asked in todo}
+    futures = {
+        client.submit(_told, task.work, 1 / sharers, key=f"dysharp-{task.key}-{sharers}", retries=RETRIES): i for i, task in enumerate(tasks)
+    }
     try:
         for future, result in _distributed().as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False):
             if future.status in ("cancelled", "lost"):
                 raise SimulationError("the dask scheduler is gone; finished points are kept, and the same command goes on from there")
-            asked = futures.pop(future)
-            yield asked, result if future.status == "finished" else _why(future.exception())
+            yield futures.pop(future), result if future.status == "finished" else future.exception()
     finally:
         client.cancel(list(futures))
+
+
+def _told(work: Callable[[float], T], part: float) -> T | Exception:
+    """What a task gives, or an error that it would raise again. Any other error is raised, so that dask runs the task again."""
+    try:
+        return work(part)
+    except (DysharpError, ValueError) as error:
+        return error
 
 
 def _sharers(client: Any) -> int:
@@ -78,7 +86,3 @@ def _sharers(client: Any) -> int:
     for worker in client.scheduler_info(n_workers=-1)["workers"].values():
         threads[worker["host"]] = threads.get(worker["host"], 0) + worker["nthreads"]
     return max(threads.values(), default=1)
-
-
-def _why(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

@@ -75,7 +75,7 @@ def run_pass(
         fidelity=request.fidelity,
         seed=request.seed,
         options=dataclasses.asdict(options),
-        free_links=system.traffic == "none",
+        free_links=system.moves.sent == "none",
         skew=request.skew,
     )
     passed = sums_that_passed(program, trace)
@@ -133,7 +133,7 @@ def _planned(system: System, options: Any, workload: Workload, direction: str, r
 
 def _assumed(system: System, cluster: Cluster) -> tuple[str, ...]:
     """A warning with what the system assumes between domains and no measured machine has."""
-    return (f"{system.name} assumes {system.between_domains}",) if system.between_domains and cluster.domains > 1 else ()
+    return (f"{system.name} assumes {system.reach.assumes}",) if system.reach.assumes and cluster.domains > 1 else ()
 
 
 def _dropped_warning(system: System, kept: int, dropped: int) -> tuple[str, ...]:

@@ -128,9 +128,9 @@ def _values(system: System, field: str, default: Any, rule: Choice | None) -> st
     if isinstance(default, bool):
         return TRUTH
     if field == "gemms":
-        return ", ".join(("auto", *system.gemm_variants))
+        return ", ".join(("auto", *system.costs.gemms))
     if field in ("dispatch", "combine"):
-        return OF_SYSTEM.get(name, ", ".join(system.row_formats))
+        return OF_SYSTEM.get(name, ", ".join(system.moves.formats))
     return OF_SYSTEM.get(name, VALUES.get(field, "-"))
 
 

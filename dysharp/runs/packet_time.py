@@ -44,7 +44,7 @@ def estimate_line(packets: float, gpus: int) -> str:
 
 
 def _packets(system: System, options: Any, routing: Routing, row_bytes: int) -> float:
-    sent = traffic(routing, system.traffic, row_bytes, options)
+    sent = traffic(routing, system.moves.sent, row_bytes, options)
     operators: Mapping[str, Any] = sent
     return float(sum(operator["up"] + operator["down"] for operator in operators.values())) / PACKET_BYTES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.systems.registry import PHASES
+from dysharp.systems.facts import PHASES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
-"""What it takes to run a point of a figure or study anywhere, and the way to run points in this process."""
+"""A point of a figure or study as a task that runs anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from dysharp.errors import DysharpError, OverShare
+from dysharp.errors import ConfigError, DysharpError, SimulationError
+from dysharp.processes import Task
 from dysharp.runs.inputs import inputs_digest
 from dysharp.runs.point import Point
 from dysharp.sources import code_digest
@@ -15,55 +16,29 @@ Simulate = Callable[[Point, float], dict[str, Any]]
 """The Row of a point, as plain values; called with the point and the part of the computer's memory that it may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One point to run. `content`: digests of the code and of the user's files, as the driver sees them."""
-
-    key: str
-    point: Point
-    simulate: Simulate
-    content: tuple[str, str]
+def point_task(key: str, point: Point, simulate: Simulate) -> Task[dict[str, Any]]:
+    """The task of a point. Its result is an error where code or files are not those that this process, the driver, sees now."""
+    return Task(key, partial(_row, point, simulate, _content_of(point)))
 
 
-Ended = Generator[tuple[Asked, dict[str, Any] | str]]
-"""Points as they end, each with its Row or with why it has none. Closed, it runs no further point."""
-Result = dict[str, Any] | str | OverShare
-"""The Row of a point, why it has none, or that it can run alone only."""
-Runner = Callable[[Sequence[Asked]], Ended]
+def why(error: Exception) -> str:
+    """One line that says why a point has no Row."""
+    text = str(error).splitlines()[0] if str(error) else ""
+    if isinstance(error, DysharpError | ValueError):
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text or 'no text'}"
 
 
-def content_of(point: Point) -> tuple[str, str]:
-    """Digests of the code and of the files that a point reads."""
+def _content_of(point: Point) -> tuple[str, str]:
     return code_digest(), inputs_digest(point)
 
 
-def result_of(asked: Asked, part: float = 1.0) -> Result:
-    """The Row of a point, or why it has none: also where code or files are not those of the driver. `part`: see `Simulate`."""
+def _row(point: Point, simulate: Simulate, content: tuple[str, str], part: float) -> dict[str, Any]:
     try:
-        row = asked.simulate(asked.point, part)
-        found = content_of(asked.point)
-    except OverShare as error:
-        return error
+        row = simulate(point, part)
     except MemoryError:
-        return "out of memory; take fewer tokens or GPUs"
-    except (DysharpError, ValueError) as error:
-        return str(error) or type(error).__name__
-    for what, here, there in zip(("sources of dysharp", "files of the point"), found, asked.content, strict=True):
+        raise ConfigError("out of memory; take fewer tokens or GPUs") from None
+    for what, here, there in zip(("sources of dysharp", "files of the point"), _content_of(point), content, strict=True):
         if here != there:
-            return f"the {what} changed during the run, or the worker has others than the driver; start the run again"
+            raise SimulationError(f"the {what} changed during the run, or the worker has others than the driver; start the run again")
     return row
-
-
-def result_or_defect(asked: Asked, part: float = 1.0) -> Result:
-    """As `result_of`; any other error is why the point has no Row, so a defect of one point does not stop the others."""
-    try:
-        return result_of(asked, part)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def here(todo: Sequence[Asked]) -> Ended:
-    """Run points in this process."""
-    for asked in todo:
-        result = result_or_defect(asked)
-        yield asked, str(result) if isinstance(result, OverShare) else result

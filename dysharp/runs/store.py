@@ -1,42 +1,24 @@
-"""The store of finished points: one file per point. A run that is killed loses only its unfinished points."""
+"""Stored Rows: one file per Row, with its key and a checksum. A run that is killed loses only what is not finished."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dysharp.errors import ConfigError
 from dysharp.files import cache_folder, make_folder, write_text
-from dysharp.runs.inputs import inputs_digest
+from dysharp.runs.key import Key, key_of
 from dysharp.runs.point import Point
-from dysharp.sources import code_digest
-
-
-def point_dict(point: Point) -> dict[str, Any]:
-    """A point as plain values. `point_from` is the inverse function."""
-    return asdict(point) | {"options": dict(point.options), "choices": dict(point.choices)}
-
-
-def point_from(values: dict[str, Any]) -> Point:
-    """A point from the plain values of `point_dict`."""
-    return Point(**values | {name: tuple(sorted(values[name].items())) for name in ("options", "choices")})
-
-
-def _check(row: dict[str, Any]) -> str:
-    """Digest of a Row, by which a damaged record is noticed."""
-    return hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=8).hexdigest()
+from dysharp.specs.reading import open_regular
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of files `<digest>.json` with {point, code, files, check, row}.
-
-    The digest covers the point, the content of the user's files that the point reads (`files`), and the code.
-    `check`: digest of the Row.
-    """
+    """A folder of files `<digest of the key>.json` with {point, code, files, check, row}: the parts of the `Key`, a checksum of the Row, the Row."""
 
     folder: Path
 
@@ -49,27 +31,27 @@ class Store:
         """Make the folder before the first point runs. Raises ConfigError if the folder cannot be written to."""
         make_folder(self.folder, "store")
 
-    def path(self, point: Point) -> Path:
-        """The path of a point's file, which may not exist."""
-        text = json.dumps(point_key(point), sort_keys=True)
-        return self.folder / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.json"
+    def path(self, asked: Point | Key) -> Path:
+        """The file of a Row, which may not exist."""
+        return self.folder / f"{_key(asked).digest}.json"
 
-    def get(self, point: Point) -> dict[str, Any] | None:
-        """The Row of a finished point.
+    def get(self, asked: Point | Key) -> dict[str, Any] | None:
+        """A finished Row.
 
-        None: no file, a file that cannot be read or is damaged, or the record of another point.
+        None: no file, a file that cannot be read or is damaged, or the record of another key.
         """
-        record = _record(self.path(point))
-        if record is None or any(record.get(name) != value for name, value in point_key(point).items()):
+        key = _key(asked)
+        record = _record(self.path(key))
+        if record is None or any(record.get(name) != value for name, value in key.record().items()):
             return None
         row: dict[str, Any] = record["row"]
         return row
 
-    def put(self, point: Point, row: dict[str, Any]) -> None:
+    def put(self, asked: Point | Key, row: Mapping[str, Any]) -> None:
         """Write a Row, so that a reader never sees half a file. Raises ConfigError for a folder that cannot be written to."""
         self.open()
-        plain = json.loads(json.dumps(row))  # as it is read back
-        write_text(self.path(point), json.dumps(point_key(point) | {"check": _check(plain), "row": plain}))
+        key, plain = _key(asked), json.loads(json.dumps(row))  # as it is read back
+        write_text(self.path(key), json.dumps(key.record() | {"check": check_of(plain), "row": plain}), in_place_of_links=True)
 
     def records(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """(file, record) of all undamaged records of all versions of the code, in the order of file names."""
@@ -84,17 +66,21 @@ class Store:
             yield record
 
 
-def point_key(point: Point) -> dict[str, Any]:
-    """What a Row depends on, as in a record."""
-    plain = json.loads(json.dumps(point_dict(point)))  # as it is read back: lists in place of tuples
-    return {"point": plain, "code": code_digest(), "files": inputs_digest(point)}
+def check_of(values: Mapping[str, Any]) -> str:
+    """Checksum of plain values, by which a damaged record is noticed."""
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _key(asked: Point | Key) -> Key:
+    return asked if isinstance(asked, Key) else key_of(asked)
 
 
 def _record(path: Path) -> dict[str, Any] | None:
     """The record of a file; None: not readable, or damaged."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        undamaged = isinstance(record, dict) and isinstance(record.get("row"), dict) and record.get("check") == _check(record["row"])
-    except (OSError, ValueError, RecursionError):
+        with open_regular(path) as file:
+            record = json.loads(file.read())
+        undamaged = isinstance(record, dict) and isinstance(record.get("row"), dict) and record.get("check") == check_of(record["row"])
+    except (OSError, ValueError, RecursionError, ConfigError):
         return None
     return record if undamaged else None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster
-from dysharp.specs.clusterfile import ClusterFile
+from dysharp.specs.clusterfile import ClusterFile, cluster_of
 from dysharp.specs.fields import problems, raise_if, show
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
@@ -100,7 +100,7 @@ def _cluster(table: dict[str, Any], where: str) -> Cluster:
     if isinstance(table.get("scale_out"), dict):
         table["scale_out"] = scale_out_of(table["scale_out"], where)
     raise_if(problems(ClusterFile, table), where)
-    return _in_file(lambda: ClusterFile(**table).to_cluster(), where)
+    return _in_file(lambda: cluster_of(table), where)
 
 
 def _packaged_model(name: str) -> Model:

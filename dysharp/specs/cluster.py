@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
+from dysharp import units
 from dysharp.errors import ConfigError
 from dysharp.specs.fields import (
     Amount,
     AmountOrZero,
     Constants,
+    Delay,
     Entries,
     EntriesOrInfinite,
     Family,
+    Key,
+    LinkRate,
     Name,
+    Rate,
     Small,
     SmallOrNone,
     Text,
     check_fields,
+    keys_of,
     raise_if,
     show,
 )
@@ -31,54 +38,43 @@ SCOPE = "this cluster is one NVLink domain; a cluster with a [scale_out] table j
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """NVLink domains: one, or several with `scale_out`.
+    """NVLink domains: one, or several with `scale_out`. Raises `ConfigError` for an invalid value.
 
-    Times are in picoseconds, rates per microsecond. Raises `ConfigError` for an invalid value.
+    Times are in picoseconds, rates per microsecond; a `Key` says how a field stands in a cluster file. The tables' records in `protocol/`
+    explain the keys of tables.
     """
 
-    name: Name
-    family: Family
-    """"paper": the assumptions of a paper, without software costs that the paper does not name.
-    "hw": a machine that one can buy, with fitted constants."""
-    n_gpus: Small
-    n_switches: SmallOrNone
-    """Switch chips (planes). Every GPU has links to every switch chip. 0: no switch, every pair of GPUs of a domain has a link."""
-    links_per_gpu: Small
-    """Links per GPU. Every link ends at one switch port, or at one other GPU."""
-    link_bytes_per_us: Amount
-    """Rate of all links of one GPU together, in one direction (450 GB/s = 450_000)."""
-    link_latency_ps: AmountOrZero
-    """Latency of one hop: from GPU to switch, or from switch to GPU."""
-    flit_bytes: Small
-    n_vcs: Small
-    """Virtual channels per group. A port has two groups: requests and responses."""
-    vc_flits: EntriesOrInfinite
-    """Depth of one virtual channel at one input port. 0 = infinite."""
-    internal_speedup: Small
-    """Rate of the switch crossbar divided by the link rate."""
-    n_sms: Small
-    fp8_flops_per_us: Amount
-    bf16_flops_per_us: Amount
-    hbm_bytes_per_us: Amount
-    hbm_bytes: Amount
-    reduction_buffer_bytes: AmountOrZero
-    """Size of the reduction table of one switch port."""
+    name: Annotated[Name, Key("name of the cluster")]
+    family: Annotated[Family, Key("paper: the assumptions of a paper; hw: a machine that one can buy, with fitted constants")]
+    n_gpus: Annotated[Small, Key("GPUs in use when --gpus is not given")]
+    n_switches: Annotated[SmallOrNone, Key("switch chips; every GPU has links to every chip; 0: every pair of GPUs has a link")]
+    links_per_gpu: Annotated[Small, Key("links of a GPU; each ends at one switch port, or at another GPU")]
+    link_bytes_per_us: Annotated[
+        Amount, Key("rate of all links of a GPU together, one direction, GB/s", "link_GBps", LinkRate, units.GBps_to_bytes_per_us)
+    ]
+    link_latency_ps: Annotated[AmountOrZero, Key("latency of one hop, GPU to switch or switch to GPU, ns", "link_latency_ns", Delay, units.ns_to_ps)]
+    flit_bytes: Annotated[Small, Key("bytes of a flit; a power of two")]
+    n_vcs: Annotated[Small, Key("virtual channels per group of a port: requests, and responses")]
+    vc_flits: Annotated[EntriesOrInfinite, Key("flits of one virtual channel; 0: no limit")]
+    internal_speedup: Annotated[Small, Key("rate of the switch crossbar over the link rate")]
+    n_sms: Annotated[Small, Key("SMs of a GPU")]
+    fp8_flops_per_us: Annotated[Amount, Key("dense FP8 peak of a GPU, TFLOP/s", "fp8_TFLOPS", Rate, units.TFLOPS_to_flops_per_us)]
+    bf16_flops_per_us: Annotated[Amount, Key("dense BF16 peak of a GPU, TFLOP/s", "bf16_TFLOPS", Rate, units.TFLOPS_to_flops_per_us)]
+    hbm_bytes_per_us: Annotated[Amount, Key("memory rate of a GPU, GB/s", "hbm_GBps", Rate, units.GBps_to_bytes_per_us)]
+    hbm_bytes: Annotated[Amount, Key("memory of a GPU, GB", "hbm_GB", Rate, units.GB_to_bytes)]
+    reduction_buffer_bytes: Annotated[AmountOrZero, Key("", "reduction_buffer_KiB", Delay, units.KiB_to_bytes)]
     multimemq_entries: Entries
     al_tlb_entries: Entries
     ts_entries: Entries
     or_entries: Entries
-    tile_rows: Small
-    """Rows of a tracked tile (tsize)."""
-    source: Text = ""
-    gpu: Text = ""
-    """The packaged GPU (`specs.gpu`) whose datasheet and fitted constants apply. "" in paper clusters."""
-    max_gpus: EntriesOrInfinite = 0
-    """Largest `n_gpus` of this machine. 0 = `n_gpus` itself."""
-    constants: Constants = ()
-    """Fitted constants of this machine, sorted by name. They replace the packaged constants (`specs.fitted`).
-    `dysharp calibrate` writes them."""
-    scale_out: ScaleOut | None = None
-    """The network between NVLink domains. None: the cluster is one domain."""
+    tile_rows: Annotated[Small, Key("rows of a tracked tile")]
+    source: Annotated[Text, Key("where the numbers are from")] = ""
+    gpu: Annotated[Text, Key("packaged GPU with datasheet and constants; needed for family hw")] = ""
+    max_gpus: Annotated[EntriesOrInfinite, Key("most GPUs that can be used; 0: n_gpus")] = 0
+    constants: Annotated[Constants, Key("table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it")] = ()
+    scale_out: Annotated[
+        ScaleOut | None, Key("table [scale_out]: the network between NVLink domains; without it the cluster is one domain")
+    ] = None
 
     def __post_init__(self) -> None:
         where = f"cluster {show(self.name)}"
@@ -142,17 +138,8 @@ class Cluster:
         Raises `ConfigError` for a cluster without `gpu`.
         """
         named = load_gpu(self.gpu)
-        fp8 = self.fp8_flops_per_us / 1e6
-        return replace(
-            named,
-            n_sms=self.n_sms,
-            bf16_TFLOPS=self.bf16_flops_per_us / 1e6,
-            fp8_TFLOPS=fp8,
-            fp4_TFLOPS=named.fp4_TFLOPS * (fp8 / named.fp8_TFLOPS),
-            hbm_GBps=self.hbm_bytes_per_us / 1000,
-            hbm_GB=self.hbm_bytes / 1e9,
-            link_GBps=self.link_bytes_per_us / 1000,
-        )
+        own = {key: value for key, value in file_values(self).items() if key in ("n_sms", "hbm_GB") or key.endswith(("_TFLOPS", "_GBps"))}
+        return replace(named, **own, fp4_TFLOPS=named.fp4_TFLOPS * (own["fp8_TFLOPS"] / named.fp8_TFLOPS))
 
     def with_gpus(self, n: int) -> Cluster:
         """The cluster with `n` GPUs in use, 1 to `max_gpus`. Links, switches and tables do not change.
@@ -164,6 +151,12 @@ class Cluster:
             beyond = f": {SCOPE}" if isinstance(n, int) and n > limit else ""
             raise ConfigError(f'cluster "{self.name}": found {show(n)} GPUs, expected 1 to {limit}{beyond}')
         return replace(self, n_gpus=n, max_gpus=limit)  # a conflict with the domains is an error of the Cluster
+
+
+def file_values(cluster: Cluster) -> dict[str, Any]:
+    """The fields of a cluster by key and in units of a cluster file."""
+    values = ((key, getattr(cluster, field)) for field, key in keys_of(Cluster).items())
+    return {key.name: value / key.convert(1) if key.convert else value for key, value in values}
 
 
 def _conflicts(c: Cluster) -> list[str]:

@@ -12,7 +12,8 @@ import dataclasses
 import functools
 import reprlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
@@ -54,6 +55,29 @@ Constants = tuple[tuple[Annotated[str, Field(strict=True)], Annotated[float, Fie
 DispatchFormat = Annotated[str, Field(strict=True), _one_of("rows", "fp8")]
 GemmDtype = Annotated[str, Field(strict=True), _one_of("fp8", "bf16")]
 Family = Annotated[str, Field(strict=True), _one_of("paper", "hw")]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """How a field stands in a TOML file, as metadata of its annotation.
+
+    `meaning`: in words, with the unit of the file. Where the file has another unit: `name` and type (`kind`) of the key, and `convert`, a
+    multiplication that gives the field's value.
+    """
+
+    meaning: str
+    name: str = ""
+    kind: Any = None
+    convert: Callable[[float], int] | None = None
+
+
+@functools.cache
+def keys_of(cls: type) -> dict[str, Key]:
+    """{field: its Key} of a dataclass; the name of every Key is filled in."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = {f.name: next((m for m in getattr(hints[f.name], "__metadata__", ()) if isinstance(m, Key)), Key("")) for f in dataclasses.fields(cls)}
+    return {name: dataclasses.replace(key, name=key.name or name, kind=key.kind or hints[name]) for name, key in found.items()}
+
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 2, 3, 3, 60, 60

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dysharp import units
 from dysharp.errors import ConfigError
-from dysharp.specs.fields import Delay, Rate, Small, check_fields, problems, raise_if, show
+from dysharp.specs.fields import Delay, Key, Rate, Small, check_fields, problems, raise_if, show
 
 SlowNics = tuple[tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]], ...]
 
@@ -22,24 +22,20 @@ Oversubscription = Annotated[float, Field(strict=True, ge=1, le=1e3, allow_inf_n
 class ScaleOut:
     """NICs of the GPUs and the network between NVLink domains. GB/s are decimal. Raises `ConfigError` for an invalid value.
 
-    Every GPU has its own NICs. The NICs with one index in their domains are a rail: they share a leaf switch.
+    GPU g is in domain g // domain_gpus. Every GPU has its own NICs. The NICs with one index in their domains are a rail: they share a leaf switch.
     """
 
-    domain_gpus: Small
-    """GPUs of one NVLink domain. GPU g is in domain g // domain_gpus."""
-    nic_GBps: Rate
-    """Payload that one NIC moves in one direction."""
-    latency_us: Delay
-    """One way of a small put: from its posting until a polling GPU has seen its flag."""
-    nics_per_gpu: Small = 1
-    message_us: Delay = 0.0
-    """Time that a NIC needs for a message besides its bytes: 0 where GPUs post messages themselves."""
-    slow_nics: SlowNics = ()
-    """[GPU, part] pairs: the NICs of this GPU reach this part of their rate."""
-    lost_nics: LostNics = ()
-    """GPUs that have lost one NIC each. Its other NICs carry on; a GPU without a NIC is an error."""
-    oversubscription: Oversubscription = 1.0
-    """Rate of a leaf switch to its NICs, divided by its rate to the spine. Rails do not pass the spine."""
+    domain_gpus: Annotated[Small, Key("GPUs of one NVLink domain")]
+    nic_GBps: Annotated[Rate, Key("payload that one NIC moves in one direction, GB/s")]
+    latency_us: Annotated[Delay, Key("one way of a small put between GPUs of two domains, us")]
+    """From the posting of the put until a polling GPU has seen its flag."""
+    nics_per_gpu: Annotated[Small, Key("NICs of one GPU")] = 1
+    message_us: Annotated[Delay, Key("time that a NIC needs for a message besides its bytes, us; 0: GPUs post messages themselves")] = 0.0
+    slow_nics: Annotated[SlowNics, Key("[GPU, part] pairs: the NICs of this GPU reach this part of their rate")] = ()
+    lost_nics: Annotated[LostNics, Key("GPUs that have lost one of their NICs; a GPU must keep one")] = ()
+    oversubscription: Annotated[
+        Oversubscription, Key("rate of a leaf switch to its NICs over its rate to the spine, which rows between rails pass; 1: none")
+    ] = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self, "scale_out")

@@ -15,12 +15,13 @@ from dysharp.errors import ConfigError, MissingExtra, nearest
 from dysharp.figures.figure import load_figure, product_points
 from dysharp.figures.keys import known, typed
 from dysharp.figures.simulated import row_of
+from dysharp.processes import Runner, here, in_processes
+from dysharp.runs.key import key_of
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.point import Point
-from dysharp.runs.point_runs import Asked, Runner, Simulate, content_of, here
-from dysharp.runs.processes import in_processes
+from dysharp.runs.point_runs import Simulate, point_task, why
 from dysharp.specs.reading import parse_toml, read_text
-from dysharp.studies.study_folder import StudyFolder, key_of, record_of
+from dysharp.studies.study_folder import StudyFolder, record_of
 
 METHODS = ("latin-hypercube", "tpe", "nsga2")
 Progress = Callable[[int, int, str], None]
@@ -128,7 +129,7 @@ def run_study(
     `scheduler`: address of a dask scheduler, whose workers then run the points. `simulate`: what makes a Row of a point; None = `row_of`.
     """
     outcome = Outcome()
-    local: Runner = here if jobs == 1 else lambda todo: in_processes(todo, jobs)
+    local: Runner[dict[str, Any]] = here if jobs == 1 else lambda tasks: in_processes(tasks, jobs)
     with folder.writing(), on_dask(scheduler) if scheduler else nullcontext(local) as run:
         todo = _Todo(folder, run, simulate or row_of, outcome)
         if study.draw is None or study.draw.method == "latin-hypercube":
@@ -146,25 +147,26 @@ class _Todo:
     """Where points run, and where their Rows go."""
 
     folder: StudyFolder
-    run: Runner
+    run: Runner[dict[str, Any]]
     simulate: Simulate
     outcome: Outcome
 
-    def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, dict[str, Any] | str]]:
+    def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, dict[str, Any] | Exception]]:
         """Run points and keep their Rows; yields (point, Row or why it failed) in the order in which they finish."""
-        asked = [Asked(key_of(point), point, self.simulate, content_of(point)) for point in points]
-        todo = [each for each in asked if not self.folder.has(each.key)]
+        asked = [(key_of(point).digest, point) for point in points]
+        todo = [(key, point) for key, point in asked if not self.folder.has(key)]
         self.outcome.kept += len(asked) - len(todo)
-        with closing(self.run(todo)) as ended:
-            for each, result in ended:
-                if isinstance(result, str):
-                    self.outcome.failed[each.point.label] = result
+        with closing(self.run([point_task(key, point, self.simulate) for key, point in todo])) as ended:
+            for i, result in ended:
+                key, point = todo[i]
+                if isinstance(result, Exception):
+                    self.outcome.failed[point.label] = why(result)
                 else:
-                    self.folder.put(each.key, each.point, result)
+                    self.folder.put(key, point, result)
                     self.outcome.done += 1
                 if progress:
-                    progress(self.outcome.kept + self.outcome.done + len(self.outcome.failed), total, each.point.label)
-                yield each.point, result
+                    progress(self.outcome.kept + self.outcome.done + len(self.outcome.failed), total, point.label)
+                yield point, result
 
 
 def _search(study: Study, draw: Draw, todo: _Todo, progress: Progress | None) -> None:
@@ -184,12 +186,13 @@ def _search(study: Study, draw: Draw, todo: _Todo, progress: Progress | None) ->
     for first in range(0, draw.n, together):
         trials = [search.ask() for _ in range(min(together, draw.n - first))]
         points = [_one_point(study, {name: _suggest(trial, draw, name) for name in draw.range}) for trial in trials]
-        new = dict.fromkeys(point for point in points if key_of(point) not in rows)
+        keys = {point: key_of(point).digest for point in points}
+        new = dict.fromkeys(point for point in points if keys[point] not in rows)
         todo.outcome.kept += len(points) - len(new)
         for point, result in todo.finished(new, progress, draw.n):
-            rows[key_of(point)] = {} if isinstance(result, str) else record_of(key_of(point), point, result)
+            rows[keys[point]] = {} if isinstance(result, Exception) else record_of(keys[point], point, result)
         for trial, point in zip(trials, points, strict=True):
-            values = _objectives(draw, rows[key_of(point)])
+            values = _objectives(draw, rows[keys[point]])
             search.tell(trial, values, None if values else optuna.trial.TrialState.FAIL)
             if values:
                 todo.outcome.values.append(values)
@@ -225,7 +228,7 @@ def _suggest(trial: Any, draw: Draw, name: str) -> Number:
 def _stored(folder: StudyFolder) -> dict[str, dict[str, Any]]:
     """Finished records by key."""
     try:
-        found = folder.connect().sql("select * exclude (row) from points")
+        found = folder.connect().sql("select * exclude (row) from runs")
     except ConfigError:
         return {}
     return {record["key"]: record for record in (dict(zip(found.columns, values, strict=True)) for values in found.fetchall())}

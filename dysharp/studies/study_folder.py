@@ -2,11 +2,13 @@
 
 A point is finished when its line is in the journal. The line is written at once, so a driver that is killed loses only the points that
 run. When the journal is long enough, and when a study begins or ends, its lines become a part: written under another name and renamed.
-The name of a part is the digest of its keys, so a part that was written before the driver was killed is written again as the same file.
+The name of a part holds the digest of its keys, so a part that was written before the driver was killed is written again in its place, and
+the digest of its content. A line has a checksum. What is damaged is left out, and its points run again.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -20,14 +22,19 @@ from typing import IO, Any
 
 from dysharp.errors import ConfigError, MissingExtra
 from dysharp.files import make_folder
+from dysharp.runs.key import key_of, point_dict, point_from
 from dysharp.runs.point import Point
-from dysharp.runs.store import Store, point_dict, point_from, point_key
+from dysharp.runs.store import Store, check_of
 from dysharp.sources import code_digest
 
 LINES_PER_PART = 2000
 JOURNAL = "journal.jsonl"
 PARTS = "part-*.parquet"
-_TEXT = ("key", "point", "code", "system", "form", "model", "cluster", "routing", "direction", "fidelity", "bound_resource", "digest", "row")
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""A folder may come from somebody else: a link in it is not written through, and a pipe is not waited for."""
+_TEXT = (
+    "key", "point", "asked", "code", "system", "form", "model", "cluster", "routing", "direction", "fidelity", "bound_resource", "digest", "row",
+)  # fmt: skip
 
 
 def duckdb_module() -> Any:
@@ -41,9 +48,13 @@ def duckdb_module() -> Any:
 
 @dataclass(slots=True)
 class StudyFolder:
-    """A folder with `part-*.parquet` and `journal.jsonl`. One process writes, any number read."""
+    """A folder with `part-*.parquet` and `journal.jsonl`. One process writes, any number read.
+
+    `left_out`: a line for each kind of damage that was met.
+    """
 
     folder: Path
+    left_out: dict[str, None] = field(default_factory=dict)
     _journal: IO[str] | None = None
     _lines: int = 0
     _keys: set[str] = field(default_factory=set)
@@ -54,18 +65,19 @@ class StudyFolder:
         duckdb_module()
         try:
             make_folder(self.folder, "study")
-            lock = (self.folder / "lock").open("w")
+            lock = _opened(self.folder / "lock", os.O_RDWR)
         except OSError as error:
             raise ConfigError(f"study {self.folder}: {error.strerror}, expected a folder to write to") from None
         with lock:
             _hold(lock, self.folder)
             self.close_part()
             self._keys = self._known()
-            self._journal = (self.folder / JOURNAL).open("a", encoding="utf-8")
+            self._journal = _opened(self.folder / JOURNAL, os.O_WRONLY | os.O_APPEND)
             try:
                 yield self
             finally:
-                self._journal.close()
+                if self._journal is not None:
+                    self._journal.close()
                 self._journal = None
                 self.close_part()
 
@@ -76,54 +88,113 @@ class StudyFolder:
     def put(self, key: str, point: Point, row: Mapping[str, Any]) -> None:
         """Keep a finished point."""
         assert self._journal is not None, "opened by writing()"
-        self._journal.write(json.dumps(record_of(key, point, row)) + "\n")
+        record = record_of(key, point, row)
+        self._journal.write(json.dumps(record | {"check": check_of(record)}) + "\n")
         self._journal.flush()
         self._keys.add(key)
         self._lines += 1
         if self._lines >= LINES_PER_PART:
             self._journal.close()
             self.close_part()
-            self._journal = (self.folder / JOURNAL).open("a", encoding="utf-8")
+            self._journal = _opened(self.folder / JOURNAL, os.O_WRONLY | os.O_APPEND)
 
     def close_part(self) -> None:
         """Make a part of the journal."""
-        journal, self._lines = self.folder / JOURNAL, 0
-        records = list(_records(journal))
+        self._lines = 0
+        records = list(self._records())
         if records:
             name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
-            whole, part = self.folder / "journal.part.jsonl", self.folder / f"part-{name}.parquet"
-            _write_lines(whole, records)
             temporary = self.folder / f"unfinished-{name}"
-            duckdb_module().sql(f"copy (select * from {_json_source(whole, records)}) to '{_quoted(temporary)}' (format parquet, compression zstd)")
+            with tempfile.TemporaryDirectory() as folder:
+                source = _json_source(Path(folder) / JOURNAL, records)
+                duckdb_module().sql(f"copy (select * from {source}) to '{_quoted(temporary)}' (format parquet, compression zstd)")
+            part = self.folder / f"part-{name}-{_content(temporary)}.parquet"
             os.replace(temporary, part)
-            whole.unlink()
-        journal.unlink(missing_ok=True)
+            for other in self.folder.glob(f"part-{name}*.parquet"):
+                if other != part:
+                    other.unlink()
+        (self.folder / JOURNAL).unlink(missing_ok=True)
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        """Undamaged lines of the journal, each key once. The last line may be cut off by a kill."""
+        seen: set[str] = set()
+        journal, damaged = self.folder / JOURNAL, 0
+        if not journal.is_file():
+            return
+        with journal.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                record = _record(line)
+                damaged += record is None and line.endswith("\n")
+                if record is not None and record["key"] not in seen:
+                    seen.add(record["key"])
+                    yield record
+        if damaged:
+            self.left_out[f"{self.folder}: left out {damaged} damaged lines of {JOURNAL}; their points run again"] = None
+
+    def _parts(self) -> str:
+        """The undamaged parts as a list in SQL; "" where there is none."""
+        sound = []
+        for part in sorted(self.folder.glob(PARTS)):
+            if _is_sound(part):
+                sound.append(f"'{_quoted(Path(glob.escape(str(part))))}'")
+            else:
+                self.left_out[f"{part}: left out, because it is damaged; its points run again"] = None
+        return f"read_parquet([{', '.join(sound)}], union_by_name=true)" if sound else ""
 
     def _known(self) -> set[str]:
-        if not any(self.folder.glob(PARTS)):
-            return set()
-        found = duckdb_module().sql(f"select key from read_parquet('{_quoted(self.folder / PARTS)}', union_by_name=true)").fetchall()
-        return {key for (key,) in found}
+        parts = self._parts()
+        return {key for (key,) in duckdb_module().sql(f"select key from {parts}").fetchall()} if parts else set()
 
     def connect(self) -> Any:
-        """A connection of duckdb with the view `points`: for each point the row that was finished last. Another process may write meanwhile.
+        """A connection of duckdb with the table `runs` of all finished rows, and the view `points` with one row for each point.
 
-        The folder may be that of a study, or the `Store` of `reproduce` and `sweep`.
+        A point that was finished with several contents of its files, or by several versions of the code, has the row of today's files and code;
+        where there is none, the row that was finished last. Another process may write meanwhile. The folder may be that of a study, or the
+        `Store` of `reproduce` and `sweep`. Raises ConfigError where it has no finished points.
         """
-        connection, sources = duckdb_module().connect(), []
-        records = [*_records(self.folder / JOURNAL), *_stored(self.folder)]  # before the parts: a writer may make a part of them at any time
+        duckdb = duckdb_module()
+        connection, sources = duckdb.connect(), []
+        records = [*self._records(), *_stored(self.folder)]  # before the parts: a writer may make a part of them at any time
         if records:
             with tempfile.TemporaryDirectory() as folder:
-                _write_lines(Path(folder) / JOURNAL, records)
                 connection.execute(f"create temp table journal as select * from {_json_source(Path(folder) / JOURNAL, records)}")
             sources.append("select * from journal")
-        if any(self.folder.glob(PARTS)):
-            sources.append(f"select * from read_parquet('{_quoted(self.folder / PARTS)}', union_by_name=true)")
+        if parts := self._parts():
+            sources.append(f"select * from {parts}")
         if not sources:
             raise ConfigError(f"{self.folder}: found no finished points, expected the folder of a study, or the store of reproduce or sweep")
-        newest = "qualify row_number() over (partition by point order by finished desc) = 1"
-        connection.execute(f"create view points as select * from ({' union all by name '.join(sources)}) {newest}")
+        try:
+            connection.execute(f"create view runs as {' union all by name '.join(sources)}")
+            connection.execute("create temp table today (key varchar)")
+            current = _keys_of_today(connection)
+            if current:
+                connection.executemany("insert into today values (?)", [[key] for key in current])
+            order = "key in (from today) desc, finished desc"
+            connection.execute(f"create view points as from runs qualify row_number() over (partition by point order by {order}) = 1")
+        except duckdb.Error as error:
+            raise ConfigError(f"{self.folder}: its parts cannot be read together: {str(error).splitlines()[0]}") from None
         return connection
+
+
+def _keys_of_today(connection: Any) -> list[str]:
+    """Keys with today's files and code, of the points that have several rows."""
+    if "asked" not in connection.sql("from runs limit 0").columns:
+        return []
+    several = connection.sql("select any_value(asked) from runs group by point having count(distinct key) > 1 and any_value(asked) is not null")
+    return [digest for (asked,) in several.fetchall() if (digest := _digest_today(asked))]
+
+
+def _digest_today(asked: str) -> str:
+    """The digest of the key of a point that was asked for in JSON; "" for a Point that this version does not know."""
+    try:
+        return key_of(point_from(json.loads(asked))).digest
+    except (ValueError, TypeError, KeyError, AttributeError, ConfigError):
+        return ""
+
+
+def _opened(file: Path, flags: int) -> IO[str]:
+    """A file to write to, which is made where there is none, and not emptied. Raises OSError for a link."""
+    return open(os.open(file, flags | os.O_CREAT | _NO_LINK, 0o666), "w", encoding="utf-8")
 
 
 def _hold(lock: IO[str], folder: Path) -> None:
@@ -135,11 +206,6 @@ def _hold(lock: IO[str], folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise ConfigError(f"study {folder}: another process writes to it; wait for it, or take another --folder") from None
-
-
-def key_of(point: Point) -> str:
-    """Digest of the point, the files that it reads and the code: as in `Store`."""
-    return hashlib.blake2b(json.dumps(point_key(point), sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", finished: float | None = None) -> dict[str, Any]:
@@ -159,18 +225,19 @@ def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", fi
     }  # fmt: skip
     plain |= {f"use_{name}": value for name, value in row.get("utilization", {}).items()}
     plain |= {f"path_{name}": value for name, value in row.get("attribution", {}).items()}
-    return {
+    asked = json.dumps(point_dict(point), sort_keys=True)
+    own = {
         "key": key,
-        "point": hashlib.blake2b(json.dumps(point_dict(point), sort_keys=True).encode(), digest_size=12).hexdigest(),
+        "point": hashlib.blake2b(asked.encode(), digest_size=12).hexdigest(),
+        "asked": asked,
         "code": code or code_digest(),
         "finished": time.time() if finished is None else finished,
         "cluster": base,
         "warnings": len(row.get("warnings", ())),
         "engine_s": row.get("wall_s", {}).get("engine"),
         **plain,
-        **{name: value for name, value in told.items() if name not in plain},
-        "row": json.dumps(row),
     }
+    return {**own, **{name: value for name, value in told.items() if name not in own and name != "row"}, "row": json.dumps(row)}
 
 
 def _number(text: str) -> float | str:
@@ -180,20 +247,35 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _records(journal: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines of the journal, each key once. A line that was cut off by a kill is left out."""
-    seen: set[str] = set()
-    if not journal.is_file():
-        return
-    with journal.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if record["key"] not in seen:
-                seen.add(record["key"])
-                yield record
+def _record(line: str) -> dict[str, Any] | None:
+    """The record of a line of the journal; None: a damaged one."""
+    try:
+        record = json.loads(line)
+        return record if isinstance(record, dict) and record.pop("check", None) == check_of(record) and isinstance(record.get("key"), str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_sound(part: Path) -> bool:
+    """Whether the content of a part is that of its name. An older part, whose name tells no content, can be read at least."""
+    content = part.stem.split("-")[2:]
+    if content:
+        return content == [_content(part)]
+    duckdb = duckdb_module()
+    try:
+        duckdb.sql(f"select key, point, finished, row from read_parquet('{_quoted(Path(glob.escape(str(part))))}')").fetchall()
+    except (duckdb.Error, RuntimeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _content(file: Path) -> str:
+    """Digest of the content of a file; "" for one that cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+    except OSError:
+        return ""
 
 
 def _stored(folder: Path) -> Iterator[dict[str, Any]]:
@@ -205,12 +287,9 @@ def _stored(folder: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _write_lines(file: Path, records: list[dict[str, Any]]) -> None:
-    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-
-
 def _json_source(file: Path, records: list[dict[str, Any]]) -> str:
-    """How duckdb reads a file of these records, with the type of each column."""
+    """Write the records to a file, and say how duckdb reads it, with the type of each column."""
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     columns: dict[str, str] = {}
     for record in records:
         for name, value in record.items():

@@ -17,7 +17,8 @@ from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing, in_parts
 
@@ -54,6 +55,22 @@ def served(routing: Routing, options: Options) -> Routing:
     return in_parts(routing, np.broadcast_to(source[:, None], routing.slot.shape), routing.n_gpus)
 
 
+FACTS = Facts(
+    source="CCFuser (PPoPP'25); https://github.com/WongHuLin/CCFuser (mix_moe/csrc/cuda/mix_gemm.cu)",
+    options=Options,
+    moves=Moves("one_copy_per_expert", serves=served),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="barriers of all GPUs around both kernels, starts of kernels (form real has them); counts and block lists of the host, "
+        "a request per 16 B of a get, copies of the most popular experts on all GPUs",
+    ),
+    shown=Shown("#661100"),
+    ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), {"fp8": {}, "bf16": {}}),
+    peels="a row of a tile's put waits for a row before it",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Blocks:
     """The thread blocks of all GPUs, in the order of each GPU's list. `gpu`: `[blocks]`.
@@ -73,29 +90,14 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return _plan(model, cluster, routing, direction, options, real=True)
 
 
-@system(
-    "ccfuser",
-    real=plan_real,
-    source="CCFuser (PPoPP'25); https://github.com/WongHuLin/CCFuser (mix_moe/csrc/cuda/mix_gemm.cu)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    serves=served,
-    permutes=1,
-    peels="a row of a tile's put waits for a row before it",
-    fused=False,
-    colour="#661100",
-    drops="barriers of all GPUs around both kernels, starts of kernels (form real has them); counts and block lists of the host, a request per 16 B "
-    "of a get, copies of the most popular experts on all GPUs",
-    ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), {"fp8": {}, "bf16": {}}),
-    today=True,
-)
+@system("ccfuser", FACTS, real=plan_real)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Two kernels. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
     return _plan(model, cluster, routing, direction, options, real=False)
 
 
 def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
-    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS), listed=True)
+    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS, shared=True), alloc=Alloc.PREFIX)
     kernels = SoftwareSteps(layer)
     sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
     first, second = stages(model, direction)
@@ -123,7 +125,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
         layer.wait_each(ops, finished[layer.tile_gpu[order]])
         if i == 0:
             results[order] = ops
-    puts = stream_order(layer, layer.row_gpu, layer.row_source)  # puts that become ready together progress together
+    puts = stream_order(layer, layer.p.row_gpu, layer.p.row_source)  # puts that become ready together progress together
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)
     layer.wait_rows(returned.of_useful_row, results)
     _in_pieces(layer, returned.of_useful_row, by_tile)
@@ -131,7 +133,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
         kernels.barrier_after("end", "end.closed", finished, returned)
     if options.mediation and not real:
         mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:

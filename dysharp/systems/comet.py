@@ -9,6 +9,7 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import in_pairs
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
+from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
@@ -20,17 +21,21 @@ class Options:
     mediation: bool = False
 
 
-@system(
-    "comet",
+FACTS = Facts(
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=0,
-    fused=False,
-    colour="#CC79A7",
-    drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
+    moves=Moves("one_copy_per_gpu"),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
+    ),
+    shown=Shown("#CC79A7"),
     today=True,
 )
+
+
+@system("comet", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """GEMM-1 overlaps Dispatch, GEMM-2 overlaps Combine, row by row. Combine starts after the GPU's own GEMM-1."""
     layer = LayerBuilder(model, cluster, routing, direction)
@@ -39,4 +44,4 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     in_pairs(layer, combine.of_useful_row)
     if options.mediation:
         mediate(layer, counts=True, permutes=False)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program import Alloc, Discipline, Head, Program, Tail
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
@@ -19,6 +19,7 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing
@@ -43,18 +44,17 @@ class Options:
     mediation: bool = False
 
 
-@system(
-    "comet-flux",
+FACTS = Facts(
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
-    traffic="ring",
-    returns="one_copy_per_gpu",
-    permutes=0,
-    fused=False,
-    colour="#882255",
-    drops="sorting, count copies and barriers of the host",
+    moves=Moves("ring", back="one_copy_per_gpu"),
+    costs=Costs(permutes=0, fused=False, drops="sorting, count copies and barriers of the host"),
+    shown=Shown("#882255"),
     today=True,
 )
+
+
+@system("comet-flux", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """GEMM-1 waits for whole GPUs' tokens, tile by tile in list order. GEMM-2 shares the SMs with blocks that return sums.
 
@@ -67,7 +67,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         raise ConfigError(f"comet-flux.n_comm: found {options.n_comm}, expected 1 to {cluster.n_sms - 1} of the {cluster.n_sms} SMs of a GPU")
     if options.slices < 1:
         raise ConfigError(f"comet-flux.slices: found {options.slices}, expected 1 or more")
-    layer = LayerBuilder(model, cluster, routing, direction, listed=True)
+    layer = LayerBuilder(model, cluster, routing, direction, alloc=Alloc.PREFIX)
     turns = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=turns, by_rows=True), turns, by_sender=True)
     slices = column_slices(layer, options.slices)
@@ -80,7 +80,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         _return_slices(layer, options, slices, gemms.second, second)
     if options.mediation:
         mediate(layer, counts=True, permutes=False, first=[Batch(op=blocks, node=layer.tile_gpu)], rows=False)
-    return layer.build("ring", back="one_copy_per_gpu")
+    return layer.build(FACTS.moves)
 
 
 def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> tuple[GemmOps, I32]:
@@ -115,7 +115,7 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
     """
     n = layer.n_gpus
     tile = np.repeat(layer.tiles, layer.tile_rows)[layer.row_of]
-    pairs = np.unique(tile.astype(np.int64) * n + layer.row_source)
+    pairs = np.unique(tile.astype(np.int64) * n + layer.p.row_source)
     of, sender = (pairs // n).astype(np.int32), (pairs % n).astype(np.int32)
     flag = rest[layer.tile_gpu[of], sender]
     turn = (layer.tile_gpu[of] - sender) % n

@@ -23,14 +23,14 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.deepep_internode import MOST_DOMAINS, Internode
+from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.building.two_hop import two_hop_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -61,6 +61,26 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepEP (V1, normal)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
+    ),
+    reach=Reach(domains=BOTH_FORMS, most=MOST_DOMAINS, no_switch=("paper",)),
+    shown=Shown("#0072B2"),
+    ships=Ships(
+        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        step=16,
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("deepep.dispatch", options.dispatch, ROWS_OR_FP8, model)
     return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
@@ -69,40 +89,15 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
     layer = _layer(model, cluster, routing, direction, options)
-    if cluster.domains > 1:
-        internode = Internode(layer, options.n_sm)
-        internode.combine(one_after_another(layer, internode.dispatch()))
-        return layer.build("two_hop")
-    channels = _Channels(layer, options.n_sm)
-    channels.combine(one_after_another(layer, channels.dispatch()))
-    return layer.build("one_copy_per_gpu")
+    kernels = (Internode if cluster.domains > 1 else _Channels)(layer, options.n_sm)
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "deepep",
-    real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (V1, normal)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=1,
-    fused=False,
-    row_formats=ROWS_OR_FP8,
-    colour="#0072B2",
-    ships=Ships(
-        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-        step=16,
-    ),
-    several_domains=("paper", "real"),
-    most_domains=MOST_DOMAINS,
-    without_switch=("paper",),
-    drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
-)
+@system("deepep", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    layer = _layer(model, cluster, routing, direction, options)
-    return one_copy_per_gpu(layer) if cluster.domains == 1 else two_hop_layer(layer)
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
 class _Channels(SoftwareSteps):
@@ -230,9 +225,9 @@ class _Channels(SoftwareSteps):
         layer.wait_each(sends.op, groups.op)
         warps = costs.whole("deepep.tokens_in_flight")
         each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
-        reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.sent_source, self._channel(layer.sent)]
-        sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.sent_source, reducer, layer.token_pairs[layer.sent])
-        sum_of_put = sums.op[layer.sent_of_pair[puts.unit]]
+        reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.p.sent_source, self._channel(layer.p.sent)]
+        sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.p.sent_source, reducer, layer.p.token_pairs[layer.p.sent])
+        sum_of_put = sums.op[layer.p.sent_of_pair[puts.unit]]
         layer.wait_each(self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes)).op, sends.op)
         layer.wait_each(sum_of_put, puts.op[self._seen(ring, CHUNK["combine"])])
         layer.b.hold(self._slots() + ring, groups.op, sum_of_put)

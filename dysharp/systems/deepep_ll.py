@@ -16,7 +16,9 @@ from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.building.ways import NicOnly, Ways
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -45,33 +47,17 @@ class Options:
     compute: bool = True
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    if options.peers not in PEERS:
-        raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
-    if options.peers == "nic" and cluster.domains == 1:
-        raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{cluster.name}", expected a cluster with several in use')
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, nic_only=options.peers == "nic")
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = _LowLatency(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("one_copy_per_expert")
-
-
-@system(
-    "deepep-ll",
-    real=plan_real,
+FACTS = Facts(
     source="https://github.com/deepseek-ai/DeepEP (V1, low latency)",
     options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS_OR_FP8,
-    colour="#785EF0",
+    moves=Moves("one_copy_per_expert", formats=ROWS_OR_FP8),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
+    ),
+    reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
+    shown=Shown("#785EF0"),
     ships=Ships(
         "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
         ("hopper", "blackwell"),
@@ -80,13 +66,31 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         phases=("decode",),
         phases_source="DeepEP README: low-latency kernels are for inference decoding",
     ),
-    several_domains=("paper", "real"),
-    without_switch=("paper",),
-    drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
 )
+
+
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS_OR_FP8, model)
+    if options.peers not in PEERS:
+        raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
+    if options.peers == "nic" and cluster.domains == 1:
+        raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{cluster.name}", expected a cluster with several in use')
+    ways = NicOnly if options.peers == "nic" else Ways
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, ways=ways)
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
+    layer = _layer(model, cluster, routing, direction, options)
+    kernels = _LowLatency(layer)
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build(FACTS.moves)
+
+
+@system("deepep-ll", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
-    return one_copy_per_expert(_layer(model, cluster, routing, direction, options))
+    return one_copy_per_expert(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
 class _LowLatency(SoftwareSteps):
@@ -105,7 +109,7 @@ class _LowLatency(SoftwareSteps):
         tokens = self.tokens_on_sms(grid, token_ps)
         pace = costs.stores_ps(layer.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
         puts = layer.dispatch_rows(Discipline.READY_FIFO)
-        layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.sent_of_row])
+        layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.p.sent_of_row])
         return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
@@ -130,7 +134,7 @@ class _LowLatency(SoftwareSteps):
         fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))
         if after is not None:
             layer.wait_each(fence, after)
-        far = layer.is_far(puts.node, puts.to)
+        far = layer.ways.far(puts.node, puts.to)
         layer.wait_each(fence[puts.node[~far]], puts.op[~far])
         words = round(costs.sync_ps * placement.n_slots * costs.value("ll.expert_part"))
         poll = self.delay(ends, max(0, costs.sync_ps - self.flight_ps) + words)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.between.in_switch import sums_in_switch
 from dysharp.systems.building.experts import fused, in_pairs, one_after_another
 from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
-from dysharp.systems.building.in_switch import in_switch_layer
 from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
-from dysharp.systems.registry import Change, system
+from dysharp.systems.facts import SUMS, Change, Costs, Facts, Moves, Reach, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
@@ -30,6 +31,21 @@ class Options:
     dispatch: str = "rows"
     weights: str = "model"
     compute: bool = True
+
+
+FACTS = Facts(
+    source=SOURCE,
+    options=Options,
+    moves=Moves("multicast", between="dysharp", formats=ROWS),
+    costs=Costs(permutes=0, fused=True, drops="AL TLB misses, TS/OR overflow, polling"),
+    reach=Reach(domains=("paper",), assumes="a hypothetical scale-out switch that multicasts and sums", switch=SUMS),
+    shown=Shown(
+        "#009E73",
+        Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
+    ),
+)
+INSIDE = replace(FACTS, reach=Reach(switch=SUMS))
+"""Facts of the ablations, which stay inside one NVLink domain."""
 
 
 def start(
@@ -59,12 +75,13 @@ def start(
 
 
 def over_domains(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """DySHARP in every domain, and multicast and sums in a hypothetical scale-out switch (building/in_switch.py)."""
+    """DySHARP in every domain, and multicast and sums in a hypothetical scale-out switch (building/between/in_switch.py)."""
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=True, **words)
     windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
-    return in_switch_layer(layer, DYMULTIMEM, *windows, layer.target_fetch(counts))
+    sums_in_switch(layer, DYMULTIMEM, *windows, layer.target_fetch(counts))
+    return layer.build(FACTS.moves)
 
 
 def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
@@ -72,24 +89,10 @@ def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str
     layer, window = start(model, cluster, routing, direction, options, framing, one_kernel=True)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
     fused(layer, pulls.of_useful_row)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "dysharp",
-    source=SOURCE,
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=True,
-    row_formats=ROWS,
-    colour="#009E73",
-    change=Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
-    several_domains=("paper",),
-    between_domains="a hypothetical scale-out switch that multicasts and sums",
-    in_switch="it multicasts and adds rows there",
-    drops="AL TLB misses, TS/OR overflow, polling",
-)
+@system("dysharp", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full DySHARP."""
     if cluster.domains > 1:
@@ -97,59 +100,37 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     return all_at_once(model, cluster, routing, direction, options, DYMULTIMEM)
 
 
-@system(
-    "explicit",
+EXPLICIT_FACTS = replace(
+    INSIDE,
     source="DySHARP (arXiv 2605.05607) Fig. 19: static multimem with explicit target addresses, fused",
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=True,
-    row_formats=ROWS,
-    colour="#332288",
-    in_switch="it multicasts and adds rows there",
-    drops="the sender's tracking of remote memory state",
+    costs=replace(FACTS.costs, drops="the sender's tracking of remote memory state"),
+    shown=Shown("#332288"),
 )
+
+
+@system("explicit", EXPLICIT_FACTS)
 def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Token-centric fusion with explicit target lists in requests and acknowledgements."""
     return all_at_once(model, cluster, routing, direction, options, EXPLICIT)
 
 
-@system(
-    "dysharp-basic",
-    source=SOURCE + ", ablation (c)",
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS,
-    colour="#D55E00",
-    in_switch="it multicasts and adds rows there",
-    drops="as dysharp",
-)
+UNFUSED = replace(INSIDE, costs=Costs(permutes=0, fused=False, drops="as dysharp"))
+
+
+@system("dysharp-basic", replace(UNFUSED, source=f"{SOURCE}, ablation (c)", shown=Shown("#D55E00")))
 def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, by_rows=False, together=False)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, window)
     layer.wait_first(pulls, done, tail=Tail.TILE_READY)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "dysharp-comet",
-    source=SOURCE + ", ablation (d)",
-    options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS,
-    colour="#F0E442",
-    in_switch="it multicasts and adds rows there",
-    drops="as dysharp",
-)
+@system("dysharp-comet", replace(UNFUSED, source=f"{SOURCE}, ablation (d)", shown=Shown("#F0E442")))
 def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, together=False)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
     in_pairs(layer, pulls.of_useful_row)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)

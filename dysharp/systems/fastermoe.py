@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.between.rails import nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
-from dysharp.systems.building.rails import nccl_layer
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.shadows import with_shadows, worth_shadows
 
@@ -70,6 +71,17 @@ def served(routing: Routing, options: Options) -> Routing:
     return in_parts(routing, (gpu // size - source // size) % steps, steps)
 
 
+FACTS = Facts(
+    source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
+    options=Options,
+    moves=Moves("one_copy_per_expert", serves=served),
+    costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
+    reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
+    shown=Shown("#999933"),
+    ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of its all-to-alls and kernels."""
     if options.shadow:
@@ -82,21 +94,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return _in_steps(layer, stream, options)
 
 
-@system(
-    "fastermoe",
-    real=plan_real,
-    source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    serves=served,
-    permutes=1,
-    fused=False,
-    colour="#999933",
-    drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait",
-    ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    today=True,
-    several_domains=("paper", "real"),
-)
+@system("fastermoe", FACTS, real=plan_real)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
     if options.mediation and cluster.domains > 1:
@@ -113,7 +111,7 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
     local = layer.routing.placement.slots_per_gpu // steps - shadows
     parts = [(step, expert) for step in range(steps) for expert in range(local)]
     row_part, tile_part = (_part(slot, steps, local, shadows) for slot in (layer.p.slot, layer.tile_slot))
-    there, back = ((layer.row_source, layer.row_gpu), (layer.row_gpu, layer.row_source))
+    there, back = ((layer.p.row_source, layer.p.row_gpu), (layer.p.row_gpu, layer.p.row_source))
     rows = [np.flatnonzero(row_part == part) for part in range(len(parts) + shadows)]
     here = _own_rows(layer, rows[len(parts) :])
     sent = []
@@ -138,7 +136,7 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
         layer.wait_first(batch, end)
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=True, permutes=True)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:
@@ -153,7 +151,7 @@ def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
         return []
     # One issuer per GPU, before all exchanges: many rows of one instant then come GPU by GPU, as the engine keeps them.
     order, here = np.concatenate(rows), [layer.join("own") for _ in rows]
-    own = layer.dispatch_rows(order=order[np.argsort(layer.row_gpu[order], kind="stable")])
+    own = layer.dispatch_rows(order=order[np.argsort(layer.p.row_gpu[order], kind="stable")])
     shadow = np.empty(len(layer.row_of), np.int64)
     shadow[order] = np.repeat(np.arange(len(rows)), [len(mine) for mine in rows])
     for i, end in enumerate(here):

@@ -8,7 +8,8 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
-from dysharp.systems.registry import Change, system
+from dysharp.systems.facts import Change, Costs, Facts, Moves, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 
@@ -25,26 +26,27 @@ class Options:
     compute: bool = True
 
 
-@system(
-    "fusion-only",
+FACTS = Facts(
     source="DySHARP (arXiv 2605.05607) section IV, ablation (e)",
     options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=0,
-    fused=True,
-    row_formats=ROWS,
-    colour="#56B4E9",
-    change=Change(
-        "overlap by rows",
-        "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row",
-        rank=1,
+    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    costs=Costs(permutes=0, fused=True, drops="the addressing of pushes: counts and offsets cost nothing"),
+    shown=Shown(
+        "#56B4E9",
+        Change(
+            "overlap by rows",
+            "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row",
+            rank=1,
+        ),
     ),
-    drops="the addressing of pushes: counts and offsets cost nothing",
 )
+
+
+@system("fusion-only", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """A GPU returns the partial sum of a token as soon as it has computed its experts of the token."""
     layer = formatted_layer("fusion-only", model, cluster, routing, direction, one_kernel=True, **asdict(options))
     layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
     fused(layer, combine.of_useful_row)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)

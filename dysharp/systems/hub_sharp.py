@@ -10,7 +10,8 @@ from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.sums import combine_pushes
-from dysharp.systems.moe_hub import ONE_DOMAIN
+from dysharp.systems.facts import SUMS, Costs, Facts, Moves, Reach, Shown
+from dysharp.systems.moe_hub import FACTS as MOE_HUB
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
@@ -36,26 +37,25 @@ class Options:
     compute: bool = True
 
 
-@system(
-    "hub-sharp",
+FACTS = Facts(
     source="MoE-Hub (arXiv 2605.05888) and DySHARP (arXiv 2605.05607) combined; docs/design/0013-moe-hub.md",
     options=Options,
-    traffic="multicast",
-    permutes=0,
-    fused=True,
-    colour="#A6761D",
-    in_switch="it multicasts and adds rows there",
-    drops="announcements of totals, entries of the row map that a hub has to write back",
-    one_domain=ONE_DOMAIN,
+    moves=Moves("multicast"),
+    costs=Costs(permutes=0, fused=True, drops="announcements of totals, entries of the row map that a hub has to write back"),
+    reach=Reach(stays=MOE_HUB.reach.stays, switch=SUMS),
+    shown=Shown("#A6761D"),
 )
+
+
+@system("hub-sharp", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory, a push needs none."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute, placed_on_arrival=True)
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
-    layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True)
+    layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True, asks=False)
     if options.reduction == "push":
         back = combine_pushes(layer, RED_ROWSP, options.sum_places)
     else:
         back = layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC)
     fused(layer, back.of_useful_row)
-    return layer.build("multicast")
+    return layer.build(FACTS.moves)

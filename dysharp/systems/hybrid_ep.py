@@ -1,6 +1,6 @@
 """Hybrid-EP: one copy per GPU by TMA from few SMs; Combine reads and sums.
 
-The SMs take turns at chunks of tokens. Over several NVLink domains: `building.hybrid_internode`.
+The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.hybrid_internode`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.between.hybrid_internode import HybridInternode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
-from dysharp.systems.building.hybrid_internode import HybridInternode
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.building.two_hop import two_hop_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -61,6 +61,26 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
+        "reads (the same bytes the same way)",
+    ),
+    reach=Reach(domains=BOTH_FORMS),
+    shown=Shown("#DDCC77"),
+    ships=Ships(
+        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS_OR_FP8, model)
     return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
@@ -69,38 +89,15 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
     layer = _layer(model, cluster, routing, direction, options)
-    if cluster.domains > 1:
-        nodes = HybridInternode(layer, options.n_sm, options.chunk)
-        nodes.combine(one_after_another(layer, nodes.dispatch()))
-        return layer.build("two_hop")
-    kernels = _Chunks(layer, options)
+    kernels = HybridInternode(layer, options.n_sm, options.chunk) if cluster.domains > 1 else _Chunks(layer, options)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "hybrid-ep",
-    real=plan_real,
-    source="https://github.com/deepseek-ai/DeepEP (branch hybrid-ep, inside one NVLink domain)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=0,
-    fused=False,
-    row_formats=ROWS_OR_FP8,
-    colour="#DDCC77",
-    ships=Ships(
-        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-    ),
-    several_domains=("paper", "real"),
-    drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
-    "reads (the same bytes the same way)",
-)
+@system("hybrid-ep", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    layer = _layer(model, cluster, routing, direction, options)
-    return one_copy_per_gpu(layer) if cluster.domains == 1 else two_hop_layer(layer)
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
 class _Chunks(SoftwareSteps):
@@ -118,7 +115,7 @@ class _Chunks(SoftwareSteps):
         super().__init__(layer)
         self.n, self.chunk, self.permute = options.n_sm, options.chunk, options.permute
         self.received_copies = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
-        self.received_rows = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
+        self.received_rows = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
 
     def _sm(self, token: I64 | I32) -> I64:
         """The SM that sends a token at its source: chunk i goes to SM i modulo `n_sm`."""
@@ -135,14 +132,14 @@ class _Chunks(SoftwareSteps):
         return np.array(slots, np.int32)
 
     def _looks(self, operator: str, after: I32) -> Batch:
-        """Add a DELAY per token of `layer.sent` on the SM of the token, behind `after[gpu]`.
+        """Add a DELAY per token of `layer.p.sent` on the SM of the token, behind `after[gpu]`.
 
         One thread of the SM reads the place of the token's row at every GPU of the domain, and issues the copies.
         """
         layer, costs = self.layer, self.costs
-        looker = self.issuers("look", Discipline.PROGRAM_ORDER, self.n)[layer.sent_source, self._sm(layer.sent)]
+        looker = self.issuers("look", Discipline.PROGRAM_ORDER, self.n)[layer.p.sent_source, self._sm(layer.p.sent)]
         look = [0, costs.ps("hybrid.rank_us", layer.n_gpus)]
-        looks = self.copies(operator, look, layer.sent_source, looker, name="look")
+        looks = self.copies(operator, look, layer.p.sent_source, looker, name="look")
         layer.wait_first(looks, after, stream=looker)
         return looks
 
@@ -172,13 +169,13 @@ class _Chunks(SoftwareSteps):
         The SM of a token looks the token up, loads it once, and stores it copy by copy. All stores of a GPU share
         its link. A row that waits for the link keeps its place in the shared memory of the SM.
         """
-        layer, costs, p, source = self.layer, self.costs, self.layer.p, self.layer.pair_source
+        layer, costs, p, source = self.layer, self.costs, self.layer.p, self.layer.p.source
         start = self.delay("dispatch.launch", costs.kernel_ps)
         if layer.direction == "fwd":  # a backward pass knows the maps
             self._maps(start)
         n_bytes = layer.sent_bytes + self._probabilities(layer.dispatch_aux)
-        loader = self.issuers("load", Discipline.PROGRAM_ORDER, self.n)[layer.sent_source, self._sm(layer.sent)]
-        loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.sent_source, loader)
+        loader = self.issuers("load", Discipline.PROGRAM_ORDER, self.n)[layer.p.sent_source, self._sm(layer.p.sent)]
+        loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.p.sent_source, loader)
         layer.wait_first(loads, start, stream=loader)
         looks = self._looks("dispatch", start)
         layer.wait_each(looks.op, loads.op)
@@ -188,7 +185,7 @@ class _Chunks(SoftwareSteps):
         sm = source[order], self._sm(p.token[order])
         storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]
         stores = self.copies("dispatch", [0, copy], source[order], storer)
-        layer.wait_each(stores.op, looks.op[layer.sent_of_pair[order]])
+        layer.wait_each(stores.op, looks.op[layer.p.sent_of_pair[order]])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         paced = self.paced("dispatch", puts, costs.stores_ps(n_bytes)).op[order]
         layer.wait_each(paced, stores.op)
@@ -219,9 +216,9 @@ class _Chunks(SoftwareSteps):
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
         reads = self.copies("combine", [0, copy], puts.to[ask], reader)
         looks = self._looks("combine", ready)
-        layer.wait_each(reads.op, looks.op[layer.sent_of_pair[puts.unit[ask]]])
+        layer.wait_each(reads.op, looks.op[layer.p.sent_of_pair[puts.unit[ask]]])
         layer.wait_each(paced.op[ask], reads.op)
         layer.b.hold(self._in_flight("read")[sm], reads.op, puts.op[ask])
-        adder = self.issuers("sum", Discipline.READY_FIFO, self.n)[layer.sent_source, self._sm(layer.sent)]
-        sums = self.copies("combine", [0, costs.ps("deepep.reduce_token_us")], layer.sent_source, adder)
-        layer.wait_each(sums.op[layer.sent_of_pair[puts.unit]], puts.op)
+        adder = self.issuers("sum", Discipline.READY_FIFO, self.n)[layer.p.sent_source, self._sm(layer.p.sent)]
+        sums = self.copies("combine", [0, costs.ps("deepep.reduce_token_us")], layer.p.sent_source, adder)
+        layer.wait_each(sums.op[layer.p.sent_of_pair[puts.unit]], puts.op)

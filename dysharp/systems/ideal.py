@@ -12,7 +12,8 @@ from dysharp.systems.building.experts import as_tiles_fill
 from dysharp.systems.building.formats import check
 from dysharp.systems.building.fused_kernel import formatted_layer
 from dysharp.systems.building.layer import STORE
-from dysharp.systems.registry import FUSED_GEMMS, Change, system
+from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
+from dysharp.systems.registry import FUSED_GEMMS, system
 from dysharp.workload import Routing
 
 GEMMS = ("library", FUSED_GEMMS)
@@ -35,23 +36,25 @@ class Options:
     weights: str = "model"
 
 
-@system(
-    "ideal",
+FACTS = Facts(
     source="MoE-Hub (arXiv 2605.05888), ideal MoE layer",
     options=Options,
-    traffic="none",
-    permutes=0,
-    fused=False,
-    bound=True,
-    without_switch=("paper",),
-    gemm_variants=GEMMS,
-    colour="#999999",
-    change=Change(
-        "communication for free",
-        "transfers take no time, the faster GEMM variant runs; no change to communication can gain more",
-        rank=3,
+    moves=Moves("none"),
+    costs=Costs(permutes=0, fused=False, gemms=GEMMS),
+    reach=Reach(no_switch=("paper",)),
+    shown=Shown(
+        "#999999",
+        Change(
+            "communication for free",
+            "transfers take no time, the faster GEMM variant runs; no change to communication can gain more",
+            rank=3,
+        ),
     ),
+    bound=True,
 )
+
+
+@system("ideal", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The Program: one local op per GPU stands for Dispatch and brings all rows of the GPU's experts at once.
 
@@ -76,4 +79,4 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
     )
     layer.combine_free(as_tiles_fill(layer, second_first=False).results)
-    return layer.build("none")
+    return layer.build(FACTS.moves)

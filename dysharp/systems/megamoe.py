@@ -15,7 +15,8 @@ from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.fused_kernel import fused_tiling
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I64 = NDArray[np.int64]
@@ -52,6 +53,30 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316)",
+    options=Options,
+    moves=Moves("one_copy_per_expert", formats=ROWS),
+    costs=Costs(
+        permutes=0,
+        fused=True,
+        drops="launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source (form real has them); Dispatch pushes "
+        "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",
+    ),
+    shown=Shown("#7A0403"),
+    ships=Ships(
+        "DeepGEMM csrc/apis/mega.hpp: SM100, FP8 rows, FP4 weights, SwiGLU; kernels for other formats and GPUs are not its release",
+        ("blackwell",),
+        {"fp8": {"dispatch": "mxfp8", "weights": "fp4"}},
+        step=128,
+        expert_step=128,
+        gated=True,
+        phases=("decode", "prefill"),
+        phases_source="DeepGEMM csrc/apis/mega.hpp: forward only",
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("megamoe.dispatch", options.dispatch, ROWS, model)
     back = row_bytes("megamoe.combine", options.combine, ROWS, model)
@@ -64,45 +89,23 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     """The paper form with software costs, from the launch to the last barrier of the kernel."""
     layer = _layer(model, cluster, routing, direction, options)
     _OneKernel(layer).run(cast=options.cast)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "megamoe",
-    real=plan_real,
-    source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=True,
-    row_formats=ROWS,
-    colour="#7A0403",
-    ships=Ships(
-        "DeepGEMM csrc/apis/mega.hpp: SM100, FP8 rows, FP4 weights, SwiGLU; kernels for other formats and GPUs are not its release",
-        ("blackwell",),
-        {"fp8": {"dispatch": "mxfp8", "weights": "fp4"}},
-        step=128,
-        expert_step=128,
-        gated=True,
-        phases=("decode", "prefill"),
-        phases_source="DeepGEMM csrc/apis/mega.hpp: forward only",
-    ),
-    drops="launch, the exchange of counts, barriers, the pace of pulls and pushes, the sum at the source (form real has them); Dispatch pushes "
-    "in the order in which the kernel pulls (the same bytes the same way); rings of limited size; it has no backward pass of its own",
-)
+@system("megamoe", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs and Combine overlap tile by tile. Each expert returns its own row of a token."""
     layer = _layer(model, cluster, routing, direction, options)
     layer.dispatch_rows(order=_pull_order(layer), by_rows=True)
     fused(layer, layer.combine_rows(Discipline.READY_FIFO).of_useful_row)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 def _pull_order(layer: LayerBuilder) -> I64:
     """The useful rows in the order in which receivers pull them: by expert, and for one expert by source in turn."""
     local = layer.p.slot % layer.routing.placement.slots_per_gpu
-    turn = (layer.row_gpu - layer.row_source) % layer.n_gpus
-    return np.lexsort((turn, layer.row_token % layer.tokens, local, layer.row_source))
+    turn = (layer.p.row_gpu - layer.p.row_source) % layer.n_gpus
+    return np.lexsort((turn, layer.p.row_token % layer.tokens, local, layer.p.row_source))
 
 
 class _OneKernel(SoftwareSteps):
@@ -122,7 +125,7 @@ class _OneKernel(SoftwareSteps):
         pushes = layer.combine_rows(Discipline.READY_FIFO)
         fused(layer, self.paced("combine", pushes, costs.stores_ps(layer.back_bytes), pools=stores).of_useful_row)
         returned = self.barrier_after("combine", "returned", counted, pushes)
-        rows, sums = (np.bincount(gpu, minlength=layer.n_gpus) for gpu in (layer.row_source, layer.sent_source))
+        rows, sums = (np.bincount(gpu, minlength=layer.n_gpus) for gpu in (layer.p.row_source, layer.p.sent_source))
         moved = rows * layer.back_bytes + sums * layer.model.row_bytes
         layer.wait_each(self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()]), returned)
         self.barrier("end", "cleaned", returned)  # the buffers are ready for the next call

@@ -14,14 +14,15 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.between.rails import RailLayer, nccl_layer
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
-from dysharp.systems.building.rails import RailLayer, nccl_layer
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -52,29 +53,31 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher)",
+    options=Options,
+    moves=Moves("one_copy_per_expert"),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
+    ),
+    reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
+    shown=Shown("#004D40"),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
     layer = _layer(model, cluster, routing, direction, options)
     there, back = _stream_orders(layer)
     kernels = _AllToAll(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch(there)), back)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "megatron-a2a",
-    real=plan_real,
-    source="https://github.com/NVIDIA/Megatron-LM (alltoall dispatcher)",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    colour="#004D40",
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    several_domains=("paper", "real"),
-    without_switch=("paper",),
-    drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
-)
+@system("megatron-a2a", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
     if options.mediation and cluster.domains > 1:
@@ -83,13 +86,13 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     if isinstance(layer, RailLayer):
         return _by_rail(layer)
     if not options.mediation:
-        return one_copy_per_expert(layer, *_stream_orders(layer))
+        return one_copy_per_expert(layer, FACTS.moves, *_stream_orders(layer))
     there, back = _stream_orders(layer)
     layer.dispatch_rows(order=there)
     finished = one_after_another(layer, sorted_at_receiver(layer))
     layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
     mediate(layer, counts=True, permutes=True)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
@@ -104,12 +107,12 @@ def _by_rail(layer: RailLayer) -> Program:
     finished = one_after_another(layer)
     returns = layer.combine_rows(Discipline.SMALLEST_KEY, back)
     layer.wait_each(returns.op, finished[returns.node])
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
     """The useful rows in the order in which the all-to-all of Dispatch sends them, and that of Combine."""
-    return stream_order(layer, layer.row_source, layer.row_gpu), stream_order(layer, layer.row_gpu, layer.row_source)
+    return stream_order(layer, layer.p.row_source, layer.p.row_gpu), stream_order(layer, layer.p.row_gpu, layer.p.row_source)
 
 
 class _AllToAll(SoftwareSteps):
@@ -118,7 +121,7 @@ class _AllToAll(SoftwareSteps):
     def dispatch(self, order: I64) -> I32:
         """Add Dispatch of the useful rows in `order`. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
         layer = self.layer
-        sent, received = self._rows(layer.row_source), self._rows(layer.row_gpu)
+        sent, received = self._rows(layer.p.row_source), self._rows(layer.p.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
         if layer.direction == "fwd":  # a backward pass knows the counts
             layer.wait_each(permute, self._counts())
@@ -130,7 +133,7 @@ class _AllToAll(SoftwareSteps):
     def combine(self, finished: I32, order: I64) -> None:
         """Add Combine of the results in `order`, after the GEMMs of each GPU, `finished[gpu]`."""
         layer = self.layer
-        sent, received = self._rows(layer.row_gpu), self._rows(layer.row_source)
+        sent, received = self._rows(layer.p.row_gpu), self._rows(layer.p.row_source)
         unsort = self.delay("unsort", self._reorder(sent, sent))
         layer.wait_each(unsort, finished)
         puts = layer.combine_rows(Discipline.READY_FIFO, order)

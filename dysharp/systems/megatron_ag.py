@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.rings import Pace, gather, ring_layer, scatter
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -39,29 +40,35 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher)",
+    options=Options,
+    moves=Moves("ring", between="ring"),
+    costs=Costs(
+        permutes=0,
+        fused=False,
+        drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
+        "the straight way to each GPU (the same bytes on every link); shared experts",
+    ),
+    reach=Reach(
+        domains=BOTH_FORMS,
+        by_name=BOTH_FORMS,  # every token goes to every GPU, so ops would outnumber those of all other systems
+        assumes="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
+    ),
+    shown=Shown("#117733"),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     kernels = (_RailRings if cluster.domains > 1 else _AllGather)(layer)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("ring")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "megatron-ag",
-    real=plan_real,
-    source="https://github.com/NVIDIA/Megatron-LM (allgather dispatcher)",
-    options=Options,
-    traffic="ring",
-    permutes=0,
-    fused=False,
-    colour="#117733",
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    several_domains=("paper", "real"),
-    between_domains="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
-    drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
-    "the straight way to each GPU (the same bytes on every link); shared experts",
-)
+@system("megatron-ag", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Every GPU receives every token, computes its experts' rows, and returns one row per token.
 
@@ -69,14 +76,15 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     if cluster.domains > 1:
-        return ring_layer(layer)
+        scatter(layer, one_after_another(layer, gather(layer)))
+        return layer.build(FACTS.moves)
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
     finished = one_after_another(layer, surplus_arrived(layer, gathered))
     combine = layer.combine_puts(back)
     for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
-    return layer.build("ring")
+    return layer.build(FACTS.moves)
 
 
 class _AllGather(SoftwareSteps):
@@ -98,13 +106,13 @@ class _AllGather(SoftwareSteps):
 
     def _permute(self) -> I32:
         """`[gpus]` DELAYs that sort the rows of a GPU."""
-        needed = np.bincount(self.layer.row_gpu, minlength=self.layer.n_gpus)
+        needed = np.bincount(self.layer.p.row_gpu, minlength=self.layer.n_gpus)
         return self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
 
     def _unpermuted(self, finished: I32) -> I32:
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
-        needed = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
+        needed = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
         unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
         layer.wait_each(unpermute, finished)
         return unpermute

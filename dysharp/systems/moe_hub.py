@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,12 @@ from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
-SOURCE = "MoE-Hub (arXiv 2605.05888)"
-ONE_DOMAIN = "hubs place rows that come by NVLink, and the paper has no NIC"
-DROPS = "routing kernel, scaling kernel at the source, room of regions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
     """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     framing = STORE if managed else Framing("store", payload_bytes=options.store_bytes)
-    order = stream_order(layer, layer.row_source, layer.row_gpu, by_token=True) if managed else None
+    order = stream_order(layer, layer.p.row_source, layer.p.row_gpu, by_token=True) if managed else None
     table = layer.row_table(framing, options.rat_banks, options.rat_bank_entries)
     layer.dispatch_rows(order=order, by_rows=True, framing=framing, table=table, at_once=options.rows_at_once)
     return layer, layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
@@ -119,68 +117,39 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     """The layer with or without packet manager (`managed`) and with or without readiness in hardware (`polled`: without)."""
     layer, back = _layer(model, cluster, routing, direction, options, managed=managed)
     _experts(layer, back, options, polled=polled)
-    return layer.build("one_copy_per_expert")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "moe-hub",
-    source=SOURCE,
+FACTS = Facts(
+    source="MoE-Hub (arXiv 2605.05888)",
     options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    colour="#1B9E77",
-    drops=DROPS,
-    one_domain=ONE_DOMAIN,
+    moves=Moves("one_copy_per_expert"),
+    costs=Costs(permutes=0, fused=False, drops="routing kernel, scaling kernel at the source, room of regions"),
+    reach=Reach(stays="hubs place rows that come by NVLink, and the paper has no NIC"),
+    shown=Shown("#1B9E77"),
 )
+ABLATION = replace(FACTS, source=f"{FACTS.source}, ablation")
+
+
+@system("moe-hub", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
     return _plan(model, cluster, routing, direction, options, managed=True, polled=False)
 
 
-@system(
-    "mh-dep",
-    source=SOURCE + ", ablation",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    colour="#66A61E",
-    drops=DROPS,
-    one_domain=ONE_DOMAIN,
-)
+@system("mh-dep", replace(ABLATION, shown=Shown("#66A61E")))
 def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
     return _plan(model, cluster, routing, direction, options, managed=False, polled=False)
 
 
-@system(
-    "mh-pkt",
-    source=SOURCE + ", ablation",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    colour="#7570B3",
-    drops=DROPS,
-    one_domain=ONE_DOMAIN,
-)
+@system("mh-pkt", replace(ABLATION, shown=Shown("#7570B3")))
 def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
     return _plan(model, cluster, routing, direction, options, managed=True, polled=True)
 
 
-@system(
-    "mh-base",
-    source=SOURCE + ", ablation",
-    options=Options,
-    traffic="one_copy_per_expert",
-    permutes=0,
-    fused=False,
-    colour="#E7298A",
-    drops=DROPS,
-    one_domain=ONE_DOMAIN,
-)
+@system("mh-base", replace(ABLATION, shown=Shown("#E7298A")))
 def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
     return _plan(model, cluster, routing, direction, options, managed=False, polled=True)

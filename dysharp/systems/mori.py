@@ -11,13 +11,14 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.building.two_hop import TwoHop, two_hop_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -51,6 +52,30 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)",
+    ),
+    reach=Reach(
+        domains=BOTH_FORMS,
+        by_name=("paper",),  # AMD's kernels, for links between pairs
+        assumes="NICs of 400 Gb/s and no work per message: rows of two nodes of MI308X took 1.7 to 5.5 times as long",
+        no_switch=BOTH_FORMS,
+    ),
+    shown=Shown("#8C510A"),
+    ships=Ships(
+        "ROCm/mori README: MI300X, MI308X, MI325X, MI355X",
+        ("cdna3", "cdna4"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("mori.dispatch", options.dispatch, ROWS, model)
     back = row_bytes("mori.combine", options.combine, BACK, model)
@@ -64,33 +89,13 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _InterNode(layer, options.zero_copy) if cluster.domains > 1 else _IntraNode(layer, options.zero_copy)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("two_hop" if cluster.domains > 1 else "one_copy_per_gpu")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "mori",
-    real=plan_real,
-    source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=1,
-    fused=False,
-    row_formats=ROWS,
-    colour="#8C510A",
-    ships=Ships(
-        "ROCm/mori README: MI300X, MI308X, MI325X, MI355X",
-        ("cdna3", "cdna4"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-    ),
-    several_domains=("paper", "real"),
-    without_switch=("paper", "real"),
-    between_domains="NICs of 400 Gb/s and no work per message: rows of two nodes of MI308X took 1.7 to 5.5 times as long",
-    drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)",
-)
+@system("mori", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    layer = _layer(model, cluster, routing, direction, options)
-    return two_hop_layer(layer) if cluster.domains > 1 else one_copy_per_gpu(layer)
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
 class _Kernels(SoftwareSteps):
@@ -138,7 +143,7 @@ class _IntraNode(_Kernels):
         """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs have sent all rows."""
         layer = self.layer
         call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
-        work = self.copies_on_units(layer.pair_source)
+        work = self.copies_on_units(layer.p.source)
         layer.wait_each(work.op, call[work.node])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, work.op)
@@ -181,7 +186,7 @@ class _InterNode(_Kernels):
         """Add Combine: results gather at the proxy of their node after its barrier, and one sum per node goes back."""
         layer, hop = self.layer, self.hop
         ready = self.ready(finished)
-        units, back = np.arange(len(hop.token)), layer.push_order
+        units, back = np.arange(len(hop.token)), layer.p.push_order
         gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
         layer.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
         returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.between.in_switch import gathered_in_switch
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.in_switch import allgather_layer
 from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.facts import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
@@ -26,35 +27,39 @@ class Options:
     compute: bool = True
 
 
-@system(
-    "nvls",
+FACTS = Facts(
     source="PTX multimem.st and multimem.ld_reduce (NVLS); DySHARP (arXiv 2605.05607), baseline NVLS",
     options=Options,
-    traffic="allgather",
-    permutes=0,
-    fused=False,
-    colour="#E69F00",
-    in_switch="it multicasts and adds rows there",
-    drops="NCCL channels and their SMs, the permutation of gathered rows",
+    moves=Moves("allgather", between="allgather"),
+    costs=Costs(permutes=0, fused=False, drops="NCCL channels and their SMs, the permutation of gathered rows"),
+    reach=Reach(
+        domains=("paper",),
+        by_name=BOTH_FORMS,  # every token goes to every GPU, so copies would outnumber those of all other systems
+        assumes="all-gathers and reduce-scatters in the scale-out network (SHARP) and NCCL's plugin for them, off by default and not measured",
+        switch=SUMS,
+    ),
+    shown=Shown("#E69F00"),
     today=True,
-    several_domains=("paper",),
-    between_domains="all-gathers and reduce-scatters in the scale-out network (SHARP) and NCCL's plugin for them, off by default and not measured",
 )
+
+
+@system("nvls", FACTS)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums.
 
-    Over several NVLink domains the scale-out network multicasts and adds, too (building/in_switch.py).
+    Over several NVLink domains the scale-out network multicasts and adds, too (building/between/in_switch.py).
     """
     _check_nics(cluster)
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     dispatch_window, combine_window = layer.windows(STORE, options.dispatch_window, options.combine_window, together=False, every_gpu=True)
     if cluster.domains > 1:
-        return allgather_layer(layer, STORE, dispatch_window, combine_window)
+        gathered_in_switch(layer, STORE, dispatch_window, combine_window)
+        return layer.build(FACTS.moves)
     layer.dispatch_allgather(dispatch_window)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
     layer.wait_first(pulls, done, tail=Tail.TILE_READY)
-    return layer.build("allgather")
+    return layer.build(FACTS.moves)
 
 
 def _check_nics(cluster: Cluster) -> None:

@@ -18,142 +18,35 @@ from typing import Any
 from dysharp.errors import ConfigError, ProgramError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model
-from dysharp.specs.gpu import load_gpu
-from dysharp.workload import SCHEMES, Routing, Scheme
+from dysharp.systems.facts import Facts
+from dysharp.workload import SCHEMES, Routing
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
-Serves = Callable[[Routing, Any], Routing]
 FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 FUSED_GEMMS = "fused"
 """Value of the option `gemms`: the GEMMs are those of a fused kernel."""
-PHASES = ("decode", "prefill", "train")
-"""Phases of a model's life for which software has kernels. "train" needs backward kernels."""
-ONLY_BY_NAME = ("fastermoe", "megatron-ag", "nvls", "tutel")
-"""Over several NVLink domains these run where somebody names them.
-
-megatron-ag and nvls send every token to every GPU, so their ops or copies would outnumber those of all others. FasterMoE
-computes tiles of an expert by step, and Tutel pads tiles, so leading tokens give no estimate.
-"""
-OTHER_COLOUR = "#44AA99"
-"""Plot colour of every system that declares none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ships:
-    """The GPUs and models on which the released software of a system runs.
-
-    A field with its default restricts nothing, because the source does not mention it.
-    """
-
-    source: str
-    archs: tuple[str, ...]
-    """Architectures of GPUs (`Gpu.arch`)."""
-    formats: Mapping[str, Mapping[str, str]]
-    """GEMM type of a model -> the options with which the system usually runs such models.
-
-    For other types the software has no kernels.
-    """
-    hidden: tuple[int, ...] = ()
-    """Hidden sizes for which the release has kernels; () = any."""
-    step: int = 1
-    """The hidden size must be a multiple of this."""
-    expert_step: int = 1
-    """The hidden size of an expert must be a multiple of this."""
-    gated: bool = False
-    """True: the software runs gated experts only."""
-    phases: tuple[str, ...] = PHASES
-    """Phases for which the release has kernels (`PHASES`)."""
-    phases_source: str = ""
-    """Source of `phases`; "" where the software has kernels for all."""
-
-    def lacks(self, phase: str) -> str:
-        """Why the software does not run a phase; "": the software runs."""
-        if phase in self.phases:
-            return ""
-        return f"no {'backward kernels' if phase == 'train' else f'kernels for {phase}'} ({self.phases_source})"
-
-    def why_not(self, model: Model, cluster: Cluster) -> str:
-        """Why the software does not run this model on this cluster; "": the software runs."""
-        arch = load_gpu(cluster.gpu).arch
-        reasons = [
-            (arch not in self.archs, f"on {arch}, expected {' or '.join(self.archs)}"),
-            (model.gemm_dtype not in self.formats, f"for {model.gemm_dtype} models, expected {' or '.join(self.formats)}"),
-            (bool(self.hidden) and model.hidden not in self.hidden, f"for hidden {model.hidden}, expected {', '.join(map(str, self.hidden))}"),
-            (model.hidden % self.step > 0, f"for hidden {model.hidden}, expected a multiple of {self.step}"),
-            (model.expert_hidden % self.expert_step > 0, f"for experts of {model.expert_hidden}, expected a multiple of {self.expert_step}"),
-            (self.gated and not model.gated, "for ungated experts, expected three matrices"),
-        ]
-        return next((f"no kernel {text} ({self.source})" for wrong, text in reasons if wrong), "")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of software or hardware that `advise` tries. The declaring system has the change built in."""
-
-    name: str
-    assumes: str
-    rank: int
-    """Place in the list of changes: the smallest change has the smallest rank."""
+_MOVED = {
+    "moves": {"traffic": "sent", "returns": "back", "row_formats": "formats", "serves": "serves"},
+    "costs": {"permutes": "permutes", "fused": "fused", "gemm_variants": "gemms", "drops": "drops"},
+    "reach": {"several_domains": "domains", "most_domains": "most", "one_domain": "stays", "between_domains": "assumes"}
+    | {"without_switch": "no_switch", "in_switch": "switch"},
+    "shown": {"colour": "colour", "change": "change"},
+}
+"""Part of `Facts` -> argument that `system` had -> its name there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """A system with its public name and all facts about the system that other folders read."""
+class System(Facts):
+    """A system with its public name, its facts and its Programs."""
 
     name: str
-    source: str
     summary: str
     """First line of the module's docstring, or of the plan's docstring where a module holds several systems."""
-    options: type
-    traffic: Scheme
-    """Name of a closed form of `workload.traffic`, or a function (routing, options) -> token rows up and down a GPU."""
     paper: Plan
     """The Program as papers assume it: no software cost."""
     real: Plan | None
     """The Program with its software costs; None: the system has no real form."""
-    permutes: int
-    """Permutations per pass that the Program does not contain. A permutation sorts rows by expert and puts them back.
-
-    On hw clusters each permutation adds to the layer time. 0: the system writes rows in place, or its Program contains
-    the permutation.
-    """
-    fused: bool
-    """True: one kernel is the whole layer, so no activation, cast or launch is added to the Program's time."""
-    drops: str
-    """Parts of the software or hardware that the paper form leaves out."""
-    today: bool
-    """True: the software runs on machines that one can buy."""
-    bound: bool
-    """True: a lower bound, which nobody can build."""
-    gemm_variants: tuple[str, ...]
-    """Values of the option `gemms` among which "auto" chooses on an hw cluster. (): the system has no such option."""
-    row_formats: tuple[str, ...]
-    """Values that the option `dispatch` accepts."""
-    colour: str
-    """Plot colour, "#RRGGBB"."""
-    change: Change | None
-    ships: Ships | None
-    """GPUs and models on which the released software runs. None: not known."""
-    serves: Serves | None = None
-    """A function (routing, options) -> the Routing that the system serves: without the choices that a capacity drops,
-    with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
-    several_domains: tuple[str, ...] = ()
-    """Forms ("paper", "real") in which the system runs on several NVLink domains. Others are refused there."""
-    most_domains: int = 0
-    """NVLink domains that the kernels of its real form can serve. 0: any number."""
-    without_switch: tuple[str, ...] = ()
-    """Forms in which the system runs on a fabric without a switch (`Cluster.n_switches` 0). Others are refused there."""
-    in_switch: str = ""
-    """What the system does in the switch; "" = nothing. Printed where a fabric has none."""
-    one_domain: str = ""
-    """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
-    between_domains: str = ""
-    """What the system assumes between domains and no measured machine has; "" = nothing. A warning of every Row over domains."""
-    returns: Scheme | None = None
-    """The closed form of Combine's rows where Combine does not mirror Dispatch. None: it does."""
-    peels: str = ""
-    """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
     @property
     def has_real_form(self) -> bool:
@@ -162,7 +55,7 @@ class System:
 
     def served(self, routing: Routing, options: Any) -> Routing:
         """The Routing that the system serves with `options`: what its tensors, its rows and its bounds are about."""
-        return routing if self.serves is None else self.serves(routing, options)
+        return routing if self.moves.serves is None else self.moves.serves(routing, options)
 
     def plan(self, model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
         """The Program of one pass ("fwd" or "bwd") with `options`, an instance of `self.options`, on the served Routing.
@@ -181,29 +74,23 @@ class System:
     def form_on(self, cluster: Cluster, options: Any) -> str:
         """The form of a run with `options` on `cluster`, "paper" or "real". Raises ConfigError where that form does not run on its fabric."""
         form = "real" if self.real is not None and is_real(options.form, cluster) else "paper"
-        if not cluster.n_switches and form not in self.without_switch:
-            others = ", ".join(name for name, one in all_systems().items() if form in one.without_switch)
-            found = f"found no switch (every pair of GPUs has a link), expected a switch ({self.in_switch or 'its rows go by NVLink'})"
+        if not cluster.n_switches and form not in self.reach.no_switch:
+            others = ", ".join(name for name, one in all_systems().items() if form in one.reach.no_switch)
+            found = f"found no switch (every pair of GPUs has a link), expected a switch ({self.reach.switch or 'its rows go by NVLink'})"
             raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}; without one in {form} form: {others}')
-        if form == "real" and 0 < self.most_domains < cluster.domains:
-            raise ConfigError(f"{self.name}: found {cluster.domains} domains, expected at most {self.most_domains} (the kernels' limit)")
-        if not self.runs_on(cluster, form):
-            others = ", ".join(name for name, one in all_systems().items() if one.runs_on(cluster, form))
+        if form == "real" and 0 < self.reach.most < cluster.domains:
+            raise ConfigError(f"{self.name}: found {cluster.domains} domains, expected at most {self.reach.most} (the kernels' limit)")
+        if not self.reach.runs_on(cluster, form):
+            others = ", ".join(name for name, one in all_systems().items() if one.reach.runs_on(cluster, form))
             found = f"found {cluster.domains} NVLink domains of {cluster.domain_gpus} GPUs"
             expected = f"expected one (systems for several in {form} form: {others})"
-            why = f": {self.one_domain}" if self.one_domain else ""
+            why = f": {self.reach.stays}" if self.reach.stays else ""
             raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}{why}')
         return form
 
-    def runs_on(self, cluster: Cluster, form: str) -> bool:
-        """Whether the system runs on the domains of `cluster`, and without a switch where it has none, in `form`, "paper" or "real"."""
-        near = cluster.domains == 1 or form in self.several_domains
-        few = form == "paper" or not self.most_domains or cluster.domains <= self.most_domains
-        return near and few and (cluster.n_switches > 0 or form in self.without_switch)
-
     def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
-        return self.fused or options.get("gemms") == FUSED_GEMMS
+        return self.costs.fused or options.get("gemms") == FUSED_GEMMS
 
 
 def is_real(form: str, cluster: Cluster) -> bool:
@@ -221,87 +108,44 @@ def is_real(form: str, cluster: Cluster) -> bool:
 _REGISTRY: dict[str, System] = {}
 
 
-def system(
-    name: str,
-    *,
-    source: str,
-    options: type,
-    traffic: Scheme,
-    permutes: int,
-    fused: bool,
-    real: Plan | None = None,
-    drops: str = "",
-    today: bool | None = None,
-    bound: bool = False,
-    gemm_variants: tuple[str, ...] = (),
-    row_formats: tuple[str, ...] = ("rows",),
-    colour: str = OTHER_COLOUR,
-    change: Change | None = None,
-    ships: Ships | None = None,
-    serves: Serves | None = None,
-    several_domains: tuple[str, ...] = (),
-    most_domains: int = 0,
-    without_switch: tuple[str, ...] = (),
-    in_switch: str = "",
-    one_domain: str = "",
-    between_domains: str = "",
-    returns: Scheme | None = None,
-    peels: str = "",
-) -> Callable[[Plan], Plan]:
-    """Register a plan function as the paper form of the system `name`. The parameters are the fields of `System`.
+def system(name: str, facts: Facts | None = None, *, real: Plan | None = None, **moved: object) -> Callable[[Plan], Plan]:
+    """Register a plan function as the paper form of the system `name`. `real`: the plan function of its real form.
 
-    `permutes` and `fused` have no default, because they change layer times on hw clusters. `today` None: whether the
-    system has a real form. Raises ConfigError where `real` comes without the option `form` or `gemm_variants` without
-    the option `gemms` (or the other way round), for an option without a default, an unknown scheme of `traffic` or `returns`,
-    negative `permutes`, and a colour that is not "#RRGGBB".
+    Raises ConfigError without `facts` and for arguments that are now parts of them (`moved`). Raises ConfigError where `real` comes
+    without the option `form` or `costs.gemms` without the option `gemms` (or the other way round), for an option without a default, an
+    unknown scheme, negative `permutes`, and a colour that is not "#RRGGBB".
     """
-    known = {f.name for f in dataclasses.fields(options)}
-    for fact, declared, option in (("real", real is not None, "form"), ("gemm_variants", bool(gemm_variants), "gemms")):
+    if facts is None or moved:
+        raise ConfigError(f'system "{name}": found {_in_parts(moved)} (docs/writing-a-system.md)')
+    known = {f.name for f in dataclasses.fields(facts.options)}
+    for fact, declared, option in (("real", real is not None, "form"), ("costs.gemms", bool(facts.costs.gemms), "gemms")):
         if declared != (option in known):
             raise ConfigError(f'system "{name}": found {fact if declared else f"option {option!r}"} alone, expected {fact} and option {option!r}')
-    bare = [f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING]
+    bare = [f.name for f in dataclasses.fields(facts.options) if f.default is dataclasses.MISSING]
     if bare:
         raise ConfigError(f'system "{name}": found option {bare[0]!r} without a default, expected one')
-    for fact, scheme in (("traffic", traffic), ("returns", returns)):
+    for fact, scheme in (("sent", facts.moves.sent), ("back", facts.moves.back)):
         if isinstance(scheme, str) and scheme not in SCHEMES:
-            raise ConfigError(f'system "{name}": found {fact} {scheme!r}, expected a function or one of {", ".join(SCHEMES)}')
-    if permutes < 0:
-        raise ConfigError(f'system "{name}": found permutes {permutes}, expected 0 or more')
-    if not re.fullmatch("#[0-9A-Fa-f]{6}", colour):
-        raise ConfigError(f'system "{name}": found colour {colour!r}, expected "#RRGGBB"')
+            raise ConfigError(f'system "{name}": found moves.{fact} {scheme!r}, expected a function or one of {", ".join(SCHEMES)}')
+    if facts.costs.permutes < 0:
+        raise ConfigError(f'system "{name}": found costs.permutes {facts.costs.permutes}, expected 0 or more')
+    if not re.fullmatch("#[0-9A-Fa-f]{6}", facts.shown.colour):
+        raise ConfigError(f'system "{name}": found shown.colour {facts.shown.colour!r}, expected "#RRGGBB"')
 
     def register(plan: Plan) -> Plan:
-        _REGISTRY[name] = System(
-            name=name,
-            source=source,
-            summary=_summary(name, plan),
-            options=options,
-            traffic=traffic,
-            paper=plan,
-            real=real,
-            permutes=permutes,
-            fused=fused,
-            drops=drops,
-            today=real is not None if today is None else today,
-            bound=bound,
-            gemm_variants=gemm_variants,
-            row_formats=row_formats,
-            colour=colour,
-            change=change,
-            ships=ships,
-            serves=serves,
-            several_domains=several_domains,
-            most_domains=most_domains,
-            without_switch=without_switch,
-            in_switch=in_switch,
-            one_domain=one_domain,
-            between_domains=between_domains,
-            returns=returns,
-            peels=peels,
-        )
+        declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
+        _REGISTRY[name] = System(**declared, name=name, summary=_summary(name, plan), paper=plan, real=real)
         return plan
 
     return register
+
+
+def _in_parts(moved: Mapping[str, object]) -> str:
+    """What `system` found instead of facts, and what it expected: each argument in its part of `Facts`."""
+    parts = {part: ", ".join(f"{new}=..." for old, new in names.items() if old in moved) for part, names in _MOVED.items()}
+    alone = [f"{old}=..." for old in moved if not any(old in names for names in _MOVED.values())]
+    expected = [*alone, *(f"{part}={part.capitalize()}({inside})" for part, inside in parts.items() if inside)]
+    return f"{', '.join(f'{old}=' for old in moved) or 'no facts'}, expected Facts({', '.join(expected) or 'source=..., ...'})"
 
 
 def _summary(name: str, plan: Plan) -> str:

@@ -20,7 +20,8 @@ from dysharp.systems.building.formats import SIDES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
@@ -50,6 +51,27 @@ class Options:
     compute: bool = True
 
 
+FACTS = Facts(
+    source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
+    ),
+    reach=Reach(no_switch=("paper",)),
+    shown=Shown("#B3E2CD"),
+    ships=Ships(
+        "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
+        phases=("decode", "prefill"),
+        phases_source="TensorRT-LLM is an inference library",
+    ),
+)
+
+
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
     check("trtllm-a2a.sides", options.sides, SIDES)
@@ -70,46 +92,27 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         raise _wrong_combine(options)
     kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
     kernels.combine(one_after_another(layer, kernels.dispatch()))
-    return layer.build("one_copy_per_gpu")
+    return layer.build(FACTS.moves)
 
 
-@system(
-    "trtllm-a2a",
-    real=plan_real,
-    source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all)",
-    options=Options,
-    traffic="one_copy_per_gpu",
-    permutes=1,
-    fused=False,
-    row_formats=ROWS,
-    colour="#B3E2CD",
-    ships=Ships(
-        "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
-        phases=("decode", "prefill"),
-        phases_source="TensorRT-LLM is an inference library",
-    ),
-    without_switch=("paper",),
-    drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
-)
+@system("trtllm-a2a", FACTS, real=plan_real)
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options))
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
 class _Sided(SoftwareSteps):
     """Steps of both variants: work per token, done by the whole GPU."""
 
     def tokens(self, operator: str, each_ps: int, copy_ps: int) -> Batch:
-        """Add a DELAY per token of `layer.sent` on its source GPU, one token at a time.
+        """Add a DELAY per token of `layer.p.sent` on its source GPU, one token at a time.
 
         A DELAY lasts `each_ps` and `copy_ps` per copy of the token.
         """
         layer = self.layer
         durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
-        issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.sent_source]
-        return self.copies(operator, durations, layer.sent_source, issuer, layer.token_pairs[layer.sent], name="token")
+        issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.p.sent_source]
+        return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token")
 
 
 class _OneSided(_Sided):
@@ -126,7 +129,7 @@ class _OneSided(_Sided):
         layer.wait_each(tokens.op, start[tokens.node])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         paced = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
-        layer.wait_each(paced.op, tokens.op[layer.sent_of_pair])
+        layer.wait_each(paced.op, tokens.op[layer.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
@@ -142,7 +145,7 @@ class _OneSided(_Sided):
         layer.wait_each(paced.op, asked[paced.node])
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
         sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
-        layer.wait_each(sums.op[layer.sent_of_pair[puts.unit]], puts.op)
+        layer.wait_each(sums.op[layer.p.sent_of_pair[puts.unit]], puts.op)
 
 
 class _TwoSided(_Sided):
@@ -173,7 +176,7 @@ class _TwoSided(_Sided):
         tokens = self.tokens("dispatch", costs.ps(self.fields), costs.stores_ps(layer.sent_bytes))
         layer.wait_each(tokens.op, start[tokens.node])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        layer.wait_each(puts.op, tokens.op[layer.sent_of_pair])
+        layer.wait_each(puts.op, tokens.op[layer.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
@@ -188,5 +191,5 @@ class _TwoSided(_Sided):
         paced = self.paced("combine", puts, costs.stores_ps(layer.back_bytes), own=True)
         layer.wait_each(paced.op, start[paced.node])
         returned = self.barrier_after("combine", "returned", start, puts)
-        own = np.bincount(layer.sent_source, minlength=layer.n_gpus)
+        own = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
         layer.wait_each(self.delay("combined", [costs.ps(self.gather, int(n)) for n in own]), returned)

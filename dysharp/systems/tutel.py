@@ -11,11 +11,12 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
+from dysharp.systems.building.between.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
-from dysharp.systems.building.rails import TwoLevelLayer, nccl_layer
-from dysharp.systems.registry import Ships, system
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.levels import Levels, by_domain, rail_rows
 from dysharp.workload.traffic import Rows, one_copy_per_gpu
@@ -122,6 +123,21 @@ def padded(routing: Routing, options: Options) -> Rows:
     return (here.sum() - here) * capacity, here * (routing.n_gpus - 1) * capacity
 
 
+FACTS = Facts(
+    source="Tutel (MLSys'23); https://github.com/microsoft/Tutel",
+    options=Options,
+    moves=Moves(padded, serves=served),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
+    ),
+    reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it pads tiles, so leading tokens give no estimate
+    shown=Shown("#AA4499"),
+    ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+)
+
+
 def padded_levels(routing: Routing, options: Options, domain_gpus: int) -> Levels:
     """`padded` by network over several NVLink domains: rows leave a domain at the GPU with their receiver's index, either way."""
     here = _used(routing).reshape(routing.n_gpus, -1).sum(axis=1)
@@ -162,21 +178,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     return _in_chunks(layer, stream, options)
 
 
-@system(
-    "tutel",
-    real=plan_real,
-    source="Tutel (MLSys'23); https://github.com/microsoft/Tutel",
-    options=Options,
-    traffic=padded,
-    serves=served,
-    permutes=1,
-    fused=False,
-    colour="#AA4499",
-    drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
-    ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
-    today=True,
-    several_domains=("paper", "real"),
-)
+@system("tutel", FACTS, real=plan_real)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls there come before those back."""
     if options.mediation and cluster.domains > 1:
@@ -193,19 +195,19 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
     missing = (capacity_rows(layer.routing, options) // options.degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
     groups = []
     for chunk in range(options.degree):
-        rows = stream_order(layer, layer.row_source, layer.row_gpu, np.flatnonzero(part == chunk))
+        rows = stream_order(layer, layer.p.row_source, layer.p.row_gpu, np.flatnonzero(part == chunk))
         sends = [layer.dispatch_rows(order=rows), _padding(layer, "dispatch", missing[:, :, chunk])]
         tiles = layer.tiles[layer.tile_slot % options.degree == chunk]
         arrived = stream.exchange(f"sent.{chunk}", sends)
         groups.append(stream.started(Group(tiles, arrived, _padding_tiles(layer, options, tiles))))
     finished = in_groups(layer, groups)
-    orders = [stream_order(layer, layer.row_gpu, layer.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
+    orders = [stream_order(layer, layer.p.row_gpu, layer.p.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
     for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):
         stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=options.capacity == 0, permutes=True)
     levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus) if layer.cluster.domains > 1 else None
-    return layer.build(padded, options, levels=levels)
+    return layer.build(FACTS.moves, options, levels=levels)
 
 
 def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
@@ -214,15 +216,15 @@ def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Progr
     pairs = [np.flatnonzero(run == chunk) for chunk in range(options.degree)]
     groups = []
     for chunk, mine in enumerate(pairs):
-        arrived = stream.exchange(f"sent.{chunk}", [layer.dispatch_pairs(pair_order(layer, layer.pair_source, layer.p.gpu, mine))])
+        arrived = stream.exchange(f"sent.{chunk}", [layer.dispatch_pairs(pair_order(layer, layer.p.source, layer.p.gpu, mine))])
         groups.append(stream.started(Group(layer.tiles[layer.tile_slot % options.degree == chunk], arrived)))
     finished = in_groups(layer, groups)
-    orders = [pair_order(layer, layer.p.gpu, layer.pair_source, mine) for mine in pairs]
+    orders = [pair_order(layer, layer.p.gpu, layer.p.source, mine) for mine in pairs]
     for chunk, back in enumerate(layer.combine_pair_chunks(orders)):
         stream.exchange(f"returned.{chunk}", [back], finished[chunk])
     if options.mediation:
         mediate(layer, counts=True, permutes=True)
-    return layer.build(padded, options)
+    return layer.build(FACTS.moves, options)
 
 
 def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:

@@ -27,10 +27,13 @@ I64 = NDArray[np.int64]
 
 
 class Levels(NamedTuple):
-    """Token rows that Dispatch sends in each network: (out, in), each `[n_gpus]` int64. Combine mirrors both."""
+    """Token rows that Dispatch sends in each network: (out, in), each `[n_gpus]` int64. Combine mirrors both.
 
-    nvlink: Rows
-    nic: Rows
+    `near`: between GPUs of a domain. `far`: between domains.
+    """
+
+    near: Rows
+    far: Rows
 
 
 def two_hop(routing: Routing, domain_gpus: int) -> Levels:
@@ -143,11 +146,6 @@ def expected_domains(n_domains: int, n_experts: int, topk: int) -> float:
     for i in range(topk):
         none *= (n_experts - each - i) / (n_experts - i)
     return n_domains * (1.0 - none)
-
-
-def nic_rows(routing: Routing, domain_gpus: int) -> tuple[I64, I64]:
-    """Rows that each GPU's NICs send and receive in Dispatch with one row per remote domain, `[n_gpus]` int64 each."""
-    return two_hop(routing, domain_gpus).nic
 
 
 def _needs(routing: Routing, domain_gpus: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

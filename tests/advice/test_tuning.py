@@ -12,7 +12,7 @@ import pytest
 import dysharp as ds
 from dysharp.advice.tuning import BUDGET, KNOBS, Search, grid, has_knob, search, values_of
 from dysharp.errors import ConfigError
-from dysharp.runs.jobs import Job
+from dysharp.runs.job import Job
 from dysharp.runs.request import RequestArgs, make_request, takes
 from dysharp.runs.workload import make_workload
 from dysharp.systems import all_systems, get_system

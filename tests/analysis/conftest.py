@@ -67,7 +67,7 @@ def _run(system: str, routing: str, direction: str, options: tuple[tuple[str, An
     values = chosen.options(**dict(options))
     program = chosen.plan(MODEL, cluster, drawn, direction, values)
     trace, _ = run_burst(program)
-    inputs = RunInputs(system, MODEL, cluster, drawn, None, direction, "burst", 3, dict(options), chosen.traffic == "none")
+    inputs = RunInputs(system, MODEL, cluster, drawn, None, direction, "burst", 3, dict(options), chosen.moves.sent == "none")
     return Run(inputs, program, trace)
 
 

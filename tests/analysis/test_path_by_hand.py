@@ -14,7 +14,7 @@ from dysharp.analysis.phases import LastGpu
 from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, Hardware, Kind, Program, ProgramBuilder, Template, To
-from dysharp.program.constants import nets_of
+from dysharp.program.nets import nets_of
 from dysharp.specs import load_cluster
 
 HARDWARE = Hardware(rate=1_000_000, lat=100_000, ack=200_000, notify=200_000, responder=50_000, local=70_000, n_vcs=1, vc_bytes=0, n_links=1)

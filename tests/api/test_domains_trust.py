@@ -15,9 +15,9 @@ from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
 from dysharp.reports.report import render, report_of_rows
 from dysharp.runs.formats import resource_words
-from dysharp.runs.jobs import Workers
 from dysharp.runs.progress import Step
 from dysharp.runs.request import RequestArgs, _arguments, make_request
+from dysharp.runs.together import Workers
 from dysharp.runs.window import NoEstimate
 from dysharp.specs import load_cluster, load_model
 

@@ -42,7 +42,7 @@ def test_a_result_comes_without_stderr_and_in_any_encoding() -> None:
 
 
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
-    child = "import os, sys, time; from dysharp.parent import end_with; end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+    child = "import os, sys, time; from dysharp.processes import end_with; end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
     started = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
@@ -67,10 +67,10 @@ def test_lines_in_place_of_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch
         report(Step("deepep", 1, 2, "engine", 55, 100))
         report(Step("dysharp", 2, 2, "engine", 60, 100))
     assert capsys.readouterr().err.splitlines() == [
-        "model, GPUs",
-        "routing \\x1b[31m",
         COMPILING,
         "9 s: 40 kernels are ready",
+        "model, GPUs",
+        "routing \\x1b[31m",
         "11 s: 50 of 100 ops, deepep (1 of 2) engine, about 33 s left",
         "40 s: 60 of 100 ops, dysharp (2 of 2) engine, about 10 s left",
     ]

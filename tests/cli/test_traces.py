@@ -143,6 +143,7 @@ def test_capture(dysharp: Call, tmp_path: Path) -> None:
     assert [layer["layer"] for layer in one["layers"]] == [1]
 
 
+@pytest.mark.slow
 def test_the_example_trains_a_model_that_can_be_captured(dysharp: Call, tmp_path: Path) -> None:
     pytest.importorskip("transformers", minversion="5")
     script = Path(__file__).resolve().parents[2] / "examples" / "train_tiny_moe.py"

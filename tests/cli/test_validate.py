@@ -33,7 +33,7 @@ def test_command(tmp_path):
 
 
 OWN_ROWS = """\
-mine.csv: 5 rows, 3 predicted
+mine.csv: 3 of 5 rows are predicted; median error 16.6 %, 1 beyond the usual error of their kind.
 
 id   what             measured  predicted  unit    error %  usual %  note
 d-1  deepep-dispatch       620      481.2  us        -22.4       13
@@ -124,7 +124,7 @@ def test_own_rows_come_first_and_bars_on_request(tmp_path):
     path.write_text(path.read_text() + f"{odd}\n{line('a-4').replace('H100-SXM', '8xMI300X')}\n{bare}\n")
     run = CliRunner()
     shown = run.invoke(cli, ["validate", "--data", str(path)]).stdout
-    assert shown.splitlines()[0].endswith("5 rows, 2 predicted")
+    assert " ".join(shown.split()).startswith(f"{path}: 2 of 5 rows are predicted; median error ")
     assert max(map(len, shown.replace(str(path), "m.csv").splitlines())) <= 100
     for part in ("'routing_stat'", "a-3", "only MoRI's kernels are predicted there", "a-4", "`dysharp calibrate` reads it"):
         assert part in shown

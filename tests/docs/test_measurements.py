@@ -34,11 +34,19 @@ class Section:
     rows: list[Measurement]
 
 
+def keys_of(part: str) -> dict[str, str]:
+    """{key: whether it is needed} of the tables in a part of the page."""
+    return dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (yes|no|one) \|", part, flags=re.MULTILINE))
+
+
+COMMON = keys_of(TEXT.partition("Every family also takes these keys:")[2].partition("\n## ")[0])
+
+
 def sections() -> Iterator[Section]:
     for part in TEXT.split("\n## ")[1:]:
         blocks = re.findall(r"```csv\n(.*?)```", part, flags=re.DOTALL)
         if blocks:
-            keys = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (yes|no|one) \|", part, flags=re.MULTILINE))
+            keys = keys_of(part) | (COMMON if "calibrate" not in part.splitlines()[0] else {})
             yield Section(part.splitlines()[0], keys, [row for block in blocks for row in measurements_from_csv(block, PAGE)])
 
 

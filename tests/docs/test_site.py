@@ -1,12 +1,14 @@
 """The docs as a site: it builds without a warning, every page has a place, and no page asks another server for anything.
 
-`python tests/docs/test_site.py` writes the table of arguments into docs/api.md.
+`python tests/docs/test_site.py` writes the table of arguments and the tables of names into docs/api.md.
 
 Needs the extra `site` (pip install 'dysharp[site]'), 170 MB; without it the build is skipped and the rest runs.
 """
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -16,12 +18,15 @@ from typing import get_type_hints
 import pytest
 import yaml
 
+import dysharp
 from dysharp.runs.request import RequestArgs
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]*)"|<link[^>]*rel="(?:stylesheet|preload|icon)"[^>]*href="(https?:[^"]*)"')
 
 TABLE = re.compile(r"\| argument \|.*?\n\n", re.DOTALL)
+NAMES = re.compile(r"(?:\| name \| is \|\n(?:\|.*\n)+\n)?((?:^::: .*\n)+)", re.MULTILINE)
+"""A block of names that the site expands, with the table above it for readers of the plain file."""
 
 
 def _arguments() -> str:
@@ -31,6 +36,28 @@ def _arguments() -> str:
         f"| `{name}` | `{hint.__metadata__[0].default!r}` | {hint.__metadata__[0].text.replace('|', chr(92) + '|')} |" for name, hint in hints.items()
     ]
     return "\n".join(["| argument | default | meaning |", "|---|---|---|", *lines]) + "\n\n"
+
+
+def _names(block: str) -> str:
+    """A block of names below its table: each name as a user imports it, and the first sentence of its docstring."""
+    lines = []
+    for path in re.findall(r"^::: (\S+)$", block, flags=re.MULTILINE):
+        name = path.rpartition(".")[2]
+        text = (inspect.getdoc(pkgutil.resolve_name(path)) or "").partition("\n\n")[0].replace("\n", " ")
+        first = re.split(r"(?<=\.) ", text)[0].replace("|", chr(92) + "|")
+        lines.append(f"| `{f'dysharp.{name}' if hasattr(dysharp, name) else path}` | {first} |")
+    return "\n".join(["| name | is |", "|---|---|", *lines]) + f"\n\n{block}"
+
+
+def _written(page: str) -> str:
+    """The page with its tables anew."""
+    return NAMES.sub(lambda match: _names(match[1]), TABLE.sub(lambda _: _arguments(), page))
+
+
+def test_the_tables_of_names_are_current() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert page.count("| name | is |") >= 5
+    assert page == _written(page), "write it anew: python tests/docs/test_site.py"
 
 
 def test_the_table_of_arguments_is_current() -> None:
@@ -67,4 +94,4 @@ def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     page = ROOT / "docs" / "api.md"
-    page.write_text(TABLE.sub(lambda _: _arguments(), page.read_text()))
+    page.write_text(_written(page.read_text()))

@@ -14,7 +14,7 @@ from dysharp.cli.app import cli
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```(\S*)(?: title=\"([^\"\n]*)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-QUICK, SLOW = ("calibrate",), ("first-comparison", "size-a-table", "timeline")
+QUICK, SLOW = ("calibrate",), ("first-comparison", "table-sizes", "timeline")
 
 
 def _command(text: str) -> tuple[list[str], str]:

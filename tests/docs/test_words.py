@@ -70,13 +70,18 @@ def test_links_resolve(page: Path) -> None:
     assert broken(page) == []
 
 
+def is_dated(page: Path) -> bool:
+    """Whether a page tells what was at a time and is never edited: it names files as they were called then."""
+    return page.name == "CHANGELOG.md" or page.parent.name == "notebook"
+
+
 def missing_paths(page: Path) -> list[str]:
     """Paths in backticks under `dysharp/` or `tests/` that do not exist."""
     paths = re.findall(r"`((?:dysharp|tests)/[\w./-]*)`", page.read_text())
     return [path for path in paths if not (ROOT / path).exists()]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [page for page in PAGES if not is_dated(page)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_in_backticks_exist(page: Path) -> None:
     assert missing_paths(page) == []
 
@@ -84,6 +89,11 @@ def test_paths_in_backticks_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_no_page_names_a_file_that_does_not_ship(page: Path) -> None:
     assert OUTSIDE.findall(page.read_text()) == []
+
+
+def test_no_page_has_a_mark_of_a_merge() -> None:
+    marked = [name for name, page in zip(IDS, PAGES, strict=True) if re.search(r"^(<<<<<<<|=======|>>>>>>>)( |$)", page.read_text(), flags=re.MULTILINE)]
+    assert marked == []
 
 
 @pytest.mark.parametrize("ending", ["py", "toml"])
@@ -97,6 +107,12 @@ def test_no_source_and_no_packaged_data_names_a_file_that_does_not_ship(ending: 
 def test_every_term_of_the_glossary_is_in_its_table_once() -> None:
     terms = [line.split(" | ")[0] for line in GLOSSARY.read_text().splitlines() if line.count(" | ") == 3 and "| term |" not in line]
     assert len(terms) == len(set(terms)) > 50
+
+
+def test_every_folder_of_the_package_is_on_the_map() -> None:
+    folders = {path.name for path in (ROOT / "dysharp").iterdir() if any(path.glob("*.py")) or any(path.glob("*.csv"))}
+    cells = [line.split("|")[1] for line in (ROOT / "docs" / "map.md").read_text().splitlines() if line.startswith("| `")]
+    assert folders - set(re.findall(r"`(\w+)`", " ".join(cells))) == set(), "a new folder needs a line in docs/map.md"
 
 
 @pytest.mark.parametrize("name", names())

@@ -1,14 +1,14 @@
 """Figure 19: payload efficiency two ways, and what is claimed of explicit addressing."""
 
 import json
+import re
 
 import pytest
 
 from dysharp.cli import main
 from dysharp.errors import ConfigError
 from dysharp.figures import Point, Store, judge, load_figure, run_points
-from dysharp.figures.closed import calculated_row
-from dysharp.figures.figure import PACKET_FORMAT
+from dysharp.figures.origin import origin_of
 from dysharp.isa.efficiency import FORMATS, closed_efficiency, encoded_efficiency
 from dysharp.isa.framing import pull_train
 
@@ -49,9 +49,15 @@ def test_what_is_refused() -> None:
     for call in (closed_efficiency, encoded_efficiency):
         with pytest.raises(ConfigError, match="found 300 bytes to 8 targets"):
             call("ideal", 300)
-    for options in ((), (("format", "ideal"),), (("format", "ideal"), ("granularity", True)), (("format", "ideal"), ("granularity", 16), ("x", 1))):
-        with pytest.raises(ConfigError, match="expected format"):
-            calculated_row(Point(PACKET_FORMAT, "L-8", "paper-gh200-nvl32", "", options=options))
+    whole = (("format", "ideal"), ("granularity", 16))
+    for options, text in (
+        ((), "format: missing | granularity: missing"),
+        (whole[:1], "granularity: missing"),
+        ((*whole[:1], ("granularity", True)), "granularity: found True, expected a valid integer"),
+        ((*whole, ("x", 1)), "x: unknown key"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f": option: {text}")):
+            origin_of("packet-format").row(Point("packet-format", "L-8", "paper-gh200-nvl32", "", options=options))
 
 
 def test_fig19a_is_reproduced(capsys: pytest.CaptureFixture[str], tmp_path) -> None:

@@ -69,12 +69,12 @@ def test_every_packaged_figure_loads_and_names_its_source() -> None:
         ("tokens = 32", 'tokens = "many"', r"points.tokens: found 'many', expected a whole number or a list"),
         ("at_least = 0.1", 'at_least = "x"', r"check\[0\].at_least: found 'x', expected a valid number"),
         ('name = "faster"\n', "", r"check\[0\].name: missing, expected a value"),
-        ('over = "deepep"\n', "", r"check\[0\].over: found '', expected a system if the metric is one of speedup"),
+        ('over = "deepep"\n', "", r"check\[0\].over: found '', expected a system with the metric speedup"),
         ('over = "deepep"', 'over = "deepe"', r'check\[0\].over: found \'deepe\'; did you mean "deepep"'),
         ('system = "dysharp"', 'system = "dysharpp"', r'check\[0\].system: found \'dysharpp\'; did you mean "dysharp"'),
         ("at_least = 0.1", "within = 0.1", r"check\[0\].within: found a tolerance without the paper's value"),
         ('metric = "speedup"\n', 'metric = "ideal_speedup"\n', r"check\[0\].over: found 'deepep'"),
-        ('metric = "speedup"', 'metric = "kept"', r"check\[0\].against: found None, expected a routing if the metric is kept, else none"),
+        ('metric = "speedup"', 'metric = "kept"', r"check\[0\].against: found None, expected a routing with the metric kept"),
     ],
 )
 def test_a_bad_figure_is_refused_by_name(tmp_path: Path, old: str, new: str, text: str) -> None:

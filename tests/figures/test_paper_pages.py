@@ -8,13 +8,16 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.figures import Check, Figure, Point, judge, load_figure
+from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
 from dysharp.figures.drawing import Drawing
+from dysharp.figures.figure import BEYOND
 from dysharp.figures.series import Series, series_of
 from dysharp.reports.figure_plots import plot_series
+from dysharp.reports.markdown import escaped
 from dysharp.reports.paper_page import Section, paper_page, results_csv
 
 MODELS = ("S-8", "M-8")
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "papers"
 TIMES = {("deepep", "S-8"): 4.0, ("deepep", "M-8"): 9.0, ("dysharp", "S-8"): 2.0, ("dysharp", "M-8"): 1.0}
 CHECKS = (
     Check("over DeepEP", "speedup", "dysharp", "deepep", paper=4.0, within=0.1, status="reproduced"),
@@ -62,11 +65,27 @@ def test_the_summary_counts_claims_and_names_what_does_not_hold() -> None:
     drawn = figure()
     results, _ = judge(drawn, rows(drawn))
     page = paper_page("A paper", "a", [Section(drawn, results, picture=True)], "dysharp reproduce f", "5")
-    assert "| f | over DeepEP | 4 | 4.243 | reproduced |" in page
-    assert "![a title](a/f.svg)" in page
+    assert "| over DeepEP | within 10 % of 4 | 4.243 | reproduced |" in page
+    assert "![f](a/f.svg)" in page
     assert "1 are inside, 0 are gaps" in page
     far, _ = judge(drawn, {p: {"time_us": 1.0} for p in drawn.points})
     assert "**does not hold**" in paper_page("A paper", "a", [Section(drawn, far, picture=False)], "c", "5")
+
+
+def test_a_reason_stands_once_and_points_of_one_check_share_a_line() -> None:
+    """The reason names each number that it explains; three points with one bound and one verdict are one line."""
+    known = Check("low", "speedup", "dysharp", "deepep", "each", at_least=3.0, expected=2.0, band=0.1, status="gap", reason="why")
+    inside = Check("all", "time_us", "deepep", reduce="each", at_most=20.0, status="reproduced")
+    models = ("S-8", "M-8", "L-8")
+    drawn = replace(figure(checks=(known, inside)), points=tuple(Point(s, m, "c", "uniform") for s in ("deepep", "dysharp") for m in models))
+    fake = {p: {"time_us": {"S-8": 4.0, "M-8": 8.0, "L-8": 12.0}[p.model] / (2 if p.system == "dysharp" else 1)} for p in drawn.points}
+    results, holds = judge(drawn, fake)
+    assert holds
+    page = paper_page("A paper", "a", [Section(drawn, results, picture=False)], "c", "5")
+    assert "| all (3 points) | at most 20 | 4.000 to 12.000 | reproduced |" in page
+    assert "| low (3 points) | at least 3 | 2.000 | **gap** |" in page
+    assert "- f, low: S-8 (at least 3; 2.000), and low: M-8 (at least 3; 2.000), and low: L-8 (at least 3; 2.000): why." in page
+    assert page.count("why") == 1
 
 
 def test_csv_has_a_line_per_result() -> None:
@@ -84,6 +103,16 @@ def test_pages_are_written_by_the_command(tmp_path: Path) -> None:
     written = sorted(str(p.relative_to(tmp_path / "pages")) for p in (tmp_path / "pages").rglob("*.*"))
     assert written == ["dysharp.md", "dysharp/fig19a.csv", "dysharp/fig19a.svg", "dysharp/fig2.csv", "dysharp/fig2.svg"]
     assert "9 are inside, 0 are gaps" in (tmp_path / "pages" / "dysharp.md").read_text()
+    for name in ("dysharp/fig19a.csv", "dysharp/fig2.csv"):
+        assert (tmp_path / "pages" / name).read_text() == (PAGES / name).read_text(), "write it anew: dysharp reproduce --all --pages docs/papers"
+
+
+def test_the_shipped_pages_have_each_reason_of_a_gap_once() -> None:
+    for name in list_figures():
+        drawn = load_figure(name)
+        page = (PAGES / f"{drawn.paper or BEYOND}.md").read_text()
+        for reason in {check.reason for check in drawn.checks if check.reason}:
+            assert page.count(escaped(reason)) == 1, f"{name}: {reason}"
 
 
 def test_every_figure_of_a_paper_can_be_drawn() -> None:

@@ -21,9 +21,9 @@ from dysharp.cli.app import cli
 from dysharp.cli.entry import INTERRUPTED
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.figures import Point, Store, check_points, load_figure, run_points
-from dysharp.runs.point_runs import Asked, content_of
-from dysharp.runs.processes import Queue, in_processes
-from tests.runs.fake_points import broken_row, deadly_row, fake_row, logged_row, sized_row
+from dysharp.processes import Queue, in_processes
+from dysharp.runs.point_runs import point_task, why
+from tests.runs.fake_points import broken_row, deadly_row, logged_row, sized_row
 
 TINY = """
 title = "tiny"
@@ -263,8 +263,8 @@ def test_a_point_above_its_share_of_the_memory_runs_alone(tmp_path: Path, monkey
 def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     points = [replace(GOOD, system=system, seed=seed) for system in ("dysharp", "ideal") for seed in range(2)]
-    asked = [Asked(p.label, p, partial(deadly_row, log=str(log)), content_of(p)) for p in points]
-    found = {each.point: result for each, result in in_processes(asked, 2)}
+    tasks = [point_task(p.label, p, partial(deadly_row, log=str(log))) for p in points]
+    found = {points[i]: result if isinstance(result, dict) else why(result) for i, result in in_processes(tasks, 2)}
     assert all(found[p] == "its process ended each time, as it does where memory runs out; take fewer tokens or GPUs" for p in points[:2])
     assert all(found[p]["system"] == "ideal" for p in points[2:])
 
@@ -274,8 +274,8 @@ def test_running_points_never_take_more_than_the_memory(tmp_path: Path, jobs: in
     """Points of seeds 0 to 7 need 0.05 to 0.95 of it."""
     log, needs = tmp_path / "log", (0.1, 0.7, 0.2, 0.95, 0.05, 0.3, 0.6, 0.1)
     points = [replace(GOOD, seed=seed) for seed in range(len(needs))]
-    asked = [Asked(p.label, p, partial(sized_row, log=str(log), needs=needs), content_of(p)) for p in points]
-    assert {each.point for each, _ in in_processes(asked, jobs)} == set(points)
+    tasks = [point_task(p.label, p, partial(sized_row, log=str(log), needs=needs)) for p in points]
+    assert {i for i, _ in in_processes(tasks, jobs)} == set(range(len(points)))
     running, alone = dict[int, float](), True
     for what, seed, part in (line.split() for line in log.read_text().splitlines()):
         if what == "begin":
@@ -289,7 +289,7 @@ def test_running_points_never_take_more_than_the_memory(tmp_path: Path, jobs: in
 
 
 def test_a_large_point_runs_beside_small_ones() -> None:
-    point = {need: Asked(str(need), GOOD, fake_row, ("", "")) for need in (0.1, 0.2, 0.7, 0.97)}
+    point = {0.1: 0, 0.2: 1, 0.7: 2, 0.97: 3}
     queue = Queue(2, [point[0.2], point[0.1], point[0.7]])
     assert queue.take([]) == (point[0.7], 0.5)
     queue.put_back(point[0.7], 0.7)
@@ -306,11 +306,11 @@ def test_a_point_whose_pool_broke_while_the_caller_was_busy_is_run(tmp_path: Pat
     """A process dies between two points: the next point cannot be submitted, and must not be lost."""
     log = tmp_path / "log"
     points = [replace(GOOD, seed=seed) for seed in range(5)]
-    asked = [Asked(p.label, p, partial(logged_row, log=str(log), seconds=0.5), content_of(p)) for p in points]
+    tasks = [point_task(p.label, p, partial(logged_row, log=str(log), seconds=0.5)) for p in points]
     found = []
-    for each, result in in_processes(asked, 2):
-        found.append(each.point)
-        assert not isinstance(result, str)
+    for i, result in in_processes(tasks, 2):
+        found.append(points[i])
+        assert isinstance(result, dict)
         if len(found) == 1:
             os.kill(int(log.read_text().splitlines()[-1].split()[0]), signal.SIGKILL)
             time.sleep(0.7)  # the pool sees it
@@ -319,11 +319,12 @@ def test_a_point_whose_pool_broke_while_the_caller_was_busy_is_run(tmp_path: Pat
 
 def test_a_defect_of_one_point_does_not_stop_the_others(tmp_path: Path) -> None:
     points = [replace(GOOD, seed=seed) for seed in range(3)]
-    asked = [Asked(p.label, p, broken_row, content_of(p)) for p in points]
-    found = {each.point.seed: result for each, result in in_processes(asked, 2)}
-    assert found[1] == "KeyError: 'a defect'"
-    assert not isinstance(found[0], str)
-    assert not isinstance(found[2], str)
+    tasks = [point_task(p.label, p, broken_row) for p in points]
+    found = {points[i].seed: result for i, result in in_processes(tasks, 2)}
+    assert isinstance(found[1], KeyError)
+    assert why(found[1]) == "KeyError: 'a defect'"
+    assert isinstance(found[0], dict)
+    assert isinstance(found[2], dict)
 
 
 def test_a_script_without_a_guard_may_run_points(tmp_path: Path) -> None:
@@ -338,6 +339,7 @@ def test_a_script_without_a_guard_may_run_points(tmp_path: Path) -> None:
     assert done.stdout == "1 {}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resets the peak as Linux does")
 def test_the_memory_of_a_point_is_its_own(tmp_path: Path) -> None:
     """One process runs both points, the large one first; the process that starts it is larger than either."""

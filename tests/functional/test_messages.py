@@ -17,7 +17,7 @@ from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems import all_systems
 
-SYSTEMS = sorted(name for name, system in all_systems().items() if system.several_domains)
+SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)
 SHAPE = Shape(32, 32, 16, 4)
 
 

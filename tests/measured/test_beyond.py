@@ -36,7 +36,7 @@ def test_they_are_in_no_mean(tmp_path: Path) -> None:
     assert "custom-allreduce" in CliRunner().invoke(cli, ["validate", "--data", str(path), "-j", "1"]).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_errors_on_the_packaged_measurements(packaged_measurements) -> None:
     """Medians as found (percent) with nothing fitted to these measurements; a change by more than a tenth wants a look."""
     one_domain = classify(packaged_measurements)._keep(lambda family: family is not None and not family.between)

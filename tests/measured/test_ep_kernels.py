@@ -186,6 +186,7 @@ def _errors(parsed: list[Parsed], capsys: pytest.CaptureFixture[str]) -> dict[st
     return {name: np.array(errors) for name, errors in out.items()}
 
 
+@pytest.mark.slow
 def test_hybrid_ep_against_measurements(packaged_measurements, capsys: pytest.CaptureFixture[str]) -> None:
     """Kernels alone on 8 and 36 GPUs of one domain: rows at both ends fixed the time of a look, `hybrid.rank_us`."""
     rows = [m for m in packaged_measurements if m.system in ("Hybrid-EP", "HybridEP") and "B200" in m.hardware]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from dysharp.measured.classify import classify
 from dysharp.measured.hold_out import SAMPLE, held_out, hold_out_table, sample
@@ -16,6 +17,7 @@ GEMMS = {name: c for name, c in fitted().items() if name in NAMES}
 """The constants of dense GEMMs on Hopper."""
 
 
+@pytest.mark.slow
 def test_hold_out_leaves_whole_shapes_out() -> None:
     classified, predicted = predict(classify(some_gemms()), fitted_values())
     shapes = held_out(classified.parsed, GEMMS, "shape")

@@ -34,6 +34,7 @@ def test_constants_have_meaning_unit_and_rows_and_are_few():
     assert {n: c.value for n, c in again.items()} == pytest.approx(fitted_values(), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_fit_starts_from_neutral_values_and_says_what_it_cannot_see() -> None:
     found = refit(classify(some_gemms()).parsed, fitted())
     assert found.values["link.fraction"] == pytest.approx((fitted()["link.fraction"].low * fitted()["link.fraction"].high) ** 0.5)
@@ -43,6 +44,7 @@ def test_a_fit_starts_from_neutral_values_and_says_what_it_cannot_see() -> None:
     assert "hopper.bf16_sustained" not in found.borrowed
 
 
+@pytest.mark.slow
 def test_a_fit_remembers_no_value() -> None:
     """A fold of a hold-out is such a fit: packaged values come from all measurements."""
     parsed = classify(some_gemms()).parsed
@@ -71,7 +73,7 @@ def test_stages_go_from_one_gpu_to_whole_layers() -> None:
     assert first == ["dense-gemm", "nccl", "deepep-dispatch", "hybrid-ep", "fused-layer"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_packaged_constants_are_what_the_packaged_measurements_give(packaged_predictions) -> None:
     classified, predicted = packaged_predictions
     ratio = ratios(classified.parsed, fitted(), predicted)

@@ -30,7 +30,7 @@ def test_no_rows_is_no_success():
     assert "No measurement has a prediction." in page_of(done)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_bars_reached_on_the_packaged_measurements(packaged_predictions) -> None:
     done = validate_measurements(packaged_predictions[0], fitted(), packaged_predictions[1])
     assert done.holds, [bar for bar in done.bars if not bar["holds"]]

@@ -1,15 +1,15 @@
-"""A small Program as a Markdown table, one line per op."""
+"""A small Program as lines of text, one per op."""
 
 from __future__ import annotations
 
 from dysharp.program.tables import Discipline, Head, Kind, Point, Program, Tail
 
-TITLE = "| op | kind | at | to | issued by | waits for | notes |\n|---|---|---|---|---|---|---|\n"
+COLUMNS = ("op", "kind", "at", "to", "issued by", "waits for", "notes")
 
 
-def op_table(program: Program) -> str:
+def op_lines(program: Program) -> list[list[str]]:
     """Id and name, kind, node, members (rows they fill), issuer, what it waits for, and other columns."""
-    return TITLE + "".join(f"| {' | '.join(_line(program, i))} |\n" for i in range(program.n_ops))
+    return [_line(program, i) for i in range(program.n_ops)]
 
 
 def _line(p: Program, i: int) -> list[str]:

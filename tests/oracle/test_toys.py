@@ -1,12 +1,17 @@
-"""One token and one tile of every mechanism, added up by hand; see toy.py for the machine (1 byte = 1 ps)."""
+"""One token and one tile of every mechanism, added up by hand; see toy.py for the machine (1 byte = 1 ps).
+
+`python tests/oracle/test_toys.py` writes the op tables beside docs/design/0002.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
-from op_table import op_table
+from op_table import COLUMNS, op_lines
 from toy import HARDWARE, REQUEST, TILE_PS, WIRE
 from toys import TOYS
 
@@ -20,23 +25,31 @@ PUT = PUSHED + ACK_PS  # until its source knows
 WORD = LAT + 32 + LAT + ACK_PS  # the same for a word of one packet
 PULLED = REQUEST + LAT + LAT + RESPOND + LAT + WIRE + LAT
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "0002-program.md"
+OP_TABLES = PAGE.with_name("0002-op-tables.csv")
 
 
 def play(name: str) -> Trace:
     return run_oracle(TOYS[name]())
 
 
-@pytest.mark.parametrize("name", sorted(TOYS))
-def test_page_shows_the_program(name):
-    text = PAGE.read_text(encoding="utf-8")
-    assert f"### {name}\n{TOYS[name].__doc__}\n\n{op_table(TOYS[name]())}" in text
+def op_tables() -> str:
+    """The op tables of all toys as one CSV: name of the toy, then the columns of `op_lines`."""
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(["mechanism", *COLUMNS])
+    for name, build in TOYS.items():
+        lines.writerows([name, *line] for line in op_lines(build()))
+    return out.getvalue()
+
+
+def test_op_tables_are_current():
+    assert OP_TABLES.read_text(encoding="utf-8") == op_tables(), "write them anew: python tests/oracle/test_toys.py"
 
 
 @pytest.mark.parametrize("name", sorted(TOYS))
-def test_page_says_whether_the_engine_runs_it(name):
-    section = PAGE.read_text(encoding="utf-8").split(f"### {name}\n")[1].split("\n#")[0]
-    assert ("*Oracle only" in section) == (unsupported(TOYS[name]()) is not None)
-    assert ("*Oracle and engine" in section) == (unsupported(TOYS[name]()) is None)
+def test_page_says_what_the_program_shows_and_whether_the_engine_runs_it(name):
+    runs_on = "oracle" if unsupported(TOYS[name]()) else "oracle and engine"
+    assert f"| {name} | {TOYS[name].__doc__} | {runs_on} |" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(TOYS))
@@ -123,3 +136,7 @@ def test_nccl_ring_passes_on_what_is_visible():
     trace = play("nccl_ring")
     assert trace.start[1] == PUSHED
     assert trace.tile_ready.tolist() == [PUSHED, 2 * PUSHED]
+
+
+if __name__ == "__main__":
+    OP_TABLES.write_text(op_tables(), encoding="utf-8")

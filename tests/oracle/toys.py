@@ -1,4 +1,4 @@
-"""One token and one tile of every mechanism; docs/design/0002 prints these Programs as tables."""
+"""One token and one tile of every mechanism; beside docs/design/0002 these Programs stand as tables."""
 
 from __future__ import annotations
 

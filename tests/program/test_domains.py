@@ -10,7 +10,7 @@ from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Alloc, Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import nets_of
+from dysharp.program.nets import nets_of
 from dysharp.program.tables import Net
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster

@@ -29,10 +29,15 @@ PLAIN = {
 }
 
 
-LARGE = ("two-gpus", "two-local-experts", "three-gpus-combines-again", "three-gpus-retries")
+LARGE = {
+    "two-gpus": pytest.mark.slow,
+    "two-local-experts": pytest.mark.long,
+    "three-gpus-combines-again": pytest.mark.long,
+    "three-gpus-retries": pytest.mark.long,
+}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in CONFIGS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=LARGE[n]) if n in LARGE else n for n in CONFIGS])
 def test_every_order_ends_right(name):
     begin = time.perf_counter()
     report = check(CONFIGS[name])

@@ -46,7 +46,7 @@ def points() -> Iterator[dict[str, Any]]:
             if system.has_real_form:
                 yield _point(name, REAL, 4, direction, "burst", {"form": "paper"})
                 yield _point(name, RACK, 8, direction, "burst")
-            if "real" in system.without_switch:
+            if "real" in system.reach.no_switch:
                 yield _point(name, MESH, 8, direction, "burst")
                 yield _point(name, MESH, 4, direction, "burst", {"form": "paper"})
         yield _point(name, PAPER, 8, "both", "burst")

@@ -17,9 +17,14 @@ def test_the_page_shows_its_plot(tmp_path):
     write_page(validate(write(tmp_path)), tmp_path / "v.md")
     assert "](figures/v.svg)" in (tmp_path / "v.md").read_text()
     assert (tmp_path / "figures" / "v.svg").stat().st_size > 1000
+    tables = {path.stem: path.read_text().splitlines() for path in (tmp_path / "v-tables").iterdir()}
+    assert {"groups", "sizes", "worst", "constants", "counted"} <= set(tables)
+    assert tables["groups"][0] == "family,kind,system,hardware,regime,n,median_ape,p90_ape,mape,bias"
+    assert len(tables["groups"]) == 2
+    assert "| [groups.csv](v-tables/groups.csv) | 1 |" in (tmp_path / "v.md").read_text()
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "figures").write_text("no folder")
-    with pytest.raises(ConfigError, match="figures: cannot be written"):
+    with pytest.raises(ConfigError, match="figures: File exists, expected a folder to write to"):
         write_page(validate(write(tmp_path)), tmp_path / "w" / "v.md")
 
 

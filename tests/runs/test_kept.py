@@ -1,6 +1,9 @@
 """Rows that are read in place of a run: equal to those of a run, and never those of other inputs or other code."""
 
 import dataclasses
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ from click.testing import CliRunner
 import dysharp
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.runs import jobs
+from dysharp.runs import job
 from dysharp.runs import kept as kept_module
+from dysharp.runs import key as key_module
+from dysharp.runs import store as store_module
 from dysharp.runs.kept import rows_kept_in
 from dysharp.specs.choices import choices_overridden
 from dysharp.systems import get_system, registry
@@ -72,7 +77,7 @@ def test_options_and_choices_are_inputs_of_a_system(tmp_path: Path) -> None:
 
 def test_other_code_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts(tmp_path) == (0, 2)
-    monkeypatch.setattr(kept_module, "code_digest", lambda: "edited")
+    monkeypatch.setattr(key_module, "code_digest", lambda: "edited")
     assert counts(tmp_path) == (0, 2)
 
 
@@ -84,12 +89,42 @@ def test_a_file_with_new_content_is_another_point(tmp_path: Path) -> None:
     assert counts(tmp_path / "kept", model=str(model)) == (0, 2)
 
 
-def test_a_damaged_file_is_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:100],
+        lambda text: re.sub('"time_us": [0-9.]+', '"time_us": 1.0', text, count=1),
+        lambda text: "{}",
+        lambda text: "[" * 100_000,
+        lambda text: "",
+    ],
+)
+def test_a_damaged_file_is_run_again(tmp_path: Path, damage: Callable[[str], str]) -> None:
     assert counts(tmp_path) == (0, 2)
     for path in tmp_path.glob("*.json"):
-        path.write_text(path.read_text()[:100])
+        path.write_text(damage(path.read_text()))
     assert counts(tmp_path) == (0, 2)
     assert counts(tmp_path) == (2, 0)
+
+
+def test_the_record_of_another_system_is_run_again(tmp_path: Path) -> None:
+    assert counts(tmp_path) == (0, 2)
+    one, other = tmp_path.glob("*.json")
+    one.write_text(other.read_text())
+    assert counts(tmp_path) == (1, 1)
+
+
+def test_a_link_in_the_folder_is_replaced_and_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    assert counts(tmp_path / "kept") == (0, 2)
+    (tmp_path / "victim").write_text("mine")
+    link, pipe = (tmp_path / "kept").glob("*.json")
+    link.unlink()
+    link.symlink_to(tmp_path / "victim")
+    pipe.unlink()
+    os.mkfifo(pipe)
+    assert counts(tmp_path / "kept") == (0, 2)
+    assert counts(tmp_path / "kept") == (2, 0)
+    assert (tmp_path / "victim").read_text() == "mine"
 
 
 def test_a_system_of_the_user_is_always_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,10 +165,10 @@ def test_the_command_says_what_it_read(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_full_disk_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, text: str, **_: bool) -> None:
         raise ConfigError("No space left on device")
 
-    monkeypatch.setattr(kept_module, "write_text", full)
+    monkeypatch.setattr(store_module, "write_text", full)
     with rows_kept_in(tmp_path) as kept:
         assert len(dysharp.compare(["deepep", "dysharp"], **SMALL).rows) == 2
     assert kept.problem == "No space left on device"
@@ -146,14 +181,14 @@ def test_rows_of_sources_that_change_are_not_kept(tmp_path: Path, monkeypatch: p
 
 
 def test_systems_that_ended_are_kept_when_a_later_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = jobs.run_point
+    run = job.run_point
 
     def interrupted(system: Any, *rest: Any) -> Any:
         if system.name == "dysharp":
             raise KeyboardInterrupt
         return run(system, *rest)
 
-    monkeypatch.setattr(jobs, "run_point", interrupted)
+    monkeypatch.setattr(job, "run_point", interrupted)
     with pytest.raises(KeyboardInterrupt):
         counts(tmp_path)
     assert len(list(tmp_path.glob("*.json"))) == 1

@@ -53,10 +53,10 @@ def test_a_scheduler_runs_the_points_and_continues_a_study(tmp_path: Path, addre
     folder = tmp_path / "f"
     run_study(load_study(_study(tmp_path, [450])), StudyFolder(folder), simulate=fake_row)
     study = load_study(_study(tmp_path, [450, 900]))
-    first = run_study(study, StudyFolder(folder), scheduler=address, simulate=fake_row)
     file = str(tmp_path / "scheduler.json")
     with import_module("distributed").Client(address, set_as_default=False) as client:
-        client.write_scheduler_file(file)
+        client.write_scheduler_file(file)  # before any task: dask cannot write the statistics of tasks as JSON
+    first = run_study(study, StudyFolder(folder), scheduler=address, simulate=fake_row)
     again = run_study(study, StudyFolder(folder), scheduler=file, simulate=fake_row)
     assert [(o.done, o.kept, o.failed) for o in (first, again)] == [(6, 6, {}), (0, 12, {})]
     assert StudyFolder(folder).connect().sql("select count(*), count(distinct key) from points").fetchall() == [(12, 12)]

@@ -41,11 +41,16 @@ def _assigned(node: ast.stmt) -> list[str]:
     return [each.id for each in names if isinstance(each, ast.Name)]
 
 
+def _is_facts(node: ast.expr) -> bool:
+    """Whether a value is the facts of a system, which name their own source."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Facts", "replace")
+
+
 def _found() -> set[tuple[str, str]]:
     found = set()
     for module, tree in _modules():
         for node in tree.body:
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _has_number(node.value):
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and not _is_facts(node.value) and _has_number(node.value):
                 found |= {(module, name) for name in _assigned(node)}
             inside = node.body if isinstance(node, ast.FunctionDef) and module.startswith(INSIDE) else []
             if any(_has_number(part, PLAIN) for part in inside):

@@ -20,11 +20,12 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
+from dysharp.runs.key import key_of
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store
 from dysharp.studies import study as module
 from dysharp.studies.study import Draw, latin_hypercube, load_study, run_study
-from dysharp.studies.study_folder import JOURNAL, StudyFolder, _json_source, key_of
+from dysharp.studies.study_folder import JOURNAL, StudyFolder, _json_source
 from tests.runs.fake_points import fake_row
 
 duckdb = pytest.importorskip("duckdb")
@@ -121,12 +122,92 @@ def test_a_cut_line_and_a_part_written_twice_lose_nothing(tmp_path: Path, counte
     points = study.grid()
     with StudyFolder(folder).writing() as open_folder:
         for point in points[:5]:
-            open_folder.put(key_of(point), point, fake_row(point))
+            open_folder.put(key_of(point).digest, point, fake_row(point))
         journal = (folder / JOURNAL).read_text()
     (folder / JOURNAL).write_text(journal + journal.splitlines()[0][:100])
-    outcome = run_study(study, StudyFolder(folder))
-    assert (outcome.done, outcome.kept) == (7, 5)
+    writer = StudyFolder(folder)
+    outcome = run_study(study, writer)
+    assert (outcome.done, outcome.kept, writer.left_out) == (7, 5, {})
     assert StudyFolder(folder).connect().sql("select count(*), count(distinct key) from points").fetchall() == [(12, 12)]
+
+
+DAMAGE = [b"{}", b"5", b"null", b'"x"', b"[]", b'{"key": [1]}', b'{"key": null}', b"[" * 60_000, b"\xff", b'{"key": "a", "point": "b"}']
+
+
+@pytest.mark.parametrize("line", DAMAGE, ids=lambda line: repr(line[:20]))
+def test_a_damaged_line_is_left_out_and_told(tmp_path: Path, counted: list[Point], write: Callable[[str], str], line: bytes) -> None:
+    file, folder = write(GRID), tmp_path / "f"
+    with StudyFolder(folder).writing() as open_folder:
+        point = load_study(file).grid()[0]
+        open_folder.put(key_of(point).digest, point, fake_row(point))
+        journal = (folder / JOURNAL).read_bytes()
+    changed = journal.replace(b'"time_us": ', b'"time_us": 9')
+    (folder / JOURNAL).write_bytes(line + b"\n" + changed)
+    asked = CliRunner().invoke(cli, ["query", "select count(*) as n from points", "--csv", "--folder", str(folder)])
+    assert asked.stdout == "n\n1\n", asked.output
+    assert "left out 2 damaged lines of journal.jsonl; their points run again" in asked.stderr
+    done = CliRunner().invoke(cli, ["study", file, "--json", "--folder", str(folder)])
+    assert json.loads(done.stdout)["n_kept"] == 1
+    assert "left out 2 damaged lines" in done.stderr
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_damaged_part_is_left_out_and_its_points_run_again(tmp_path: Path, counted: list[Point], write: Callable[[str], str], old: bool) -> None:
+    file, folder = write(GRID), tmp_path / "f [s]"
+    run_study(load_study(file), StudyFolder(folder))
+    (part,) = folder.glob("part-*.parquet")
+    whole = part.read_bytes()
+    for at in range(0, len(whole), len(whole) // 12):
+        part.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        asked = CliRunner().invoke(cli, ["query", "select 1 from points", "--folder", str(folder)])
+        assert isinstance(asked.exception, ConfigError)
+        assert "found no finished points" in str(asked.exception)
+    part.write_bytes(whole[: len(whole) // 2])
+    if old:
+        part.rename(folder / f"{part.name.rpartition('-')[0]}.parquet")
+    writer = StudyFolder(folder)
+    assert run_study(load_study(file), writer).done == 12
+    assert any("left out, because it is damaged; its points run again" in line for line in writer.left_out)
+    assert StudyFolder(folder).connect().sql("select count(*) from points").fetchall() == [(12,)]
+
+
+@pytest.mark.parametrize("method", ["", "tpe"])
+def test_a_question_gets_the_row_of_the_files_that_are_there(tmp_path: Path, counted: list[Point], write: Callable[[str], str], method: str) -> None:
+    """Content A, content B, content A again: the third study runs nothing, and the answer is that of A."""
+    if method:
+        pytest.importorskip("optuna")
+    model, folder = tmp_path / "mine.toml", tmp_path / "f"
+    one, other = ('base = "S-8"\nname = "mine"\n' + more for more in ("", "topk = 4\n"))
+    file = write((DRAW.replace("METHOD", method).replace("MINIMIZE", '"time_us"') if method else GRID).replace('"S-8"', f'"{model}"'))
+    keys = []
+    for text in (one, other, one):
+        model.write_text(text)
+        run_study(load_study(file), StudyFolder(folder))
+        keys.append(set(StudyFolder(folder).connect().sql("select key from points").fetchall()))
+    assert keys[0] == keys[2] != keys[1]
+    assert len(counted) == 24
+    store = Store(tmp_path / "store")
+    point = Point("deepep", str(model), "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
+    for text, us in ((one, 1.0), (other, 2.0), (one, None)):
+        model.write_text(text)
+        if us:
+            store.put(point, fake_row(point) | {"time_us": us})
+            time.sleep(0.02)
+    assert StudyFolder(store.folder).connect().sql("select time_us from points").fetchall() == [(1.0,)]
+
+
+def test_a_link_in_a_folder_is_not_written_through(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:
+    study, folder = load_study(write(GRID)), tmp_path / "f"
+    folder.mkdir()
+    (tmp_path / "victim").write_text("mine")
+    (folder / "lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(ConfigError, match="expected a folder to write to"):
+        run_study(study, StudyFolder(folder))
+    (folder / "lock").unlink()
+    for name in (JOURNAL, "journal.part.jsonl"):
+        (folder / name).symlink_to(tmp_path / "victim")
+    assert run_study(study, StudyFolder(folder)).done == 12
+    assert (tmp_path / "victim").read_text() == "mine"
 
 
 FAKE = Path(__file__).parents[1] / "runs" / "fake_points.py"
@@ -155,7 +236,7 @@ def test_a_question_is_answered_while_a_study_writes(tmp_path: Path, write: Call
     points = load_study(write(GRID)).grid()
     with StudyFolder(tmp_path / "f").writing() as folder:
         for point in points[:5]:
-            folder.put(key_of(point), point, fake_row(point))
+            folder.put(key_of(point).digest, point, fake_row(point))
         asked = StudyFolder(tmp_path / "f").connect()
         folder.close_part()
         assert asked.sql("select count(*), count(distinct key) from points").fetchall() == [(5, 5)]
@@ -176,7 +257,7 @@ def test_workers_and_a_driver_that_are_killed_lose_no_finished_point(tmp_path: P
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         time.sleep(0.02)  # they end with their driver
     kept = [json.loads(line) for line in (folder / JOURNAL).read_text().splitlines()]
-    labels = {p.label for p in load_study(file).grid() if key_of(p) in {record["key"] for record in kept}}
+    labels = {p.label for p in load_study(file).grid() if key_of(p).digest in {record["key"] for record in kept}}
     before = len(log.read_text().splitlines())
     subprocess.run(command, check=True)
     n = len(load_study(file).grid())
@@ -310,12 +391,12 @@ def test_the_cache_of_reproduce_is_queried_by_a_flag(tmp_path: Path, monkeypatch
     assert done.stdout == "system\ndeepep\n"
 
 
-def test_columns_have_the_type_that_holds_all_their_values() -> None:
+def test_columns_have_the_type_that_holds_all_their_values(tmp_path: Path) -> None:
     """Whole numbers and fractions make fractions, anything beside a text makes texts, a column without a value is a number."""
     records = [
         {"n": 1, "us": 1, "on": True, "mixed": 1, "none": None, "system": "a"},
         {"n": 2, "us": 2.5, "on": False, "mixed": "x", "none": None, "system": None},
     ]
-    source = _json_source(Path("rows.json"), records)
+    source = _json_source(tmp_path / "rows.json", records)
     types = {"n": "BIGINT", "us": "DOUBLE", "on": "BOOLEAN", "mixed": "VARCHAR", "none": "DOUBLE", "system": "VARCHAR"}
     assert source.endswith("columns={" + ", ".join(f"'{name}': '{kind}'" for name, kind in types.items()) + "})")

@@ -9,13 +9,15 @@ from typing import Any
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems import system
+from dysharp.systems import OTHER_COLOUR, Change, Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.registry import _REGISTRY
 from dysharp.workload import Routing
+
+MOVES = Moves("one_copy_per_gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class PaperOptions:
 
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
     """Phases, one after the other."""
-    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction))
+    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction), MOVES)
 
 
 def plan_fused(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
@@ -38,7 +40,7 @@ def plan_fused(model: Model, cluster: Cluster, routing: Routing, direction: str,
     layer = LayerBuilder(model, cluster, routing, direction)
     layer.dispatch_puts()
     fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(MOVES)
 
 
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
@@ -50,15 +52,25 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer.wait_first(puts, start)
     finished = one_after_another(layer, steps.barrier_after("dispatch", "received", start, puts))
     layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
-    return layer.build("one_copy_per_gpu")
+    return layer.build(MOVES)
 
 
 @contextmanager
-def registered(name: str, plan: Any = plan_paper, options: type = Options, **facts: Any) -> Iterator[str]:
-    """`name` is a system while the block runs; `facts` as for `system`."""
-    real = plan_real if options is Options else None
-    declared = {"source": "a test", "traffic": "one_copy_per_gpu", "permutes": 0, "fused": False, "real": real} | facts
-    system(name, options=options, **declared)(plan)
+def registered(
+    name: str,
+    plan: Any = plan_paper,
+    options: type = Options,
+    *,
+    permutes: int = 0,
+    fused: bool = False,
+    colour: str = OTHER_COLOUR,
+    change: Change | None = None,
+    **facts: Any,
+) -> Iterator[str]:
+    """`name` is a system while the block runs. `facts`: further fields of `Facts`."""
+    costs, shown = Costs(permutes=permutes, fused=fused), Shown(colour, change)
+    declared = Facts(source="a test", options=options, moves=MOVES, costs=costs, shown=shown, **facts)
+    system(name, declared, real=None if options is PaperOptions else plan_real)(plan)
     try:
         yield name
     finally:

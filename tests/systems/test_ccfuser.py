@@ -9,7 +9,7 @@ import pytest
 from layers import TINY, cluster
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.program import Head, Program, Tail
+from dysharp.program import Alloc, Head, Program, Tail
 from dysharp.program.payload import moved_bytes
 from dysharp.specs.choices import choices_overridden
 from dysharp.systems import ccfuser, get_system
@@ -31,7 +31,7 @@ def ops_of(program: Program, name: str) -> np.ndarray:
 
 def blocks_of(routing: Routing) -> tuple[LayerBuilder, np.ndarray, ccfuser._Blocks]:
     served = ccfuser.served(routing, ccfuser.Options())
-    layer = LayerBuilder(TINY, cluster(routing.n_gpus), served, "fwd", tiling=ccfuser.Tiling(64), listed=True)
+    layer = LayerBuilder(TINY, cluster(routing.n_gpus), served, "fwd", tiling=ccfuser.Tiling(64, shared=True), alloc=Alloc.PREFIX)
     owner = layer.tile_slot % layer.n_gpus
     return layer, owner, ccfuser._blocks(layer, owner)
 

@@ -16,7 +16,7 @@ from dysharp.functional.layer import Tensors
 from dysharp.functional.numbers import number
 from dysharp.functional.reference import dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
-from dysharp.program import Head, Kind, Program, Tail
+from dysharp.program import Alloc, Head, Kind, Program, Tail
 from dysharp.program.payload import moved_bytes
 from dysharp.program.verify import verify
 from dysharp.specs.choices import choices_overridden
@@ -46,7 +46,7 @@ def gemm2(program: Program) -> np.ndarray:
     ("hidden", "most", "ends"), [(1024, 8, [128 * i for i in range(1, 9)]), (1152, 4, [384, 640, 896, 1152]), (200, 8, [128, 200])]
 )
 def test_slices_are_whole_gemm_tiles(hidden, most, ends):
-    layer = LayerBuilder(replace(TINY, hidden=hidden), cluster(4), ROUTING, "fwd", listed=True)
+    layer = LayerBuilder(replace(TINY, hidden=hidden), cluster(4), ROUTING, "fwd", alloc=Alloc.PREFIX)
     slices = column_slices(layer, most)
     assert [end for _, end, _ in slices] == ends
     assert [first for first, _, _ in slices] == [0, *ends[:-1]]
@@ -55,7 +55,7 @@ def test_slices_are_whole_gemm_tiles(hidden, most, ends):
 
 def test_slices_are_whole_packets():
     with choices_overridden({"gemm.tile_cols": 64}):
-        layer = LayerBuilder(replace(TINY, element_bytes=1), cluster(4), ROUTING, "fwd", listed=True)
+        layer = LayerBuilder(replace(TINY, element_bytes=1), cluster(4), ROUTING, "fwd", alloc=Alloc.PREFIX)
         assert [end for _, end, _ in column_slices(layer, 16)] == [128, 256, 384, 512]
 
 

@@ -37,15 +37,15 @@ def test_rows_between_rails_take_a_hop_by_nvlink(pxn, scheme):
     assert difference(PlainEngine(), program, trace) is None
     counted, levels = traffic_bytes(program, trace), LEVELS[scheme](routing, 2)
     row = MODEL.row_bytes
-    assert (counted["up"]["dispatch"], counted["nic out"]["dispatch"]) == (int(levels.nvlink[0].sum()) * row, int(levels.nic[0].sum()) * row)
+    assert (counted["up"]["dispatch"], counted["nic out"]["dispatch"]) == (int(levels.near[0].sum()) * row, int(levels.far[0].sum()) * row)
     sent = np.zeros((2, cluster.n_gpus), np.int64)
     nets = program.op_net()
     member = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))
     for op, to in zip(member.tolist(), program.members.node.tolist(), strict=True):
         if program.templates[program.ops.template[op]].operator == "dispatch" and program.ops.node[op] != to:
             sent[nets[op], program.ops.node[op]] += program.ops.bytes[op]
-    np.testing.assert_array_equal(sent[0], levels.nvlink[0] * row)
-    np.testing.assert_array_equal(sent[1], levels.nic[0] * row)
+    np.testing.assert_array_equal(sent[0], levels.near[0] * row)
+    np.testing.assert_array_equal(sent[1], levels.far[0] * row)
 
 
 def test_rails_need_no_spine():
@@ -72,8 +72,8 @@ def test_rows_of_levels_are_those_of_the_straight_way():
     """PXN sends by NIC what the straight way sends, from other GPUs of the same domains."""
     routing = make_routing("lognormal:0.8", MODEL, 8, 32)
     rail, straight = LEVELS["by_rail"](routing, 2), LEVELS["direct"](routing, 2)
-    np.testing.assert_array_equal(rail.nic[1], straight.nic[1])
-    np.testing.assert_array_equal(rail.nic[0].reshape(4, 2).sum(axis=1), straight.nic[0].reshape(4, 2).sum(axis=1))
+    np.testing.assert_array_equal(rail.far[1], straight.far[1])
+    np.testing.assert_array_equal(rail.far[0].reshape(4, 2).sum(axis=1), straight.far[0].reshape(4, 2).sum(axis=1))
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, 8), (4, 2), (3, 4), (5, 3), (2, 1), (8, 8)])
@@ -104,8 +104,8 @@ def test_rings_carry_the_closed_form(n, size):
     gathered = gpus * tokens * MODEL.row_bytes
     levels, counted = LEVELS["ring"](routing, size), traffic_bytes(program, trace)
     each = gathered // size * (gpus - 1) // gpus
-    assert (levels.nic[0] * MODEL.row_bytes == each).all()
-    assert (levels.nvlink[0] * MODEL.row_bytes == gathered * (size - 1) // size * (gpus - 1) // gpus).all()
+    assert (levels.far[0] * MODEL.row_bytes == each).all()
+    assert (levels.near[0] * MODEL.row_bytes == gathered * (size - 1) // size * (gpus - 1) // gpus).all()
     for operator in ("dispatch", "combine"):
         assert counted["nic out"][operator] == counted["nic in"][operator] == gpus * each
     assert each >= gathered * (n - 1) // (n * size)

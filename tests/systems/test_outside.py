@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from layers import dropping, layers
 from matplotlib.colors import to_hex
-from outside import Options, PaperOptions, plan_fused, plan_paper, plan_real, registered
+from outside import Options, PaperOptions, plan_fused, plan_paper, registered
 
 import dysharp as ds
 from dysharp.errors import ConfigError
@@ -19,7 +19,7 @@ from dysharp.program import Program
 from dysharp.reports.plots import colour_of, plot_compare
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.systems import OTHER_COLOUR, all_systems
-from dysharp.systems.registry import Change
+from dysharp.systems.facts import Change
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing
@@ -77,7 +77,7 @@ def test_plots_use_the_declared_colour_or_the_shared_one() -> None:
 
 
 def test_every_system_of_the_tree_has_a_colour_of_its_own() -> None:
-    colours = [s.colour for s in all_systems().values()]
+    colours = [s.shown.colour for s in all_systems().values()]
     assert len({*colours, OTHER_COLOUR}) == len(colours) + 1
 
 
@@ -163,7 +163,7 @@ def advise(toy: str, options: dict[str, str]) -> ds.Advice:
 
 
 def test_advice_prints_its_formats() -> None:
-    with registered("toy", options=Formats, real=plan_real) as toy:
+    with registered("toy", options=Formats) as toy:
         done = advise(toy, {"sides": "two", "dispatch": "fp8-plain", "weights": "nvfp4"})
     assert done.best.formats == "two-sided, Dispatch FP8 without scales, Combine BF16, weights NVFP4"
     assert "weights in NVFP4 instead of the model's BF16: numerics change" in done.best.warnings
@@ -180,11 +180,11 @@ def test_advice_prints_its_formats() -> None:
 )
 def test_advice_refuses_formats_that_nothing_declares(option: str, word: str, expected: str) -> None:
     refusal = pytest.raises(ConfigError, match=rf"^toy\.{option}: found '{word}', expected {expected}$")
-    with registered("toy", options=Formats, real=plan_real) as toy, refusal:
+    with registered("toy", options=Formats) as toy, refusal:
         advise(toy, {option: word})
 
 
 def test_a_layer_time_refuses_a_row_format_that_nothing_declares() -> None:
     refusal = pytest.raises(ConfigError, match=r"^toy\.dispatch: found 'int8', expected one of rows, fp8")
-    with registered("toy", options=Formats, real=plan_real) as toy, refusal:
+    with registered("toy", options=Formats) as toy, refusal:
         ds.run(toy, options={"dispatch": "int8"}, **LAYER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +11,9 @@ from outside import Options, PaperOptions, plan_paper, plan_real, registered
 
 import dysharp as ds
 from dysharp.errors import ConfigError, ProgramError
-from dysharp.systems import get_system, registry, system
+from dysharp.systems import Costs, Facts, Moves, Shown, get_system, registry, system
 
-FACTS: dict[str, Any] = {"source": "a test", "options": PaperOptions, "traffic": "one_copy_per_gpu", "permutes": 0, "fused": False}
+FACTS = Facts(source="a test", options=PaperOptions, moves=Moves("one_copy_per_gpu"), costs=Costs(permutes=0, fused=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +23,25 @@ class NoDefault:
 
 @pytest.mark.parametrize("fact", ["permutes", "fused"])
 def test_a_fact_that_changes_layer_times_has_no_default(fact):
-    declared = {name: value for name, value in FACTS.items() if name != fact}
+    declared: dict[str, Any] = {"permutes": 0, "fused": False}
+    del declared[fact]
     with pytest.raises(TypeError, match=f"missing 1 required keyword-only argument: '{fact}'"):
-        system("toy", **declared)
+        Costs(**declared)
 
 
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"colour": "green"}, 'system "toy": found colour \'green\', expected "#RRGGBB"'),
-        ({"gemm_variants": ("library", "fused")}, "system \"toy\": found gemm_variants alone, expected gemm_variants and option 'gemms'"),
-        ({"real": plan_real}, "system \"toy\": found real alone, expected real and option 'form'"),
-        ({"options": NoDefault}, "system \"toy\": found option 'chunks' without a default, expected one"),
-        ({"permutes": -1}, 'system "toy": found permutes -1, expected 0 or more'),
+        ({"shown": Shown("green")}, 'system "toy": found shown.colour \'green\', expected "#RRGGBB"'),
         (
-            {"traffic": "one_copy"},
-            "system \"toy\": found traffic 'one_copy', expected a function or one of "
+            {"costs": Costs(permutes=0, fused=False, gemms=("library", "fused"))},
+            "system \"toy\": found costs.gemms alone, expected costs.gemms and option 'gemms'",
+        ),
+        ({"options": NoDefault}, "system \"toy\": found option 'chunks' without a default, expected one"),
+        ({"costs": Costs(permutes=-1, fused=False)}, 'system "toy": found costs.permutes -1, expected 0 or more'),
+        (
+            {"moves": Moves("one_copy")},
+            "system \"toy\": found moves.sent 'one_copy', expected a function or one of "
             "one_copy_per_gpu, one_copy_per_expert, multicast, allgather, ring, none",
         ),
         ({"options": Options}, "system \"toy\": found option 'form' alone, expected real and option 'form'"),
@@ -46,8 +49,23 @@ def test_a_fact_that_changes_layer_times_has_no_default(fact):
 )
 def test_contradictions_are_refused(facts, text):
     with pytest.raises(ConfigError) as error:
-        system("toy", **(FACTS | facts))
+        system("toy", replace(FACTS, **facts))
     assert str(error.value) == text
+
+
+def test_a_real_form_needs_the_option_form():
+    with pytest.raises(ConfigError, match="system \"toy\": found real alone, expected real and option 'form'"):
+        system("toy", FACTS, real=plan_real)
+
+
+def test_arguments_that_became_parts_of_the_facts_are_named():
+    with pytest.raises(ConfigError) as error:
+        system("toy", source="a test", options=PaperOptions, traffic="one_copy_per_gpu", permutes=0, fused=True, colour="#123456")
+    expected = "Facts(source=..., options=..., moves=Moves(sent=...), costs=Costs(permutes=..., fused=...), shown=Shown(colour=...))"
+    found = "source=, options=, traffic=, permutes=, fused=, colour="
+    assert str(error.value) == f'system "toy": found {found}, expected {expected} (docs/writing-a-system.md)'
+    with pytest.raises(ConfigError, match=r'^system "toy": found no facts, expected Facts\(source=..., ...\)'):
+        system("toy")
 
 
 def test_a_plan_that_returns_no_program_is_named() -> None:
@@ -60,7 +78,8 @@ def test_a_plan_that_returns_no_program_is_named() -> None:
 
 def test_a_broken_system_from_outside_is_named(monkeypatch):
     def load() -> None:
-        system("theirs", source="elsewhere", options=PaperOptions, traffic="none")(plan_paper)  # type: ignore[call-arg]
+        costs = Costs()  # type: ignore[call-arg]
+        system("theirs", Facts(source="elsewhere", options=PaperOptions, moves=Moves("none"), costs=costs))(plan_paper)
 
     entry = SimpleNamespace(name="theirs", value="their.package", load=load)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
@@ -72,7 +91,7 @@ def test_a_broken_system_from_outside_is_named(monkeypatch):
     finally:
         monkeypatch.undo()
         registry._scan.cache_clear()
-    assert get_system("deepep").permutes == 1
+    assert get_system("deepep").costs.permutes == 1
 
 
 def test_the_summary_is_the_modules_or_the_plans():
@@ -95,4 +114,4 @@ def test_one_kernel_by_fact_or_by_option():
     ideal = get_system("ideal")
     assert get_system("dysharp").is_one_kernel({})
     assert not get_system("dysharp-basic").is_one_kernel({})
-    assert [ideal.is_one_kernel({"gemms": word}) for word in ideal.gemm_variants] == [False, True]
+    assert [ideal.is_one_kernel({"gemms": word}) for word in ideal.costs.gemms] == [False, True]

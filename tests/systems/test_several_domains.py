@@ -29,7 +29,7 @@ from dysharp.testing.plain import PlainEngine
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import LEVELS, expected_domains, two_hop
 
-SYSTEMS = sorted(name for name, system in all_systems().items() if system.several_domains)
+SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)
 SPINE = ("deepep-ll",)
 """Systems whose rows pass the spine with default options."""
 MODEL = replace(load_model("S-8"), name="small", n_experts=16, topk=4, hidden=256, expert_hidden=128)
@@ -52,7 +52,7 @@ def test_distinct_domains_of_a_token(n, expected):
     assert expected_domains(n, 256, 8) == pytest.approx(expected, abs=5e-4)
     assert expected_domains(8 * n, 256, 8) == pytest.approx(expected_copies(8 * n, 256, 8))
     routing = make_routing("uniform", load_model("deepseek-v3"), 8 * n, 64)
-    remote = two_hop(routing, 8).nic[0].sum() / routing.n_tokens
+    remote = two_hop(routing, 8).far[0].sum() / routing.n_tokens
     assert remote == pytest.approx(expected * (n - 1) / n, rel=0.02)
 
 
@@ -77,9 +77,9 @@ def test_what_leaves_by_nic_arrives_by_nic():
     routing = make_routing("uniform", MODEL, 8, 16)
     for name, scheme in LEVELS.items():
         levels = scheme(routing, 2)
-        assert levels.nic[0].sum() == levels.nic[1].sum() or name in ("dysharp", "allgather"), name
+        assert levels.far[0].sum() == levels.far[1].sum() or name in ("dysharp", "allgather"), name
         one = scheme(routing, 8)  # one domain: nothing leaves
-        assert one.nic[0].sum() == 0 or name == "nic_only", name
+        assert one.far[0].sum() == 0 or name == "nic_only", name
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -133,8 +133,8 @@ def test_deepep_ends_at_twenty_domains():
     """Its real form is refused in one line, and `compare` and `advise` without names take the others."""
     for n, runs in ((20, True), (21, False)):
         cluster = domains(n, 2, base="hw-dgx-h100")
-        assert get_system("deepep").runs_on(cluster, "real") == runs
-        assert get_system("deepep").runs_on(cluster, "paper")
+        assert get_system("deepep").reach.runs_on(cluster, "real") == runs
+        assert get_system("deepep").reach.runs_on(cluster, "paper")
         request = SimpleNamespace(model=MODEL, cluster=cluster, direction="fwd")
         assert candidates(None, request, None)[1].get("deepep") == (None if runs else "serves at most 20 NVLink domains")
     with pytest.raises(ConfigError, match=r"deepep: found 21 domains, expected at most 20 \(the kernels' limit\)"):
@@ -164,7 +164,7 @@ def test_packet_level_agrees(name, base):
     """NVLink packet by packet, NICs message by message: equal bytes in every network, times within 3 %."""
     cluster = domains(2, 4, base=base)
     form = "real" if base.startswith("hw") and get_system(name).has_real_form else "paper"
-    if not get_system(name).runs_on(cluster, form):
+    if not get_system(name).reach.runs_on(cluster, form):
         pytest.skip("no such form between domains")
     program, _ = planned(name, cluster, tokens=16, model=replace(MODEL, hidden=2048))
     burst, _ = run_burst(program)
@@ -206,16 +206,16 @@ def test_ceilings_of_multicast_and_sums_between_domains(n, gpus, nic, nvlink):
     def both(rows: tuple[np.ndarray, np.ndarray]) -> int:
         return int(rows[0].sum() + rows[1].sum())  # Dispatch out, and Combine out, which mirrors Dispatch in
 
-    assert both(before.nic) / both(after.nic) == pytest.approx(nic, abs=0 if n == 2 else 0.01)
+    assert both(before.far) / both(after.far) == pytest.approx(nic, abs=0 if n == 2 else 0.01)
     # A domain whose only GPU for a token is the one that forwards needs no NVLink, which the published form does not count.
-    assert nvlink - 0.01 <= both(before.nvlink) / both(after.nvlink) <= 1.05 * nvlink
+    assert nvlink - 0.01 <= both(before.near) / both(after.near) <= 1.05 * nvlink
 
 
 @pytest.mark.parametrize(("n", "expected"), [(4, 3.62), (8, 3.98)])
 def test_groups_limit_the_domains_of_a_token(n, expected):
     model = replace(load_model("deepseek-v3"), n_group=n, topk_group=min(n, 4))
     routing = make_routing("uniform:group-limited", model, 8 * n, 256)
-    remote = two_hop(routing, 8).nic[0].sum() / routing.n_tokens
+    remote = two_hop(routing, 8).far[0].sum() / routing.n_tokens
     assert remote * n / (n - 1) == pytest.approx(expected, rel=0.02)
 
 

@@ -14,7 +14,7 @@ from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
 from dysharp.program import Program
-from dysharp.program.constants import NIC, XGMI
+from dysharp.program.nets import NIC, XGMI
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
@@ -24,10 +24,10 @@ from dysharp.testing.plain import PlainEngine
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.routing import needed_gpus
 
-SYSTEMS = sorted(name for name, system in all_systems().items() if system.without_switch and not system.bound)
-IN_SWITCH = sorted(name for name, system in all_systems().items() if system.in_switch)
+SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.no_switch and not system.bound)
+IN_SWITCH = sorted(name for name, system in all_systems().items() if system.reach.switch)
 MODEL = replace(load_model("S-8"), name="small", n_experts=16, topk=4, hidden=256, expert_hidden=128)
-FORMS = [(name, form) for name in SYSTEMS for form in get_system(name).without_switch]
+FORMS = [(name, form) for name in SYSTEMS for form in get_system(name).reach.no_switch]
 
 
 def mesh(gpus: int, nodes: int = 1) -> Cluster:
@@ -48,11 +48,11 @@ def planned(name: str, cluster: Cluster, form: str = "auto", tokens: int = 8, di
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_bytes_engine_and_oracle(name, form, direction, nodes):
-    if nodes > 1 and form not in get_system(name).several_domains:
+    if nodes > 1 and form not in get_system(name).reach.domains:
         pytest.skip("one node alone")
     program, _ = planned(name, mesh(4, nodes), form, tokens=4, direction=direction)
     verify(program)  # declared traffic is the closed form of the routing
-    assert set(program.declared.traffic) == {f"{XGMI} out", f"{XGMI} in"} | ({f"{NIC} out", f"{NIC} in"} if nodes > 1 else set())
+    assert set(program.declared.traffic) == {*XGMI.sides} | ({*NIC.sides} if nodes > 1 else set())
     trace = run_oracle(program)
     assert difference(PlainEngine(), program, trace) is None
     counted = traffic_bytes(program, trace)
@@ -74,7 +74,7 @@ def test_every_link_carries_the_rows_of_its_pair():
     out = wire_table(program).up.sum(axis=1).reshape(-1, n)
     gates = 16 * -(-4 * MODEL.topk // 16)  # gate weights behind a row
     for step, net in enumerate(program.nets, start=1):
-        assert (net.name, net.step, net.ring) == (XGMI, step, n)
+        assert (net.name, net.step, net.ring) == (XGMI.name, step, n)
         for i in range(n):
             j = (i + step) % n
             assert out[step, i] == needs[i, j] * (MODEL.row_bytes + gates) + needs[j, i] * MODEL.row_bytes
@@ -116,16 +116,16 @@ def test_a_hot_pair_waits_for_its_own_link():
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_tensors_without_a_switch(name, block, nodes):
-    if nodes > 1 and not get_system(name).several_domains:
+    if nodes > 1 and not get_system(name).reach.domains:
         pytest.skip("one node alone")
-    options = {"form": "paper"} if "real" not in get_system(name).without_switch else {}
+    options = {"form": "paper"} if "real" not in get_system(name).reach.no_switch else {}
     machine = Machine(system=name, gpus=4 * nodes, cluster=mesh(4, nodes), path="row", order="random", seed=3, options=options)
     assert run_emulation(machine, block, Shape(32, 32, 16, 4), tokens=6, dtype=None, backward=True, kinds=()).holds
 
 
 @pytest.mark.parametrize("name", IN_SWITCH)
 def test_systems_of_the_switch_are_refused_by_name(name):
-    with pytest.raises(ConfigError, match=rf'^{name} in paper form on cluster "mesh": found no switch .*{get_system(name).in_switch}'):
+    with pytest.raises(ConfigError, match=rf'^{name} in paper form on cluster "mesh": found no switch .*{get_system(name).reach.switch}'):
         planned(name, mesh(4), "paper")
 
 

@@ -17,7 +17,7 @@ from dysharp.errors import ConfigError
 from dysharp.functional.machine import Machine
 from dysharp.program import Head, Program, Tail, Trace
 from dysharp.specs import Cluster, Model
-from dysharp.systems import all_systems, get_system, system
+from dysharp.systems import Costs, Facts, Moves, all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert as plan_one_copy_per_expert
 from dysharp.systems.registry import _REGISTRY
@@ -383,7 +383,8 @@ def outsider() -> Iterator[Callable[..., str]]:
     all_systems()
 
     def register(plan: Any, traffic: Any = "one_copy_per_expert", **fields: Any) -> str:
-        system("outsider", source="a test", options=PaddedOptions, traffic=traffic, permutes=0, fused=False, **fields)(plan)
+        costs = Costs(permutes=0, fused=False)
+        system("outsider", Facts(source="a test", options=PaddedOptions, moves=Moves(traffic), costs=costs, **fields))(plan)
         return "outsider"
 
     yield register
@@ -391,7 +392,7 @@ def outsider() -> Iterator[Callable[..., str]]:
 
 
 def plan_rows(model: Model, cluster: Cluster, routing: Routing, direction: str, options: PaddedOptions) -> Program:
-    return plan_one_copy_per_expert(LayerBuilder(model, cluster, routing, direction))
+    return plan_one_copy_per_expert(LayerBuilder(model, cluster, routing, direction), Moves("one_copy_per_expert"))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from dysharp.testing.conformance import broken, runs
 from dysharp.testing.conformance.report import Report
 from dysharp.workload import make_routing
 
-SYSTEMS = sorted(name for name, system in all_systems().items() if system.several_domains)
+SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)
 MODEL = replace(load_model("S-8"), name="small", n_experts=16, topk=4, hidden=256, expert_hidden=128)
 CLUSTER = replace(load_cluster("paper-dgx-h100"), n_gpus=4, max_gpus=4, scale_out=ScaleOut(2, 47.0, 8.0))
 QUICK = (
@@ -66,7 +66,7 @@ def test_a_redirected_pull_by_nic_is_noticed_without_tensors():
             verify(program)
 
 
-MESHES = [(name, nodes) for nodes in (1, 2) for name, system in all_systems().items() if system.without_switch and (nodes == 1 or name == "mori")]
+MESHES = [(name, nodes) for nodes in (1, 2) for name, system in all_systems().items() if system.reach.no_switch and (nodes == 1 or name == "mori")]
 
 
 def judged_without_switch(name: str, nodes: int, rules: tuple[str, ...] | None) -> Report:
@@ -74,7 +74,7 @@ def judged_without_switch(name: str, nodes: int, rules: tuple[str, ...] | None) 
     out = ScaleOut(4, 47.0, 8.0) if nodes > 1 else None
     cluster = replace(load_cluster("hw-mi300x"), n_gpus=4 * nodes, max_gpus=4 * nodes, scale_out=out)
     system = get_system(name)
-    form = {"form": "paper"} if system.has_real_form and "real" not in system.without_switch else None
+    form = {"form": "paper"} if system.has_real_form and "real" not in system.reach.no_switch else None
     return conformance(name, model=MODEL, cluster=cluster, routing=make_routing("uniform", MODEL, 4 * nodes, 8), options=form, rules=rules)
 
 

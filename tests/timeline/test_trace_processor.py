@@ -80,7 +80,7 @@ def _room(n_bytes: int, wait_s: int = 600) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_headline_layer(tmp_path: Path) -> None:
     """L-8 on 32 GPUs with 8192 tokens: a million slices."""
     if not _room(6 << 30):

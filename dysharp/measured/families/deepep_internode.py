@@ -88,7 +88,7 @@ def program_us(case: InternodeCase, constants: Constants) -> float:
 
 
 def notify_us(case: InternodeCase, gpu: Gpu, constants: Constants) -> F64:
-    """Two barriers of a rail, and the rest of the notify with a cached handle (`building.deepep_internode`)."""
+    """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
     doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
     out: F64 = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
     return out

@@ -143,7 +143,7 @@ def program_us(case: LayerCase, constants: Constants) -> float:
         model,
         case.rows,
         case.tokens * case.copies,
-        permutes=system.permutes,
+        permutes=system.costs.permutes,
         fp8_rows=case.fp8_rows,
         cast_bytes=cast_bytes if case.training else 0.0,
     )

@@ -38,9 +38,9 @@ def collective(layer: LayerBuilder, operator: str, useful: Transfers, turns: I32
     p = layer.p
     needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
     needed[p.token, p.gpu] = True
-    needed[np.arange(layer.routing.n_tokens), layer.every_source] = True
+    needed[np.arange(layer.routing.n_tokens), layer.p.every_source] = True
     token, gpu = (axis.astype(np.int32) for axis in np.nonzero(~needed))
-    source = layer.every_source[token]
+    source = layer.p.every_source[token]
     node, to = (source, gpu) if operator == "dispatch" else (gpu, source)
     order = np.lexsort((token, node))
     token, node, to = token[order], node[order], to[order]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,40 +19,40 @@ class CombineBlocks(LayerBase):
     """Blocks that push or pull the results of a pass back to the sources of the tokens, which sum them."""
 
     def combine_puts(self, order: Discipline | I32) -> Returns:
-        """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `push_order`.
+        """Push the sum over a GPU's experts back to the source of the token. One op per pair, in `p.push_order`.
 
         `order`: the discipline of the issuers, or issuers of `turn`.
         """
         turns = order if isinstance(order, np.ndarray) else None
         issuer = order if isinstance(order, np.ndarray) else self.per_gpu(order, "combine")
-        columns = self.p.token, self.p.gpu, self.pair_source
-        prio = self.turn(self.p.gpu, self.pair_source, turns)
+        columns = self.p.token, self.p.gpu, self.p.source
+        prio = self.turn(self.p.gpu, self.p.source, turns)
         first_row, tile = self.partial_rows(columns)
-        return self._push_back("combine.put", "sum", issuer, self.push_order, columns, self.pair_rows, first_row, tile, prio)
+        return self._push_back("combine.put", "sum", issuer, self.p.push_order, columns, self.p.rows, first_row, tile, prio)
 
     def combine_pair_chunks(self, orders: Sequence[I64]) -> list[Returns]:
         """As `combine_puts`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders` (together all pairs)."""
-        columns = self.p.token, self.p.gpu, self.pair_source
+        columns = self.p.token, self.p.gpu, self.p.source
         first_row, tile = self.partial_rows(columns)
         issuers = (self.per_gpu(Discipline.PROGRAM_ORDER, "combine") for _ in orders)
         return [
-            self._push_back("combine.put", "sum", issuer, order, columns, self.pair_rows, first_row, tile)
+            self._push_back("combine.put", "sum", issuer, order, columns, self.p.rows, first_row, tile)
             for issuer, order in zip(issuers, orders, strict=True)
         ]
 
     def combine_rows(self, discipline: Discipline, order: I64 | None = None, *, framing: Framing = STORE) -> Returns:
         """Push every expert's row back to the source of the token, which sums the rows.
 
-        `order`: the useful rows in the order of sending (default: `row_push_order`).
+        `order`: the useful rows in the order of sending (default: `p.row_push_order`).
         """
-        return self.combine_row_chunks(discipline, [self.row_push_order if order is None else order], framing=framing)[0]
+        return self.combine_row_chunks(discipline, [self.p.row_push_order if order is None else order], framing=framing)[0]
 
     def combine_row_chunks(self, discipline: Discipline, orders: Sequence[I64], *, framing: Framing = STORE) -> list[Returns]:
         """As `combine_rows`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders`.
 
         `orders`: together all useful rows. `of_useful_row` is for a single chunk only.
         """
-        columns = self.row_token, self.row_gpu, self.row_source
+        columns = self.p.row_token, self.p.row_gpu, self.p.row_source
         first_row, tile = self.partial_rows(columns)
         batches = []
         for order in orders:
@@ -105,25 +104,6 @@ class CombineBlocks(LayerBase):
         self.returned.append(batch := Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
         return batch
 
-    @cached_property
-    def push_order(self) -> I64:
-        """The pairs in the order in which GPUs push results: by GPU, then by the token's place at its source.
-
-        Each GPU serves the sources in turn, beginning with the next GPU, so that it returns results to all sources at
-        once. DeepEP does so too: its warps are split evenly over peers.
-        """
-        return np.argsort(self._push_rank(self.p.token, self.p.gpu, self.pair_source))
-
-    @cached_property
-    def row_push_order(self) -> I64:
-        """The useful rows in `push_order` of their pairs; rows of one pair by slot."""
-        return np.argsort(self._push_rank(self.row_token, self.row_gpu, self.row_source), kind="stable")
-
-    def _push_rank(self, token: I32, gpu: I32, source: I32) -> I64:
-        turn = (source - gpu) % self.n_gpus
-        rank: I64 = (gpu.astype(np.int64) * self.tokens + token % self.tokens) * self.n_gpus + turn
-        return rank
-
     def combine_pulls(self, discipline: Discipline, window: int, framing: Framing = DYMULTIMEM, *, every_gpu: bool = False) -> Transfers:
         """The source of each token in `sent` pulls the sum over the token's GPUs through the switch.
 
@@ -132,11 +112,11 @@ class CombineBlocks(LayerBase):
         at, src, dst = self.b.framing(framing), self.result, self.summed_buffer
         kind, classes, table = Kind.PULL_REDUCE, (REQUESTS, RESPONSES), self._al_table(framing)
         template = self.b.template(Template("combine.pull", kind, "combine", "sum", *classes, framing=at, src=src, dst=dst, table=table))
-        tokens = np.arange(self.routing.n_tokens) if every_gpu else self.sent
+        tokens = np.arange(self.routing.n_tokens) if every_gpu else self.p.sent
         packets = framing.packets(self.model.row_bytes) + framing.packets(self.combine_aux)
         ext = self._replica_ext(framing, np.arange(len(self.p.gpu)), np.full(len(self.p.gpu), packets))
-        to = self._all_gpus() if every_gpu else To(self.token_pairs[self.sent], self.p.gpu, self.pair_rows, self.row_of, ext)
-        source = self.every_source if every_gpu else self.sent_source
+        to = To(*self.p.everywhere(), self.row_of) if every_gpu else To(self.p.token_pairs[self.p.sent], self.p.gpu, self.p.rows, self.row_of, ext)
+        source = self.p.every_source if every_gpu else self.p.sent_source
         first = self.b.ops(
             template,
             source,
@@ -144,10 +124,10 @@ class CombineBlocks(LayerBase):
             bytes=self.model.row_bytes,
             key=tokens,
             to=to,
-            targets=1 if every_gpu else self.listed[self.sent],
+            targets=1 if every_gpu else self.p.listed[self.p.sent],
             aux_bytes=self.combine_aux,
         )
-        batch = self._transfers(first, source, self.token_rows[tokens])
+        batch = self._transfers(first, source, self.p.token_rows[tokens])
         sessions = sessions_that_fit(self.model, self.cluster, self.combine_aux)
         self.b.hold(self._window(window, "combine_window")[source], batch.op)
         self.b.hold(self._window(sessions, "reduction_table")[source], batch.op)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,11 +29,10 @@ class DispatchBlocks(LayerBase):
     """Blocks that push or multicast the rows of a pass to the GPUs of their experts."""
 
     def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
-        return self.b.template(self._row_template(name, kind, framing))
+        return self.b.template(self._row_template(name, kind, framing, self._al_table(framing)))
 
-    def _row_template(self, name: str, kind: Kind, framing: Framing) -> Template:
+    def _row_template(self, name: str, kind: Kind, framing: Framing, table: int = -1) -> Template:
         at = self.b.framing(framing)
-        table = -1 if self.placed_on_arrival else self._al_table(framing)
         return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
 
     def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False) -> Transfers:
@@ -45,33 +42,33 @@ class DispatchBlocks(LayerBase):
         """
         template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
         issuer = self.per_gpu(discipline, "dispatch") if turns is None else turns
-        pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.pair_source, self.p.gpu, turns)
+        pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.p.source, self.p.gpu, turns)
         if not self.cluster.n_switches:
             return self._puts_of_pairs(issuer, prio)
-        columns = self.p.token, self.pair_source, pairs, flat_ones(len(pairs))
+        columns = self.p.token, self.p.source, pairs, flat_ones(len(pairs))
         return self._send(template, STORE, issuer, *columns, 1, to=self.p.gpu, prio=prio, by_rows=by_rows)
 
     def _puts_of_pairs(self, issuer: I32, prio: I32 | int) -> Transfers:
         """`dispatch_puts` on the links of pairs: a row is one train."""
         op = self.puts(
             self._row_template("dispatch.put", Kind.PUT, LINK),
-            self.pair_source,
+            self.p.source,
             self.p.gpu,
             self.row_of,
-            rows=self.pair_rows,
-            issuer=issuer[self.pair_source],
+            rows=self.p.rows,
+            issuer=issuer[self.p.source],
             bytes=self.sent_bytes,
             key=self.p.token,
             prio=prio,
             aux_bytes=self.dispatch_aux,
         )
-        batch = Transfers(op=op, node=self.pair_source, to=self.p.gpu, unit=np.arange(len(op)), unit_rows=self.pair_rows)
+        batch = Transfers(op=op, node=self.p.source, to=self.p.gpu, unit=np.arange(len(op)), unit_rows=self.p.rows)
         self.dispatched.append(batch)
         return batch
 
     def dispatch_pairs(self, order: I64) -> Transfers:
         """Push the token of each (token, GPU) pair of `order` once to the GPU, in this order per source."""
-        source, gpu, rows = self.pair_source[order], self.p.gpu[order], self.pair_rows[order]
+        source, gpu, rows = self.p.source[order], self.p.gpu[order], self.p.rows[order]
         op = self.puts(
             self._row_template("dispatch.put", Kind.PUT, STORE),
             source,
@@ -83,7 +80,7 @@ class DispatchBlocks(LayerBase):
             key=self.p.token[order],
             aux_bytes=self.dispatch_aux,
         )
-        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=order, unit_rows=self.pair_rows))
+        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=order, unit_rows=self.p.rows))
         return batch
 
     def dispatch_rows(
@@ -106,19 +103,18 @@ class DispatchBlocks(LayerBase):
         offset, n_bytes, aux = self._trains(framing, by_rows)
         n = len(offset)
         sent = np.repeat(order, n)
-        source, gpu = self.row_source[sent], self.row_gpu[sent]
+        source, gpu = self.p.row_source[sent], self.p.row_gpu[sent]
         prio = turns_by(discipline, np.arange(len(sent)))
         if at_once > 1:
             discipline, prio = Discipline.SMALLEST_KEY, _side_by_side(source, n, at_once)
-        template = self._row_template("dispatch.row", Kind.PUT, framing)
         op = self.puts(
-            template if table < 0 else replace(template, table=table),
+            self._row_template("dispatch.row", Kind.PUT, framing, table),
             source,
             gpu,
             self.row_of[sent],
             issuer=self.per_gpu(discipline, "dispatch")[source],
             bytes=np.tile(n_bytes, len(order)),
-            key=self.row_token[sent],
+            key=self.p.row_token[sent],
             prio=prio,
             aux_bytes=np.tile(aux, len(order)),
             offset=np.tile(offset, len(order)) if n > 1 else 0,
@@ -126,14 +122,19 @@ class DispatchBlocks(LayerBase):
         self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=flat_ones(len(order))))
         return batch
 
-    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False) -> Transfers:
-        """Multicast every token of `sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`."""
-        template = self._dispatch_template("dispatch.multicast", Kind.MULTICAST, framing)
+    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False, asks: bool = True) -> Transfers:
+        """Multicast every token of `p.sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`.
+
+        `asks`: packets of `framing` ask the AL Table for the places of their rows. False: hubs place new rows without a table in memory.
+        """
+        table = self._al_table(framing) if asks else -1
+        template = self.b.template(self._row_template("dispatch.multicast", Kind.MULTICAST, framing, table))
         issuer = self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")
-        counts = self.token_pairs[self.sent]
+        sent = self.p.sent
+        counts = self.p.token_pairs[sent]
         first_pair = np.cumsum(counts) - counts
-        batch = self._send(template, framing, issuer, self.sent, self.sent_source, first_pair, counts, self.listed[self.sent], by_rows=by_rows)
-        trains = len(batch.op) // max(1, len(self.sent))
+        batch = self._send(template, framing, issuer, sent, self.p.sent_source, first_pair, counts, self.p.listed[sent], by_rows=by_rows)
+        trains = len(batch.op) // max(1, len(sent))
         self.b.hold(self._window(window * trains, "dispatch_window")[batch.node], batch.op)
         return batch
 
@@ -178,7 +179,7 @@ class DispatchBlocks(LayerBase):
         if n > 1:
             unit = np.repeat(unit, n)
             pair = spans(first_pair[unit], pairs_of_unit[unit])
-            row = spans(self.p.slot_ptr[pair], self.pair_rows[pair])
+            row = spans(self.p.slot_ptr[pair], self.p.rows[pair])
         train = np.tile(np.arange(n), units)
         packets = -(-n_bytes // framing.payload_bytes) + -(-aux // framing.payload_bytes)
         ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
@@ -189,14 +190,14 @@ class DispatchBlocks(LayerBase):
             bytes=n_bytes[train],
             key=token[unit],
             prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[unit],
-            to=To(pairs_of_unit[unit], self.p.gpu[pair], self.pair_rows[pair], self.row_of[row], ext),
+            to=To(pairs_of_unit[unit], self.p.gpu[pair], self.p.rows[pair], self.row_of[row], ext),
             targets=targets if np.ndim(targets) == 0 else np.asarray(targets)[unit],
             aux_bytes=aux[train],
             offset=offset[train] if n > 1 else 0,
         )
         ops = ids(first, len(unit))
         several = np.broadcast_to(np.int32(-1), (len(unit),))
-        rows_of_unit = np.add.reduceat(self.pair_rows, first_pair) if units else np.zeros(0, np.int64)
+        rows_of_unit = np.add.reduceat(self.p.rows, first_pair) if units else np.zeros(0, np.int64)
         to = several if to is None else to[unit]
         self.dispatched.append(batch := Transfers(op=ops, node=source[unit], to=to, unit=unit, unit_rows=rows_of_unit))
         return batch
@@ -218,17 +219,17 @@ class DispatchBlocks(LayerBase):
         `window`: most tokens in flight per source.
         """
         template = self._dispatch_template("dispatch.allgather", Kind.MULTICAST, STORE)
-        source = self.every_source
+        source = self.p.every_source
         first = self.b.ops(
             template,
             source,
             issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
             bytes=self.sent_bytes,
             key=np.arange(self.routing.n_tokens),
-            to=self._all_gpus(),
+            to=To(*self.p.everywhere(), self.row_of),
             targets=1,
             aux_bytes=self.dispatch_aux,
         )
-        batch = self._transfers(first, source, self.token_rows)
+        batch = self._transfers(first, source, self.p.token_rows)
         self.b.hold(self._window(window, "dispatch_window")[source], batch.op)
         return batch

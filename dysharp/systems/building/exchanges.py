@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
+from dysharp.program.csr import stable_order
 from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.building.rails import TwoLevelLayer
 from dysharp.systems.building.software_steps import SoftwareSteps
 
 I32 = NDArray[np.int32]
@@ -35,14 +36,14 @@ def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = Non
     stream = node.astype(np.int64) * n + to
     slots = n * layer.routing.placement.slots_per_gpu
     # Useful rows are in the order of tokens, then of slots, and the sorts keep it where their keys are equal.
-    by_stream = np.argsort(stream if by_token else stream * slots + layer.p.slot[rows], kind="stable")
+    by_stream = stable_order(stream if by_token else stream * slots + layer.p.slot[rows])
     return rows[_in_turn(n, node, to, by_stream)]
 
 
 def pair_order(layer: LayerBuilder, node: I32, to: I32, pairs: I64) -> I64:
     """As `stream_order` for the (token, GPU) pairs `pairs` (rising) between `[pairs]` GPUs `node` and `to`; pairs for one peer are by token."""
     node, to = node[pairs], to[pairs]
-    return pairs[_in_turn(layer.n_gpus, node, to, np.argsort(node.astype(np.int64) * layer.n_gpus + to, kind="stable"))]
+    return pairs[_in_turn(layer.n_gpus, node, to, stable_order(node.astype(np.int64) * layer.n_gpus + to))]
 
 
 def _in_turn(n: int, node: I32, to: I32, by_stream: I64) -> I64:
@@ -51,7 +52,7 @@ def _in_turn(n: int, node: I32, to: I32, by_stream: I64) -> I64:
     length = np.bincount(stream, minlength=n * n)
     place = np.empty(len(stream), np.int64)
     place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
-    return np.argsort((node * (1 + length.max(initial=0)) + place) * n + (to - node) % n, kind="stable")
+    return stable_order((node * (1 + length.max(initial=0)) + place) * n + (to - node) % n)
 
 
 def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:

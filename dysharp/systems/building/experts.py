@@ -155,10 +155,12 @@ def _weight_share(layer: LayerBuilder) -> F64:
 
     On an hw cluster the share follows the load of each expert, on a paper cluster the mean load.
     """
+    together = layer.routing.placement.parts if layer.tiling.shared else 1
+    expert = layer.tile_slot // np.int32(together)  # tiles with equal numbers share weight reads
+    tiles = np.bincount(expert)
     if layer.cluster.gpu:
-        return tile_share(layer.tiling.rows, layer.tile_rows, layer.tiles_of_expert)
-    occupied = max(1, int((np.bincount(layer.weight_slot) > 0).sum()))
-    return mean_share(layer.tiling.rows, len(layer.p.slot) / occupied)
+        return tile_share(layer.tiling.rows, layer.tile_rows, tiles[expert].astype(np.int32))
+    return mean_share(layer.tiling.rows, len(layer.p.slot) / max(1, int(np.count_nonzero(tiles))))
 
 
 def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:

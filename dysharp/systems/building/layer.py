@@ -13,13 +13,16 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.program import Alloc, Declared, Discipline, Kind, Program, Template, To
-from dysharp.program.constants import NIC, NIC_NET, OTHER, SPINE, XGMI
+from dysharp.program.constants import OTHER
+from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, I32, LINK, RDMA, STORE, spans
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.combine import CombineBlocks
 from dysharp.systems.building.dispatch import DispatchBlocks
-from dysharp.workload import Scheme, traffic
+from dysharp.systems.facts import Moves
+from dysharp.workload import Scheme
 from dysharp.workload.levels import LEVELS, Levels, between_rails
+from dysharp.workload.traffic import scheme_rows
 
 __all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STORE", "LayerBuilder", "spans"]
 
@@ -40,7 +43,7 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
         to, near = np.tile(np.arange(g), g), (np.arange(g)[:, None] // size == np.arange(g)[None, :] // size).ravel()
         ways = [(template, near)]
         if size < g:
-            ways.append((replace(template, name=f"{name}.nic", framing=self.b.framing(RDMA), net=NIC_NET), ~near))
+            ways.append((replace(template, name=self.ways.named(name, BETWEEN_NET), framing=self.b.framing(RDMA), net=BETWEEN_NET), ~near))
         for way, mine in ways:
             count = np.full(g, int(mine.sum()) // g)
             first = self.b.ops(
@@ -55,41 +58,26 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
                 self.wait_each(ids(first, g), after)
         return ids(first_tile, g)
 
-    def build(self, scheme: Scheme, options: object = None, *, back: Scheme | None = None, levels: Levels | None = None) -> Program:
+    def build(self, moves: Moves | Scheme, options: object = None, *, levels: Levels | None = None) -> Program:
         """The finished Program.
 
-        The Program declares its useful rows and the closed-form traffic of this Routing under `scheme`
-        (`workload.traffic`). The traffic may depend on the system's `options`. `back`: the scheme of Combine where Combine
-        does not mirror Dispatch. `levels`: Dispatch's rows by network over several domains, where the scheme's name is not in LEVELS.
+        The Program declares its useful rows and the closed-form traffic of this Routing (`workload.traffic`; between domains
+        `workload.levels`). `moves`: what the system moves (`Facts.moves`), or the scheme of Dispatch alone. `options`: those of the
+        system, where a scheme depends on them. `levels`: Dispatch's rows by network over several domains, where `moves` has no name for them.
         """
-        if self.cluster.domains > 1:
-            return self._build_levels(scheme, levels)
-        returned = traffic(self.routing, scheme if back is None else back, self.back_bytes, options)
-        same = back is None and self.sent_bytes == self.back_bytes
-        sent = returned if same else traffic(self.routing, scheme, self.sent_bytes, options)
-        closed = {"dispatch": sent["dispatch"], "combine": returned["combine"]}
-        out, into = self._near_sides
-        sums = {out: {op: int(moved["up"]) for op, moved in closed.items()}, into: {op: int(moved["down"]) for op, moved in closed.items()}}
-        return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
-
-    @property
-    def _near_sides(self) -> tuple[str, str]:
-        """The names of both link directions inside a domain."""
-        return ("up", "down") if self.cluster.n_switches else (f"{XGMI} out", f"{XGMI} in")
-
-    def _build_levels(self, scheme: Scheme, levels: Levels | None) -> Program:
-        """As `build` over several domains; `scheme` is a key of `workload.levels.LEVELS`, or one_copy_per_expert, or `levels` are given."""
-        direct = "nic_only" if self.nic_only else self.per_expert
-        named = direct if scheme == "one_copy_per_expert" else str(scheme)
-        sides, size = [self._near_sides, (f"{NIC} out", f"{NIC} in")], self.cluster.domain_gpus
-        rows = [*(LEVELS[named](self.routing, size) if levels is None else levels)]
-        if self.has_spine:
-            sides.append((f"{SPINE} out", f"{SPINE} in"))
-            across = between_rails(self.routing, size, named)
-            rows[1:] = [(rows[1][0] - across[0], rows[1][1] - across[1]), across]
+        moves = moves if isinstance(moves, Moves) else Moves(moves)
+        if self.cluster.domains == 1:
+            sent = [scheme_rows(self.routing, moves.sent, options)]
+            back = sent if moves.back is None else [scheme_rows(self.routing, moves.back, options)]
+        else:
+            named = moves.between or self.ways.per_expert
+            sent = [*(LEVELS[named](self.routing, self.cluster.domain_gpus) if levels is None else levels)]
+            if len(self.ways.outside) > 1:
+                across = between_rails(self.routing, self.cluster.domain_gpus, named)
+                sent[1:] = [(sent[1][0] - across[0], sent[1][1] - across[1]), across]
+            back = sent
         sums: dict[str, dict[str, int]] = {}
-        for (out, into), (sent, received) in zip(sides, rows, strict=True):
-            sent_rows, received_rows = int(sent.sum()), int(received.sum())
-            sums[out] = {"dispatch": sent_rows * self.sent_bytes, "combine": received_rows * self.back_bytes}
-            sums[into] = {"dispatch": received_rows * self.sent_bytes, "combine": sent_rows * self.back_bytes}
+        for sides, there, again in zip(self.ways.sides, sent, back, strict=True):
+            for side, rows, mirrored in zip(sides, there, reversed(again), strict=True):
+                sums[side] = {"dispatch": int(rows.sum()) * self.sent_bytes, "combine": int(mirrored.sum()) * self.back_bytes}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))

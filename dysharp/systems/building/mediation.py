@@ -33,7 +33,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
     steps = SoftwareSteps(layer)
     counted = layer.exchange(COUNT_BYTES * layer.model.n_experts, name="counts") if counts and layer.direction == "fwd" else None
     waits = ns_to_ps(choice_int("mediation.host_sync_ns") + choice_int("mediation.launch_ns")) if counted is not None else 0
-    sent = np.bincount(layer.row_source, minlength=layer.n_gpus)
+    sent = np.bincount(layer.p.row_source, minlength=layer.n_gpus)
     begin = steps.delay("mediation", waits + (_permute_ps(sent * layer.sent_bytes) if permutes else np.zeros(layer.n_gpus, np.int64)))
     if counted is not None:
         layer.wait_tiles(begin, counted)
@@ -47,7 +47,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
 
 def sorted_at_receiver(layer: LayerBuilder) -> I32:
     """`[gpus]` DELAYs after which received rows are sorted by expert: one permutation behind the last row."""
-    received = np.bincount(layer.row_gpu, minlength=layer.n_gpus)
+    received = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
     several = layer.routing.placement.slots_per_gpu > 1
     sort = SoftwareSteps(layer).delay("sort", _permute_ps(received * layer.sent_bytes) if several else 0)
     layer.wait_each(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY))

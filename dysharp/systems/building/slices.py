@@ -64,7 +64,7 @@ def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     Pairs are in the order in which a GPU returns them: its own tokens, then those of the next GPU, so that all GPUs send to
     different GPUs. Gate gradients ride the last train.
     """
-    token, gpu, home = layer.p.token, layer.p.gpu, layer.pair_source
+    token, gpu, home = layer.p.token, layer.p.gpu, layer.p.source
     order = np.lexsort((token, (home - gpu) % layer.n_gpus, gpu))
     first_row, _ = layer.partial_rows((token, gpu, home))
     n, ends = len(slices), np.array([end for _, end, _ in slices]) * layer.back_bytes // layer.model.hidden

@@ -80,12 +80,12 @@ class SoftwareSteps:
         return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows, prio=prio), len(node)), node=node)
 
     def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
-        """Add a DELAY of `cost_ps` per token of `layer.sent`. Token i of a GPU runs on SM i modulo `n_sms`."""
+        """Add a DELAY of `cost_ps` per token of `layer.p.sent`. Token i of a GPU runs on SM i modulo `n_sms`."""
         layer = self.layer
         used = min(n_sms, layer.tokens)
         issuers = self.issuers("send", Discipline.PROGRAM_ORDER, used)
-        issuer = issuers[layer.sent_source, layer.sent % layer.tokens % used]
-        return self.copies("dispatch", [0, cost_ps], layer.sent_source, issuer, name="token")
+        issuer = issuers[layer.p.sent_source, layer.p.sent % layer.tokens % used]
+        return self.copies("dispatch", [0, cost_ps], layer.p.sent_source, issuer, name="token")
 
     def paced(
         self,
@@ -103,7 +103,7 @@ class SoftwareSteps:
         Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
         layer = self.layer
-        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.by_nic(sends.node, sends.to))
+        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.ways.leaves(sends.node, sends.to))
         template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
         issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
         heads = sends.op.copy()

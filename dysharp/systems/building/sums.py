@@ -20,7 +20,7 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     do not need (docs/design/0013, Push form). Each GPU serves the sources in turn, all GPUs in the same order, so that the contributions of
     a token meet soon.
     """
-    b, p, source = layer.b, layer.p, layer.pair_source
+    b, p, source = layer.b, layer.p, layer.p.source
     far = p.gpu != source
     _, first, sum_of_far = np.unique(p.token[far], return_index=True, return_inverse=True)
     lead = np.flatnonzero(far)[first]  # the first other GPU of each token that has one
@@ -55,4 +55,4 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
             ),
             n,
         )
-    return Transfers(op=op, node=p.gpu, to=source, unit=np.arange(len(op)), unit_rows=layer.pair_rows)
+    return Transfers(op=op, node=p.gpu, to=source, unit=np.arange(len(op)), unit_rows=layer.p.rows)

@@ -72,7 +72,7 @@ class Pass:
             fidelity="burst",
             seed=0,
             options=self.given,
-            free_links=system.traffic == "none",
+            free_links=system.moves.sent == "none",
         )
         return measure(inputs, self.program, self.trace)
 

@@ -65,7 +65,8 @@ def payload_by_gpu(case: Pass) -> Lines:
     counted = counted_traffic(case.program, case.trace)
     zero = np.zeros(case.program.n_nodes, np.int64)
     for operator in OPERATORS:
-        scheme = case.system.traffic if operator == "dispatch" else case.system.returns or case.system.traffic
+        moves = case.system.moves
+        scheme = moves.sent if operator == "dispatch" else moves.back or moves.sent
         closed = traffic(case.layer.routing, scheme, _row_bytes(case, operator), case.options)
         expected = closed["dispatch"] if operator == "dispatch" else closed["combine"]
         for side, per_gpu in (("up", expected["up_per_gpu"]), ("down", expected["down_per_gpu"])):

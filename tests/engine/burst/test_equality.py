@@ -21,6 +21,7 @@ from dysharp.testing.random_programs import coverage, random_program
 from dysharp.testing.random_sums import random_sums
 
 CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
+QUICK = 3  # chunks: mutants of kernels are told by the first two (bench/mutants.py, EQUAL_PROGRAMS)
 LARGER = range(9000, 9012)
 COLUMNS = [f.name for f in fields(Trace) if f.name != "n_events"]
 MUST_OCCUR = (
@@ -67,7 +68,12 @@ def assert_same(program: Program, where: str) -> Trace:
     return found
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+def _chunks(n: int, quick: int) -> list[object]:
+    """The numbers of `n` chunks, those from `quick` on marked slow."""
+    return [pytest.param(chunk, marks=pytest.mark.slow) if chunk >= quick else chunk for chunk in range(n)]
+
+
+@pytest.mark.parametrize("chunk", _chunks(CHUNKS, QUICK))
 def test_engine_equals_oracle(chunk):
     seen: Counter[str] = Counter()
     for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
@@ -78,7 +84,7 @@ def test_engine_equals_oracle(chunk):
     assert [name for name in MUST_OCCUR if seen[name] == 0] == []
 
 
-@pytest.mark.parametrize("chunk", range(3))
+@pytest.mark.parametrize("chunk", _chunks(3, 1))
 def test_engine_equals_oracle_at_other_points(chunk):
     seen: Counter[str] = Counter()
     for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
@@ -88,7 +94,7 @@ def test_engine_equals_oracle_at_other_points(chunk):
     assert [name for name in MUST_OCCUR_AT_POINTS if seen[name] == 0] == []
 
 
-@pytest.mark.parametrize("chunk", range(2))
+@pytest.mark.parametrize("chunk", _chunks(2, 1))
 def test_engine_equals_oracle_with_sums_in_the_switch(chunk):
     seen: Counter[str] = Counter()
     for seed in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):

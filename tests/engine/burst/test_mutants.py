@@ -41,7 +41,14 @@ def test_mutant_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
-@pytest.mark.parametrize("mutant", POINT_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+LATE = ("cancelled ops take nothing", "nobody takes the place of a cancelled op", "one announcement is enough")
+"""Told by a late Program only, so slow."""
+
+
+POINTS = [pytest.param(m, marks=pytest.mark.slow) if m.name in LATE else m for m in POINT_MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", POINTS, ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_at_other_points_is_caught(mutant):
     found = caught(mutant, range(300), random_points) or caught(mutant, range(100), CANCELLED)
     assert found, f"no Program of 400 told {mutant.name!r} from the oracle"

@@ -85,7 +85,7 @@ def test_hot_points_and_trees() -> None:
         assert [(r.load, r.same) for r in rows] == [(load, True)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_curves(capsys: pytest.CaptureFixture[str]) -> None:
     """All 45 curves: mean error 3 %, a point 6 %, largest accepted rate 2 %; all but a few rows in all recorded digits."""
     rows = compare_curves()
@@ -98,7 +98,7 @@ def test_all_curves(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(r.same for r in rows) >= 696
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_curves_on_packets_of_our_own() -> None:
     """A recorded run is one sample: all but three points are within the bars, and those within three deviations of 24 runs of ours."""
     rows = compare_curves(seeds=range(1, 17))

@@ -1,6 +1,6 @@
 """Packet events against the flit-exact router on crossbars, same packets: where they agree within 1 %, and by how much not.
 
-`python -m pytest tests/engine/packet/test_events_network.py -m slow -s` prints the grid that docs/design/0006 sums up.
+`python -m pytest tests/engine/packet/test_events_network.py -m "slow or long" -s` prints the grid that docs/design/0006 sums up.
 """
 
 from __future__ import annotations
@@ -127,9 +127,10 @@ def test_networks_that_hold_the_switch_give_everything_back(topology: str, route
         assert point.flit_latency_min <= point.network_latency_min - 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("k", [8, 16, 32])
+@pytest.mark.parametrize(
+    ("k", "name"),
+    [pytest.param(k, name, marks=pytest.mark.slow if k == 8 and n < 2 else pytest.mark.long) for k in (8, 16, 32) for n, name in enumerate(SETTINGS)],
+)
 def test_the_grid_agrees_within_one_percent(name: str, k: int) -> None:
     router, most = SETTINGS[name]
     config = NetworkConfig(k=k, router=RouterConfig(**router))
@@ -146,8 +147,7 @@ def test_the_grid_agrees_within_one_percent(name: str, k: int) -> None:
     assert max(map(abs, rates)) < 0.01
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("k", [8, 16, 32])
+@pytest.mark.parametrize("k", [pytest.param(8, marks=pytest.mark.slow), *(pytest.param(k, marks=pytest.mark.long) for k in (16, 32))])
 def test_the_grid_without_speed_up(k: int) -> None:
     config = NetworkConfig(k=k, router=RouterConfig(**PAPER | {"internal_speedup": 1}))
     protocol = Protocol(period=64_000 // k, warmup_periods=1, max_periods=3, threshold=1e-9, check=False)

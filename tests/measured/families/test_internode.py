@@ -102,7 +102,7 @@ def _has_bars(family: Family | None) -> bool:
     return family is not None and family.between == "bars"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_bars_between_domains(packaged_measurements) -> None:
     classified, predicted = predict(classify(packaged_measurements)._keep(_has_bars), fitted_values())
     rows = judge(classified, fitted_values(), predicted=predicted)
@@ -112,7 +112,7 @@ def test_the_bars_between_domains(packaged_measurements) -> None:
     assert counts == {"deepep-internode": (98, 141), "deepep-ll-internode": (18, 28), "hybrid-ep-internode": (27, 54)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_held_out_by_number_of_nodes(packaged_measurements) -> None:
     (row,) = hold_out_nodes(classify(packaged_measurements).parsed, fitted())
     assert (row["n"], row["groups"]) == (84, 2)
@@ -125,13 +125,13 @@ def test_one_number_of_nodes_cannot_be_held_out() -> None:
     assert hold_out_nodes(classify(internode(proto="P3")).parsed, fitted()) == []
 
 
-@pytest.mark.parametrize(("gpus", "closed"), [(16, 115), pytest.param(32, 145, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("gpus", "closed"), [(16, 115), pytest.param(32, 145, marks=pytest.mark.long)])
 def test_two_hops_pay_from_so_many_tokens_on(gpus: int, closed: float) -> None:
     """(fixed time + notify - 35 us) over (a message per expert at 46 GB/s - the busier of SMs and NIC), per token."""
     assert break_even(gpus) == pytest.approx(closed, rel=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_on_eight_nodes_the_notify_moves_the_break_even() -> None:
     """Our notify of eight nodes is 86 us, that of the closed form 70 us: docs/design/0012-several-domains.md."""
     assert break_even(64) == pytest.approx(196, rel=0.05)

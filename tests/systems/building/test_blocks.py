@@ -53,8 +53,8 @@ def test_a_combine_batch_has_the_gpus_and_tokens_of_its_useful_rows(rows):
     batch = layer.combine_rows(Discipline.READY_FIFO) if rows else layer.combine_puts(Discipline.READY_FIFO)
     node, to = np.full(batch.op.max() + 1, -1), np.full(batch.op.max() + 1, -1)
     node[batch.op], to[batch.op] = batch.node, batch.to
-    assert (node[batch.of_useful_row] == layer.row_gpu).all()
-    assert (to[batch.of_useful_row] == layer.row_source).all()
+    assert (node[batch.of_useful_row] == layer.p.row_gpu).all()
+    assert (to[batch.of_useful_row] == layer.p.row_source).all()
     assert len(set(batch.of_useful_row.tolist())) == len(batch.op)
     assert batch.tile.shape == (layer.n_gpus,)
 

@@ -1,0 +1,57 @@
+"""SRAM of the tables of DySHARP and of MoE-Hub (`silicon`), as figures ask for it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from dysharp.figures.metric import calculated
+from dysharp.protocol.aau import APT
+from dysharp.protocol.dam import TILE_COUNTER
+from dysharp.protocol.rpm import PARTITION
+from dysharp.runs.point import Point
+from dysharp.silicon import dysharp_area, hub_area
+from dysharp.specs import choice_int, load_cluster
+from dysharp.specs.fields import EntriesOrInfinite
+
+DYSHARP = {
+    "tables_kib": "SRAM of AL TLB, tile and token tables (KiB)",
+    "queues_kib": "SRAM of the MultimemQs (KiB)",
+    "gpu_mm2": "SRAM in a GPU (mm2, estimate)",
+    "buffer_mm2": "SRAM of a switch's reduction buffers (mm2, estimate)",
+}
+HUB = {
+    "rat_kib": "SRAM of the row table (KiB)",
+    "apt_kib": "SRAM of the pointer table (KiB)",
+    "partitions_kib": "SRAM of the packet manager (KiB)",
+    "counters_kib": "SRAM of the tile counters (KiB)",
+    "sram_mm2": "SRAM of all units (mm2, estimate)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """`queues`: load/store units of a GPU with a MultimemQ; None = one per SM. All other sizes are keys of the cluster."""
+
+    queues: EntriesOrInfinite | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HubSizes:
+    """Entries of the units of one GPU. `rat_entries`: None = all banks of the packaged choices. `peers`: partitions of the packet manager."""
+
+    rat_entries: EntriesOrInfinite | None = None
+    regions: EntriesOrInfinite = APT.entries
+    partition_entries: EntriesOrInfinite = PARTITION.entries
+    peers: EntriesOrInfinite = 16
+    tiles: EntriesOrInfinite = TILE_COUNTER.entries
+
+
+@calculated("dysharp-area", options=Queues, metrics=DYSHARP)
+def dysharp_sram(point: Point, options: Queues) -> dict[str, float]:
+    return dysharp_area(load_cluster(point.cluster), options.queues)
+
+
+@calculated("hub-area", options=HubSizes, metrics=HUB)
+def hub_sram(point: Point, sizes: HubSizes) -> dict[str, float]:
+    banks = choice_int("moe_hub.rat_banks") * choice_int("moe_hub.rat_bank_entries")
+    return hub_area(**asdict(sizes) | {"rat_entries": banks if sizes.rat_entries is None else sizes.rat_entries})

@@ -1,0 +1,73 @@
+"""Times, and ratios of times of points."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dysharp.figures.metric import Seen, metric
+from dysharp.systems import all_systems
+
+metric("time_us", "layer time (us)")(lambda here: here.time_us)
+
+
+@metric("speedup", "speed-up", compares=True)
+def speedup(here: Seen, other: Seen) -> float:
+    return other.time_us / here.time_us
+
+
+@metric("gemm1_speedup", "speedup to the end of GEMM-1", compares=True)
+def gemm1_speedup(here: Seen, other: Seen) -> float:
+    """End of GEMM-1 of `over` divided by the end of GEMM-1 of the system, each on the GPU that finishes last."""
+    return other.phase_us("gemm1")["end"] / here.phase_us("gemm1")["end"]
+
+
+@metric("over_software", "speedup over the fastest system of today")
+def over_software(here: Seen) -> float | None:
+    """Time of the fastest system of today on the same workload divided by the time of the system.
+
+    A system that drops choices does less work and does not count.
+    """
+    today = here.among(*(name for name, system in all_systems().items() if system.today))
+    times = [seen.time_us for seen in today if not seen.row.get("dropped_rows")]
+    return min(times) / here.time_us if times else None
+
+
+@metric("kept", "kept", compares=True, against=True)
+def kept(here: Seen, other: Seen) -> float | None:
+    """Speed-up over `over` divided by the speed-up under the routing `against`: the share of the gain that is kept."""
+    there = here.at(replace(here.point, routing=str(here.against)))
+    base = there.partner() if there else None
+    return speedup(here, other) / speedup(there, base) if there and base else None
+
+
+@metric("over_packet", "time at burst level over time at packet level")
+def over_packet(here: Seen) -> float | None:
+    """Time at burst level divided by the time of the same system and workload at packet level, with the same options if there is such a point."""
+    if here.point.fidelity == "packet":
+        return None
+    same = replace(here, point=replace(here.point, fidelity="packet"))
+    other = here.at(same.point) or next(iter(same.among(here.point.system)), None)
+    return here.time_us / other.time_us if other else None
+
+
+@metric("comm_share", "exposed communication over layer time")
+def comm_share(here: Seen) -> float:
+    """Share of the layer time that communication adds: the exposed communication."""
+    return float(here.row["exposed_comm_us"]) / here.time_us
+
+
+@metric("bound_share", "bound_share")
+def bound_share(here: Seen) -> float:
+    """Lower bound of this Program divided by its time: 1 = the busiest resource never waits."""
+    return float(here.row["bound_us"]) / here.time_us
+
+
+@metric("over_best", "over_best")
+def over_best(here: Seen) -> float | None:
+    """Time of the point divided by the best time of the grid.
+
+    A check without `options` takes the point with default options.
+    """
+    if (here.point.options or here.point.choices) and not here.options:
+        return None
+    return here.time_us / min(seen.time_us for seen in here.among(here.point.system))

@@ -1,0 +1,72 @@
+"""Where the Row of a point comes from: a simulation, or a calculation (`figures.metric.calculated`). No other module asks which of the two it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dysharp.figures.metric import Calculated, all_calculated
+from dysharp.figures.simulated import row_of
+from dysharp.runs.point import Point
+from dysharp.specs import Scalar
+from dysharp.specs.fields import problems, raise_if
+
+
+class Simulation:
+    """What the points of a simulated system answer."""
+
+    def check(self, point: Point) -> None:
+        """Raise ConfigError for an unknown system or option of a point."""
+        from dysharp.runs.options import options_of, split_fabric
+        from dysharp.systems import get_system
+
+        options_of(get_system(point.system), split_fabric(dict(point.options), "packet")[1])
+
+    def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
+        """The Row of a point as plain values. `part`: of the memory that it may take."""
+        return row_of(point, part)
+
+    def with_choices(self, point: Point, choices: Mapping[str, Scalar]) -> Point:
+        """The point with `choices`. A choice that is an option of the point's system becomes that option.
+
+        A choice that is an option of other systems only leaves the point as it is, so the point is not run again.
+        """
+        from dysharp.runs.options import option_choices
+        from dysharp.systems import all_systems, get_system
+
+        own = {c.name: field for field, c in option_choices(get_system(point.system)).items() if c is not None}
+        everywhere = {c.name for s in all_systems().values() for c in option_choices(s).values() if c is not None}
+        options = dict(point.options) | {own[name]: value for name, value in choices.items() if name in own}
+        rest = dict(point.choices) | {name: value for name, value in choices.items() if name not in everywhere}
+        return replace(point, options=tuple(sorted(options.items())), choices=tuple(sorted(rest.items())))
+
+    def in_direction(self, point: Point, direction: str) -> Point:
+        """The point for another pass."""
+        return replace(point, direction=direction)
+
+
+@dataclass(frozen=True)
+class Calculation(Simulation):
+    """The same of a calculated system: choices and passes change nothing."""
+
+    of: Calculated
+
+    def check(self, point: Point) -> None:
+        raise_if(problems(self.of.options, dict(point.options)), f"{point.label}: option")
+
+    def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
+        self.check(point)
+        return self.of.row(point, self.of.options(**dict(point.options)))
+
+    def with_choices(self, point: Point, choices: Mapping[str, Scalar]) -> Point:
+        return point
+
+    def in_direction(self, point: Point, direction: str) -> Point:
+        return point
+
+
+def origin_of(system: str) -> Simulation:
+    """What the points of a system answer. Any name that is no calculated system is a simulated one."""
+    found = all_calculated().get(system)
+    return Simulation() if found is None else Calculation(found)

@@ -1,0 +1,90 @@
+"""The key of a Row: all that the Row depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dysharp.runs.inputs import inputs_digest
+from dysharp.runs.point import Point
+from dysharp.runs.workload import Workload
+from dysharp.sources import code_digest
+from dysharp.specs.choices import overridden
+
+_NOT_IN_A_ROW = {"progress", "options", "routing"}
+"""Fields of a Request that change no Row, or stand in the key in their resolved form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a Row depends on.
+
+    asked    the Point, or the Request with one system and its resolved options, as plain values
+    content  digest of the files that the Point names, or of the routing that was drawn for the Request
+    code     digest of the package
+    """
+
+    asked: Mapping[str, Any]
+    content: str
+    code: str
+
+    def record(self) -> dict[str, Any]:
+        """The key as a stored record has it."""
+        return {"point": self.asked, "code": self.code, "files": self.content}
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal keys, and a valid name of a file."""
+        return hashlib.blake2b(json.dumps(self.record(), sort_keys=True).encode(), digest_size=12).hexdigest()
+
+
+def point_dict(point: Point) -> dict[str, Any]:
+    """A point as plain values. `point_from` is the inverse function."""
+    return asdict(point) | {"options": dict(point.options), "choices": dict(point.choices)}
+
+
+def point_from(values: Mapping[str, Any]) -> Point:
+    """A point from the plain values of `point_dict`. Raises TypeError, KeyError or AttributeError for values of another kind."""
+    return Point(**{**values, **{name: tuple(sorted(values[name].items())) for name in ("options", "choices")}})
+
+
+def key_of(point: Point) -> Key:
+    """The key of a Point. Drawing its routing would cost more than a lookup may, so the key covers the files that the Point names."""
+    plain = json.loads(json.dumps(point_dict(point)))  # as it is read back: lists in place of tuples
+    return Key(plain, inputs_digest(point), code_digest())
+
+
+def key_of_run(system: str, options: Mapping[str, Any], workload: Workload, routing: str) -> Key:
+    """The key of a system of the package on a workload. `options`: resolved. `routing`: `digest_of` the routing of the workload."""
+    request = workload.request
+    fields = [(f.name, getattr(request, f.name)) for f in dataclasses.fields(request) if f.name not in _NOT_IN_A_ROW]
+    asked = {"system": system, "model": request.model.name, "cluster": request.cluster.name, "tokens": request.tokens}
+    return Key(asked | {"request": digest_of([fields, options, overridden()])}, routing, code_digest())
+
+
+def digest_of(value: Any) -> str:
+    """Digest of plain values, arrays, and dataclasses of them."""
+    h = hashlib.blake2b(digest_size=16)
+    _update(h, value)
+    return h.hexdigest()
+
+
+def _update(h: Any, value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        h.update(repr((value.dtype, value.shape)).encode() + value.tobytes())
+    elif dataclasses.is_dataclass(value):
+        _update(h, [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)])
+    elif isinstance(value, Mapping):
+        _update(h, sorted(value.items()))
+    elif isinstance(value, list | tuple):
+        h.update(f"{len(value)} values".encode())
+        for one in value:
+            _update(h, one)
+    else:
+        h.update(f"{value!r};".encode())

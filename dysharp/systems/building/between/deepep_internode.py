@@ -1,0 +1,208 @@
+"""DeepEP's normal kernels over several NVLink domains: channels, RDMA rings, forwarders, sums per domain.
+
+Dispatch of a GPU, per channel (a pair of SMs, with an equal run of the tokens):
+
+| step | op | waits for |
+|---|---|---|
+| write a token into the send slots of its domains | DELAY per token on the sending SM | the notify and the fixed time of the call |
+| a row to the rail's GPU of each remote domain | PUT by NIC, in the order of tokens | the DELAY, a slot of the ring of (channel, domain) |
+| forward a chunk of rows | DELAY on the forwarding SMs, then a DELAY for the pace of stores | all rows of the chunk, whose slots it gives back |
+| a row to each GPU of the domain that needs it | PUT by NVLink | the pace |
+
+The own domain has the same steps without a NIC. Combine is the mirror: results gather at the relay, which adds a chunk of
+tokens on its SMs and sends one row per token to the source. The source adds one row per domain; that time is in the fixed time.
+
+Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP csrc/kernels/legacy/internode.cu.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline
+from dysharp.systems.building.between.two_hop import TwoHop
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+RING_ROWS = 128  # rows of an RDMA ring per (channel, remote domain): DeepEP deep_ep/buffers/legacy.py
+CHUNK = {16: (20, 12), 64: (8, 8), 1024: (12, 8)}
+"""GPUs up to which it holds -> (rows per RDMA write of Dispatch, of Combine): DeepEP deep_ep/buffers/legacy.py."""
+MOST_DOMAINS = 20  # DeepEP: NUM_MAX_RDMA_PEERS
+BARRIERS = 2  # rail barriers of a call with a cached handle: DeepEP
+PACED = 8
+"""Pushes of Combine that one DELAY paces."""
+
+
+class Internode(SoftwareSteps):
+    """The two kernels on `n_sm` SMs of every GPU."""
+
+    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
+        most = layer.cluster.n_sms
+        if n_sm < 2 or n_sm % 2 or n_sm > most:
+            raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+        super().__init__(layer)
+        self.n = n_sm // 2
+        self.hop = TwoHop(layer)
+        self.chunk = next(sizes for most, sizes in CHUNK.items() if layer.n_gpus <= most)
+        tokens = layer.tokens
+        self.channel: I64 = self.hop.token.astype(np.int64) % tokens * self.n // tokens  # [units]
+
+    # ---- what both kernels share -------------------------------------------------------------------------------------
+
+    def _chunks(self, stream: I64, size: int) -> tuple[I64, int]:
+        """(`[units]` chunk of each unit, number of chunks): `size` units in a row of one stream, units in token order."""
+        order = np.argsort(stream, kind="stable")
+        new = np.append(True, stream[order][1:] != stream[order][:-1])[: len(order)]
+        start = np.flatnonzero(new)
+        length = np.diff(np.append(start, len(order)))
+        place = np.arange(len(order)) - np.repeat(start, length)
+        first = new | (place % size == 0)
+        chunk = np.empty(len(order), np.int64)
+        chunk[order] = np.cumsum(first) - 1
+        return chunk, int(first.sum())
+
+    def queues(self, name: str) -> I32:
+        """`[gpus, channels]` issuers of transfers in program order."""
+        b = self.layer.b
+        return np.array([[b.issuer(g, Discipline.PROGRAM_ORDER, name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)], np.int32)
+
+    def begin(self, name: str, after: I32 | None) -> I32:
+        """The notify with a cached handle ("NAME.notify", after `after` of all GPUs), and the fixed time behind it.
+
+        A rail's barrier is NVSHMEM's sync of a team: dissemination with radix 2 (NVSHMEM_BARRIER_TG_DISSEM_KVAL), so as many
+        rounds as n domains need doublings from one.
+        """
+        costs, rounds = self.costs, (self.layer.cluster.domains - 1).bit_length()
+        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"))
+        if after is not None:
+            self.layer.wait_all(notify, after)
+        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"))
+        self.layer.wait_each(call, notify)
+        return call
+
+    def groups(self, name: str, stream: I64) -> tuple[I64, int]:
+        """(`[units]` chunk of each unit, number of chunks): as many units in a row of one stream as an RDMA write has."""
+        return self._chunks(stream, self.chunk[name == "combine"])
+
+    def hold(self, stream: I64, sends: I32, work: I32) -> None:
+        """A send takes a slot of its ring, which the work on its chunk gives back. All `[sends]`."""
+        b, domains = self.layer.b, self.layer.cluster.domains
+        rings, ring = np.unique(stream, return_inverse=True)
+        slots = [b.semaphore(int(r) // (self.n * domains), RING_ROWS, "rdma ring", "rows") for r in rings.tolist()]
+        b.hold(np.array(slots, np.int32)[ring], sends, work)
+
+    def work(self, operator: str, gpu: I32, channel: I64, chunk: I64, n_bytes: int) -> I32:
+        """A DELAY per chunk on the SMs of its channel, for every copied row. `gpu`, `channel`: `[chunks]`; `chunk`: `[units]`."""
+        copies = np.bincount(chunk, weights=self.hop.copies, minlength=len(gpu)).astype(np.int64)
+        row_ps = self._row_ps(f"internode.{operator}_GBps", n_bytes)
+        issuer = self.issuers(f"{operator}.forward", Discipline.READY_FIFO, self.n)[gpu, channel]
+        durations = [max(1, row_ps * n) for n in range(int(copies.max(initial=0)) + 1)]
+        return self.copies(operator, durations, gpu, issuer, np.maximum(copies, 1), name="forward").op
+
+    def _row_ps(self, name: str, n_bytes: int) -> int:
+        """Time in which the two SMs of a channel forward a row at `name` GB/s each."""
+        return self.costs.copy_ps(name, n_bytes) // 2
+
+    # ---- dispatch ----------------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when all rows of the GPU have arrived."""
+        layer, hop, costs = self.layer, self.hop, self.costs
+        n = layer.cluster.domains
+        start = self.begin("dispatch", None)
+        writes = self.writes(start)
+        stream = (hop.source.astype(np.int64) * self.n + self.channel) * n + hop.domain
+        chunk, n_chunks = self.groups("dispatch", stream)
+        sender = self.queues("send")
+        far = np.flatnonzero(hop.far)
+        order = far[np.lexsort((hop.turn[far], hop.token[far]))]
+        sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
+        first = np.append(True, hop.token[order][1:] != hop.token[order][:-1])[: len(order)]
+        layer.wait_each(sends[first], writes[layer_index(layer, hop.token[order][first])])
+        gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
+        gpu[chunk], channel[chunk] = hop.relay, self.channel
+        work = self.work("dispatch", gpu, channel, chunk, layer.sent_bytes)
+        layer.wait_tiles(work, tiles)
+        last = np.full(n_chunks, -1, np.int64)  # the last token of each chunk of the own domain: its slots are written then
+        near = np.flatnonzero(~hop.far)
+        last[chunk[near]] = hop.token[near]
+        own = np.flatnonzero(last >= 0)
+        layer.wait_each(work[own], writes[layer_index(layer, last[own])])
+        self.hold(stream[order], sends, work[chunk[order]])
+        away = np.bincount(chunk[hop.unit_of_pair], weights=layer.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
+        paced = self._paced("dispatch", gpu, away, work, costs.stores_ps(layer.sent_bytes))
+        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        layer.wait_each(forwards.op, paced[chunk[hop.unit_of_pair]])
+        received = layer.join("received")
+        layer.wait_each(received, start)
+        layer.wait_each(received[layer.p.gpu], forwards.op)
+        return received
+
+    def writes(self, start: I32) -> I32:
+        """A DELAY per token of `layer.p.sent` on the sending SM of its channel: a copy into a send slot per domain."""
+        layer = self.layer
+        units = np.bincount(layer_index(layer, self.hop.token), minlength=len(layer.p.sent))
+        copy = self.costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
+        channel = layer.p.sent % layer.tokens * self.n // layer.tokens
+        issuer = self.issuers("write", Discipline.PROGRAM_ORDER, self.n)[layer.p.sent_source, channel]
+        durations = [max(1, copy * n) for n in range(layer.cluster.domains + 1)]
+        writes = self.copies("dispatch", durations, layer.p.sent_source, issuer, units, name="write")
+        layer.wait_first(writes, start, stream=issuer)
+        return writes.op
+
+    def _paced(self, operator: str, gpu: I32, rows: I64, after: I32, row_ps: int) -> I32:
+        """A DELAY per chunk behind `after`, one at a time per GPU: the pace of `rows` stores."""
+        issuer = self.layer.per_gpu(Discipline.READY_FIFO, "stores", self.pools("stores"))[gpu]
+        durations = [max(1, row_ps * n) for n in range(int(rows.max(initial=0)) + 1)]
+        paced = self.copies(operator, durations, gpu, issuer, rows, name="stores").op
+        self.layer.wait_each(paced, after)
+        return paced
+
+    # ---- combine -----------------------------------------------------------------------------------------------------
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine, which starts when `finished[gpu]` of all GPUs are done."""
+        layer, hop, costs = self.layer, self.hop, self.costs
+        n = layer.cluster.domains
+        start = self.begin("combine", finished)
+        stream = (hop.relay.astype(np.int64) * n + hop.source // hop.size) * self.n + self.channel
+        chunk, n_chunks = self.groups("combine", stream)
+        order = self._side_by_side()
+        node = layer.p.gpu[order]
+        gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), order, chunk, n_chunks)
+        place = np.arange(len(order)) - np.searchsorted(node, node)
+        group_first = np.flatnonzero(place % PACED == 0)
+        group = np.cumsum(place % PACED == 0) - 1
+        away = np.bincount(group, weights=node != hop.relay[hop.unit_of_pair[order]], minlength=len(group_first)).astype(np.int64)
+        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "stores", self.pools("stores"))[node[group_first]]
+        durations = [max(1, costs.stores_ps(layer.model.row_bytes) * k) for k in range(PACED + 1)]
+        paced = self.copies("combine", durations, node[group_first], issuer, away, name="stores")
+        layer.wait_first(paced, start)
+        layer.wait_each(gathers[group_first], paced.op)
+        gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
+        gpu[chunk], channel[chunk] = hop.relay, self.channel
+        work = self.work("combine", gpu, channel, chunk, layer.model.row_bytes)
+        layer.wait_tiles(work, tiles)
+        units = np.argsort(chunk, kind="stable")
+        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay[units]], units)
+        layer.wait_each(returns, work[chunk[units]])
+
+    def _side_by_side(self) -> I64:
+        """The pairs in the order of pushing: by GPU, then the first token of every channel, the second one, and so on."""
+        layer, hop = self.layer, self.hop
+        channel = self.channel[hop.unit_of_pair]
+        token = layer.p.token % np.int32(layer.tokens)
+        place = token - -(-channel * layer.tokens // self.n)
+        turn = (layer.p.source - layer.p.gpu) % layer.n_gpus
+        order: I64 = np.lexsort((channel, turn, place, layer.p.gpu))
+        return order
+
+
+def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:
+    """Index into `layer.p.sent` of each token."""
+    index: I64 = np.searchsorted(layer.p.sent, token)
+    return index

@@ -1,0 +1,211 @@
+"""`gather`, `scatter`: all-gather and reduce-scatter by rings over several NVLink domains (`workload.rings`), without software costs.
+
+Token t of a GPU takes ring t mod D of D. In the all-gather its row goes from GPU to GPU until all have it. In the
+reduce-scatter a sum goes the same way from the GPU behind the source to the source, and every GPU adds its experts' rows. Sums are
+rounded at every GPU that adds something. Before the first of them the ring carries rows that are no part of the sum (zeros).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program.constants import REQUESTS
+from dysharp.program.nets import BETWEEN_NET
+from dysharp.systems.building.batch import Sends, ids
+from dysharp.systems.building.between.landing import landing
+from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
+from dysharp.workload.rings import rail_rings
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """Every hop of every token around its ring, hop by hop. All `[hops]`; `place`: hops before it of the same token."""
+
+    token: I32
+    place: I64
+    node: I32
+    to: I32
+
+
+def hops_of(layer: LayerBuilder, first: int) -> Hops:
+    """The hops of all tokens. `first`: the hop from the source (0) or from the GPU behind the source (1)."""
+    n, size = layer.n_gpus, layer.cluster.domain_gpus
+    ring = rail_rings(n, size)
+    at = np.empty_like(ring)
+    np.put_along_axis(at, ring, np.broadcast_to(np.arange(n), ring.shape), axis=1)
+    token = np.arange(layer.routing.n_tokens)
+    own = token % layer.tokens % size
+    start = at[own, layer.p.every_source] + first
+    place = np.repeat(np.arange(n - 1), len(token))
+    which, where = np.tile(own, n - 1), np.tile(start, n - 1) + place
+    node, to = (ring[which, (where + i) % n].astype(np.int32) for i in (0, 1))
+    return Hops(np.tile(token, n - 1).astype(np.int32), place, node, to)
+
+
+Pace = Callable[[Sends], I32]
+"""Adds what paces transfers that leave by NVLink. Returns `[n]` the op that edges to each transfer hold back."""
+
+
+def unpaced(sends: Sends) -> I32:
+    """Transfers without a pace of their own."""
+    return sends.op
+
+
+def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) -> I32:
+    """The all-gather, after the op `start[gpu]`. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
+    b, hops, pair = layer.b, hops_of(layer, 0), layer.p.pair_of
+    n_tokens = layer.routing.n_tokens
+    landed = landing(layer, "relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "ring")
+    for mine, net, src in _ways(layer, hops):
+        needed = pair[hops.token[mine], hops.to[mine]]
+        extra = np.where(needed >= 0, layer.p.rows[needed], 0)
+        fills = 1 + extra
+        rows = np.empty(int(fills.sum()), np.int32)
+        first = np.cumsum(fills) - fills
+        rows[first] = landed.row[mine]
+        behind = np.ones(len(rows), bool)
+        behind[first] = False
+        rows[behind] = layer.row_of[spans(layer.p.slot_ptr[needed[needed >= 0]], extra[needed >= 0])]
+        one = np.ones(len(mine), np.int32)
+        ops = b.ops(
+            _template(layer, "dispatch.ring", "dispatch", "copy", net, layer.sent_buffer if src else "relay", layer.arrived),
+            hops.node[mine],
+            issuer=issuer[hops.node[mine]],
+            bytes=layer.sent_bytes,
+            key=hops.token[mine],
+            to=To(one, hops.to[mine], fills, rows),
+            targets=1,
+            aux_bytes=layer.dispatch_aux,
+        )
+        heads = pace(Sends(op=ids(ops, len(mine)), node=hops.node[mine], to=hops.to[mine]))
+        if not src:
+            layer.wait_tiles(heads, landed.tile[mine - n_tokens])
+        elif start is not None:
+            layer.wait_each(heads, start[hops.node[mine]])
+    own = np.flatnonzero(layer.p.gpu == layer.p.source)
+    one = np.ones(len(own), np.int32)
+    first_own = b.ops(
+        _template(layer, "dispatch.own", "dispatch", "copy", 0, layer.sent_buffer, layer.arrived),
+        layer.p.gpu[own],
+        issuer=issuer[layer.p.gpu[own]],
+        bytes=layer.sent_bytes,
+        key=layer.p.token[own],
+        to=To(one, layer.p.gpu[own], layer.p.rows[own], layer.row_of[spans(layer.p.slot_ptr[own], layer.p.rows[own])]),
+        targets=1,
+        aux_bytes=layer.dispatch_aux,
+    )
+    if start is not None:
+        layer.wait_each(ids(first_own, len(own)), start[layer.p.gpu[own]])
+    gathered = layer.join("gathered")
+    layer.wait_tiles(gathered[hops.to], landed.tile)
+    return gathered
+
+
+def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
+    """The reduce-scatter, in which a GPU takes part after `finished[gpu]`.
+
+    Returns `[gpus]` region tiles that are ready when a GPU has all sums of its tokens, -1 = it has none.
+    """
+    b, p, hops = layer.b, layer.p, hops_of(layer, 1)
+    n_tokens, n = layer.routing.n_tokens, layer.n_gpus
+    adds = layer.p.pair_of[hops.token, hops.node] >= 0
+    filled: Bools = np.logical_or.accumulate(adds.reshape(n - 1, n_tokens)).ravel()  # the hop carries a part of the sum
+    last = hops.place == n - 2
+    # Parts of a sum at a GPU: what the ring brings, and its own. They are a tile, for which the hop out waits.
+    into, own = np.flatnonzero(filled & ~last), np.flatnonzero(p.gpu != layer.p.source)
+    out = np.empty((n_tokens, n), np.int64)  # the hop of a token out of a GPU
+    out[hops.token, hops.node] = np.arange(len(hops.node))
+    group = np.append(out[hops.token[into], hops.to[into]], out[p.token[own], p.gpu[own]])
+    used, group = np.unique(group, return_inverse=True)
+    key = np.append(hops.token[into], p.token[own])
+    parts = landing(layer, "relay.partial", hops.node[used], group, key, layer.back_bytes)
+    none = np.flatnonzero(~filled)
+    empty = landing(layer, "ring.empty", hops.to[none], np.arange(len(none)), hops.token[none], layer.back_bytes)
+    sums, row, returned = _results(layer, np.flatnonzero(filled & last), hops)
+    row_of_hop = np.empty(len(hops.to), np.int32)
+    row_of_hop[into], row_of_hop[none], row_of_hop[filled & last] = parts.row[: len(into)], empty.row, row[: len(sums)]
+    gathers = _own_parts(layer, own, parts.row[len(into) :], row[len(sums) :])
+    layer.wait_each(gathers, finished[p.gpu[np.append(own, np.flatnonzero(p.gpu == layer.p.source))]])
+    issuer, op = layer.per_gpu(Discipline.READY_FIFO, "back"), np.empty(len(hops.to), np.int32)
+    for mine, net, _ in _ways(layer, hops):
+        for fn, some in (("relay_sum", mine[filled[mine]]), ("control", mine[~filled[mine]])):
+            for at_source in (False, True):
+                these = some[last[some] == at_source]
+                src, dst = ("relay.partial", "partial" if at_source else "relay.partial") if fn == "relay_sum" else ("", "")
+                one = np.ones(len(these), np.int32)
+                first = b.ops(
+                    _template(layer, "combine.ring" if src else "combine.empty", "combine", fn, net, src, dst),
+                    hops.node[these],
+                    issuer=issuer[hops.node[these]],
+                    bytes=layer.back_bytes,
+                    key=hops.token[these],
+                    to=To(one, hops.to[these], one, row_of_hop[these]),
+                    targets=1,
+                    aux_bytes=layer.combine_aux,
+                )
+                op[these] = pace(Sends(op=ids(first, len(these)), node=hops.node[these], to=hops.to[these]))
+    layer.wait_tiles(op[used], parts.tile)
+    onward = none[~last[none]]
+    layer.wait_tiles(op[out[hops.token[onward], hops.to[onward]]], empty.tile[np.searchsorted(none, onward)])
+    starts = np.flatnonzero((hops.place == 0) & ~filled)
+    layer.wait_each(op[starts], finished[hops.node[starts]])
+    return returned
+
+
+def _results(layer: LayerBuilder, sums: I64, hops: Hops) -> tuple[I64, I32, I32]:
+    """Rows "partial" at the sources: the sums that rings bring, then the sources' own. Returns (`sums`, rows, `[gpus]` tiles)."""
+    p = layer.p
+    own = np.flatnonzero(p.gpu == layer.p.source)
+    token = np.append(hops.token[sums], p.token[own])
+    source = token // np.int32(layer.tokens)
+    here = np.bincount(source, minlength=layer.n_gpus)
+    by_token = np.argsort(token, kind="stable")
+    _, first, tile = layer.b.regions(
+        np.arange(layer.n_gpus), here, layer.back_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, key=token[by_token], name="partial"
+    )
+    row = np.empty(len(token), np.int32)
+    row[by_token] = first + np.arange(len(token), dtype=np.int32)
+    return sums, row, np.where(here > 0, tile + np.cumsum(here > 0) - 1, -1).astype(np.int32)
+
+
+def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32:
+    """The sum of a GPU's experts into its part of the ring's sum (`pairs`), or into the result at the source. Returns the ops."""
+    p, ops = layer.p, []
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "combine")
+    at_source = np.flatnonzero(p.gpu == layer.p.source)
+    for these, rows, dst in ((pairs, parts, "relay.partial"), (at_source, results, "partial")):
+        one = np.ones(len(these), np.int32)
+        first = layer.b.ops(
+            _template(layer, "combine.own", "combine", "sum", 0, layer.result, dst),
+            p.gpu[these],
+            issuer=issuer[p.gpu[these]],
+            bytes=layer.back_bytes,
+            key=p.token[these],
+            to=To(one, p.gpu[these], one, rows),
+            targets=1,
+            aux_bytes=layer.combine_aux,
+        )
+        ops.append(ids(first, len(these)))
+    return np.concatenate(ops)
+
+
+def _ways(layer: LayerBuilder, hops: Hops) -> list[tuple[I64, int, bool]]:
+    """(hops, network, whether they are the first of their token): first hops before others, by NVLink and by NIC."""
+    far, start = layer.ways.far(hops.node, hops.to), hops.place == 0
+    kinds = [(first, out) for first in (True, False) for out in (False, True)]
+    return [(np.flatnonzero((far == out) & (start == first)), BETWEEN_NET * out, first) for first, out in kinds]
+
+
+def _template(layer: LayerBuilder, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> int:
+    framing = layer.b.framing(RDMA if net else STORE)
+    return layer.b.template(Template(layer.ways.named(name, net), Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net))

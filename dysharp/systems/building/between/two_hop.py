@@ -1,0 +1,181 @@
+"""`TwoHop`: tokens go once per remote NVLink domain by NIC, and GPUs there forward them by NVLink; sums come back the same way.
+
+A *unit* is one (token, domain) with experts of the token. Its *relay* is the GPU of the domain with the index of the
+token's source; in the own domain that is the source. Results go to the relay, which adds those of its domain and sends one
+sum to the source.
+
+Units may travel in *groups*: a relay sees the rows of a group when all of them have arrived.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program.constants import REQUESTS
+from dysharp.program.nets import BETWEEN_NET
+from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.between.landing import landing
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+class TwoHop:
+    """Units of a layer and their transfers. Arrays are in token order, then in the order of domains.
+
+    `every_gpu`: every token has a pair with every GPU, so a unit in every domain. `gpu`: `[pairs]`.
+    """
+
+    def __init__(self, layer: LayerBuilder, *, every_gpu: bool = False) -> None:
+        self.layer = layer
+        self.size = layer.cluster.domain_gpus
+        token, self.gpu = layer.p.token, layer.p.gpu
+        if every_gpu:
+            token, self.gpu = (axis.ravel().astype(np.int32) for axis in np.indices((layer.routing.n_tokens, layer.n_gpus)))
+        domain = self.gpu // np.int32(self.size)
+        first = np.append(True, (token[1:] != token[:-1]) | (domain[1:] != domain[:-1]))[: len(token)]
+        self.unit_of_pair: I64 = np.cumsum(first) - 1
+        self.token: I32 = token[first]
+        self.domain: I32 = domain[first]
+        self.source: I32 = self.token // np.int32(layer.tokens)
+        self.relay: I32 = self.domain * np.int32(self.size) + self.source % np.int32(self.size)
+        self.far = self.relay != self.source
+        self.copies: I64 = np.bincount(self.unit_of_pair, minlength=len(self.token))
+
+    @cached_property
+    def turn(self) -> I64:
+        """`[units]` place of the unit's domain after the source's own one, so that all GPUs send to different domains."""
+        n = self.layer.cluster.domains
+        turn: I64 = (self.domain.astype(np.int64) - self.source // self.size) % n
+        return turn
+
+    def template(self, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> Template:
+        framing = self.layer.b.framing(RDMA if net else STORE)
+        return Template(name, Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net)
+
+    # ---- dispatch ----------------------------------------------------------------------------------------------------
+
+    def send(self, issuer: I32, order: I64, group: I64, n_groups: int) -> tuple[I32, I32]:
+        """Rows of remote units by NIC, in `order` (units). `group`: `[len(order)]` group of each.
+
+        `issuer`: `[len(order)]`. Returns (`[len(order)]` ops, `[n_groups]` tiles of landed groups).
+        """
+        layer, units = self.layer, order
+        gpu = np.zeros(n_groups, np.int32)
+        gpu[group] = self.relay[units]
+        landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
+        one = np.ones(len(units), np.int32)
+        first = layer.b.ops(
+            layer.b.template(self.template(layer.ways.named("dispatch", BETWEEN_NET), "dispatch", "relay", BETWEEN_NET, layer.sent_buffer, "relay")),
+            self.source[units],
+            issuer=issuer,
+            bytes=layer.sent_bytes,
+            key=self.token[units],
+            to=To(one, self.relay[units], one, landed.row),
+            targets=1,
+            aux_bytes=layer.dispatch_aux,
+        )
+        return ids(first, len(units)), landed.tile
+
+    def forward(self, issuer: I32) -> Batch:
+        """A row from the relay to each GPU of its domain that needs it, in pair order. `issuer`: `[gpus]`."""
+        pairs = np.arange(len(self.unit_of_pair))
+        far = self.far[self.unit_of_pair]
+        op = np.empty(len(pairs), np.int32)
+        for name, src, mine in (("dispatch.put", self.layer.sent_buffer, pairs[~far]), ("dispatch.forward", "relay", pairs[far])):
+            op[mine] = self._forward(self.template(name, "dispatch", "copy", 0, src, self.layer.arrived), mine, issuer)
+        return Batch(op=op, node=self.relay[self.unit_of_pair])
+
+    def _forward(self, template: Template, pairs: I64, issuer: I32) -> I32:
+        layer, p = self.layer, self.layer.p
+        node, rows = self.relay[self.unit_of_pair[pairs]], layer.p.rows[pairs]
+        return layer.puts(
+            template,
+            node,
+            p.gpu[pairs],
+            layer.row_of[spans(p.slot_ptr[pairs], rows)],
+            rows=rows,
+            issuer=issuer[node],
+            bytes=layer.sent_bytes,
+            key=self.token[self.unit_of_pair[pairs]],
+            aux_bytes=layer.dispatch_aux,
+        )
+
+    # ---- combine -----------------------------------------------------------------------------------------------------
+
+    def gather(self, issuer: I32, order: I64, group: I64, n_groups: int) -> tuple[I32, I32]:
+        """The sum of each pair's experts to the relay of its unit, in `order` (pairs).
+
+        `group`: `[units]` group of each unit. Returns (`[len(order)]` ops, `[n_groups]` tiles of gathered groups).
+        """
+        layer, p = self.layer, self.layer.p
+        unit = self.unit_of_pair[order]
+        gpu = np.zeros(n_groups, np.int32)
+        gpu[group] = self.relay
+        landed = landing(layer, "relay.partial", gpu, group[unit], p.token[order], layer.back_bytes)
+        op = layer.puts(
+            self.template("combine.gather", "combine", "sum", 0, layer.result, "relay.partial"),
+            p.gpu[order],
+            self.relay[unit],
+            landed.row,
+            issuer=issuer[p.gpu[order]],
+            bytes=layer.back_bytes,
+            key=p.token[order],
+            aux_bytes=layer.combine_aux,
+        )
+        return op, landed.tile
+
+    def give_back(self, issuer: I32, order: I64) -> tuple[I32, I32]:
+        """The sum of each unit from its relay to the source, in `order` (units). `issuer`: `[len(order)]`.
+
+        Returns (`[len(order)]` ops, `[gpus]` tiles of all sums of a source, -1 = it has none).
+        """
+        layer = self.layer
+        owned = np.bincount(self.source, minlength=layer.n_gpus)
+        most = int(max(1, owned.max(initial=1)))
+        _, row, tile = layer.b.regions(np.arange(layer.n_gpus), owned, layer.back_bytes, most, alloc=Alloc.PREFIX, key=self.token, name="partial")
+        op = np.empty(len(order), np.int32)
+        far = self.far[order]
+        for name, net, mine in (("combine.put", 0, ~far), (layer.ways.named("combine", BETWEEN_NET), BETWEEN_NET, far)):
+            units, one = order[mine], np.ones(int(mine.sum()), np.int32)
+            first = layer.b.ops(
+                layer.b.template(self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")),
+                self.relay[units],
+                issuer=issuer[mine],
+                bytes=layer.back_bytes,
+                key=self.token[units],
+                to=To(one, self.source[units], one, row + units),
+                targets=1,
+                aux_bytes=layer.combine_aux,
+            )
+            op[mine] = ids(first, len(units))
+        return op, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
+
+
+def two_hops(layer: LayerBuilder) -> None:
+    """Dispatch, one GEMM after the other and Combine without software costs: rows are forwarded as they arrive."""
+    hop = TwoHop(layer)
+    units = np.arange(len(hop.token))
+    order = _in_turn(hop, hop.source, np.flatnonzero(hop.far))
+    _, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[order]], order, np.arange(len(order)), len(order))
+    forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+    landed = np.full(len(units), -1, np.int32)
+    landed[order] = tiles
+    layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
+    finished = one_after_another(layer)
+    back = layer.p.push_order
+    gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), back, units, len(units))
+    layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
+    returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
+    layer.wait_tiles(returns, tiles)
+
+
+def _in_turn(hop: TwoHop, node: I32, units: I64) -> I64:
+    """`units` in the order of sending: by token of the sender, its domains in turn."""
+    return units[np.lexsort((hop.turn[units], hop.token[units]))]
