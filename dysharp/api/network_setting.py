@@ -24,6 +24,18 @@ DELAYS = {  # name on the command line: (owner, field)
     "traversal": ("router", "traversal_delay"),
     "credit": ("router", "credit_delay"),
 }
+FIELDS = {  # argument of `network_setting`: (owner, fields)
+    "topology": ("network", "topology"),
+    "k": ("network", "k"),
+    "n": ("network", "n"),
+    "vcs": ("router", "num_vcs"),
+    "buffer": ("router", "vc_buf_size"),
+    "speedup": ("router", "internal_speedup"),
+    "lanes": ("router", "input_speedup", "output_speedup"),
+    "allocator": ("router", "vc_allocator", "sw_allocator"),
+    "speculative": ("router", "speculative"),
+    "hold_switch": ("router", "hold_switch"),
+}
 _SUFFIXES = ("int2", "io2", "islip", "spec", "rd1", "hot4")
 
 
@@ -144,33 +156,31 @@ def cluster_setting(cluster: Cluster, ports: int | None = None) -> Setting:
 
 
 def network_setting(
-    *, cluster: str | None = None, curve: str | None = None, topology: str | None = None, k: int | None = None, n: int | None = None,
-    vcs: int | None = None, buffer: int | None = None, packet_flits: int | None = None, pattern: str | None = None, burst: str | None = None,
-    speedup: int | None = None, lanes: int | None = None, allocator: str | None = None, speculative: bool = False,
-    hold_switch: bool = False, delays: str | None = None,
+    *, cluster: str | None = None, curve: str | None = None, packet_flits: int | None = None, pattern: str | None = None,
+    burst: str | None = None, delays: str | None = None, **fields: Any,
 ) -> Setting:  # fmt: skip
     """The setting of a base with changes: every argument that is not None replaces a value of the base.
 
-    Base: `cluster`, `curve`, or one 8 x 8 router with 4 virtual channels of 8 flits.
+    Base: `cluster`, `curve`, or one 8 x 8 router with 4 virtual channels of 8 flits. `fields`: arguments of `FIELDS`, with a value for the
+    network or its router. Raises ConfigError for another name.
     """
     if cluster is not None and curve is not None:
         raise ConfigError(f"network: found both cluster {cluster[:40]!r} and curve {curve[:40]!r}, expected one of the two")
     base = Setting("network", NetworkConfig(), Traffic())
     if cluster is not None:
-        base = cluster_setting(load_cluster(cluster), k)
+        base = cluster_setting(load_cluster(cluster), fields.get("k"))
     elif curve is not None:
         base = curve_setting(curve)
-    cycles = parse_delays(delays) if delays is not None else {}
-
-    def changed(owner: str, **values: Any) -> dict[str, Any]:
-        late = {field: cycles[name] for name, (where, field) in DELAYS.items() if where == owner and name in cycles}
-        return {name: value for name, value in values.items() if value is not None} | late
-
-    router = replace(base.config.router, **changed(
-        "router", num_vcs=vcs, vc_buf_size=buffer, internal_speedup=speedup, input_speedup=lanes, output_speedup=lanes,
-        vc_allocator=allocator, sw_allocator=allocator, speculative=speculative or None, hold_switch=hold_switch or None,
-    ))  # fmt: skip
-    config = replace(base.config, router=router, **changed("network", topology=topology, k=k, n=n))
+    changed: dict[str, dict[str, Any]] = {"network": {}, "router": {}}
+    for name, value in fields.items():
+        if name not in FIELDS:
+            raise ConfigError(f"network: found the argument {name!r}{nearest(name, FIELDS)}")
+        owner, *names = FIELDS[name]
+        changed[owner] |= {} if value is None or value is False else dict.fromkeys(names, value)
+    for name, cycles in (parse_delays(delays) if delays is not None else {}).items():
+        owner, field = DELAYS[name]
+        changed[owner][field] = cycles
+    config = replace(base.config, router=replace(base.config.router, **changed["router"]), **changed["network"])
     flits = base.traffic.packet_flits if packet_flits is None else packet_flits
     traffic = replace(base.traffic, packet_flits=flits) if pattern is None else parse_traffic(pattern, flits)
     if burst is not None:

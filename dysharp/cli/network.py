@@ -65,7 +65,7 @@ def _given(ctx: click.Context, name: str) -> bool:
 @json_flag
 @click.pass_context
 def network(
-    ctx: click.Context, /, curve: str | None, load: str, saturation: bool, seed: int, period: int, warm_up: int, compare: str | None, every: int,
+    ctx: click.Context, /, load: str, saturation: bool, seed: int, period: int, warm_up: int, compare: str | None, every: int,
     seeds: int, plot: str | None, as_json: bool, **setting: Any,
 ) -> None:  # fmt: skip
     """Measure latency against load of a switch or a network, flit by flit.
@@ -83,7 +83,7 @@ def network(
         extra = [f"--{name.replace('_', '-')}" for name in sorted(ctx.params.keys() - WITH_COMPARE) if _given(ctx, name)]
         if extra:
             raise ConfigError(f"--compare: found {', '.join(extra)}, expected only --curve, --every, --seeds and --json with it")
-        ctx.exit(0 if _compare(None if compare == PACKAGED else compare, curve, every, seeds, as_json) else 1)
+        ctx.exit(0 if _compare(None if compare == PACKAGED else compare, setting["curve"], every, seeds, as_json) else 1)
     if every != 1 or seeds != 0:
         raise ConfigError("--every, --seeds: found no --compare, expected --compare with them")
     from dysharp.api import network as measure_network
@@ -95,7 +95,7 @@ def network(
 
         check_format(plot)
     with progress_bar("periods") as progress:
-        done = measure_network(load, saturation=saturation, seed=seed, period=period, warm_up=warm_up, curve=curve, progress=progress, **setting)
+        done = measure_network(load, saturation=saturation, seed=seed, period=period, warm_up=warm_up, progress=progress, **setting)
     if plot is not None:
         from dysharp.reports.network import plot_network
         from dysharp.reports.plots import save_figure

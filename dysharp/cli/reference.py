@@ -55,7 +55,7 @@ def reference() -> str:
     lines = click.HelpFormatter(width=100)
     lines.write_dl([record for record in found if record in shared])
     parts.append(f"## Options of several commands\n\n```text\n{lines.getvalue()}```\n")
-    return _HEAD + "\n".join([*parts, _OPTIONS, _CLUSTERS, _sweep_section()])
+    return _HEAD + "\n".join([*parts, _OPTIONS, _CLUSTERS, _SWEEPS])
 
 
 def _commands(title: str, command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
@@ -118,12 +118,10 @@ name = "h100-fast-links"
 link_GBps = 900
 ```
 """
+_SWEEPS = """## Sweep files
 
-
-def _sweep_section() -> str:
-    from dysharp.cli.reproduce import example_sweep
-
-    return f"## Sweep files\n\n`dysharp sweep --example` prints this file. It runs as it is.\n\n```toml\n{example_sweep()}```\n"
+`dysharp sweep --example > my.toml` writes a sweep file that runs as it is, with every key explained.
+"""
 
 
 def _context(name: str, command: click.Command, parent: click.Context | None = None) -> click.Context:

@@ -189,5 +189,5 @@ class IssueUnit:
         t.handle.waiting -= 1
         self.network.close(t)
 
-    def notified(self, gpu: int, token: int, expert: int) -> None:
-        self._told.append((gpu, token, expert))
+    def arrived(self, gpu: int, packet: Packet) -> None:
+        self._told.append((gpu, packet.token, packet.expert))

@@ -1,6 +1,6 @@
 """GPUs with MoE-Hub's units that exchange real packets: `st.rowsp`, ordinary stores, regions, and readiness of tiles.
 
-Every packet is encoded, flies in any order, and is decoded. A store waits at the crossbar while its partition is full.
+Packets travel on the links of `functional/network` in any order, encoded. A store waits at the crossbar while its partition is full.
 
 >>> machine = RowspMachine(gpus=2, seed=1)
 >>> rows = machine.rowsp_malloc(gpu=1, rows=4, row_bytes=8, tile_rows=2)
@@ -20,11 +20,15 @@ import random
 from dataclasses import dataclass
 
 from dysharp.errors import EmulationMismatch, IsaError
+from dysharp.functional.network.wires import LOCAL, Wires
+from dysharp.functional.orders import RandomPool
 from dysharp.isa.commands import Command, virtual_channel
-from dysharp.isa.packets import Packet, decode, encode
+from dysharp.isa.packets import Packet
 from dysharp.protocol import aau, dam, rpm
 
 LINE = rpm.LINE_BYTES
+PLANES = 18
+MEMORY, SEND = range(LOCAL + 1, LOCAL + 3)  # events beside those of the links: memory answers, a packet manager sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,10 @@ class RowspMachine:
 
     def __init__(self, gpus: int, seed: int = 0, sizes: UnitSizes | None = None) -> None:
         self._sizes, self._random = sizes or UnitSizes(), random.Random(seed)
+        self._wires = Wires(RandomPool(seed), self._arrived)
+        self._wires.on(MEMORY, self._answer)
+        self._wires.on(SEND, self._send_more)
+        self._sending = [False] * gpus  # whether a SEND of the GPU is in the pool
         s = self._sizes
         self._gpus = [
             _Gpu(
@@ -73,7 +81,6 @@ class RowspMachine:
             )
             for _ in range(gpus)
         ]
-        self._flying: list[tuple[int, bytes]] = []
         self.plain: list[dict[int, int]] = [{} for _ in range(gpus)]
         self.ready: list[tuple[MallocId, int, int]] = []
         self.returnable: list[tuple[MallocId, int]] = []
@@ -117,7 +124,7 @@ class RowspMachine:
 
     def announce(self, source: int, to: MallocId, rows: int) -> None:
         """Tell a region that `source` has sent `rows` rows and sends no more."""
-        self._fly(to.gpu, Packet(Command.ANNOUNCE, _request(Command.ANNOUNCE), source, 0, gpu=to.gpu, region=to.region, rows=rows))
+        self._post(to.gpu, Packet(Command.ANNOUNCE, _request(Command.ANNOUNCE), source, 0, gpu=to.gpu, region=to.region, rows=rows))
 
     def row(self, region: MallocId, place: int) -> bytes:
         """The bytes at a place of a region: the row, then its source record."""
@@ -131,23 +138,10 @@ class RowspMachine:
         """Every kernel has ended: drain the packet managers and deliver all packets, in a random order."""
         for g in self._gpus:
             g.rpm = rpm.fence(g.rpm)
-        while self._step():
-            pass
+        while len(self._wires.pool):
+            self._wires.step()
         for g in self._gpus:
             g.rpm = rpm.restart(g.rpm)
-
-    def _step(self) -> bool:
-        """One random event of the machine. False: nothing is left."""
-        steps = []
-        if self._flying:
-            steps.append(self._deliver)
-        if any(g.aau.waiting for g in self._gpus):
-            steps.append(self._answer)
-        if any(len(p) for g in self._gpus for p in g.rpm.partitions):
-            steps.append(self._send_any)
-        if steps:
-            self._random.choice(steps)()
-        return bool(steps)
 
     def _write(self, source: int, store: rpm.Write) -> None:
         g = self._gpus[source]
@@ -155,12 +149,20 @@ class RowspMachine:
         while not taken:
             self._send(source)
             g.rpm, taken = rpm.write(rpm.tick(g.rpm), store)
-        if self._random.random() < 0.5:  # what the link does meanwhile
-            self._step()
+        self._ask(source)
+        if self._random.random() < 0.5:  # what the links do meanwhile
+            self._wires.step()
 
-    def _send_any(self) -> None:
-        loaded = [i for i, g in enumerate(self._gpus) if any(len(p) for p in g.rpm.partitions)]
-        self._send(self._random.choice(loaded))
+    def _ask(self, source: int) -> None:
+        """The packet manager of `source` sends a line at some time, if it holds one."""
+        if not self._sending[source] and any(len(p) for p in self._gpus[source].rpm.partitions):
+            self._sending[source] = True
+            self._wires.pool.add((SEND, source))
+
+    def _send_more(self, source: int) -> None:
+        self._sending[source] = False
+        self._send(source)
+        self._ask(source)
 
     def _send(self, source: int) -> None:
         """The packet manager of `source` sends a line: one packet for each run of valid bytes."""
@@ -177,15 +179,14 @@ class RowspMachine:
             else:
                 assert isinstance(packet.line, int)
                 made = Packet(Command.ST, _request(Command.ST), source, 0, address=packet.line + first, payload=data)
-            self._fly(packet.peer, made)
+            self._post(packet.peer, made)
 
-    def _fly(self, gpu: int, packet: Packet) -> None:
+    def _post(self, gpu: int, packet: Packet) -> None:
+        """Packets take the planes in turn, and so overtake each other."""
+        self._wires.post(packet, gpu, plane=self.packets % PLANES, lane=self.packets)
         self.packets += 1
-        self._flying.append((gpu, encode(packet)))
 
-    def _deliver(self) -> None:
-        gpu, wire = self._flying.pop(self._random.randrange(len(self._flying)))
-        packet = decode(wire)
+    def _arrived(self, gpu: int, packet: Packet) -> None:
         if packet.op is Command.ST:
             self.plain[gpu] |= {packet.address + i: byte for i, byte in enumerate(packet.payload)}
         elif packet.op is Command.ANNOUNCE:
@@ -194,9 +195,9 @@ class RowspMachine:
             store = aau.Store((packet.region, packet.row), packet.offset, len(packet.payload), packet)
             self._allocated(gpu, aau.step(self._gpus[gpu].aau, store))
 
-    def _answer(self) -> None:
+    def _answer(self, what: tuple[int, aau.Key]) -> None:
         """Memory answers one read of a map."""
-        gpu, key = self._random.choice([(i, key) for i, g in enumerate(self._gpus) for key in g.aau.waiting])
+        gpu, key = what
         self._allocated(gpu, aau.step(self._gpus[gpu].aau, aau.MapAnswer(key)))
 
     def _allocated(self, gpu: int, after: tuple[aau.AauState, tuple[aau.Output, ...]]) -> None:
@@ -205,6 +206,8 @@ class RowspMachine:
         for output in outputs:
             if isinstance(output, aau.Overflow):
                 raise EmulationMismatch(f"GPU {gpu}: {output}")
+            if isinstance(output, aau.ReadMap):
+                self._wires.pool.add((MEMORY, (gpu, output.key)))
             if isinstance(output, aau.Placed):
                 assert isinstance(output.packet, Packet)
                 data = output.packet.payload

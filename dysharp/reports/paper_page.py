@@ -47,7 +47,7 @@ def paper_page(title: str, folder: str, sections: Sequence[Section], command: st
     sections = sorted(sections, key=_number)
     lines += _summary(sections)
     for section in sections:
-        lines += _section(section, folder)
+        lines += _section(section, folder, title)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -99,15 +99,16 @@ def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
             yield from ((r.point, bound, _ours([r]), verdict) for r in alike)
 
 
-def _section(section: Section, folder: str) -> list[str]:
+def _section(section: Section, folder: str, title: str) -> list[str]:
     figure, claims = section.figure, section.claims
     out = [f"## {escaped(figure.name)}: {escaped(figure.title)}", ""]
     if section.picture:
         out += [f"![{escaped(figure.name)}]({folder}/{figure.name}.svg)", ""]
-    out += [paragraph(figure.source), ""]
+    out += [paragraph(figure.source.removeprefix(title).lstrip(" ,:")), ""]
     out += [paragraph(figure.text), ""] if figure.text else []
     if claims:
         out += [table(("number", "published", "ours", "verdict"), _lines(claims)), ""]
-    rest = f"{len(section.results) - len(claims)} {'more ' if claims else ''}numbers without a bound"
-    out += [f"{paragraph(verdict_text(section.results))}. {rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
+    verdict = re.sub(r", \d+ of them as known gaps to the paper", "", verdict_text(section.results))  # the table above names the gaps
+    rest = f"{len(section.results) - len(claims)} {'more ' if claims else ''}numbers"
+    out += [f"{paragraph(verdict)}. {rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
     return out

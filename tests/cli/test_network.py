@@ -173,3 +173,14 @@ def test_comparison_and_its_exit_code(dysharp, tmp_path: Path):
     assert (result["holds"], result["bars"]["mean_error"]) == (False, 0.03)
     assert result["curves"][0]["mean_error"] == pytest.approx(0.1 / 1.1, rel=0.01)
     assert dysharp("network", "--compare", "--curve", "xbar9").code == 2
+
+
+def test_arguments_reach_their_fields_and_others_are_refused() -> None:
+    config = network_setting(vcs=2, lanes=2, allocator="islip", hold_switch=True, speculative=False, topology="fattree", k=4, n=2).config
+    router = config.router
+    assert (config.topology, config.k, config.n, router.num_vcs, router.input_speedup, router.output_speedup) == ("fattree", 4, 2, 2, 2, 2)
+    assert (router.vc_allocator, router.sw_allocator, router.hold_switch, router.speculative) == ("islip", "islip", True, False)
+    with pytest.raises(ConfigError, match="num_vcs is 0"):
+        network_setting(vcs=0)
+    with pytest.raises(ConfigError, match="found the argument 'bufer'; did you mean \"buffer\""):
+        network_setting(bufer=4)

@@ -92,7 +92,8 @@ def test_no_page_names_a_file_that_does_not_ship(page: Path) -> None:
 
 
 def test_no_page_has_a_mark_of_a_merge() -> None:
-    marked = [name for name, page in zip(IDS, PAGES, strict=True) if re.search(r"^(<<<<<<<|=======|>>>>>>>)( |$)", page.read_text(), flags=re.MULTILINE)]
+    mark = re.compile(r"^(<<<<<<<|=======|>>>>>>>)( |$)", re.MULTILINE)
+    marked = [name for name, page in zip(IDS, PAGES, strict=True) if mark.search(page.read_text())]
     assert marked == []
 
 

@@ -20,7 +20,7 @@ from dysharp.engine.flit.state import build, check_drained, clear_statistics, se
 from dysharp.engine.flit.traffic import NEVER, Draws, Ints
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.uarch.flit import columns as u
-from dysharp.uarch.flit.state import State
+from dysharp.uarch.flit.state import Created, State
 
 __all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure", "sweep"]
 
@@ -85,6 +85,11 @@ class NetworkPoint:
         return self.n_flits / self.kernel_s if self.kernel_s else float("nan")
 
 
+def nothing_created() -> Created:
+    """Columns of packets to be created that have none but the last, which never comes."""
+    return Created(*(np.full(1, NEVER, np.int64) for _ in Created._fields))
+
+
 class Run:
     """One network under one stream of packets."""
 
@@ -95,13 +100,13 @@ class Run:
         self.config, self.traffic, self.load, self.seed, self.protocol = config, traffic, load, seed, protocol
         self.draws = Draws(config, traffic, load, seed)
         self.state: State = build(config, traffic)
-        self.events: tuple[Ints, ...] = tuple(np.full(1, NEVER, np.int64) for _ in range(5))
+        self.created = nothing_created()
         self.drawn = 0  # cycle up to which packets are drawn
         self.kernel_s = 0.0
 
     @property
     def now(self) -> int:
-        return int(self.state.x[u.X_NOW])
+        return int(self.state.run[u.RUN_NOW])
 
     def advance(self, cycles: int, until_measured: bool = False) -> int:
         """Run `cycles` more with active sources. Returns the number of packets created in them."""
@@ -114,42 +119,41 @@ class Run:
         assert self.drawn <= self.now
         new = self.draws.chunk(self.now, cycles)
         self.drawn = self.now + cycles
-        kept = self.events[4][:-1] != -2
-        self.events = tuple(
-            np.concatenate([old[:-1][kept], more, [NEVER]]) for old, more in zip(self.events, (*new, np.zeros(len(new[0]), np.int64)), strict=True)
-        )
+        kept = self.created.next[:-1] != -2
+        more = (*new, np.zeros(len(new[0]), np.int64))
+        self.created = Created(*(np.concatenate([old[:-1][kept], new, [NEVER]]) for old, new in zip(self.created, more, strict=True)))
         self._requeue()
         return len(new[0])
 
     def _requeue(self) -> None:
         a = self.state
-        a.x[u.X_EVENT] = 0
-        a.src[:, u.Q_HEAD] = -1
+        a.run[u.RUN_EVENT] = 0
+        a.sources.source[:, u.SOURCE_HEAD] = -1
         # A source in the middle of a packet stays listed; the others are listed again by their first queued packet.
-        sending = a.listed[: a.x[u.X_LISTED]]
-        sending = sending[a.src[sending, u.Q_LEFT] > 0]
-        a.src[:, u.Q_LISTED] = 0
-        a.src[sending, u.Q_LISTED] = 1
-        a.x[u.X_LISTED] = len(sending)
-        a.listed[: len(sending)] = sending
+        sending = a.sources.listed[: a.run[u.RUN_LISTED]]
+        sending = sending[a.sources.source[sending, u.SOURCE_LEFT] > 0]
+        a.sources.source[:, u.SOURCE_LISTED] = 0
+        a.sources.source[sending, u.SOURCE_LISTED] = 1
+        a.run[u.RUN_LISTED] = len(sending)
+        a.sources.listed[: len(sending)] = sending
 
     def _go(self, until: int, until_measured: bool = False) -> None:
         a = self.state
         while self.now < until:
             stop = min(until, self.now + max(self.protocol.stuck_cycles, 2000))
             begin = time.perf_counter()
-            self.kernel(stop, until_measured, a, *self.events)
+            self.kernel(stop, until_measured, a, self.created)
             self.kernel_s += time.perf_counter() - begin
-            quiet = self.now - int(a.x[u.X_MOVED])
+            quiet = self.now - int(a.run[u.RUN_MOVED])
             longest = 4 * (max(self.config.terminal_delay, self.config.link_delay) + self.config.router.credit_delay + 64)
-            if a.x[u.X_IN_NET] and quiet > self.protocol.stuck_cycles + longest:
+            if a.run[u.RUN_IN_NET] and quiet > self.protocol.stuck_cycles + longest:
                 raise SimulationError(deadlock_text(a, quiet))
-            if until_measured and a.x[u.X_LEFT] == 0:
+            if until_measured and a.run[u.RUN_LEFT] == 0:
                 return
 
     def drain(self) -> None:
         """No new packets; everything leaves; nothing may be missing."""
-        self.events = tuple(np.full(1, NEVER, np.int64) for _ in range(5))
+        self.created = nothing_created()
         self._requeue()
         a = self.state
         while not settled(a):
@@ -182,33 +186,33 @@ def measure_run(run: Run, progress: Callable[[int, int], None] | None = None) ->
             # every warm-up period is judged alone, the measured ones together
             clear_statistics(a)
         if period == protocol.warmup_periods:
-            a.x[u.X_ALL], a.x[u.X_FROM], a.x[u.X_LEFT] = 0, run.now, 0
+            a.run[u.RUN_ALL], a.run[u.RUN_FROM], a.run[u.RUN_LEFT] = 0, run.now, 0
         made = run.advance(protocol.period)
         measuring = period >= protocol.warmup_periods
         measured_periods += measuring
         created += made if measuring else 0
         cycles = protocol.period * max(measured_periods, 1)
-        after = (float(a.s[u.S_PACKET]) / max(int(a.s[u.S_N]), 1), float(a.accepted.sum()) / cycles)
+        after = (float(a.stats[u.STAT_PACKET]) / max(int(a.stats[u.STAT_N]), 1), float(a.accepted.sum()) / cycles)
         close = all(abs(y - z) <= protocol.threshold * y for y, z in zip(after, before, strict=True))
         before = after
         steady = steady + 1 if close and measuring else 0
         if steady == 3:
             break
     n, cycles = config.n_terminals, measured_periods * protocol.period
-    sent, accepted = int(a.src[:, u.Q_SENT].sum()), a.accepted.copy()
-    a.x[u.X_TO] = run.now
-    a.x[u.X_LEFT] += created  # each arrival took one away
-    while a.x[u.X_LEFT] > 0:
+    sent, accepted = int(a.sources.source[:, u.SOURCE_SENT].sum()), a.accepted.copy()
+    a.run[u.RUN_TO] = run.now
+    a.run[u.RUN_LEFT] += created  # each arrival took one away
+    while a.run[u.RUN_LEFT] > 0:
         run.advance(protocol.period, until_measured=True)
     total_cycles = run.now
-    stats, n_flits, kernel_s = a.s.copy(), int(a.x[u.X_EJECTED]), run.kernel_s
+    stats, n_flits, kernel_s = a.stats.copy(), int(a.run[u.RUN_EJECTED]), run.kernel_s
     if protocol.check:
         run.drain()
     rates = accepted / cycles
     row: dict[str, Any] = {
         "load": run.load, "seed": run.seed, "injected": sent / cycles / n, "accepted": float(rates.mean()),
         "accepted_min": float(rates.min()), "accepted_max": float(rates.max()), **_latencies(stats),
-        "hops": _mean(stats[u.S_HOPS], stats[u.S_N]), "n_packets": int(stats[u.S_N]), "measured_cycles": cycles,
+        "hops": _mean(stats[u.STAT_HOPS], stats[u.STAT_N]), "n_packets": int(stats[u.STAT_N]), "measured_cycles": cycles,
         "cycles": total_cycles, "n_flits": n_flits,
     }  # fmt: skip
     row["saturated"] = bool(min(row["accepted"], row["injected"]) < SATURATED * run.load)
@@ -224,11 +228,11 @@ def _mean(total: int, n: int) -> float:
 
 
 def _latencies(s: Ints) -> dict[str, float | int]:
-    packets, flits = int(s[u.S_N]), int(s[u.S_FLITS])
+    packets, flits = int(s[u.STAT_N]), int(s[u.STAT_FLITS])
     columns = (
-        ("packet", packets, u.S_PACKET, u.S_PACKET_MIN, u.S_PACKET_MAX),
-        ("network", packets, u.S_NET, u.S_NET_MIN, u.S_NET_MAX),
-        ("flit", flits, u.S_FLIT, u.S_FLIT_MIN, u.S_FLIT_MAX),
+        ("packet", packets, u.STAT_PACKET, u.STAT_PACKET_MIN, u.STAT_PACKET_MAX),
+        ("network", packets, u.STAT_NET, u.STAT_NET_MIN, u.STAT_NET_MAX),
+        ("flit", flits, u.STAT_FLIT, u.STAT_FLIT_MIN, u.STAT_FLIT_MAX),
     )
     row: dict[str, float | int] = {}
     for name, n, total, low, high in columns:

@@ -12,23 +12,22 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dysharp.functional.faults import Faults
 from dysharp.functional.network.messages import answer, request
-from dysharp.functional.network.queues import Flight, PacketQueues, Wire
+from dysharp.functional.network.queues import Wire
 from dysharp.functional.network.source import Sources
-from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.switch import Port, Switch
 from dysharp.functional.network.tables import HubTables, Place, TablesOwner
 from dysharp.functional.network.transaction import Session, T, Transaction
 from dysharp.functional.network.values import NOTHING, Format, Value
+from dysharp.functional.network.wires import LOCAL, Wires
 from dysharp.functional.orders import Pool
 from dysharp.isa.commands import RULES, Command, virtual_channel
-from dysharp.isa.dump import dump
-from dysharp.isa.packets import Packet, decode, encode
+from dysharp.isa.packets import Packet
 from dysharp.protocol.al_table import AlState, Key
 from dysharp.protocol.tracker import TrackerState
 
-# Kinds of events in the pool. MOVE, LOCAL: a packet or a local copy arrives; MEMORY: a miss is answered; EXPIRE: a
-# session times out; LIST: a target list arrives; RETRY: a request is sent again.
-MOVE, LOCAL, MEMORY, EXPIRE, LIST, RETRY, N_KINDS = range(7)
+# Kinds of events in the pool, after those of `Wires`. MEMORY: a miss is answered; EXPIRE: a session times out; LIST: a target list
+# arrives; RETRY: a request is sent again.
+MEMORY, EXPIRE, LIST, RETRY, N_KINDS = range(LOCAL + 1, LOCAL + 6)
 ANSWERS = frozenset(op for op, rule in RULES.items() if rule.answer)
 T_contra = TypeVar("T_contra", bound=Transaction, contravariant=True)
 
@@ -50,15 +49,12 @@ class Driver(Protocol[T_contra]):
     def complete(self, t: T_contra, value: Value) -> None:
         """All contributions of `t` have arrived. `value`: their unrounded sum."""
 
-    def notified(self, gpu: int, token: int, expert: int) -> None:
-        """A notification has arrived at `gpu`."""
+    def arrived(self, gpu: int, packet: Packet) -> None:
+        """A packet that nobody answers, such as a notification, has arrived at `gpu`."""
 
 
-class Network(Generic[T]):
-    """`n_gpus` hubs and sources under switch planes. `pool` chooses the next event.
-
-    `follows(packet)`: whether `Statistics.dump` lists the packet.
-    """
+class Network(Wires, Generic[T]):
+    """`n_gpus` hubs and sources under switch planes: links that carry transactions, too. `pool` chooses the next event."""
 
     def __init__(
         self,
@@ -72,28 +68,15 @@ class Network(Generic[T]):
         faults: Faults,
         follows: Callable[[Packet], bool] | None = None,
     ) -> None:
-        self.pool, self.n_gpus, self.statistics = pool, n_gpus, Statistics()
-        self._driver, self._fmt, self._faults, self._follows = driver, fmt, faults, follows
-        self._experts_per_gpu, self._n_experts = experts_per_gpu, n_gpus * experts_per_gpu
-        self._queues = PacketQueues(pool)
+        super().__init__(pool, driver.arrived, experts_per_gpu=experts_per_gpu, n_experts=n_gpus * experts_per_gpu, follows=follows)
+        self.n_gpus, self._driver, self._fmt, self._faults = n_gpus, driver, fmt, faults
         self._switch: Switch[T] = Switch(reduction_entries, experts_per_gpu, fmt, self.statistics, self._send_down, self._session_opened)
         self._sources: Sources[T] = Sources(n_gpus, fmt, self.statistics)
         self._transactions: dict[tuple[int, int], T] = {}
-        self._acts: list[Callable[[Any], None]] = [self._move, self._local, self._memory, self._expire]
+        self.on(MEMORY, self._memory)
+        self.on(EXPIRE, self._expire)
 
     # ---- events ------------------------------------------------------------------------------------------------------
-
-    def on(self, kind: int, act: Callable[[Any], None]) -> None:
-        """`act(what)` is called when an event `(kind, what)` of the pool happens; kinds are registered in ascending
-        order.
-        """
-        assert kind == len(self._acts), f"kind {kind} is registered out of order"
-        self._acts.append(act)
-
-    def step(self) -> None:
-        """One event of the pool happens."""
-        kind, what = self.pool.pop()
-        self._acts[kind](what)
 
     def tables(self, gpu: int, al: AlState, ts: TrackerState, owner: TablesOwner) -> HubTables:
         """Tables of `gpu` in front of the memory of `owner`."""
@@ -102,9 +85,6 @@ class Network(Generic[T]):
     def _miss(self, tables: HubTables, key: Key) -> None:
         """A lookup missed the TLB: memory will answer."""
         self._queues.put((MEMORY, (tables.gpu, *key)), tables)
-
-    def _local(self, what: tuple[int, Any]) -> None:
-        self._queues.take((LOCAL, what))()
 
     def _expire(self, what: tuple[Port, Session]) -> None:
         self._switch.expire(*what)
@@ -148,41 +128,20 @@ class Network(Generic[T]):
 
     def notify(self, gpu: int, home: int, token: int, expert: int, plane: int, tag: int, lane: Any = 0) -> None:
         """`gpu` tells `home` that `expert` has finished `token`; between two GPUs as a packet through `plane`."""
-        if gpu == home:
-            self._queues.put((LOCAL, (gpu, lane)), partial(self._driver.notified, gpu, token, expert))
-            return
         packet = Packet(Command.NOTIFY, virtual_channel(Command.NOTIFY), gpu, tag, token=token, expert=expert)
-        self._send(Wire(True, gpu, plane, int(packet.channel)), packet, home=home)
+        self.post(packet, home, plane, lane)
 
     # ---- wires -------------------------------------------------------------------------------------------------------
-
-    def _send(self, wire: Wire, packet: Packet, *, history: Any = (), home: int = -1, due: int = 0) -> None:
-        data = encode(packet, experts=self._n_experts)
-        self.statistics.count(packet.op, wire.up, wire.gpu, len(data))
-        if self._follows and self._follows(packet):
-            ends = (f"GPU {wire.gpu}", f"switch port {wire.plane}")
-            begin, end = ends if wire.up else ends[::-1]
-            self.statistics.dump.append(f"--- {begin} to {end}\n{dump(packet)}")
-        self._queues.put((MOVE, wire), Flight(data, history, home), due)
 
     def _send_down(self, gpu: int, plane: int, packet: Packet, history: Any, t: T) -> None:
         self._send(Wire(False, gpu, plane, int(packet.channel)), packet, history=history, due=t.due)
 
-    def _move(self, wire: Wire) -> None:
-        """The head of a wire arrives."""
-        flight: Flight = self._queues.take((MOVE, wire))
-        packet = decode(flight.data, local_experts=self._experts_per_gpu, experts=self._n_experts)
-        if packet.op == Command.NOTIFY:
-            if wire.up:
-                self._send(wire._replace(up=False, gpu=flight.home), packet, home=flight.home)
-            else:
-                self._driver.notified(wire.gpu, packet.token, packet.expert)
-            return
+    def _routed(self, wire: Wire, packet: Packet, history: Any) -> None:
         t = self._transactions[packet.source, packet.tag]
         if wire.up:
-            self._switch.handle(wire.plane, packet, flight.history, t)
+            self._switch.handle(wire.plane, packet, history, t)
         elif packet.op in ANSWERS:
-            self._completed(t, self._sources.arrive(t, packet, flight.history))
+            self._completed(t, self._sources.arrive(t, packet, history))
         else:
             self._at_hub(t, wire.gpu, packet)
 

@@ -11,11 +11,12 @@ from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import ExpertMemory, Layout, Record, Tensors
 from dysharp.functional.network.lsu import LoadStoreUnits
-from dysharp.functional.network.network import LOCAL, MEMORY, MOVE, N_KINDS, Network
+from dysharp.functional.network.network import MEMORY, N_KINDS, Network
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.tables import HubTables, Place
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES
 from dysharp.functional.network.values import Format, Value
+from dysharp.functional.network.wires import LOCAL, MOVE
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction, check_program
@@ -244,7 +245,8 @@ class _PacketDriver:
             self.output.pulled(t, value)
         self.lsus.finish(t)
 
-    def notified(self, gpu: int, token: int, expert: int) -> None:
+    def arrived(self, gpu: int, packet: Packet) -> None:
+        token, expert = packet.token, packet.expert
         per_gpu = self.t.routing.placement.slots_per_gpu
         row = self.hubs[expert // per_gpu].row_of[expert % per_gpu, token]
         self._count_notice(int(self.p.regions.row_notify[row]), expert)

@@ -5,17 +5,17 @@ They look at the state a step began with, write grants to lists and move their r
 
 from dysharp.uarch.flit.columns import (
     CREDIT,
-    L_OLANE,
-    L_OUTS,
-    L_PORT,
-    L_PTR,
-    L_RR,
-    L_SPTR,
-    L_VCS,
-    O_FREE,
-    O_WAIT,
+    LANE_OLANE,
+    LANE_OUTS,
+    LANE_PORT,
+    LANE_PTR,
+    LANE_RR,
+    LANE_SPTR,
+    LANE_VCS,
     OGRANT,
     OPTR,
+    OUT_FREE,
+    OUT_WAIT,
     PTR,
 )
 from dysharp.uarch.flit.router import lowest, pick
@@ -23,14 +23,16 @@ from dysharp.uarch.kernel import block
 
 
 @block
-def vc_separable(go, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best):
-    """Every waiting input VC asks for one free VC of output `o`, each of those takes one. Returns the set of VCs granted.
+def vc_separable(o, first, n_ports, shape, inputs, outputs, grants):
+    """Every waiting input VC asks for one free VC of output `o`, and each free VC takes one. Returns the set of VCs granted.
 
-    `first`: first port of the router, `go` = first + o; the winner of VC c stands in ovc[c, OGRANT].
+    `first`: first port of the router, which has `n_ports`. The winner of a VC stands in its column OGRANT.
     """
-    free = out[go, O_FREE]
+    go, n_vcs, best = first + o, shape.vcs, grants.best
+    vcs, ovc, wait_vcs, out = inputs.vcs, outputs.vcs, outputs.wait_vcs, outputs.ports
+    free = out[go, OUT_FREE]
     taken = 0
-    mi = out[go, O_WAIT]
+    mi = out[go, OUT_WAIT]
     while mi != 0:
         i = lowest(mi)
         mi &= mi - 1
@@ -38,29 +40,31 @@ def vc_separable(go, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best):
         while mv != 0:
             v = lowest(mv)
             mv &= mv - 1
-            giv = (first + i) * n_vcs + v
-            d = vcs[giv, PTR] - o * n_vcs
+            in_vc = (first + i) * n_vcs + v
+            d = vcs[in_vc, PTR] - o * n_vcs
             c = pick(free, d if 0 <= d < n_vcs else 0)
             d = i * n_vcs + v - ovc[go * n_vcs + c, OPTR]
             if d < 0:
-                d += ports * n_vcs
+                d += n_ports * n_vcs
             if (taken >> c) & 1 == 0 or d < best[c]:
                 taken |= 1 << c
                 best[c] = d
-                ovc[go * n_vcs + c, OGRANT] = giv
+                ovc[go * n_vcs + c, OGRANT] = in_vc
     return taken
 
 
 @block
-def vc_islip(go, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best):
+def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
     """iSLIP: every free VC of output `o` grants one waiting input VC, which accepts one. Returns the set of VCs accepted."""
-    mc = out[go, O_FREE]
+    go, n_vcs, best = first + o, shape.vcs, grants.best
+    vcs, ovc, wait_vcs, out = inputs.vcs, outputs.vcs, outputs.wait_vcs, outputs.ports
+    mc = out[go, OUT_FREE]
     while mc != 0:
         c = lowest(mc)
         mc &= mc - 1
-        gov = go * n_vcs + c
-        best[c] = ports * n_vcs
-        mi = out[go, O_WAIT]
+        out_vc = go * n_vcs + c
+        best[c] = n_ports * n_vcs
+        mi = out[go, OUT_WAIT]
         while mi != 0:
             i = lowest(mi)
             mi &= mi - 1
@@ -68,55 +72,56 @@ def vc_islip(go, o, first, ports, n_vcs, vcs, ovc, wait_vcs, out, best):
             while mv != 0:
                 v = lowest(mv)
                 mv &= mv - 1
-                d = i * n_vcs + v - ovc[gov, OPTR]
+                d = i * n_vcs + v - ovc[out_vc, OPTR]
                 if d < 0:
-                    d += ports * n_vcs
+                    d += n_ports * n_vcs
                 if d < best[c]:
                     best[c] = d
-                    ovc[gov, OGRANT] = (first + i) * n_vcs + v
+                    ovc[out_vc, OGRANT] = (first + i) * n_vcs + v
     taken = 0
-    mc = out[go, O_FREE]
+    mc = out[go, OUT_FREE]
     while mc != 0:
-        giv = ovc[go * n_vcs + lowest(mc), OGRANT]
+        in_vc = ovc[go * n_vcs + lowest(mc), OGRANT]
         same = 0
         m = mc
         while m != 0:
             c = lowest(m)
             m &= m - 1
-            if ovc[go * n_vcs + c, OGRANT] == giv:
+            if ovc[go * n_vcs + c, OGRANT] == in_vc:
                 same |= 1 << c
         mc &= ~same
-        d = vcs[giv, PTR] - o * n_vcs
+        d = vcs[in_vc, PTR] - o * n_vcs
         taken |= 1 << pick(same, d if 0 <= d < n_vcs else 0)
     return taken
 
 
 @block
-def vcs_with_room(go, need, n_vcs, out, ovc):
-    """The free VCs of output `go` that have `need` credits."""
-    free = out[go, O_FREE]
+def vcs_with_room(port, shape, outputs):
+    """The free VCs of output `port` that have the credits of a packet."""
+    free = outputs.ports[port, OUT_FREE]
     some = 0
     while free != 0:
         c = lowest(free)
         free &= free - 1
-        if ovc[go * n_vcs + c, CREDIT] >= need:
+        if outputs.vcs[port * shape.vcs + c, CREDIT] >= shape.need:
             some |= 1 << c
     return some
 
 
 @block
-def vc_note(taken, n, go, o, first, ports, n_vcs, vcs, ovc, va_giv, va_gov):
-    """Append the grants of the VCs `taken` of output `o` to the list. Returns its length."""
+def vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants):
+    """Append the grants of the VCs `taken` of output `o` to the list of `n` claims. Returns its length."""
+    go, n_vcs, vcs, ovc = first + o, shape.vcs, inputs.vcs, outputs.vcs
     while taken != 0:
         c = lowest(taken)
         taken &= taken - 1
-        giv = ovc[go * n_vcs + c, OGRANT]
+        in_vc = ovc[go * n_vcs + c, OGRANT]
         d = o * n_vcs + c + 1
-        vcs[giv, PTR] = d if d < ports * n_vcs else 0
-        d = giv - first * n_vcs + 1
-        ovc[go * n_vcs + c, OPTR] = d if d < ports * n_vcs else 0
-        va_giv[n] = giv
-        va_gov[n] = go * n_vcs + c
+        vcs[in_vc, PTR] = d if d < n_ports * n_vcs else 0
+        d = in_vc - first * n_vcs + 1
+        ovc[go * n_vcs + c, OPTR] = d if d < n_ports * n_vcs else 0
+        grants.claim_in[n] = in_vc
+        grants.claim_out[n] = go * n_vcs + c
         n += 1
     return n
 
@@ -131,146 +136,184 @@ def ask_for(outs, o, i, ask):
 
 
 @block
-def switch_separable(asking, first, first_lane, olanes, lane, out_ptr, ask, gr_lane, gr_out):
+def switch_separable(asking, first, shape, inputs, outputs, grants):
     """Each lane asks for one output, each output lane takes one. Returns the number of grants."""
+    first_lane, out_lanes, lane, turn, ask = first * shape.lanes, shape.out_lanes, inputs.lane, outputs.turn, grants.ask
     outs = 0
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        o = pick(lane[first_lane + i, L_OUTS], lane[first_lane + i, L_PTR]) * olanes + lane[first_lane + i, L_OLANE]
+        o = pick(lane[first_lane + i, LANE_OUTS], lane[first_lane + i, LANE_PTR]) * out_lanes + lane[first_lane + i, LANE_OLANE]
         outs = ask_for(outs, o, i, ask)
     n = 0
     while outs != 0:
         o = lowest(outs)
         outs &= outs - 1
-        gr_lane[n] = pick(ask[o], out_ptr[first * olanes + o, 0])
-        gr_out[n] = o
+        grants.lane[n] = pick(ask[o], turn[first * out_lanes + o, 0])
+        grants.out[n] = o
         n += 1
     return n
 
 
 @block
-def switch_islip(asking, first, first_lane, olanes, lane, out_ptr, ask, want, gr_lane, gr_out):
+def switch_islip(asking, first, shape, inputs, outputs, grants):
     """iSLIP: each output lane grants one of the lanes that ask for it, each lane accepts one. Returns the number of grants."""
+    first_lane, out_lanes, lane, turn, ask, want = first * shape.lanes, shape.out_lanes, inputs.lane, outputs.turn, grants.ask, grants.want
     outs = 0
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        mo = lane[first_lane + i, L_OUTS]
+        mo = lane[first_lane + i, LANE_OUTS]
         while mo != 0:
-            outs = ask_for(outs, lowest(mo) * olanes + lane[first_lane + i, L_OLANE], i, ask)
+            outs = ask_for(outs, lowest(mo) * out_lanes + lane[first_lane + i, LANE_OLANE], i, ask)
             mo &= mo - 1
     granted = 0
     while outs != 0:
         o = lowest(outs)
         outs &= outs - 1
-        granted = ask_for(granted, pick(ask[o], out_ptr[first * olanes + o, 0]), o // olanes, want)
+        granted = ask_for(granted, pick(ask[o], turn[first * out_lanes + o, 0]), o // out_lanes, want)
     n = 0
     while granted != 0:
         i = lowest(granted)
         granted &= granted - 1
-        gr_lane[n] = i
-        gr_out[n] = pick(want[i], lane[first_lane + i, L_PTR]) * olanes + lane[first_lane + i, L_OLANE]
+        grants.lane[n] = i
+        grants.out[n] = pick(want[i], lane[first_lane + i, LANE_PTR]) * out_lanes + lane[first_lane + i, LANE_OLANE]
         n += 1
     return n
 
 
 @block
-def lanes_free(asking, kept_out, first_lane, olanes, lane, full):
-    """Takes outputs that are kept out of the requests of the lanes `asking`; `full` [lanes] notes them. Returns the lanes that still ask."""
+def lanes_free(asking, kept_out, first, shape, inputs, grants):
+    """Takes outputs that are kept out of the requests of the lanes `asking`; `full` notes the requests. Returns the lanes that still ask."""
+    first_lane, out_lanes, lane, full = first * shape.lanes, shape.out_lanes, inputs.lane, grants.full
     some = 0
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        outs = lane[first_lane + i, L_OUTS]
+        outs = lane[first_lane + i, LANE_OUTS]
         full[i] = outs
         left = outs
         while outs != 0:
             o = lowest(outs)
             outs &= outs - 1
-            if (kept_out >> (o * olanes + lane[first_lane + i, L_OLANE])) & 1 != 0:
+            if (kept_out >> (o * out_lanes + lane[first_lane + i, LANE_OLANE])) & 1 != 0:
                 left &= ~(1 << o)
-        lane[first_lane + i, L_OUTS] = left
+        lane[first_lane + i, LANE_OUTS] = left
         if left != 0:
             some |= 1 << i
     return some
 
 
 @block
-def lanes_restore(asking, first_lane, lane, full):
+def lanes_restore(asking, first, shape, inputs, grants):
     """Undoes `lanes_free`."""
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        lane[first_lane + i, L_OUTS] = full[i]
+        inputs.lane[first * shape.lanes + i, LANE_OUTS] = grants.full[i]
 
 
 @block
-def vc_of_lane(e, among, lanes, n_vcs, lane):
+def vc_of_lane(e, among, shape, lane):
     """Round robin over the VCs of lane `e` that ask for the granted output."""
-    v = pick(among, lane[e, L_RR])
-    lane[e, L_RR] = v + lanes if v + lanes < n_vcs else v + lanes - n_vcs
+    v = pick(among, lane[e, LANE_RR])
+    lane[e, LANE_RR] = v + shape.lanes if v + shape.lanes < shape.vcs else v + shape.lanes - shape.vcs
     return v
 
 
 @block
-def switch_note(n, first, first_lane, ports, lanes, olanes, n_vcs, lane, lane_vcs, out_ptr, gr_lane, gr_out, gr_vc):
-    """Cursors of the grants, and the VC of each."""
+def switch_note(n, first, n_ports, shape, inputs, outputs, grants):
+    """Cursors of the `n` grants, and the VC of each."""
+    first_lane, lanes, out_lanes, lane, turn = first * shape.lanes, shape.lanes, shape.out_lanes, inputs.lane, outputs.turn
     for j in range(n):
-        i = gr_lane[j]
-        o = gr_out[j]
-        out_ptr[first * olanes + o, 0] = i + 1 if i + 1 < ports * lanes else 0
-        o //= olanes
-        lane[first_lane + i, L_PTR] = o + 1 if o + 1 < ports else 0
-        gr_vc[j] = vc_of_lane(first_lane + i, lane_vcs[first_lane + i, o], lanes, n_vcs, lane)
+        i = grants.lane[j]
+        o = grants.out[j]
+        turn[first * out_lanes + o, 0] = i + 1 if i + 1 < n_ports * lanes else 0
+        o //= out_lanes
+        lane[first_lane + i, LANE_PTR] = o + 1 if o + 1 < n_ports else 0
+        grants.vc[j] = vc_of_lane(first_lane + i, inputs.lane_vcs[first_lane + i, o], shape, lane)
 
 
 @block
-def switch_speculate(
-    m, n_sure, first, first_lane, ports, lanes, olanes, n_vcs, ovc, lane, out, wait_vcs, out_ptr, ask, want, gr_lane, gr_out, gr_vc
-):  # fmt: skip
+def switch_speculate(m, n_sure, first, n_ports, shape, inputs, outputs, grants):
     """Heads that wait for a VC (outputs `m`) ask a second switch allocator, whose grants count only where the first gave none.
 
     They follow the `n_sure` grants in the list; whether each got its VC and a credit is seen later. Returns the length of the list.
     """
+    first_lane, lanes, out_lanes, lane, turn = first * shape.lanes, shape.lanes, shape.out_lanes, inputs.lane, outputs.turn
+    out, wait_vcs, ask, want = outputs.ports, outputs.wait_vcs, grants.ask, grants.want
     lanes_taken = 0
     outs_taken = 0
     for j in range(n_sure):
-        lanes_taken |= 1 << gr_lane[j]
-        outs_taken |= 1 << gr_out[j]
+        lanes_taken |= 1 << grants.lane[j]
+        outs_taken |= 1 << grants.out[j]
     some = 0
     while m != 0:
         o = lowest(m)
         m &= m - 1
         usable = False
-        mc = out[first + o, O_FREE]
+        mc = out[first + o, OUT_FREE]
         while mc != 0:
-            usable = usable or ovc[(first + o) * n_vcs + lowest(mc), CREDIT] > 0
+            usable = usable or outputs.vcs[(first + o) * shape.vcs + lowest(mc), CREDIT] > 0
             mc &= mc - 1
-        mi = out[first + o, O_WAIT] if usable else 0
+        mi = out[first + o, OUT_WAIT] if usable else 0
         while mi != 0:
             i = lowest(mi)
             mi &= mi - 1
             for k in range(i * lanes, (i + 1) * lanes):
-                if wait_vcs[first + o, i] & lane[first_lane + k, L_VCS] != 0:
+                if wait_vcs[first + o, i] & lane[first_lane + k, LANE_VCS] != 0:
                     some = ask_for(some, k, o, want)
     outs = 0
     while some != 0:
         i = lowest(some)
         some &= some - 1
-        outs = ask_for(outs, pick(want[i], lane[first_lane + i, L_SPTR]) * olanes + lane[first_lane + i, L_OLANE], i, ask)
+        outs = ask_for(outs, pick(want[i], lane[first_lane + i, LANE_SPTR]) * out_lanes + lane[first_lane + i, LANE_OLANE], i, ask)
     n = n_sure
     while outs != 0:
         o = lowest(outs)
         outs &= outs - 1
-        i = pick(ask[o], out_ptr[first * olanes + o, 1])
-        out_ptr[first * olanes + o, 1] = i + 1 if i + 1 < ports * lanes else 0
-        c = o // olanes
-        lane[first_lane + i, L_SPTR] = c + 1 if c + 1 < ports else 0
+        i = pick(ask[o], turn[first * out_lanes + o, 1])
+        turn[first * out_lanes + o, 1] = i + 1 if i + 1 < n_ports * lanes else 0
+        c = o // out_lanes
+        lane[first_lane + i, LANE_SPTR] = c + 1 if c + 1 < n_ports else 0
         if (lanes_taken >> i) & 1 == 0 and (outs_taken >> o) & 1 == 0:
-            gr_lane[n] = i
-            gr_out[n] = o
-            among = wait_vcs[first + c, lane[first_lane + i, L_PORT]] & lane[first_lane + i, L_VCS]
-            gr_vc[n] = vc_of_lane(first_lane + i, among, lanes, n_vcs, lane)
+            grants.lane[n] = i
+            grants.out[n] = o
+            among = wait_vcs[first + c, lane[first_lane + i, LANE_PORT]] & lane[first_lane + i, LANE_VCS]
+            grants.vc[n] = vc_of_lane(first_lane + i, among, shape, lane)
             n += 1
+    return n
+
+
+@block
+def vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants):
+    """The heads that wait for a VC of the outputs `outs` get one, as far as there are. Returns the number of claims."""
+    ports = outputs.ports
+    n = 0
+    while outs != 0:
+        o = lowest(outs)
+        outs &= outs - 1
+        free = ports[first + o, OUT_FREE]
+        if shape.keep != 0:
+            room = vcs_with_room(first + o, shape, outputs)
+            if room == 0:
+                continue
+            ports[first + o, OUT_FREE] = room
+        if shape.vc_islip != 0:
+            taken = vc_islip(o, first, n_ports, shape, inputs, outputs, grants)
+        else:
+            taken = vc_separable(o, first, n_ports, shape, inputs, outputs, grants)
+        ports[first + o, OUT_FREE] = free
+        n = vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants)
+    return n
+
+
+@block
+def switch_allocate(asking, first, n_ports, shape, inputs, outputs, grants):
+    """One iteration of the switch allocator for the lanes `asking`. Returns the number of grants."""
+    if shape.switch_islip != 0:
+        n = switch_islip(asking, first, shape, inputs, outputs, grants)
+    else:
+        n = switch_separable(asking, first, shape, inputs, outputs, grants)
+    switch_note(n, first, n_ports, shape, inputs, outputs, grants)
     return n

@@ -13,46 +13,46 @@ from dysharp.uarch.flit.columns import (
     ACTIVE,
     BIT,
     CREDIT,
-    H_NEXT,
-    H_OUT,
-    H_VC,
     HEAD_BIT,
     HELD,
     HELD_IN,
     HELD_OUT,
-    I_BASE,
-    I_DELAY,
-    I_LEN,
-    I_READ,
-    I_STAMP,
-    I_STEP,
+    HOLD_NEXT,
+    HOLD_OUT,
+    HOLD_VC,
     IDLE,
-    K_DEST,
-    K_HOPS,
-    K_SALT,
-    L_BIT,
-    L_OUTS,
-    L_PORT,
-    L_ROUTER,
+    IN_BASE,
+    IN_DELAY,
+    IN_LEN,
+    IN_READ,
+    IN_STAMP,
+    IN_STEP,
     LANE,
-    O_CREDIT,
-    O_DELAY,
-    O_FREE,
-    O_LEN,
-    O_READ,
-    O_SINK,
-    O_TO,
-    O_WAIT,
+    LANE_BIT,
+    LANE_OUTS,
+    LANE_PORT,
+    LANE_ROUTER,
     OCC,
     OUT,
+    OUT_CREDIT,
+    OUT_DELAY,
+    OUT_FREE,
+    OUT_LEN,
+    OUT_READ,
+    OUT_SINK,
+    OUT_TO,
+    OUT_WAIT,
     OVC,
     OWNER,
+    PACKET_DEST,
+    PACKET_HOPS,
+    PACKET_SALT,
     PASSING,
-    R_FREE,
-    R_SWITCH,
-    R_WAIT,
     READ,
     ROUTE,
+    ROUTER_FREE,
+    ROUTER_SWITCH,
+    ROUTER_WAIT,
     SLOT_MASK,
     SLOT_SHIFT,
     STATE,
@@ -97,259 +97,268 @@ def wheel_put(at, entry, wheel, count, mask):
 
 
 @block
-def request_on(giv, vcs, lane, lane_vcs, router):
-    """Input VC `giv` asks for the switch from the next allocation on."""
-    e = vcs[giv, LANE]
-    o = vcs[giv, OUT]
-    lane_vcs[e, o] |= 1 << vcs[giv, BIT]
-    lane[e, L_OUTS] |= 1 << o
-    router[lane[e, L_ROUTER], R_SWITCH] |= 1 << lane[e, L_BIT]
+def request_on(in_vc, inputs, routers):
+    """Input VC `in_vc` asks for the switch from the next allocation on."""
+    e, o = inputs.vcs[in_vc, LANE], inputs.vcs[in_vc, OUT]
+    inputs.lane_vcs[e, o] |= 1 << inputs.vcs[in_vc, BIT]
+    inputs.lane[e, LANE_OUTS] |= 1 << o
+    routers.router[inputs.lane[e, LANE_ROUTER], ROUTER_SWITCH] |= 1 << inputs.lane[e, LANE_BIT]
 
 
 @block
-def request_off(giv, vcs, lane, lane_vcs, router):
+def request_off(in_vc, inputs, routers):
     """It no longer does: its flit left, or the credit it needs is spent."""
-    e = vcs[giv, LANE]
-    o = vcs[giv, OUT]
-    lane_vcs[e, o] &= ~(1 << vcs[giv, BIT])
+    lane, lane_vcs = inputs.lane, inputs.lane_vcs
+    e, o = inputs.vcs[in_vc, LANE], inputs.vcs[in_vc, OUT]
+    lane_vcs[e, o] &= ~(1 << inputs.vcs[in_vc, BIT])
     if lane_vcs[e, o] == 0:
-        lane[e, L_OUTS] &= ~(1 << o)
-        if lane[e, L_OUTS] == 0:
-            router[lane[e, L_ROUTER], R_SWITCH] &= ~(1 << lane[e, L_BIT])
+        lane[e, LANE_OUTS] &= ~(1 << o)
+        if lane[e, LANE_OUTS] == 0:
+            routers.router[lane[e, LANE_ROUTER], ROUTER_SWITCH] &= ~(1 << lane[e, LANE_BIT])
 
 
 @block
-def wait_on(giv, vcs, lane, wait_vcs, out, router, radix):
-    """The head at the front of `giv` asks for a VC of its output from the next allocation on."""
-    e = vcs[giv, LANE]
-    o = vcs[giv, OUT]
-    r = lane[e, L_ROUTER]
-    i = lane[e, L_PORT]
-    wait_vcs[r * radix + o, i] |= 1 << vcs[giv, BIT]
-    out[r * radix + o, O_WAIT] |= 1 << i
-    router[r, R_WAIT] |= 1 << o
-    vcs[giv, STATE] = WAIT
+def wait_on(in_vc, shape, inputs, outputs, routers):
+    """The head at the front of `in_vc` asks for a VC of its output from the next allocation on."""
+    e, o = inputs.vcs[in_vc, LANE], inputs.vcs[in_vc, OUT]
+    r, i = inputs.lane[e, LANE_ROUTER], inputs.lane[e, LANE_PORT]
+    port = r * shape.radix + o
+    outputs.wait_vcs[port, i] |= 1 << inputs.vcs[in_vc, BIT]
+    outputs.ports[port, OUT_WAIT] |= 1 << i
+    routers.router[r, ROUTER_WAIT] |= 1 << o
+    inputs.vcs[in_vc, STATE] = WAIT
 
 
 @block
-def head_front(giv, code, ready, route_wait, arity, vcs, lane, wait_vcs, out, router, radix, route, pk, timer, timer_n, mask):
-    """The head `code` comes to the front of `giv`: route it and ask for a VC, after the routing delay if there is one.
+def head_front(in_vc, code, ready, shape, inputs, outputs, routers, packets, wheels):
+    """The head `code` comes to the front of `in_vc`: route it and ask for a VC, after the routing delay if there is one.
 
-    route [n_routers, n_terminals]: output port, or -1 - level for "any port up", which the packet's salt decides.
+    A route of -1 - level means "any port up", which the packet's salt decides.
     """
     slot = (code >> SLOT_SHIFT) & SLOT_MASK
-    o = route[lane[vcs[giv, LANE], L_ROUTER], pk[slot, K_DEST]]
+    o = routers.route[inputs.lane[inputs.vcs[in_vc, LANE], LANE_ROUTER], packets.packet[slot, PACKET_DEST]]
     if o < 0:
-        digit = pk[slot, K_SALT]
+        digit = packets.packet[slot, PACKET_SALT]
         for _ in range(-1 - o):
-            digit //= arity
-        o = arity + digit % arity
-    vcs[giv, OUT] = o
-    if route_wait == 0:
-        wait_on(giv, vcs, lane, wait_vcs, out, router, radix)
+            digit //= shape.arity
+        o = shape.arity + digit % shape.arity
+    inputs.vcs[in_vc, OUT] = o
+    if shape.route_wait == 0:
+        wait_on(in_vc, shape, inputs, outputs, routers)
     else:
-        vcs[giv, STATE] = ROUTE
-        wheel_put(ready + route_wait, giv, timer, timer_n, mask)
+        inputs.vcs[in_vc, STATE] = ROUTE
+        wheel_put(ready + shape.route_wait, in_vc, wheels.timer, wheels.timer_n, shape.mask)
 
 
 @block
-def claim(giv, gov, n_vcs, vcs, ovc, lane, wait_vcs, out, router, radix):
-    """Input VC `giv` gets output VC `gov` for one packet."""
-    e = vcs[giv, LANE]
-    o = vcs[giv, OUT]
-    r = lane[e, L_ROUTER]
-    i = lane[e, L_PORT]
-    go = r * radix + o
-    wait_vcs[go, i] &= ~(1 << vcs[giv, BIT])
-    if wait_vcs[go, i] == 0:
-        out[go, O_WAIT] &= ~(1 << i)
-        if out[go, O_WAIT] == 0:
-            router[r, R_WAIT] &= ~(1 << o)
-    out[go, O_FREE] &= ~(1 << (gov - go * n_vcs))
-    if out[go, O_FREE] == 0:
-        router[r, R_FREE] &= ~(1 << o)
-    ovc[gov, OWNER] = giv
-    vcs[giv, OVC] = gov
-    vcs[giv, STATE] = ACTIVE
+def claim(in_vc, out_vc, shape, inputs, outputs, routers):
+    """Input VC `in_vc` gets output VC `out_vc` for one packet."""
+    wait_vcs, ports, router = outputs.wait_vcs, outputs.ports, routers.router
+    e, o = inputs.vcs[in_vc, LANE], inputs.vcs[in_vc, OUT]
+    r, i = inputs.lane[e, LANE_ROUTER], inputs.lane[e, LANE_PORT]
+    port = r * shape.radix + o
+    wait_vcs[port, i] &= ~(1 << inputs.vcs[in_vc, BIT])
+    if wait_vcs[port, i] == 0:
+        ports[port, OUT_WAIT] &= ~(1 << i)
+        if ports[port, OUT_WAIT] == 0:
+            router[r, ROUTER_WAIT] &= ~(1 << o)
+    ports[port, OUT_FREE] &= ~(1 << (out_vc - port * shape.vcs))
+    if ports[port, OUT_FREE] == 0:
+        router[r, ROUTER_FREE] &= ~(1 << o)
+    outputs.vcs[out_vc, OWNER] = in_vc
+    inputs.vcs[in_vc, OVC] = out_vc
+    inputs.vcs[in_vc, STATE] = ACTIVE
 
 
 @block
-def release(go, gov, n_vcs, ovc, out, router, radix):
-    """The tail won the switch: another packet may claim output VC `gov` from the next allocation on."""
-    ovc[gov, OWNER] = -1
-    out[go, O_FREE] |= 1 << (gov - go * n_vcs)
-    router[go // radix, R_FREE] |= 1 << (go % radix)
+def release(port, out_vc, shape, outputs, routers):
+    """The tail won the switch: another packet may claim output VC `out_vc` from the next allocation on."""
+    outputs.vcs[out_vc, OWNER] = -1
+    outputs.ports[port, OUT_FREE] |= 1 << (out_vc - port * shape.vcs)
+    routers.router[port // shape.radix, ROUTER_FREE] |= 1 << (port % shape.radix)
 
 
 @block
-def credit_take(gov, need, vcs, ovc, lane, lane_vcs, router):
-    """A slot downstream of output VC `gov` became free; its owner may ask for the switch with `need` of them."""
-    ovc[gov, CREDIT] += 1
-    giv = ovc[gov, OWNER]
-    if ovc[gov, CREDIT] == need and giv >= 0 and vcs[giv, STATE] == ACTIVE and vcs[giv, OCC] > 0:
-        request_on(giv, vcs, lane, lane_vcs, router)
+def credit_take(out_vc, shape, inputs, outputs, routers):
+    """A slot downstream of output VC `out_vc` became free; its owner may ask for the switch with `need` of them."""
+    vcs = inputs.vcs
+    outputs.vcs[out_vc, CREDIT] += 1
+    in_vc = outputs.vcs[out_vc, OWNER]
+    if outputs.vcs[out_vc, CREDIT] == shape.need and in_vc >= 0 and vcs[in_vc, STATE] == ACTIVE and vcs[in_vc, OCC] > 0:
+        request_on(in_vc, inputs, routers)
 
 
 @block
-def flit_take(
-    giv, code, now, route_wait, sa_wait, depth, arity, vcs, buf, ovc, lane, lane_vcs, wait_vcs, out, router, radix, route, pk,
-    timer, timer_n, mask,
-):  # fmt: skip
-    """A flit arrives at input VC `giv`."""
-    occ = vcs[giv, OCC]
-    pos = vcs[giv, READ] + occ
-    if pos >= depth:
-        pos -= depth
-    buf[giv * depth + pos] = code
-    vcs[giv, OCC] = occ + 1
+def flit_take(in_vc, code, now, shape, inputs, outputs, routers, packets, wheels):
+    """A flit arrives at input VC `in_vc`."""
+    vcs = inputs.vcs
+    occ = vcs[in_vc, OCC]
+    pos = vcs[in_vc, READ] + occ
+    if pos >= shape.depth:
+        pos -= shape.depth
+    inputs.buf[in_vc * shape.depth + pos] = code
+    vcs[in_vc, OCC] = occ + 1
     if occ == 0:
-        if vcs[giv, STATE] == IDLE:
-            head_front(
-                giv, code, now, route_wait, arity, vcs, lane, wait_vcs, out, router, radix, route, pk, timer, timer_n, mask
-            )  # fmt: skip
-        elif vcs[giv, STATE] == ACTIVE:
-            if sa_wait > 0:
-                vcs[giv, STATE] = HELD
-                wheel_put(now + sa_wait, giv, timer, timer_n, mask)
-            elif ovc[vcs[giv, OVC], CREDIT] > 0:
-                request_on(giv, vcs, lane, lane_vcs, router)
+        if vcs[in_vc, STATE] == IDLE:
+            head_front(in_vc, code, now, shape, inputs, outputs, routers, packets, wheels)
+        elif vcs[in_vc, STATE] == ACTIVE:
+            if shape.switch_wait > 0:
+                vcs[in_vc, STATE] = HELD
+                wheel_put(now + shape.switch_wait, in_vc, wheels.timer, wheels.timer_n, shape.mask)
+            elif outputs.vcs[vcs[in_vc, OVC], CREDIT] > 0:
+                request_on(in_vc, inputs, routers)
 
 
 @block
-def flit_cross(
-    giv, now, route_wait, sa_wait, depth, arity, n_vcs, vcs, buf, ovc, lane, lane_vcs, wait_vcs, out, router, radix, route, pk,
-    timer, timer_n, mask,
-):  # fmt: skip
-    """The front flit of `giv` wins the switch: takes it out, spends a credit, lets the VC go on. Returns the flit."""
-    o = vcs[giv, OUT]
-    gov = vcs[giv, OVC]
-    pos = vcs[giv, READ]
-    code = buf[giv * depth + pos]
-    occ = vcs[giv, OCC] - 1
-    vcs[giv, OCC] = occ
-    vcs[giv, READ] = 0 if occ == 0 or pos + 1 == depth else pos + 1  # an empty buffer starts anew and so stays in cache
-    ovc[gov, CREDIT] -= 1
+def flit_leave(in_vc, shape, inputs, outputs, packets):
+    """The front flit of `in_vc` leaves its buffer and spends a credit. Returns the flit."""
+    vcs = inputs.vcs
+    pos = vcs[in_vc, READ]
+    code = inputs.buf[in_vc * shape.depth + pos]
+    occ = vcs[in_vc, OCC] - 1
+    vcs[in_vc, OCC] = occ
+    vcs[in_vc, READ] = 0 if occ == 0 or pos + 1 == shape.depth else pos + 1  # an empty buffer starts anew and so stays in cache
+    outputs.vcs[vcs[in_vc, OVC], CREDIT] -= 1
     if code & HEAD_BIT != 0:
-        pk[(code >> SLOT_SHIFT) & SLOT_MASK, K_HOPS] += 1
-    if code & TAIL_BIT != 0:
-        request_off(giv, vcs, lane, lane_vcs, router)
-        release(lane[vcs[giv, LANE], L_ROUTER] * radix + o, gov, n_vcs, ovc, out, router, radix)
-        if occ == 0:
-            vcs[giv, STATE] = IDLE
-        else:
-            head_front(
-                giv, buf[giv * depth + vcs[giv, READ]], now + 1, route_wait, arity, vcs, lane, wait_vcs, out, router, radix, route,
-                pk, timer, timer_n, mask,
-            )  # fmt: skip
-    elif occ == 0:
-        request_off(giv, vcs, lane, lane_vcs, router)
-    elif sa_wait > 0:
-        request_off(giv, vcs, lane, lane_vcs, router)
-        vcs[giv, STATE] = HELD
-        wheel_put(now + 1 + sa_wait, giv, timer, timer_n, mask)
-    elif ovc[gov, CREDIT] == 0:
-        request_off(giv, vcs, lane, lane_vcs, router)
+        packets.packet[(code >> SLOT_SHIFT) & SLOT_MASK, PACKET_HOPS] += 1
     return code
 
 
 @block
-def flit_pass(
-    giv, now, route_wait, depth, arity, n_vcs, vcs, buf, ovc, lane, wait_vcs, out, router, radix, route, pk, timer, timer_n, mask,
-):  # fmt: skip
-    """The front flit of `giv`, which keeps the switch, passes. Returns the flit."""
-    gov = vcs[giv, OVC]
-    code = buf[giv * depth + vcs[giv, READ]]
-    occ = vcs[giv, OCC] - 1
-    vcs[giv, OCC] = occ
-    vcs[giv, READ] = 0 if occ == 0 or vcs[giv, READ] + 1 == depth else vcs[giv, READ] + 1
-    ovc[gov, CREDIT] -= 1
-    if code & HEAD_BIT != 0:
-        pk[(code >> SLOT_SHIFT) & SLOT_MASK, K_HOPS] += 1
+def tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
+    """The tail of the packet at `in_vc` won the switch: its output VC is free, and the next packet comes to the front."""
+    vcs = inputs.vcs
+    release(inputs.lane[vcs[in_vc, LANE], LANE_ROUTER] * shape.radix + vcs[in_vc, OUT], vcs[in_vc, OVC], shape, outputs, routers)
+    vcs[in_vc, STATE] = IDLE
+    if vcs[in_vc, OCC] > 0:
+        front = inputs.buf[in_vc * shape.depth + vcs[in_vc, READ]]
+        head_front(in_vc, front, now + 1, shape, inputs, outputs, routers, packets, wheels)
+
+
+@block
+def flit_cross(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
+    """The front flit of `in_vc` wins the switch: takes it out, spends a credit, lets the VC go on. Returns the flit."""
+    code = flit_leave(in_vc, shape, inputs, outputs, packets)
     if code & TAIL_BIT != 0:
-        release(lane[vcs[giv, LANE], L_ROUTER] * radix + vcs[giv, OUT], gov, n_vcs, ovc, out, router, radix)
-        vcs[giv, STATE] = IDLE
-        if occ > 0:
-            head_front(
-                giv, buf[giv * depth + vcs[giv, READ]], now + 1, route_wait, arity, vcs, lane, wait_vcs, out, router, radix, route, pk,
-                timer, timer_n, mask,
-            )  # fmt: skip
+        request_off(in_vc, inputs, routers)
+        tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
+    elif inputs.vcs[in_vc, OCC] == 0:
+        request_off(in_vc, inputs, routers)
+    elif shape.switch_wait > 0:
+        request_off(in_vc, inputs, routers)
+        inputs.vcs[in_vc, STATE] = HELD
+        wheel_put(now + 1 + shape.switch_wait, in_vc, wheels.timer, wheels.timer_n, shape.mask)
+    elif outputs.vcs[inputs.vcs[in_vc, OVC], CREDIT] == 0:
+        request_off(in_vc, inputs, routers)
     return code
 
 
 @block
-def hold_begin(giv, h, e, o, step_row, vcs, lane, lane_vcs, router, hold, held):
-    """Input VC `giv` of lane `e` (of its router) keeps that lane and output lane `o` in this step of every cycle."""
-    request_off(giv, vcs, lane, lane_vcs, router)
-    vcs[giv, STATE] = PASSING
-    hold[h, H_VC] = giv
-    hold[h, H_OUT] = o
-    held[step_row, HELD_IN] |= 1 << e
-    held[step_row, HELD_OUT] |= 1 << o
+def flit_pass(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
+    """The front flit of `in_vc`, which keeps the switch, passes. Returns the flit."""
+    code = flit_leave(in_vc, shape, inputs, outputs, packets)
+    if code & TAIL_BIT != 0:
+        tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
+    return code
 
 
 @block
-def packet_queue_put(go, gov, code, ready, n_flits, cap, h, hold, out, out_q):
-    """As `queue_put`, but a head takes the places of its whole packet, which its flits fill one by one."""
-    if code & HEAD_BIT != 0:
-        k = out[go, O_READ] + out[go, O_LEN]
-        if k >= cap:
-            k -= cap
-        hold[h, H_NEXT] = k
-        for _ in range(n_flits - 1):
-            k = k + 1 if k + 1 < cap else 0
-            out_q[go * cap + k, 0] = NOT_YET
-        out[go, O_LEN] += n_flits
-    k = hold[h, H_NEXT]
-    hold[h, H_NEXT] = k + 1 if k + 1 < cap else 0
-    out_q[go * cap + k, 0] = ready
-    out_q[go * cap + k, 1] = gov
-    out_q[go * cap + k, 2] = code
+def hold_begin(in_vc, hold_row, e, o, step_row, inputs, routers):
+    """Input VC `in_vc` of lane `e` (of its router) keeps that lane and output lane `o` in this step of every cycle."""
+    request_off(in_vc, inputs, routers)
+    inputs.vcs[in_vc, STATE] = PASSING
+    routers.hold[hold_row, HOLD_VC] = in_vc
+    routers.hold[hold_row, HOLD_OUT] = o
+    routers.held[step_row, HELD_IN] |= 1 << e
+    routers.held[step_row, HELD_OUT] |= 1 << o
 
 
 @block
-def flit_send(go, gov, code, at, n_vcs, out, flit_to, flit_code, flit_n, sink_code, sink_n, credit_to, credit_n, mask):
-    """Flit `code` goes on the link of output `go`; delays count from cycle `at`. A sink gives its credit back at once."""
-    if out[go, O_SINK] != 0:
-        wheel_put(at + out[go, O_DELAY], code, sink_code, sink_n, mask)
-        wheel_put(at + out[go, O_CREDIT], gov, credit_to, credit_n, mask)
+def flit_send(port, out_vc, code, at, shape, outputs, wheels):
+    """Flit `code` goes on the link of output `port`; delays count from cycle `at`. A sink gives its credit back at once."""
+    ports = outputs.ports
+    if ports[port, OUT_SINK] != 0:
+        wheel_put(at + ports[port, OUT_DELAY], code, wheels.sink_code, wheels.sink_n, shape.mask)
+        wheel_put(at + ports[port, OUT_CREDIT], out_vc, wheels.credit_to, wheels.credit_n, shape.mask)
     else:
-        k = (at + out[go, O_DELAY]) & mask
-        j = k * (len(flit_to) // len(flit_n)) + flit_n[k]
-        flit_to[j] = out[go, O_TO] + gov - go * n_vcs
-        flit_code[j] = code
-        flit_n[k] += 1
+        k = (at + ports[port, OUT_DELAY]) & shape.mask
+        j = k * (len(wheels.flit_to) // len(wheels.flit_n)) + wheels.flit_n[k]
+        wheels.flit_to[j] = ports[port, OUT_TO] + out_vc - port * shape.vcs
+        wheels.flit_code[j] = code
+        wheels.flit_n[k] += 1
 
 
 @block
-def queue_put(go, gov, code, ready, cap, out, out_q):
-    """Flit `code` joins the queue before the link of output `go`. out_q [n_ports * cap, 3]: cycle it may leave, VC, flit."""
-    k = out[go, O_READ] + out[go, O_LEN]
-    if k >= cap:
-        k -= cap
-    out_q[go * cap + k, 0] = ready
-    out_q[go * cap + k, 1] = gov
-    out_q[go * cap + k, 2] = code
-    out[go, O_LEN] += 1
+def queue_put(port, out_vc, code, ready, shape, outputs):
+    """Flit `code` joins the queue before the link of output `port`."""
+    k = outputs.ports[port, OUT_READ] + outputs.ports[port, OUT_LEN]
+    if k >= shape.queue:
+        k -= shape.queue
+    entry_put(port * shape.queue + k, out_vc, code, ready, outputs)
+    outputs.ports[port, OUT_LEN] += 1
 
 
 @block
-def credit_queue_put(i, v, stamp, cap, inp, credit_q):
-    """The credit of VC `v` joins the queue of input port `i`; credits of one internal step (`stamp`) travel in one message."""
-    k = inp[i, I_READ] + inp[i, I_LEN]
-    if k >= cap:
-        k -= cap
-    credit_q[i * cap + k] = v * 2 + (1 if inp[i, I_STAMP] == stamp else 0)
-    inp[i, I_STAMP] = stamp
-    inp[i, I_LEN] += 1
+def packet_queue_put(port, out_vc, code, ready, hold_row, shape, outputs, routers):
+    """As `queue_put`, but a head takes the places of its whole packet, which its flits fill one by one."""
+    hold, ports = routers.hold, outputs.ports
+    if code & HEAD_BIT != 0:
+        k = ports[port, OUT_READ] + ports[port, OUT_LEN]
+        if k >= shape.queue:
+            k -= shape.queue
+        hold[hold_row, HOLD_NEXT] = k
+        for _ in range(shape.flits - 1):
+            k = k + 1 if k + 1 < shape.queue else 0
+            outputs.queue[port * shape.queue + k, 0] = NOT_YET
+        ports[port, OUT_LEN] += shape.flits
+    k = hold[hold_row, HOLD_NEXT]
+    hold[hold_row, HOLD_NEXT] = k + 1 if k + 1 < shape.queue else 0
+    entry_put(port * shape.queue + k, out_vc, code, ready, outputs)
 
 
 @block
-def credit_queue_send(i, now, cap, inp, credit_q, credit_to, credit_n, mask):
+def entry_put(k, out_vc, code, ready, outputs):
+    """Entry `k` of the queues before links."""
+    outputs.queue[k, 0] = ready
+    outputs.queue[k, 1] = out_vc
+    outputs.queue[k, 2] = code
+
+
+@block
+def queue_send(port, now, shape, outputs, wheels):
+    """The oldest flit of the queue of output `port` goes on its link, if it may leave by now."""
+    ports, queue = outputs.ports, outputs.queue
+    j = port * shape.queue + ports[port, OUT_READ]
+    if ports[port, OUT_LEN] > 0 and queue[j, 0] <= now:
+        ports[port, OUT_READ] = ports[port, OUT_READ] + 1 if ports[port, OUT_READ] + 1 < shape.queue else 0
+        ports[port, OUT_LEN] -= 1
+        flit_send(port, queue[j, 1], queue[j, 2], now - shape.traversal, shape, outputs, wheels)
+
+
+@block
+def credit_send(i, v, now, step, shape, inputs, wheels):
+    """Input port `i` gives back a credit of VC `v`: at once, or with several internal steps a cycle as one message a step."""
+    ports = inputs.ports
+    if shape.steps == 1:
+        wheel_put(now + ports[i, IN_DELAY], ports[i, IN_BASE] + ports[i, IN_STEP] * v, wheels.credit_to, wheels.credit_n, shape.mask)
+        return
+    stamp = now * shape.steps + step
+    k = ports[i, IN_READ] + ports[i, IN_LEN]
+    if k >= shape.queue:
+        k -= shape.queue
+    inputs.credit_queue[i * shape.queue + k] = v * 2 + (1 if ports[i, IN_STAMP] == stamp else 0)
+    ports[i, IN_STAMP] = stamp
+    ports[i, IN_LEN] += 1
+
+
+@block
+def credit_queue_send(i, now, shape, inputs, wheels):
     """Input port `i` sends its oldest message of credits."""
-    more = inp[i, I_LEN] > 0
+    ports, credit_queue = inputs.ports, inputs.credit_queue
+    more = ports[i, IN_LEN] > 0
     while more:
-        v = credit_q[i * cap + inp[i, I_READ]] >> 1
-        inp[i, I_READ] = inp[i, I_READ] + 1 if inp[i, I_READ] + 1 < cap else 0
-        inp[i, I_LEN] -= 1
-        wheel_put(now + inp[i, I_DELAY], inp[i, I_BASE] + inp[i, I_STEP] * v, credit_to, credit_n, mask)
-        more = inp[i, I_LEN] > 0 and credit_q[i * cap + inp[i, I_READ]] & 1 != 0
+        v = credit_queue[i * shape.queue + ports[i, IN_READ]] >> 1
+        ports[i, IN_READ] = ports[i, IN_READ] + 1 if ports[i, IN_READ] + 1 < shape.queue else 0
+        ports[i, IN_LEN] -= 1
+        wheel_put(now + ports[i, IN_DELAY], ports[i, IN_BASE] + ports[i, IN_STEP] * v, wheels.credit_to, wheels.credit_n, shape.mask)
+        more = ports[i, IN_LEN] > 0 and credit_queue[i * shape.queue + ports[i, IN_READ]] & 1 != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import replace
 
@@ -58,13 +59,13 @@ def test_measurement_does_not_depend_on_the_check(short: Protocol) -> None:
 def test_missing_credit_and_flit_are_named() -> None:
     network = NetworkConfig("fly", 4, 2)
     for column, row, value, message in (
-        ("ovc", (17, u.CREDIT), 7, "router[1].port[0].out VC 1 has 7 credits, expected 8"),
-        ("vcs", (6, u.OCC), 2, "router[0].port[1].in VC 2 holds 2 flits"),
-        ("src_credit", 9, 7, "source[2] VC 1 has 7 credits, expected 8"),
+        ("outputs.vcs", (17, u.CREDIT), 7, "router[1].port[0].out VC 1 has 7 credits, expected 8"),
+        ("inputs.vcs", (6, u.OCC), 2, "router[0].port[1].in VC 2 holds 2 flits"),
+        ("sources.credit", 9, 7, "source[2] VC 1 has 7 credits, expected 8"),
     ):
         state = build(network, Traffic())
         check_drained(state, network)
-        getattr(state, column)[row] = value
+        operator.attrgetter(column)(state)[row] = value
         with pytest.raises(SimulationError, match=re.escape(message)):
             check_drained(state, network)
 

@@ -166,8 +166,8 @@ class Driver:
     def complete(self, t, value):
         self.complete_values[t.tag] = value.array.tolist()
 
-    def notified(self, gpu, token, expert):
-        self.told.append((gpu, token, expert))
+    def arrived(self, gpu, packet):
+        self.told.append((gpu, packet.token, packet.expert))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,20 +5,19 @@ So what is drawn depends on what the network did, and the streams are consumed h
 
 from dysharp.engine.flit.loop import network_run
 from dysharp.uarch.flit.columns import (
-    K_MEASURED,
-    K_SALT,
-    P_ARITY,
-    Q_HEAD,
-    Q_LEFT,
-    Q_LISTED,
-    Q_PACKET,
-    Q_TAIL,
-    X_EVENT,
-    X_FROM,
-    X_LEFT,
-    X_LISTED,
-    X_NOW,
-    X_TO,
+    PACKET_MEASURED,
+    PACKET_SALT,
+    RUN_EVENT,
+    RUN_FROM,
+    RUN_LEFT,
+    RUN_LISTED,
+    RUN_NOW,
+    RUN_TO,
+    SOURCE_HEAD,
+    SOURCE_LEFT,
+    SOURCE_LISTED,
+    SOURCE_PACKET,
+    SOURCE_TAIL,
 )
 from dysharp.uarch.kernel import kernel
 
@@ -27,27 +26,22 @@ AT_CREATES, AT_INTS = 0, 1
 
 
 @kernel
-def replay_run(
-    until, stop_when_measured, tree, state, ev_time, ev_src, ev_dest, ev_salt, ev_next, creates, ints, cursor, looked, record, dest_of, cdf
-):
+def replay_run(until, stop_when_measured, tree, state, created, draws):
     """Run to cycle `until`, or until the last measured packet has arrived.
 
-    Row q of the event columns is the one packet that source q has drawn and not begun to send; the last row never comes. `creates`: does
-    this draw make a packet; `ints`: draws of destination, of a number nobody uses, and of the way up, in the order they are asked for;
-    `looked [n]`: cycle that a source has drawn up to; `record [n]`: is its packet measured; `dest_of [n]`: its fixed target or -1;
-    `cdf`: cumulative weights of the destinations.
+    Row q of `created` is the one packet that source q has drawn and not begun to send; the last row never comes.
     """
-    src, listed, pk, p, x = state.src, state.listed, state.pk, state.p, state.x
+    source, listed, packet, x, arity = state.sources.source, state.sources.listed, state.packets.packet, state.run, state.shape.arity
+    creates, ints, cursor, looked, record, dest_of, cdf = draws
     n = len(looked)
-    arity = p[P_ARITY]
-    x[X_EVENT] = n
-    while x[X_NOW] < until:
-        now = x[X_NOW]
+    x[RUN_EVENT] = n
+    while x[RUN_NOW] < until:
+        now = x[RUN_NOW]
         for q in range(n):
-            if src[q, Q_LEFT] != 0 or src[q, Q_HEAD] >= 0:
+            if source[q, SOURCE_LEFT] != 0 or source[q, SOURCE_HEAD] >= 0:
                 continue
             while looked[q] <= now:
-                created = looked[q]
+                at = looked[q]
                 looked[q] += 1
                 made = creates[cursor[AT_CREATES]]
                 cursor[AT_CREATES] += 1
@@ -61,29 +55,29 @@ def replay_run(
                     while draw >= cdf[to]:
                         to += 1
                 cursor[AT_INTS] += 1
-                ev_time[q] = created
-                ev_src[q] = q
-                ev_dest[q] = to
-                ev_next[q] = -1
-                src[q, Q_HEAD] = q
-                src[q, Q_TAIL] = q
-                if src[q, Q_LISTED] == 0:
-                    src[q, Q_LISTED] = 1
-                    listed[x[X_LISTED]] = q
-                    x[X_LISTED] += 1
+                created.time[q] = at
+                created.source[q] = q
+                created.dest[q] = to
+                created.next[q] = -1
+                source[q, SOURCE_HEAD] = q
+                source[q, SOURCE_TAIL] = q
+                if source[q, SOURCE_LISTED] == 0:
+                    source[q, SOURCE_LISTED] = 1
+                    listed[x[RUN_LISTED]] = q
+                    x[RUN_LISTED] += 1
                 # measured: drawn in a measured period, or created in one and drawn later
-                record[q] = 1 if now >= x[X_FROM] and (now < x[X_TO] or created < x[X_TO]) else 0
-                x[X_LEFT] += record[q]
+                record[q] = 1 if now >= x[RUN_FROM] and (now < x[RUN_TO] or at < x[RUN_TO]) else 0
+                x[RUN_LEFT] += record[q]
                 break
-        network_run(now + 1, False, state, ev_time, ev_src, ev_dest, ev_salt, ev_next)
+        network_run(now + 1, False, state, created)
         for q in range(n):
-            if ev_next[q] == -2:  # its head left in this cycle
-                ev_next[q] = -1
-                slot = src[q, Q_PACKET]
-                pk[slot, K_MEASURED] = record[q]
-                if tree and ev_dest[q] // arity != q // arity:
-                    pk[slot, K_SALT] = ints[cursor[AT_INTS]] % arity
+            if created.next[q] == -2:  # its head left in this cycle
+                created.next[q] = -1
+                slot = source[q, SOURCE_PACKET]
+                packet[slot, PACKET_MEASURED] = record[q]
+                if tree and created.dest[q] // arity != q // arity:
+                    packet[slot, PACKET_SALT] = ints[cursor[AT_INTS]] % arity
                     cursor[AT_INTS] += 1
-        if stop_when_measured and x[X_LEFT] == 0:
+        if stop_when_measured and x[RUN_LEFT] == 0:
             break
-    return x[X_NOW]
+    return x[RUN_NOW]

@@ -18,6 +18,7 @@ from dysharp.engine.flit.network import NetworkPoint, Protocol, Run, measure_run
 from dysharp.engine.flit.replay.streams import stream
 from dysharp.engine.flit.traffic import NEVER, packet_rate, targets
 from dysharp.errors import ConfigError
+from dysharp.uarch.flit.state import Created, Draws
 
 
 class _Replay(Run):
@@ -31,7 +32,7 @@ class _Replay(Run):
         if traffic.burst is not None or (config.topology == "fattree" and config.n > 2):
             raise ConfigError("replay: found bursty sources or a tree of more than two levels, expected a network like the recorded ones")
         self.replay_kernel = replay_run
-        self.columns = tuple(np.full(n + 1, value, np.int64) for value in (NEVER, 0, 0, 0, -1))
+        self.drawn_now = Created(*(np.full(n + 1, value, np.int64) for value in (NEVER, 0, 0, 0, -1)))
         self.cursor, self.looked, self.record = np.zeros(2, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
         fixed = targets(traffic, n)
         self.dest_of = np.full(n, -1, np.int64) if fixed is None else fixed
@@ -47,9 +48,8 @@ class _Replay(Run):
         ints = stream(self.seed, False).first(3 * int(creates.sum()) + 1)
         begin = time.perf_counter()
         tree = self.config.topology == "fattree"
-        self.replay_kernel(
-            until, until_measured, tree, self.state, *self.columns, creates, ints, self.cursor, self.looked, self.record, self.dest_of, self.cdf
-        )
+        draws = Draws(creates, ints, self.cursor, self.looked, self.record, self.dest_of, self.cdf)
+        self.replay_kernel(until, until_measured, tree, self.state, self.drawn_now, draws)
         self.kernel_s += time.perf_counter() - begin
         return 0
 
