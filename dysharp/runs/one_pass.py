@@ -65,7 +65,7 @@ def run_pass(
     from dysharp.uarch.compiling import on_compile
 
     import_s = time.perf_counter() - importing
-    with on_compile(lambda: on_stage("compiling")):
+    with on_compile(lambda compiled: on_stage("compiling", compiled)):
         trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
     on_stage("analysis")
     analysing = time.perf_counter()

@@ -57,9 +57,9 @@ def _load_kernels(request: Request) -> None:
     from dysharp.engine.burst.run import run_burst
     from dysharp.uarch.compiling import on_compile
 
-    def compiling() -> None:
+    def compiling(compiled: int) -> None:
         if request.progress:
-            request.progress(Step("", 1, 1, "compiling"))
+            request.progress(Step("", 1, 1, "compiling", compiled))
 
     with on_compile(compiling):
         run_burst(ProgramBuilder(hardware_of(request.cluster), 1).build())
