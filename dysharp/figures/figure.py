@@ -33,6 +33,7 @@ PAPERS = {
 BEYOND = "beyond"  # file name of the page of figures without a paper
 MAX_POINTS = 100_000
 """Points of one table: their tuples take a few hundred bytes each, their runs seconds."""
+_PAIRS = BeforeValidator(lambda table: tuple(sorted(table.items())) if isinstance(table, dict) else table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Variant:
     empty = all points.
     """
 
-    choices: tuple[tuple[str, Scalar], ...]
+    choices: Annotated[tuple[tuple[str, Scalar], ...], _PAIRS, Key("a table of free choices with one value each")]
     systems: tuple[str, ...] = ()
     fidelity: str = ""
 
@@ -135,23 +136,14 @@ def _tables(table: dict[str, Any], key: str, where: str) -> list[Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Variant:
-    """One table of [[variants]]."""
-
-    choices: dict[str, Scalar]
-    systems: tuple[str, ...] = ()
-    fidelity: str = ""
-
-
 def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Variant:
-    known(table, set(_Variant.__slots__), where)
-    given = typed(_Variant, table, where)
-    word(given.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
-    for name in given.systems:
+    known(table, set(Variant.__slots__), where)
+    variant = typed(Variant, table, where)
+    word(variant.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
+    for name in variant.systems:
         word(name, tuple(dict.fromkeys(p.system for p in points)), f"{where}.systems")
-    with choices_overridden(given.choices):  # refuses unknown names and values out of range
-        return Variant(tuple(sorted(given.choices.items())), given.systems, given.fidelity)
+    with choices_overridden(dict(variant.choices)):  # refuses unknown names and values out of range
+        return variant
 
 
 _ONE = BeforeValidator(lambda value: value if isinstance(value, list) else [value])

@@ -61,9 +61,10 @@ class To:
 
 
 def _full(value: ArrayLike, n: int, what: str) -> I32:
+    """`[n]` int32. A scalar becomes a column that takes no memory."""
     array = np.asarray(value)
     if array.ndim == 0:
-        return np.full(n, array, np.int32)
+        return np.broadcast_to(array.astype(np.int32), n)
     if array.shape != (n,):
         raise ProgramError(f"{what}: found shape {array.shape}, expected ({n},)")
     return array.astype(np.int32, copy=False)
@@ -81,8 +82,25 @@ def csr_ptr(counts: ArrayLike) -> I32:
     """Row pointer `[n + 1]` int32 of `counts` `[n]`."""
     counts = np.asarray(counts)
     out = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=out[1:])
+    np.cumsum(counts, out=out[1:], dtype=np.int32)
     return out
+
+
+def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
+    """The distinct values, rising, and the place of each of `values` among them. Comparisons are faster than a sort where they are few."""
+    found: list[int] = []
+    rest = values
+    while len(rest) and len(found) < 8:
+        found.append(int(rest[0]))
+        rest = rest[rest != rest[0]]
+    if len(rest):
+        many, which = np.unique(values, return_inverse=True)
+        return many.tolist(), which.astype(np.int32)
+    found.sort()
+    place: I32 = np.zeros(len(values), np.int32)
+    for value in found[1:]:
+        place += values >= value
+    return found, place
 
 
 def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -257,18 +275,18 @@ class ProgramBuilder:
         n, kind = len(node), self._templates[template].kind
         if kind in WIRED and to is None:
             raise ProgramError(f"template {self._templates[template].name!r}: found no members, expected at least one list of them")
-        count = _full(np.zeros(n) if to is None else to.count, n, "member count")
+        count = _full(0 if to is None else to.count, n, "member count")
         members = self._add_members(to, count)
         if kind in WIRED and targets is None:
             remote = members["node"] != np.repeat(node, count)
             targets = np.bincount(np.repeat(np.arange(n), count), weights=remote, minlength=n).astype(np.int32)
         payload = _full(bytes, n, "bytes")
-        wire = np.full(n, -1, np.int32)
+        wire = _full(-1, n, "wire")
         if kind in WIRED:
             wire = self._wire_rows(template, payload, _full(targets if targets is not None else 1, n, "targets"), _full(aux_bytes, n, "aux bytes"))
         self._ops.append(
             {
-                "template": np.full(n, template, np.int32),
+                "template": _full(template, n, "template"),
                 "node": node,
                 "bytes": payload,
                 "key": _full(key, n, "key"),
@@ -301,13 +319,15 @@ class ProgramBuilder:
 
     def _wire_rows(self, template: int, payload: I32, targets: I32, aux: I32) -> I32:
         t = self._templates[template]
-        sizes = payload.astype(np.int64) << 32 | targets.astype(np.int64) << 16 | aux
-        distinct, inverse = (sizes[:1], np.zeros(len(sizes), np.int64)) if (sizes == sizes[:1]).all() else np.unique(sizes, return_inverse=True)
+        one_size = all(column.strides == (0,) for column in (payload, targets, aux))
+        first = slice(1 if one_size else None)
+        sizes, place = _distinct(payload[first].astype(np.int64) << 32 | targets[first].astype(np.int64) << 16 | aux[first])
         rows = []
-        for size in distinct.tolist():
+        for size in sizes:
             key = (t.framing, t.kind in PULLS, t.net, size >> 32, size >> 16 & 0xFFFF, size & 0xFFFF)
             rows.append(self._wires.setdefault(key, len(self._wires)))
-        return np.array(rows, np.int32)[inverse]
+        wire = np.array(rows, np.int32)[place]
+        return np.broadcast_to(wire, len(payload)) if one_size else wire
 
     # ---- what holds ops back -----------------------------------------------------------------------------------------
 
@@ -317,10 +337,9 @@ class ProgramBuilder:
         if tail.shape != head.shape and 1 not in (tail.size, head.size):
             sides = f"{tail.size} tails ({Tail(tail_kind).name}) and {head.size} heads ({Head(head_kind).name})"
             raise ProgramError(f"edges: found {sides}, expected as many tails as heads, or one on either side")
-        tail, head = np.broadcast_arrays(tail, head)
+        tail, head = np.broadcast_arrays(tail.astype(np.int32), head.astype(np.int32))
         n = len(tail)
-        kinds = np.full(n, int(tail_kind), np.int32), np.full(n, int(head_kind), np.int32)
-        self._edges.append((kinds[0], tail.astype(np.int32), kinds[1], head.astype(np.int32)))
+        self._edges.append((_full(tail_kind, n, "tail kind"), tail, _full(head_kind, n, "head kind"), head))
 
     def hold(
         self,
@@ -342,9 +361,9 @@ class ProgramBuilder:
             (
                 _full(sem, n, "hold semaphore"),
                 _full(amount, n, "hold amount"),
-                np.full(n, int(acquire_at), np.int32),
+                _full(acquire_at, n, "hold acquire point"),
                 _full(acquire, n, "hold acquire"),
-                np.full(n, int(release_at), np.int32),
+                _full(release_at, n, "hold release point"),
                 _full(acquire if release is None else release, n, "hold release"),
             )
         )
@@ -357,7 +376,7 @@ class ProgramBuilder:
         columns: dict[str, Any] = {k: _cat([o[k] for o in self._ops]) for k in common}
         for name, default in RARE.items():
             if any(name in o for o in self._ops):
-                columns[name] = _cat([o.get(name, np.full(len(o["node"]), default, np.int32)) for o in self._ops])
+                columns[name] = _cat([o.get(name, _full(default, len(o["node"]), name)) for o in self._ops])
         program = Program(
             n_nodes=self.n_nodes,
             hardware=self.hardware,

@@ -61,6 +61,10 @@ class Columns:
     def n_remote(self) -> Array:
         """`[n_ops]` number of members on other nodes."""
         m, node = self.p.members, self.p.ops.node
+        if self.per_op.max(initial=0) <= 1:
+            alone: Array = self.per_op.astype(np.int32)
+            alone[alone > 0] = m.node != node[self.per_op > 0]
+            return alone
         remote = m.node != np.repeat(node, self.per_op)
         total = np.zeros(self.p.n_members + 1, np.int32)
         np.cumsum(remote, out=total[1:])

@@ -65,16 +65,30 @@ def waits_by_kind(p: Program) -> Array | None:
     head[to_op] = p.ops.template[e.head[to_op]]
     head[to_tile] = n_t + n_k + kind_of_tile[e.head[to_tile]]
     waits[head, tail] = True
-    told = np.flatnonzero(r.row_notify >= 0)
-    waits[p.ops.template[r.row_notify[told]], n_t + n_k + kind_of_row[told].astype(np.int64)] = True
-    op_fill_ptr = p.members.fill_ptr[p.members.ptr]
-    fills = np.array([t.kind in PUSHES for t in p.templates], bool)[p.ops.template]
-    filling = np.repeat(np.where(fills, p.ops.template, n_t), np.diff(op_fill_ptr))
-    used = np.bincount(filling * np.int64(n_k) + kind_of_row[p.members.fill_row], minlength=(n_t + 1) * n_k)
-    by, into = np.nonzero(used.reshape(n_t + 1, n_k)[:n_t])
-    waits[n_t + into, by] = True
+    told = r.row_notify >= 0
+    if told.any():
+        small = p.ops.template.astype(np.min_scalar_type(n_t))  # what is read here and there fits the cache
+        pairs = small[r.row_notify[told]] * np.int64(n_k) + kind_of_row[told]
+        by, of = np.divmod(np.flatnonzero(np.bincount(pairs)), n_k)
+        waits[by, n_t + n_k + of] = True
+    _add_fills(p, waits, kind_of_row)
     _add_issue_order(p, waits)
     return waits
+
+
+def _add_fills(p: Program, waits: Array, kind_of_row: Array) -> None:
+    """Readiness of tiles waits for the pushes that fill their rows. Ops come in long runs of one template."""
+    n_t = len(p.templates)
+    starts = np.flatnonzero(np.append(True, p.ops.template[1:] != p.ops.template[:-1])[: p.n_ops])
+    ptr = p.members.fill_ptr[p.members.ptr[np.append(starts, p.n_ops)]]
+    other_kind = np.flatnonzero(kind_of_row[1:] != kind_of_row[:-1]) + 1
+    for start, first, end in zip(starts.tolist(), ptr[:-1].tolist(), ptr[1:].tolist(), strict=True):
+        template, rows = p.ops.template[start], p.members.fill_row[first:end]
+        if len(rows) == 0 or p.templates[template].kind not in PUSHES:
+            continue
+        low, high = np.searchsorted(other_kind, (rows.min(), rows.max()), side="right")
+        kinds = kind_of_row[rows[:1]] if low == high else np.flatnonzero(np.bincount(kind_of_row[rows]))
+        waits[n_t + kinds.astype(np.int64), template] = True
 
 
 def _add_issue_order(p: Program, waits: Array) -> None:

@@ -242,18 +242,19 @@ def _check_chains(p: Program, chain: Array) -> None:
 
 def _check_trains(p: Program, offset: Array) -> None:
     """A train that begins inside its row follows the op with the bytes before it: same template, node, key and members."""
-    o, later = p.ops, np.flatnonzero(offset > 0)
+    o, alone = p.ops, offset > 0
     check_range(offset, 0, 1 << 31, "op {i}: offset")
-    before = later - 1
-    follows = (later > 0) & (offset[before] + o.bytes[before] == offset[later])
+    first = int(alone.argmax()) if alone.any() else -1
+    follows = offset[:-1] + o.bytes[:-1] == offset[1:]
     for column in (o.template, o.node, o.key, np.diff(p.members.ptr)):
-        follows &= column[before] == column[later]
+        follows &= column[:-1] == column[1:]
+    alone[1:] &= ~follows
     fail_where(
-        ~follows,
-        lambda i: f"op {later[i]}: found a train from byte {offset[later[i]]} of its row on, expected the bytes up to there in the op before it",
+        alone,
+        lambda i: f"op {i}: found a train from byte {offset[i]} of its row on, expected the bytes up to there in the op before it",
     )
-    if p.row_trains < 2 and len(later):
-        raise ProgramError(f"row_trains: found {p.row_trains} with op {later[0]} as a further train of its row, expected at least 2")
+    if p.row_trains < 2 and first >= 0:
+        raise ProgramError(f"row_trains: found {p.row_trains} with op {first} as a further train of its row, expected at least 2")
 
 
 def _check_issuers(c: Columns) -> None:
@@ -309,20 +310,32 @@ def _check_members(c: Columns) -> None:
         wired != (p.ops.wire >= 0),
         lambda o: f"{c.name(o)}: found wire {p.ops.wire[o]}, expected a row for transfers only",
     )
-    payload = np.zeros(len(p.wires.up) + 1, np.int32)
-    payload[p.ops.wire] = np.where(wired, p.ops.bytes, 0)
+    new = np.flatnonzero(_changes(p.ops.wire, p.ops.bytes) & wired)  # ops come in long runs of one size
+    payload, wire, sizes = np.zeros(len(p.wires.up) + 1, np.int32), p.ops.wire[new], p.ops.bytes[new]
+    payload[wire] = sizes
     fail_where(
-        wired & (payload[p.ops.wire] != p.ops.bytes),
-        lambda o: f"{c.name(o)}: found {p.ops.bytes[o]} B on a wire row of {payload[p.ops.wire[o]]} B, expected one size per row",
+        payload[wire] != sizes,
+        lambda i: f"{c.name(int(new[i]))}: found {sizes[i]} B on a wire row of {payload[wire[i]]} B, expected one size per row",
     )
     single = c.is_kind(SINGLE)
     fail_where(single & (c.per_op != 1), lambda o: f"{c.name(o)}: found {c.per_op[o]} members, expected exactly 1")
     fail_where(~wired & (c.per_op != 0), lambda o: f"{c.name(o)}: found {c.per_op[o]} members, expected none")
     if p.n_members > p.n_ops or not (single | ~wired).all():
         _check_distinct(c)
-    rows_of = np.repeat(p.regions.node, np.diff(p.regions.row_ptr))
-    wrong = rows_of[m.fill_row] != np.repeat(m.node, np.diff(m.fill_ptr))
-    fail_where(wrong, lambda f: _fill_text(c, f, rows_of))
+    small = np.min_scalar_type(p.n_nodes)  # what is read here and there fits the cache
+    rows_of = np.repeat(p.regions.node.astype(small), np.diff(p.regions.row_ptr))
+    fills = np.diff(m.fill_ptr)
+    filled = m.node.astype(small) if (fills == 1).all() else np.repeat(m.node.astype(small), fills)
+    fail_where(rows_of[m.fill_row] != filled, lambda f: _fill_text(c, f, rows_of))
+
+
+def _changes(*columns: Array) -> Array:
+    """`[n]` bool: whether an entry differs in any of `columns` from the one before it."""
+    new = np.ones(len(columns[0]), bool)
+    new[1:] = False
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return new
 
 
 def _fill_text(c: Columns, fill: int, rows_of: Array) -> str:
@@ -413,22 +426,20 @@ def _check_edges(c: Columns) -> None:
             ~pulls,
             lambda i: f"member {answering[i]}: found an edge to its response, expected a member of a pull",
         )
-    told = np.flatnonzero(p.regions.row_notify >= 0)
-    if len(told) == 0:
+    r, told = p.regions, p.regions.row_notify >= 0
+    if not told.any():
         return
-    r = p.regions
-    notifies = np.zeros(p.n_tiles, bool)
-    notifies[e.head[e.head_kind == Head.TILE_NOTIFY]] = True
-    region = np.searchsorted(r.row_ptr, told, side="right") - 1
-    tile = r.tile_ptr[region] + (told - r.row_ptr[region]) // r.tile_rows[region]
-    silent = ~notifies[tile]
-    if not notifies.all():  # any tile of a first-touch region may get the row
-        n_silent = np.add.reduceat(np.append(~notifies, False), r.tile_ptr[:-1]) * (np.diff(r.tile_ptr) > 0)
-        silent |= (r.alloc[region] == Alloc.FIRST_TOUCH) & (n_silent[region] > 0)
-    fail_where(
-        silent,
-        lambda i: f"row {told[i]}: found an op to notify in a tile without edges to its notification, expected at least one",
-    )
+    silent = np.ones(p.n_tiles, bool)
+    silent[e.head[e.head_kind == Head.TILE_NOTIFY]] = False
+    region_of_tile = np.repeat(np.arange(p.n_regions), np.diff(r.tile_ptr))
+    n_silent = np.bincount(region_of_tile[silent], minlength=p.n_regions)
+    silent |= ((r.alloc == Alloc.FIRST_TOUCH) & (n_silent > 0))[region_of_tile]  # any tile of a first-touch region may get the row
+    first = r.row_ptr[region_of_tile] + (np.arange(p.n_tiles) - r.tile_ptr[region_of_tile]) * r.tile_rows[region_of_tile]
+    bad = np.flatnonzero(silent)
+    bad = bad[np.logical_or.reduceat(told, first)[bad]]
+    if len(bad):
+        row = first[bad[0]] + int(told[first[bad[0]] :].argmax())
+        raise ProgramError(f"row {row}: found an op to notify in a tile without edges to its notification, expected at least one")
 
 
 def _check_ends(kind: Array, ids: Array, sizes: tuple[int, ...], enum: Any, side: str) -> None:
@@ -461,6 +472,8 @@ def _check_holds(p: Program) -> None:
     _check_points(p, "release", h.release_kind, h.release)
     at_issue = np.flatnonzero(h.acquire_kind == Point.OP_ISSUED)
     ops, sems, amounts = h.acquire[at_issue].astype(np.int64), h.sem[at_issue], h.amount[at_issue]
+    if np.bincount(ops, weights=amounts).max(initial=0) <= p.semaphores.capacity[h.sem].min():
+        return  # what an op holds of all semaphores together fits each of them
     _, index, inverse = np.unique(ops * len(p.semaphores.capacity) + sems, return_index=True, return_inverse=True)
     total = np.bincount(inverse, weights=amounts)
     over = total > p.semaphores.capacity[sems[index]]

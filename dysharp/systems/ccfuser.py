@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.compute import Tiling
-from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template, To
+from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
 from dysharp.program.constants import OTHER
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps
@@ -22,8 +23,6 @@ from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing, in_parts
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 TILE_ROWS = 64  # BM of moe_first_mm (mix_moe/csrc/cuda/mix_gemm.cu)
 NONE = -1
 
@@ -99,7 +98,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
     layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS, shared=True), alloc=Alloc.PREFIX)
     kernels = SoftwareSteps(layer)
-    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
+    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
     first, second = stages(model, direction)
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
@@ -161,13 +160,13 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
 def _slots(layer: LayerBuilder, options: Options) -> I32:
     """`[gpus]` semaphores: the thread blocks that a GPU holds at once."""
     held = layer.cluster.n_sms * options.blocks_per_sm
-    return np.array([layer.b.semaphore(g, held, "blocks", "blocks") for g in range(layer.n_gpus)], np.int32)
+    return layer.semaphores(held, "blocks", "blocks")
 
 
 def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
     """`[blocks]` ops that start the blocks of a GPU in the order of its list."""
     template = Template("block", Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration([0, 1]))
-    pools = [layer.b.pool(g, layer.cluster.n_sms, "blocks") for g in range(layer.n_gpus)]
+    pools = layer.pools(layer.cluster.n_sms, "blocks")
     issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
     return ids(layer.b.ops(layer.b.template(template), blocks.gpu, issuer=issuer[blocks.gpu]), len(blocks.gpu))
 
@@ -221,13 +220,12 @@ def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32
     _, row, tile = b.regions(gpus, np.bincount(owner, minlength=layer.n_gpus), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
     place = np.empty(n, np.int64)
     place[np.argsort(owner, kind="stable")] = np.arange(n)
-    one = np.ones(n, np.int32)
     word = Template("get", Kind.PUT, "other", "control", OTHER, framing=b.framing(CONTROL))
     issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
-    asks = ids(b.ops(b.template(word), asker, issuer=issuer[asker], bytes=WORD_BYTES, to=To(one, owner, one, row + place), targets=1), n)
+    asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)
     layer.wait_each(asks, after)
     read = Template("get.read", Kind.DELAY, "dispatch", "delay", tasks=1, duration=b.duration([0, ns_to_ps(choice_int("machine.responder_ns"))]))
-    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", [b.pool(g, max(1, n), "get.read") for g in range(layer.n_gpus)])
+    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", layer.pools(max(1, n), "get.read"))
     reads = ids(b.ops(b.template(read), owner, issuer=memory[owner]), n)
     layer.wait_tiles(reads, (tile + place).astype(np.int32))
     return reads

@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Alloc, Discipline, Head, Program, Tail
@@ -15,6 +14,7 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collective import collective
 from dysharp.systems.building.experts import FILLER, GemmOps, add_stage, blocks_in_order, stages
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums
@@ -23,9 +23,6 @@ from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> 
     most = layer.cluster.n_sms
     # Weight gradients run through both stages, so in a backward pass the SMs that return results do nothing else.
     slots = (most if layer.direction == "fwd" else most - options.n_comm, most - options.n_comm)
-    sms = [[layer.b.pool(g, n) for g in range(layer.n_gpus)] for n in dict.fromkeys(slots)]
+    sms = [layer.pools(n) for n in dict.fromkeys(slots)]
     first, second = stages(layer.model, layer.direction)
     filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
     ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles, filler=filler)
@@ -158,7 +155,7 @@ def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRan
 
 def _comm_sms(layer: LayerBuilder, options: Options) -> I32:
     """`[gpus]` issuers on the SMs that only return results."""
-    pools = [layer.b.pool(g, options.n_comm, "comm") for g in range(layer.n_gpus)]
+    pools = layer.pools(options.n_comm, "comm")
     return layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
 
 

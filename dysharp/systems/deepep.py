@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
@@ -26,6 +25,7 @@ from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -33,8 +33,6 @@ from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships,
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
 BARRIERS = 2  # barriers in a call with a cached handle: DeepEP V1
 CHUNK = {"dispatch": 6, "combine": 4}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -21,8 +19,6 @@ from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships,
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 PEERS = ("nvlink", "nic")
 HEADER_BYTES = 16  # header of a message: the index of the token at its source
 

@@ -12,6 +12,7 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.rails import nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
@@ -19,8 +20,6 @@ from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships,
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.shadows import with_shadows, worth_shadows
-
-I32 = NDArray[np.int32]
 
 COUNT_BYTES = 8  # rows of an expert as int64
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
@@ -17,6 +16,7 @@ from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.hybrid_internode import HybridInternode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -24,8 +24,6 @@ from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships,
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: DeepEP, branch hybrid-ep
 IN_FLIGHT = {"store": 8, "read": 10}
 """Rows in flight that an SM holds in its shared memory: defaults of DeepEP, branch hybrid-ep (csrc/hybrid_ep)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.compute.operators import CAST_BYTES
 from dysharp.program import Discipline, Program
@@ -13,13 +12,13 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.fused_kernel import fused_tiling
+from dysharp.systems.building.index import I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I64 = NDArray[np.int64]
 ROWS = ("rows", "mxfp8", "nvfp4")
 """Formats of the rows that the kernel pulls and pushes."""
 BARRIERS = 3  # over all GPUs: before the pulls, before the sums, after the clearing of buffers

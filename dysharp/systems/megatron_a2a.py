@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
@@ -17,6 +16,7 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import RailLayer, nccl_layer
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
@@ -25,8 +25,6 @@ from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships,
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
@@ -13,13 +12,13 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
 PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing
-
-I32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
 def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     """`[tiles]` DELAYs from a ready tile until a poll has seen it."""
     most = int(np.bincount(layer.tile_gpu, minlength=layer.n_gpus).max(initial=1))
-    pools = [layer.b.pool(g, most, "polls") for g in range(layer.n_gpus)]
+    pools = layer.pools(most, "polls")
     issuer = layer.per_gpu(Discipline.READY_FIFO, "polls", pools)
     polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
     layer.wait_tiles(polls.op, layer.tiles)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
@@ -14,6 +13,7 @@ from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import row_bytes
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -21,8 +21,6 @@ from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships,
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
 BACK = ("rows", "fp8-plain")
 MESSAGE_TOKENS = 64

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.compute.transfer import TRT_LAUNCHES
 from dysharp.errors import ConfigError
@@ -17,6 +16,7 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import SIDES, check, row_bytes
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -24,7 +24,6 @@ from dysharp.systems.facts import Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 """Formats of the rows that the kernels send. Results return as "rows", and two-sided also as "nvfp4"."""
 

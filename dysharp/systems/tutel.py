@@ -13,6 +13,7 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
+from dysharp.systems.building.index import I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
@@ -21,7 +22,6 @@ from dysharp.workload import Routing, in_parts
 from dysharp.workload.levels import Levels, by_domain, rail_rows
 from dysharp.workload.traffic import Rows, one_copy_per_gpu
 
-I64 = NDArray[np.int64]
 GONE = np.int32(-1)
 COUNT_BYTES = 8  # the largest count, as int64
 A2A = ("linear", "2dh")

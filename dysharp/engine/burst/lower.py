@@ -387,7 +387,7 @@ def _tables(p: Program) -> Tables:
     asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
     most = max((table.misses for table in p.tables), default=0)
     hubs, finish, waits = np.zeros((t * n, 5), np.int64), np.zeros((t * n, max(1, most)), np.int64), np.full((n, 2), -1, np.int32)
-    ones = np.ones(p.n_members, np.int64)
+    ones = np.broadcast_to(np.int64(1), p.n_members)
     return Tables(kinds, hubs, finish, asked, waits, row_places(p, ones), np.zeros(p.n_regions if p.row_table >= 0 else 0, np.int64))
 
 
@@ -397,9 +397,9 @@ def row_places(p: Program, pieces: Array) -> Array:
         return np.zeros((0, 6), np.int32)
     banks, n = p.tables[p.row_table].banks, p.n_rows
     places = np.zeros((n + p.n_nodes * banks, 6), np.int32)
-    region = np.repeat(np.arange(p.n_regions), np.diff(p.regions.row_ptr))
+    region = np.repeat(np.arange(p.n_regions, dtype=np.int32), np.diff(p.regions.row_ptr))
     places[:n, col.PLACE_REGION] = region
-    places[:n, col.PLACE_BANK] = n + p.regions.node[region] * banks + (region + np.arange(n)) % banks
+    places[:n, col.PLACE_BANK] = n + p.regions.node[region] * np.int32(banks) + (region + np.arange(n, dtype=np.int32)) % np.int32(banks)
     places[:n, col.PLACE_LEFT] = np.bincount(*_pieces_of_rows(p, pieces), minlength=n)
     sentinels = np.arange(n, len(places))
     places[sentinels, col.PLACE_PREV] = places[sentinels, col.PLACE_NEXT] = sentinels
@@ -409,8 +409,8 @@ def row_places(p: Program, pieces: Array) -> Array:
 def _pieces_of_rows(p: Program, pieces: Array) -> tuple[Array, Array]:
     """(row, pieces) of every fill by a copy that asks the row table: one to another node."""
     asks = np.array([t.table for t in p.templates], np.int32)[p.ops.template] == p.row_table
-    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
-    far = asks[owner] & (p.members.node != p.ops.node[owner])
+    per_op = np.diff(p.members.ptr)
+    far = np.repeat(asks, per_op) & (p.members.node != np.repeat(p.ops.node, per_op))
     fills = np.diff(p.members.fill_ptr)
     return p.members.fill_row[np.repeat(far, fills)], np.repeat(pieces[far], fills[far])
 

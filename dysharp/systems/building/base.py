@@ -6,6 +6,7 @@ Dispatch (`dispatch.py`) and Combine (`combine.py`) build on it; `layer.LayerBui
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,14 +21,11 @@ from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Returns, Sends, Transfers, ids
 from dysharp.systems.building.edges import Edges
 from dysharp.systems.building.formats import ROW_BYTES
-from dysharp.systems.building.index import PairIndex
+from dysharp.systems.building.index import I32, I64, PairIndex
 from dysharp.systems.building.ways import Ways
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 STORE = Framing("store")
 DYMULTIMEM = Framing("dymultimem", targets_per_ext=8)
@@ -155,10 +153,34 @@ class LayerBase(Edges):
         """`[gpus]` one issuer per GPU, which takes slots of `pool[gpu]` (None: of no pool)."""
         return np.array([self.b.issuer(g, discipline, name=name, pool=-1 if pool is None else pool[g]) for g in range(self.n_gpus)], np.int32)
 
-    def _window(self, tokens: int, name: str) -> I32:
-        return np.array([self.b.semaphore(g, tokens, name, "tokens") for g in range(self.n_gpus)], np.int32)
+    def pools(self, slots: int, name: str = "sm") -> list[int]:
+        """`[gpus]` one pool of `slots` slots per GPU."""
+        return [self.b.pool(g, slots, name) for g in range(self.n_gpus)]
+
+    def semaphores(self, most: int, name: str, unit: str = "tokens") -> I32:
+        """`[gpus]` one semaphore per GPU, which lets `most` units pass at once."""
+        return np.array([self.b.semaphore(g, most, name, unit) for g in range(self.n_gpus)], np.int32)
 
     # ---- transfers ----------------------------------------------------------------------------------------------------
+
+    def put(
+        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: Any
+    ) -> I32:
+        """PUTs on the network of the template, otherwise as `puts`."""
+        ones = flat_ones(len(node))
+        members = To(ones, to, ones if rows is None else rows, row)
+        return ids(self.b.ops(self.b.template(template), node, to=members, targets=1, **columns), len(node))
+
+    def gathering_rows(self, name: str, home: NDArray[np.integer], n_bytes: int, key: NDArray[np.integer] | None = None) -> tuple[int, I32]:
+        """Add a region per GPU with a row per entry of `home`, which names its GPU. No op waits for a part of a region.
+
+        `key`: `[entries]`, in the order of the GPUs. Returns (first row, `[gpus]` tile that is ready when the region is full, -1 = it is empty).
+        """
+        owned = np.bincount(home, minlength=self.n_gpus)
+        _, row, tile = self.b.regions(
+            np.arange(self.n_gpus), owned, n_bytes, int(max(1, owned.max(initial=1))), alloc=Alloc.PREFIX, key=key, name=name
+        )
+        return row, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
 
     def puts(
         self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
@@ -169,23 +191,19 @@ class LayerBase(Edges):
         columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
         """
         if not self.ways.nets:
-            ones = flat_ones(len(node))
-            members = To(ones, to, ones if rows is None else rows, row)
-            return ids(self.b.ops(self.b.template(template), node, to=members, targets=1, **columns), len(node))
+            return self.put(template, node, to, row, rows=rows, **columns)
         nets, op = self.ways.net_of(node, to), np.empty(len(node), np.int32)
         for net in range(len(self.ways.nets) + 1):
             mine = nets == net
-            n = int(mine.sum())
-            if not n and net:
+            if net and not mine.any():
                 continue
             one = template
             if net:
                 framing = self.b.framing(LINK if self.ways.nets[net - 1].step else RDMA)
                 one = replace(template, name=self.ways.named(template.name, net), framing=framing, net=net, table=-1)
             own = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
-            ones, fills = np.ones(n, np.int32), row[mine] if rows is None else row[np.repeat(mine, rows)]
-            each = ones if rows is None else rows[mine]
-            op[mine] = ids(self.b.ops(self.b.template(one), node[mine], to=To(ones, to[mine], each, fills), targets=1, **own), n)
+            fills, each = (row[mine], None) if rows is None else (row[np.repeat(mine, rows)], rows[mine])
+            op[mine] = self.put(one, node[mine], to[mine], fills, rows=each, **own)
         return op
 
     def last_hops(self, op: I32) -> I32:

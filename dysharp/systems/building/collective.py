@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
-from dysharp.systems.building.batch import Batch, Sends, Transfers, ids
+from dysharp.systems.building.batch import Batch, Sends, Transfers
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import STORE, LayerBuilder
-
-I32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +61,10 @@ def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to:
     holder = np.repeat(np.arange(n), senders)
     _, row, first_tile = layer.b.regions(holder, here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
     template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
-    one = np.ones(len(to), np.int32)
     issuer = layer.per_gpu(Discipline.READY_FIFO, f"{operator}.surplus") if turns is None else turns
-    first = layer.b.ops(
-        layer.b.template(template),
-        node,
-        issuer=issuer[node],
-        prio=layer.turn(node, to, turns),
-        bytes=n_bytes,
-        key=token,
-        to=To(one, to, one, row + place),
-        targets=1,
-    )
+    op = layer.put(template, node, to, row + place, issuer=issuer[node], prio=layer.turn(node, to, turns), bytes=n_bytes, key=token)
     tile = np.where(here > 0, first_tile + np.cumsum(here > 0) - 1, -1).astype(np.int32)
-    return Batch(op=ids(first, len(to)), node=node), tile.reshape(n, senders) if by_sender else tile
+    return Batch(op=op, node=node), tile.reshape(n, senders) if by_sender else tile
 
 
 def surplus_arrived(layer: LayerBuilder, collective: Collective) -> I32:

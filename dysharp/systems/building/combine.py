@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
-from dysharp.systems.building.base import DYMULTIMEM, I32, I64, STORE, LayerBase, flat_ones, turns_by
+from dysharp.systems.building.base import DYMULTIMEM, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers, ids
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.windows import sessions_that_fit
 
 
@@ -62,13 +63,7 @@ class CombineBlocks(LayerBase):
 
     def partial_rows(self, columns: tuple[I32, I32, I32]) -> tuple[int, I32]:
         """Add the regions "partial", with a row per entry of `columns`. Returns (first row, `Returns.tile`)."""
-        token, _, home = columns
-        owned = np.bincount(home, minlength=self.n_gpus)
-        one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
-        _, first_row, first_tile = self.b.regions(
-            np.arange(self.n_gpus), owned, self.back_bytes, one_tile, alloc=Alloc.PREFIX, key=token, name="partial"
-        )
-        return first_row, np.where(owned > 0, first_tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
+        return self.gathering_rows("partial", columns[2], self.back_bytes, columns[0])
 
     def _push_back(
         self,
@@ -129,8 +124,8 @@ class CombineBlocks(LayerBase):
         )
         batch = self._transfers(first, source, self.p.token_rows[tokens])
         sessions = sessions_that_fit(self.model, self.cluster, self.combine_aux)
-        self.b.hold(self._window(window, "combine_window")[source], batch.op)
-        self.b.hold(self._window(sessions, "reduction_table")[source], batch.op)
+        self.b.hold(self.semaphores(window, "combine_window")[source], batch.op)
+        self.b.hold(self.semaphores(sessions, "reduction_table")[source], batch.op)
         return batch
 
     def combine_free(self, results: I32) -> None:

@@ -9,8 +9,9 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import choice_int
-from dysharp.systems.building.base import DYMULTIMEM, I32, I64, LINK, STORE, LayerBase, flat_ones, spans, turns_by
+from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, spans, turns_by
 from dysharp.systems.building.batch import Transfers, ids
+from dysharp.systems.building.index import I32, I64
 from dysharp.units import ns_to_ps
 
 
@@ -44,40 +45,27 @@ class DispatchBlocks(LayerBase):
         issuer = self.per_gpu(discipline, "dispatch") if turns is None else turns
         pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.p.source, self.p.gpu, turns)
         if not self.cluster.n_switches:
-            return self._puts_of_pairs(issuer, prio)
+            return self._push_pairs(pairs, issuer, LINK, prio)  # on the link of a pair a row is one train
         columns = self.p.token, self.p.source, pairs, flat_ones(len(pairs))
         return self._send(template, STORE, issuer, *columns, 1, to=self.p.gpu, prio=prio, by_rows=by_rows)
 
-    def _puts_of_pairs(self, issuer: I32, prio: I32 | int) -> Transfers:
-        """`dispatch_puts` on the links of pairs: a row is one train."""
-        op = self.puts(
-            self._row_template("dispatch.put", Kind.PUT, LINK),
-            self.p.source,
-            self.p.gpu,
-            self.row_of,
-            rows=self.p.rows,
-            issuer=issuer[self.p.source],
-            bytes=self.sent_bytes,
-            key=self.p.token,
-            prio=prio,
-            aux_bytes=self.dispatch_aux,
-        )
-        batch = Transfers(op=op, node=self.p.source, to=self.p.gpu, unit=np.arange(len(op)), unit_rows=self.p.rows)
-        self.dispatched.append(batch)
-        return batch
-
     def dispatch_pairs(self, order: I64) -> Transfers:
         """Push the token of each (token, GPU) pair of `order` once to the GPU, in this order per source."""
+        return self._push_pairs(order, self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch"), STORE)
+
+    def _push_pairs(self, order: I64, issuer: I32, framing: Framing, prio: I32 | int = 0) -> Transfers:
+        """A PUT of one train per pair of `order`. `prio`: of each of them, one for all otherwise."""
         source, gpu, rows = self.p.source[order], self.p.gpu[order], self.p.rows[order]
         op = self.puts(
-            self._row_template("dispatch.put", Kind.PUT, STORE),
+            self._row_template("dispatch.put", Kind.PUT, framing),
             source,
             gpu,
             self.row_of[spans(self.p.slot_ptr[order], rows)],
             rows=rows,
-            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
+            issuer=issuer[source],
             bytes=self.sent_bytes,
             key=self.p.token[order],
+            prio=prio,
             aux_bytes=self.dispatch_aux,
         )
         self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=order, unit_rows=self.p.rows))
@@ -135,7 +123,7 @@ class DispatchBlocks(LayerBase):
         first_pair = np.cumsum(counts) - counts
         batch = self._send(template, framing, issuer, sent, self.p.sent_source, first_pair, counts, self.p.listed[sent], by_rows=by_rows)
         trains = len(batch.op) // max(1, len(sent))
-        self.b.hold(self._window(window * trains, "dispatch_window")[batch.node], batch.op)
+        self.b.hold(self.semaphores(window * trains, "dispatch_window")[batch.node], batch.op)
         return batch
 
     def _trains(self, framing: Framing, by_rows: bool) -> tuple[I32, I32, I32]:
@@ -206,7 +194,7 @@ class DispatchBlocks(LayerBase):
         """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
         duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
         template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
-        pools = [self.b.pool(g, 1, "lsu") for g in range(self.n_gpus)]
+        pools = self.pools(1, "lsu")
         gpus = np.arange(self.n_gpus)
         fetch = ids(self.b.ops(template, gpus, issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "lsu", pools)), self.n_gpus)
         if after is not None:
@@ -231,5 +219,5 @@ class DispatchBlocks(LayerBase):
             aux_bytes=self.dispatch_aux,
         )
         batch = self._transfers(first, source, self.p.token_rows)
-        self.b.hold(self._window(window, "dispatch_window")[source], batch.op)
+        self.b.hold(self.semaphores(window, "dispatch_window")[source], batch.op)
         return batch

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program import Head, Kind, ProgramBuilder, Tail, Template
 from dysharp.systems.building.batch import Batch, ids
-
-I32 = NDArray[np.int32]
+from dysharp.systems.building.index import I32
 
 
 class Edges:

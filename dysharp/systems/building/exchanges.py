@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
@@ -17,11 +16,9 @@ from dysharp.program.csr import stable_order
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None, *, by_token: bool = False) -> I64:
@@ -164,7 +161,7 @@ def in_groups(layer: LayerBuilder, groups: Sequence[Group]) -> list[I32]:
     """
     if not layer.compute:
         return [group.arrived for group in groups]
-    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)])
+    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
     ends: list[I32] = []
     for group in groups:
         before = [group.arrived, *ends[-1:]]

@@ -22,11 +22,10 @@ from dysharp.program import Discipline, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.batch import ids
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 
 F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
 FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
 
@@ -97,7 +96,7 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     `second_first`: True: an SM prefers tiles of the second stage, so results leave early. False: an SM prefers tiles of
     the first stage, which packs the SMs best when no result has to leave.
     """
-    sms = [layer.b.pool(g, layer.cluster.n_sms) for g in range(layer.n_gpus)]
+    sms = layer.pools(layer.cluster.n_sms)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)
     first, second = stages(layer.model, layer.direction)
     return GemmOps(
@@ -222,13 +221,13 @@ def blocks_in_order(layer: LayerBuilder, gemms: GemmOps, order: I32) -> I32:
     A tile keeps the SMs of all its blocks until the last block has ended, so blocks of a tile that is late keep SMs from others.
     """
     b, tasks = layer.b, gang(stages(layer.model, layer.direction)[0][0])
-    pools = [b.pool(g, 1, "blocks") for g in range(layer.n_gpus)]
+    pools = layer.pools(1, "blocks")
     issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
     gpu = layer.tile_gpu[order]
     started = np.empty(len(order), np.int32)
     template = b.template(Template("other.block", Kind.DELAY, "other", "delay", tasks=1, duration=b.duration([0, 1])))
     started[order] = ids(b.ops(template, gpu, issuer=issuer[gpu], rows=1), len(gpu))
-    room = np.array([b.semaphore(g, layer.cluster.n_sms + tasks - 1, "blocks", "blocks") for g in range(layer.n_gpus)], np.int32)
+    room = layer.semaphores(layer.cluster.n_sms + tasks - 1, "blocks", "blocks")
     b.hold(room[layer.tile_gpu], started, gemms.first[0], amount=tasks)
     return started
 

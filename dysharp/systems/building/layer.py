@@ -15,10 +15,11 @@ import numpy as np
 from dysharp.program import Alloc, Declared, Discipline, Kind, Program, Template, To
 from dysharp.program.constants import OTHER
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, I32, LINK, RDMA, STORE, spans
+from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE, spans
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.combine import CombineBlocks
 from dysharp.systems.building.dispatch import DispatchBlocks
+from dysharp.systems.building.index import I32
 from dysharp.systems.facts import Moves
 from dysharp.workload import Scheme
 from dysharp.workload.levels import LEVELS, Levels, between_rails

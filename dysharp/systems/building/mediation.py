@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.program import Tail
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.units import PS_PER_US, ns_to_ps
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 COUNT_BYTES = 4  # rows of an expert
 
 

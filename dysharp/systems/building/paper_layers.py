@@ -5,16 +5,12 @@ A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dysharp.program import Discipline, Program
 from dysharp.systems.building.between.two_hop import two_hops
 from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.index import I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.facts import Moves
-
-I64 = NDArray[np.int64]
 
 
 def one_copy_per_gpu(layer: LayerBuilder, moves: Moves) -> Program:

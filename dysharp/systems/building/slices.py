@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.compute import gemm_gang
 from dysharp.program import Discipline, Kind, Template
@@ -14,10 +13,8 @@ from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Sends, ids
 from dysharp.systems.building.experts import Stage, add_stage, gemm_task
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import STORE, LayerBuilder
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,18 +13,16 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import OTHER
 from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software import Software
 from dysharp.units import PS_PER_US
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 SomeSends = TypeVar("SomeSends", bound=Sends)
 WORD_BYTES = 16  # a flag or a count with its address: one flit
 
@@ -60,7 +58,7 @@ class SoftwareSteps:
 
     def pools(self, name: str) -> list[int]:
         """`[gpus]` one pool of one slot per GPU: steps that share it run one at a time."""
-        return [self.layer.b.pool(g, 1, name) for g in range(self.layer.n_gpus)]
+        return self.layer.pools(1, name)
 
     def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
         """`[gpus, n]` issuers. Each has its own SM, which works on `side_by_side` rows at a time."""

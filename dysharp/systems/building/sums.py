@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import RESPONSES
-from dysharp.systems.building.batch import Transfers, ids
+from dysharp.systems.building.batch import Transfers
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.windows import sessions_that_fit
 
@@ -28,31 +28,22 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     has_row[lead] = True
     rank = np.cumsum(has_row) - 1
     row = np.where(far, rank[lead[sum_of_far]][np.cumsum(far) - 1] if len(lead) else 0, rank)
-    owned = np.bincount(source[has_row], minlength=layer.n_gpus)
-    gpus = np.arange(layer.n_gpus)
-    one_tile = int(max(1, owned.max(initial=1)))  # no op waits for a single tile of the region
-    _, row0, _ = b.regions(gpus, owned, layer.back_bytes, one_tile, alloc=Alloc.PREFIX, key=p.token[has_row], name="partial")
+    row0, _ = layer.gathering_rows("partial", source[has_row], layer.back_bytes, p.token[has_row])
     fits = sessions_that_fit(layer.model, layer.cluster, layer.combine_aux)
     session0 = b.sums(source[lead], np.bincount(sum_of_far, minlength=len(lead)), places or fits)
     issuer, op = layer.per_gpu(Discipline.SMALLEST_KEY, "combine"), np.empty(len(p.token), np.int32)
     for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", framing, far), (Kind.PUT, "combine.own", STORE, ~far)):
         at = b.framing(how)
-        template = b.template(Template(name, kind, "combine", "sum", RESPONSES, framing=at, src=layer.result, dst="partial"))
-        n = int(mine.sum())
-        ones = np.ones(n, np.int32)
-        op[mine] = ids(
-            b.ops(
-                template,
-                p.gpu[mine],
-                issuer=issuer[p.gpu[mine]],
-                bytes=layer.back_bytes,
-                key=p.token[mine],
-                prio=p.token[mine] % layer.tokens,
-                to=To(ones, source[mine], ones, row0 + row[mine]),
-                targets=1,
-                aux_bytes=layer.combine_aux,
-                session=session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1,
-            ),
-            n,
+        op[mine] = layer.put(
+            Template(name, kind, "combine", "sum", RESPONSES, framing=at, src=layer.result, dst="partial"),
+            p.gpu[mine],
+            source[mine],
+            row0 + row[mine],
+            issuer=issuer[p.gpu[mine]],
+            bytes=layer.back_bytes,
+            key=p.token[mine],
+            prio=p.token[mine] % layer.tokens,
+            aux_bytes=layer.combine_aux,
+            session=session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1,
         )
     return Transfers(op=op, node=p.gpu, to=source, unit=np.arange(len(op)), unit_rows=layer.p.rows)

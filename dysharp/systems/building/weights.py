@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.compute.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
-from dysharp.program import Discipline, Kind, Template, To
+from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import Model
 from dysharp.systems.building.batch import Sends, ids
@@ -46,14 +46,13 @@ def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int)
     trains = -(-n_bytes // layer.b.hardware.train_bytes)
     size = -(-n_bytes // trains)
     template = Template(name, Kind.PUT, "other", "control", REQUESTS, framing=layer.b.framing(STORE))
-    issuer, one, train = layer.per_gpu(Discipline.PROGRAM_ORDER, name), np.ones(trains, np.int32), np.arange(trains)
+    issuer, train = layer.per_gpu(Discipline.PROGRAM_ORDER, name), np.arange(trains)
     nodes, ops = [], []
     landed: Landing | None = None
     for hop in range(n - 1):
         node, to = (np.full(trains, (first + hop + i) % n, np.int32) for i in (0, 1))
         before, landed = landed, landing(layer, f"{name}.{number}.{hop}", to, train, train.astype(np.int32), size)
-        op = layer.b.ops(layer.b.template(template), node, issuer=issuer[node], bytes=size, to=To(one, to, one, landed.row), targets=1)
-        ops.append(ids(op, trains))
+        ops.append(layer.put(template, node, to, landed.row, issuer=issuer[node], bytes=size))
         nodes.append((node, to))
         if before is not None:
             layer.wait_tiles(ops[-1], before.tile)

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline
 from dysharp.systems.building.between.two_hop import TwoHop
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 RING_ROWS = 128  # rows of an RDMA ring per (channel, remote domain): DeepEP deep_ep/buffers/legacy.py
 CHUNK = {16: (20, 12), 64: (8, 8), 1024: (12, 8)}
 """GPUs up to which it holds -> (rows per RDMA write of Dispatch, of Combine): DeepEP deep_ep/buffers/legacy.py."""

@@ -16,16 +16,13 @@ docs/Hybrid-EP_Implementation.md.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.program import Discipline
 from dysharp.systems.building.between.deepep_internode import Internode
 from dysharp.systems.building.between.two_hop import TwoHop
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class HybridInternode(Internode):

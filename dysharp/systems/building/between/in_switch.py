@@ -26,8 +26,9 @@ from dysharp.program.constants import REQUESTS, RESPONSES
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.between.landing import landing
-from dysharp.systems.building.between.two_hop import I32, I64, TwoHop
+from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import fused, one_after_another
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
 
 
@@ -86,7 +87,7 @@ class _Units:
         )  # fmt: skip
         issuer = layer.per_gpu(Discipline.READY_FIFO, "dispatch")
         ops = [nic]
-        windows = np.array([b.semaphore(g, window, "dispatch_window", "tokens") for g in range(layer.n_gpus)], np.int32)
+        windows = layer.semaphores(window, "dispatch_window")
         for name, src, mine in ((f"dispatch.{self.what}", layer.sent_buffer, np.flatnonzero(~hop.far)), ("dispatch.forward", "relay", far)):
             op = self._multicast(name, src, mine, issuer)
             b.hold(windows[hop.relay[mine]], op)
@@ -128,7 +129,7 @@ class _Units:
         )  # fmt: skip
         op = np.empty(len(order), np.int32)
         op[order] = ids(first, len(order))
-        windows = np.array([b.semaphore(g, window, "combine_window", "tokens") for g in range(layer.n_gpus)], np.int32)
+        windows = layer.semaphores(window, "combine_window")
         b.hold(windows[hop.relay], op)
         return op
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.program import Alloc
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder, spans
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

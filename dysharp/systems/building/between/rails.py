@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.program import Discipline, Template, To
+from dysharp.program import Discipline, Template
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.specs import Cluster, Model
-from dysharp.systems.building.batch import Sends, ids
+from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.landing import landing
+from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import RDMA, LayerBuilder
 from dysharp.systems.building.ways import ByLevel, ByRail, Ways
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
 HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_row"), "control": ("control", "relay.padding", "control")}
 """fn of a PUT -> (fn of its hop to the rail GPU, buffer there, fn of its hop by NIC)."""
 
@@ -65,13 +65,12 @@ class RailLayer(LayerBuilder):
         # A relayed result is known by the row that it will fill; a token's row is the same in every relay. Padding has no key.
         key = row if template.fn == "row" else np.broadcast_to(columns.get("key", -1), (n,))
         landed = landing(self, buffer, rail, np.arange(n), np.asarray(key, np.int32), int(np.max(columns["bytes"])))
-        one = np.ones(n, np.int32)
         hop = replace(template, name=f"{template.name}.rail", fn=first_fn, dst=template.dst and buffer, table=-1)
-        first = ids(self.b.ops(self.b.template(hop), node, to=To(one, rail, one, landed.row), targets=1, **columns), n)
+        first = self.put(hop, node, rail, landed.row, rows=None, **columns)
         name = f"{self.ways.named(template.name, BETWEEN_NET)}.rail"
         way = replace(template, name=name, fn=then_fn, src=template.src and buffer, framing=self.b.framing(RDMA), net=BETWEEN_NET, table=-1)
         onward = {**columns, "issuer": self.per_gpu(Discipline.READY_FIFO, "proxy")[rail], "prio": 0}
-        then = ids(self.b.ops(self.b.template(way), rail, to=To(one, to, one, row), targets=1, **onward), n)
+        then = self.put(way, rail, to, row, rows=None, **onward)
         self.wait_tiles(then, landed.tile)
         self._onward.append((first, then))
         return first

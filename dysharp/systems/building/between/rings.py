@@ -13,16 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.batch import Sends, ids
+from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.landing import landing
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 from dysharp.workload.rings import rail_rings
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
@@ -62,7 +61,7 @@ def unpaced(sends: Sends) -> I32:
 
 def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) -> I32:
     """The all-gather, after the op `start[gpu]`. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
-    b, hops, pair = layer.b, hops_of(layer, 0), layer.p.pair_of
+    hops, pair = hops_of(layer, 0), layer.p.pair_of
     n_tokens = layer.routing.n_tokens
     landed = landing(layer, "relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "ring")
@@ -76,36 +75,21 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
         behind = np.ones(len(rows), bool)
         behind[first] = False
         rows[behind] = layer.row_of[spans(layer.p.slot_ptr[needed[needed >= 0]], extra[needed >= 0])]
-        one = np.ones(len(mine), np.int32)
-        ops = b.ops(
-            _template(layer, "dispatch.ring", "dispatch", "copy", net, layer.sent_buffer if src else "relay", layer.arrived),
-            hops.node[mine],
-            issuer=issuer[hops.node[mine]],
-            bytes=layer.sent_bytes,
-            key=hops.token[mine],
-            to=To(one, hops.to[mine], fills, rows),
-            targets=1,
-            aux_bytes=layer.dispatch_aux,
-        )
-        heads = pace(Sends(op=ids(ops, len(mine)), node=hops.node[mine], to=hops.to[mine]))
+        template = _template(layer, "dispatch.ring", "dispatch", "copy", net, layer.sent_buffer if src else "relay", layer.arrived)
+        node, to, token = hops.node[mine], hops.to[mine], hops.token[mine]
+        op = layer.put(template, node, to, rows, rows=fills, issuer=issuer[node], bytes=layer.sent_bytes, key=token, aux_bytes=layer.dispatch_aux)
+        heads = pace(Sends(op=op, node=node, to=to))
         if not src:
             layer.wait_tiles(heads, landed.tile[mine - n_tokens])
         elif start is not None:
-            layer.wait_each(heads, start[hops.node[mine]])
+            layer.wait_each(heads, start[node])
     own = np.flatnonzero(layer.p.gpu == layer.p.source)
-    one = np.ones(len(own), np.int32)
-    first_own = b.ops(
-        _template(layer, "dispatch.own", "dispatch", "copy", 0, layer.sent_buffer, layer.arrived),
-        layer.p.gpu[own],
-        issuer=issuer[layer.p.gpu[own]],
-        bytes=layer.sent_bytes,
-        key=layer.p.token[own],
-        to=To(one, layer.p.gpu[own], layer.p.rows[own], layer.row_of[spans(layer.p.slot_ptr[own], layer.p.rows[own])]),
-        targets=1,
-        aux_bytes=layer.dispatch_aux,
-    )
+    template = _template(layer, "dispatch.own", "dispatch", "copy", 0, layer.sent_buffer, layer.arrived)
+    node, fills = layer.p.gpu[own], layer.p.rows[own]
+    row, columns = layer.row_of[spans(layer.p.slot_ptr[own], fills)], {"issuer": issuer[node], "key": layer.p.token[own]}
+    own_ops = layer.put(template, node, node, row, rows=fills, bytes=layer.sent_bytes, aux_bytes=layer.dispatch_aux, **columns)
     if start is not None:
-        layer.wait_each(ids(first_own, len(own)), start[layer.p.gpu[own]])
+        layer.wait_each(own_ops, start[node])
     gathered = layer.join("gathered")
     layer.wait_tiles(gathered[hops.to], landed.tile)
     return gathered
@@ -116,7 +100,7 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
 
     Returns `[gpus]` region tiles that are ready when a GPU has all sums of its tokens, -1 = it has none.
     """
-    b, p, hops = layer.b, layer.p, hops_of(layer, 1)
+    p, hops = layer.p, hops_of(layer, 1)
     n_tokens, n = layer.routing.n_tokens, layer.n_gpus
     adds = layer.p.pair_of[hops.token, hops.node] >= 0
     filled: Bools = np.logical_or.accumulate(adds.reshape(n - 1, n_tokens)).ravel()  # the hop carries a part of the sum
@@ -142,18 +126,10 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
             for at_source in (False, True):
                 these = some[last[some] == at_source]
                 src, dst = ("relay.partial", "partial" if at_source else "relay.partial") if fn == "relay_sum" else ("", "")
-                one = np.ones(len(these), np.int32)
-                first = b.ops(
-                    _template(layer, "combine.ring" if src else "combine.empty", "combine", fn, net, src, dst),
-                    hops.node[these],
-                    issuer=issuer[hops.node[these]],
-                    bytes=layer.back_bytes,
-                    key=hops.token[these],
-                    to=To(one, hops.to[these], one, row_of_hop[these]),
-                    targets=1,
-                    aux_bytes=layer.combine_aux,
-                )
-                op[these] = pace(Sends(op=ids(first, len(these)), node=hops.node[these], to=hops.to[these]))
+                template = _template(layer, "combine.ring" if src else "combine.empty", "combine", fn, net, src, dst)
+                node, to, columns = hops.node[these], hops.to[these], {"issuer": issuer[hops.node[these]], "key": hops.token[these]}
+                ops = layer.put(template, node, to, row_of_hop[these], bytes=layer.back_bytes, aux_bytes=layer.combine_aux, **columns)
+                op[these] = pace(Sends(op=ops, node=node, to=to))
     layer.wait_tiles(op[used], parts.tile)
     onward = none[~last[none]]
     layer.wait_tiles(op[out[hops.token[onward], hops.to[onward]]], empty.tile[np.searchsorted(none, onward)])
@@ -168,14 +144,11 @@ def _results(layer: LayerBuilder, sums: I64, hops: Hops) -> tuple[I64, I32, I32]
     own = np.flatnonzero(p.gpu == layer.p.source)
     token = np.append(hops.token[sums], p.token[own])
     source = token // np.int32(layer.tokens)
-    here = np.bincount(source, minlength=layer.n_gpus)
     by_token = np.argsort(token, kind="stable")
-    _, first, tile = layer.b.regions(
-        np.arange(layer.n_gpus), here, layer.back_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, key=token[by_token], name="partial"
-    )
+    first, tile = layer.gathering_rows("partial", source, layer.back_bytes, token[by_token])
     row = np.empty(len(token), np.int32)
     row[by_token] = first + np.arange(len(token), dtype=np.int32)
-    return sums, row, np.where(here > 0, tile + np.cumsum(here > 0) - 1, -1).astype(np.int32)
+    return sums, row, tile
 
 
 def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32:
@@ -184,18 +157,9 @@ def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32
     issuer = layer.per_gpu(Discipline.READY_FIFO, "combine")
     at_source = np.flatnonzero(p.gpu == layer.p.source)
     for these, rows, dst in ((pairs, parts, "relay.partial"), (at_source, results, "partial")):
-        one = np.ones(len(these), np.int32)
-        first = layer.b.ops(
-            _template(layer, "combine.own", "combine", "sum", 0, layer.result, dst),
-            p.gpu[these],
-            issuer=issuer[p.gpu[these]],
-            bytes=layer.back_bytes,
-            key=p.token[these],
-            to=To(one, p.gpu[these], one, rows),
-            targets=1,
-            aux_bytes=layer.combine_aux,
-        )
-        ops.append(ids(first, len(these)))
+        template, node = _template(layer, "combine.own", "combine", "sum", 0, layer.result, dst), p.gpu[these]
+        columns = {"issuer": issuer[node], "key": p.token[these]}
+        ops.append(layer.put(template, node, node, rows, bytes=layer.back_bytes, aux_bytes=layer.combine_aux, **columns))
     return np.concatenate(ops)
 
 
@@ -206,6 +170,6 @@ def _ways(layer: LayerBuilder, hops: Hops) -> list[tuple[I64, int, bool]]:
     return [(np.flatnonzero((far == out) & (start == first)), BETWEEN_NET * out, first) for first, out in kinds]
 
 
-def _template(layer: LayerBuilder, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> int:
+def _template(layer: LayerBuilder, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> Template:
     framing = layer.b.framing(RDMA if net else STORE)
-    return layer.b.template(Template(layer.ways.named(name, net), Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net))
+    return Template(layer.ways.named(name, net), Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net)

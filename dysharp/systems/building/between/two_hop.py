@@ -12,18 +12,15 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Discipline, Kind, Template, To
+from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class TwoHop:
@@ -70,18 +67,10 @@ class TwoHop:
         gpu = np.zeros(n_groups, np.int32)
         gpu[group] = self.relay[units]
         landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
-        one = np.ones(len(units), np.int32)
-        first = layer.b.ops(
-            layer.b.template(self.template(layer.ways.named("dispatch", BETWEEN_NET), "dispatch", "relay", BETWEEN_NET, layer.sent_buffer, "relay")),
-            self.source[units],
-            issuer=issuer,
-            bytes=layer.sent_bytes,
-            key=self.token[units],
-            to=To(one, self.relay[units], one, landed.row),
-            targets=1,
-            aux_bytes=layer.dispatch_aux,
-        )
-        return ids(first, len(units)), landed.tile
+        template = self.template(layer.ways.named("dispatch", BETWEEN_NET), "dispatch", "relay", BETWEEN_NET, layer.sent_buffer, "relay")
+        ends, token = (self.source[units], self.relay[units]), self.token[units]
+        op = layer.put(template, *ends, landed.row, issuer=issuer, bytes=layer.sent_bytes, key=token, aux_bytes=layer.dispatch_aux)
+        return op, landed.tile
 
     def forward(self, issuer: I32) -> Batch:
         """A row from the relay to each GPU of its domain that needs it, in pair order. `issuer`: `[gpus]`."""
@@ -137,25 +126,14 @@ class TwoHop:
         Returns (`[len(order)]` ops, `[gpus]` tiles of all sums of a source, -1 = it has none).
         """
         layer = self.layer
-        owned = np.bincount(self.source, minlength=layer.n_gpus)
-        most = int(max(1, owned.max(initial=1)))
-        _, row, tile = layer.b.regions(np.arange(layer.n_gpus), owned, layer.back_bytes, most, alloc=Alloc.PREFIX, key=self.token, name="partial")
-        op = np.empty(len(order), np.int32)
-        far = self.far[order]
+        row, tile = layer.gathering_rows("partial", self.source, layer.back_bytes, self.token)
+        op, far = np.empty(len(order), np.int32), self.far[order]
         for name, net, mine in (("combine.put", 0, ~far), (layer.ways.named("combine", BETWEEN_NET), BETWEEN_NET, far)):
-            units, one = order[mine], np.ones(int(mine.sum()), np.int32)
-            first = layer.b.ops(
-                layer.b.template(self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")),
-                self.relay[units],
-                issuer=issuer[mine],
-                bytes=layer.back_bytes,
-                key=self.token[units],
-                to=To(one, self.source[units], one, row + units),
-                targets=1,
-                aux_bytes=layer.combine_aux,
-            )
-            op[mine] = ids(first, len(units))
-        return op, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
+            units = order[mine]
+            template = self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")
+            ends, columns = (self.relay[units], self.source[units]), {"issuer": issuer[mine], "key": self.token[units]}
+            op[mine] = layer.put(template, *ends, row + units, bytes=layer.back_bytes, aux_bytes=layer.combine_aux, **columns)
+        return op, tile
 
 
 def two_hops(layer: LayerBuilder) -> None:
