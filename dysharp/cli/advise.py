@@ -37,7 +37,7 @@ def advise(
     network cards join. Times have error bars from measurements. A prediction outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.advice_details import markdown_of, print_details
     from dysharp.cli.texts.advice_text import screen
     from dysharp.errors import ConfigError
@@ -49,7 +49,7 @@ def advise(
     with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
-        from dysharp.reports.report import report_of_advice
+        from dysharp.reports.html_report import report_of_advice
 
         write_report(report_of_advice(done, command_line(ctx)), report)
     if as_json:

@@ -71,7 +71,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
     from dysharp.api.comparison import header_lines
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.row_text import print_row
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
@@ -117,7 +117,7 @@ def compare(
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.comparison_text import print_comparison
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
@@ -132,7 +132,7 @@ def compare(
 
         save_figure(plot_compare(done.rows), plot)
     if report is not None:
-        from dysharp.reports.report import report_of_comparison
+        from dysharp.reports.html_report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
     print_json(done.to_dict()) if as_json else print_comparison(done)

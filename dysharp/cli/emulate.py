@@ -65,7 +65,7 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
     Exit code 1 when a tensor is wrong or the machine hangs.
     """
     from dysharp.api import emulate as emulate_layer
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.runs.options import parse_set
 
     with progress_bar() as progress:

@@ -85,7 +85,7 @@ def network(
     if every != 1 or seeds != 0:
         raise ConfigError("--every, --seeds: found no --compare, expected --compare with them")
     from dysharp.api import network as measure_network
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
 
     with progress_bar("periods") as progress:
         done = measure_network(load, saturation=saturation, seed=seed, period=period, warm_up=warm_up, progress=progress, **setting)
@@ -100,7 +100,7 @@ def network(
 def _compare(csv: str | None, curve: str | None, every: int, seeds: int, as_json: bool) -> bool:
     """Print the comparison; True when all bars hold."""
     from dysharp.api.network_curve import compare_network
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
 
     with progress_bar("rows") as progress:
         done = compare_network(csv, curve, every=every, seeds=seeds, progress=progress)

@@ -14,7 +14,7 @@ from dysharp.cli.flags import complete_files
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dysharp.reports.report import LeftOut, Report
+    from dysharp.reports.html_report import LeftOut, Report
 
 Command = Callable[..., Any]
 
@@ -53,7 +53,7 @@ def command_line(ctx: click.Context) -> str:
 def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:
     """Write a report. `load`: arguments of `compare` whose workload is drawn again for the load; None: as the rows tell."""
     from dysharp.files import write_text
-    from dysharp.reports.report import render, with_load
+    from dysharp.reports.html_report import render, with_load
 
     if load is not None:
         from dysharp.reports.load_view import load_view_of
@@ -77,7 +77,7 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
     FILE is what `dysharp run --json`, `dysharp compare --json` or `dysharp sweep --out` wrote. Runs on one workload stand in one table.
     The page runs no script and loads nothing. `dysharp compare`, `advise` and `sweep` write one directly with --report.
     """
-    from dysharp.reports.report import report_of_rows
+    from dysharp.reports.html_report import report_of_rows
 
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; `dysharp run SYSTEM --json > FILE` writes one")

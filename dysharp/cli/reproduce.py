@@ -28,7 +28,7 @@ store_flag = click.option("--store", metavar="DIR", help="Folder that keeps fini
 
 def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
     """({point: Row}, {point: why it failed}); failures are also printed on stderr."""
-    from dysharp.cli.progress import bar
+    from dysharp.cli.progress_bar import bar
     from dysharp.figures import check_points, run_points
 
     check_points(points)
@@ -197,7 +197,7 @@ def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
 
 def _write_html(done: Sequence[Done], command: str, path: str) -> None:
     """One HTML file: what became of the claims, then the simulated points, one table for each workload."""
-    from dysharp.reports.report import report_of_rows
+    from dysharp.reports.html_report import report_of_rows
     from dysharp.reports.tables import verdict_text
 
     rows = {id(row): row for _, _, found in done for row in found.values() if "attribution" in row}  # closed forms have no times
@@ -290,7 +290,7 @@ def sweep(
     if csv_file is not None:
         write_text(csv_file, sweep_csv(rows))
     if report is not None and rows:
-        from dysharp.reports.report import report_of_rows
+        from dysharp.reports.html_report import report_of_rows
 
         write_report(report_of_rows(list(rows.values()), command_line(ctx)), report)
     if as_json:

@@ -30,7 +30,7 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
     FILE.toml is that of `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
     Finished points are kept: the same command continues a study that was killed. Exit code 1 when a point failed.
     """
-    from dysharp.cli.progress import bar
+    from dysharp.cli.progress_bar import bar
     from dysharp.studies.study import load_study, run_study
     from dysharp.studies.study_folder import StudyFolder
 

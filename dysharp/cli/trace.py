@@ -40,7 +40,7 @@ def trace(
     """
     from dysharp.api import trace as trace_system
     from dysharp.api.comparison import header_lines
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.files import check_destination
     from dysharp.runs.options import parse_set
 

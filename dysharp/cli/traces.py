@@ -167,7 +167,7 @@ def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int
     """
     from dysharp.api import capture as capture_text
     from dysharp.api.recording import read_text
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.routing import counts_of
     from dysharp.workload import check_writable
 

@@ -48,7 +48,7 @@ def validate(
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.files import check_destination, write_text
 
     for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
@@ -60,13 +60,13 @@ def validate(
         done = validate_data(data, hold_out=hold_out, constants=fitted, cluster=cluster, jobs=jobs, progress=progress)
     if plot is not None:
         from dysharp.reports.plots import save_figure
-        from dysharp.reports.validation import plot_validation
+        from dysharp.reports.validation_page import plot_validation
 
         save_figure(plot_validation(done.points), plot)
     if summary is not None:
         write_text(Path(summary), done.summary)
     if page is not None:
-        from dysharp.reports.validation import write_page
+        from dysharp.reports.validation_page import write_page
 
         write_page(done, page)
     print_json(done.to_dict()) if as_json else _print(done, data, bars, groups)

@@ -10,7 +10,7 @@ import pytest
 import dysharp
 from dysharp.api.comparison import limits_sentence
 from dysharp.cli.texts.row_text import print_row
-from dysharp.reports.report import render, report_of_rows
+from dysharp.reports.html_report import render, report_of_rows
 from dysharp.runs.causes import STALLS, cause_names, causes, short_names
 
 ONE = {"gpus": 4, "tokens": 16}
