@@ -123,7 +123,7 @@ def test_a_window_is_the_first_tokens_and_says_what_follows_for_the_whole(monkey
     assert (window["tokens"], window["of_tokens"], row.layer_us) == (32, 96, window["time_us"])
     assert window["time_us"] == pytest.approx(row.time_us + 64 * window["us_per_token"])
     assert sum(window["path_us"].values()) == pytest.approx(window["time_us"])
-    assert window["apart"] == abs(window["half_window_time_us"] / row.layer_us - 1)
+    assert window["apart"] >= abs(window["half_window_time_us"] / row.layer_us - 1), "the larger of two differences"
     assert list(row.to_dict())[-1] == "window"
     assert any("two estimates are" in text for text in row.warnings) == (window["apart"] > 0.05)
 
