@@ -1,4 +1,4 @@
-"""The leading tokens of a layer stand for all of its tokens: how many, and what the time of all tokens is."""
+"""The leading tokens of a layer stand for all of its tokens: how many tokens run, and how long all tokens take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def extended(before: Row, row: Row, tokens: int, value: Callable[[Row], float]) 
 def leading_sizes(system: System, request: Request, most_rows: int, whole_rows: int) -> tuple[int, ...]:
     """Numbers of leading tokens per GPU that stand for a layer: a quarter, half and all of them.
 
-    All of them have at most `most_rows` rows, but are 32 tokens at least. (): the layer has at most `whole_rows` rows.
+    The largest number has at most `most_rows` rows, but at least 32 tokens. (): the layer has at most `whole_rows` rows.
     A system that sends every token to every GPU has a row for each GPU.
     """
     copies = request.cluster.n_gpus if system.moves.sent in EVERYWHERE else request.model.topk

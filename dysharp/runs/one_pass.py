@@ -46,7 +46,7 @@ def run_pass(
     row_slot: NDArray[np.int32] | None = None,
     engine: Engine | None = None,
 ) -> tuple[Row, NDArray[np.int32]]:
-    """The Row of one pass and the region slot of each row. `engine`: None = that of the fidelity asked for.
+    """The Row of one pass and the region slot of each row. `engine`: None = the engine of the request's fidelity.
 
     A backward pass runs on the layout `row_slot` of its forward pass; None: the layout that an evenly running forward pass leaves.
     """
@@ -112,7 +112,7 @@ def run_pass(
 def _no_kernel_warning(system: System, inputs: RunInputs) -> tuple[str, ...]:
     """Says that the released software of a real form does not run this model or GPU; `advise` leaves such systems out."""
     why = system.ships.why_not(inputs.model, inputs.cluster) if system.ships is not None and inputs.form == "real" else ""
-    return (f"{system.name}: {why}; the layer is simulated as if it had one",) if why else ()
+    return (f"{system.name}: {why}; the layer is simulated as if there were a kernel",) if why else ()
 
 
 def _planned(system: System, options: Any, workload: Workload, direction: str, row_slot: NDArray[np.int32] | None) -> Program:
@@ -160,7 +160,7 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
     if program.sessions is None or not passed:
         return ()
     found = f"{passed} of {len(program.sessions.home)} sums found none of the {program.sessions.places} places of their home in the switch"
-    return (f"{inputs.system}: {found}; their contributions went on one by one (option sum_places)",)
+    return (f"{inputs.system}: {found}; the contributions to these sums passed one by one (option sum_places)",)
 
 
 def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:
@@ -175,7 +175,7 @@ def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surround
 
 
 def _engine(request: Request) -> Engine:
-    """The engine of the fidelity asked for: (Trace, wall times, statistics of its blocks) of a Program."""
+    """The engine of the request's fidelity. It gives (Trace, wall times, statistics of its blocks) of a Program."""
     if request.fidelity == "packet":
         from dysharp.engine.packet.fabric import fabric_of, with_table
         from dysharp.engine.packet.program import run_packet

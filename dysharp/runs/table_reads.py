@@ -11,14 +11,15 @@ REPEATED = 1.05
 LATER = 1.02
 """Share of the time without repeated reads from which they are worth a warning at burst level."""
 MOST_OPS = 100_000
-"""Ops of the largest Program that runs a second time at burst level. A larger one gets no warning there: its run would take twice as long."""
+"""Ops of the largest Program that runs a second time at burst level. A larger Program gets no warning at burst level: its run would take twice as
+long."""
 
 
 def table_warning(system: str, program: Program, *, entries: int, rows: int, reads: int, time_ps: int, fidelity: str) -> tuple[str, ...]:
     """One line where rows left the table and were read again, else ().
 
     `entries`: of one hub. `rows`: rows that were asked for. `reads`: reads of memory. The same Program with a table for
-    all rows runs at burst level, so that the line says how much later the layer ends (at burst level: up to `MOST_OPS` ops).
+    all rows runs at burst level, so the line can say how much longer the layer takes (at burst level only up to `MOST_OPS` ops).
     """
     if not program.tables or not rows or reads < REPEATED * rows or (fidelity == "burst" and program.n_ops > MOST_OPS):
         return ()
@@ -30,5 +31,5 @@ def table_warning(system: str, program: Program, *, entries: int, rows: int, rea
         return ()
     name = program.tables[0].name.replace("_", " ").upper()
     told = f"{name} of {entries} entries per GPU is too small: a row is read {reads / rows:.1f} times from memory, and the layer takes"
-    more = "; packets of one row may be read one by one, which only --fidelity packet shows" if fidelity == "burst" else ""
+    more = "; an entry may be read again for each packet of a row; only --fidelity packet shows these reads" if fidelity == "burst" else ""
     return (f"{system}: {told} {later:.2f} times as long as with entries for all rows{more}",)

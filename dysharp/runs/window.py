@@ -13,7 +13,7 @@ from dysharp.runs.workload import Workload
 from dysharp.workload import first_tokens
 
 SETTLED = 0.05
-"""Relative difference between the estimates of all leading tokens and of half of them, up to which there is no warning."""
+"""Largest relative difference without a warning, between the estimates from all leading tokens and from half of them."""
 WHOLE_ROWS, LEADING_ROWS = 600_000, 270_000
 """(token, expert) rows up to which `compare` simulates all tokens of a layer over several domains; most rows of leading tokens."""
 REFUSED = 0.10
@@ -25,7 +25,7 @@ class NoEstimate(SimulationError):
 
 
 def with_leading_tokens(request: Request) -> Request:
-    """The request with leading tokens where its layer lies over several domains and is large."""
+    """The request, with leading tokens if its layer is large and lies over several domains."""
     rows = request.cluster.n_gpus * request.model.topk
     if request.cluster.domains == 1 or request.fidelity != "burst" or request.tokens * rows <= WHOLE_ROWS:
         return request
@@ -37,7 +37,7 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
     """The Row of the leading tokens, with `window` = the estimate for the whole layer. `run_layer` simulates a Workload.
 
     The time of a layer is start-up and drain plus its tokens at a steady rate. The rate is the time that the second half of the
-    leading tokens adds, so start-up and drain, which both runs have, cancel. The first half and its first half give a second estimate; the
+    leading tokens adds, so start-up and drain, which both runs have, cancel. Half and a quarter of these tokens give a second estimate; the
     difference of the estimates tells whether the rate is settled.
     Raises NoEstimate where further tokens take no time, or the estimates are more than `REFUSED` apart.
     """
@@ -54,7 +54,7 @@ def run_window(workload: Workload, run_layer: Callable[[Workload], Row]) -> Row:
     }
     _check_rates(full.system, rate, early_rate, window)
     difference = window["half_window_time_us"] / window["time_us"] - 1
-    text = f"{size} leading tokens: half of them give an estimate {difference:+.0%} away; simulate more tokens"
+    text = f"{size} leading tokens: the estimate from half as many differs by {difference:+.0%}; simulate more tokens"
     unsettled = (text,) if abs(difference) > SETTLED else ()
     wall = {name: seconds + half.wall_s[name] + quarter.wall_s[name] for name, seconds in full.wall_s.items()}
     wall["routing"], wall["total"] = workload.routing_s, wall["total"] - 2 * workload.routing_s
@@ -80,6 +80,6 @@ def _check_rates(system: str, rate: float, early_rate: float, window: Mapping[st
 
 
 def leading_workload(workload: Workload, tokens: int) -> Workload:
-    """The first `tokens` tokens of each GPU, in the Request too, because warnings read it."""
+    """The first `tokens` tokens of each GPU; the Request has this number too, because warnings read it there."""
     request = dataclasses.replace(workload.request, tokens=tokens)
     return dataclasses.replace(workload, request=request, routing=first_tokens(workload.routing, tokens))
