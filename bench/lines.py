@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from dysharp.analysis import Row
 from dysharp.runs.options import options_of
-from dysharp.runs.request import RequestArgs, make_request
+from dysharp.runs.request import RequestArgs, Workload, make_request, make_workload
 from dysharp.runs.run import run_point
-from dysharp.runs.workload import Workload, make_workload
 from dysharp.systems import get_system
 
 SYSTEMS = ("dysharp", "deepep", "comet", "nvls", "megatron-a2a", "moe-hub", "ccfuser", "fusion-only")

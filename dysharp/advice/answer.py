@@ -73,7 +73,7 @@ def _limit_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
     busy = f"busiest: {resource_words(row.bound_resource)} ({row.bound_us / row.time_us:.0%})".replace("%", " %")
     free = next((entry.predicted.time_us for entry in changes if get_system(entry.predicted.system).bound), None)
     least = "" if free is None else f" Free communication would leave {free:.0f} us."
-    whose = "" if best.before is not None else f"; {busy}"  # the busiest resource of few tokens may be another one
+    whose = "" if best.row.window else f"; {busy}"  # the busiest resource of few tokens may be another one
     return f"Limit: {parts} of the layer{whose}.{least}"
 
 

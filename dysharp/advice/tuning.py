@@ -14,13 +14,12 @@ from dysharp.measured.trust import measured_range
 from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of
 from dysharp.runs.job import Job, Result
-from dysharp.runs.leading import SEARCH_ROWS, does_not_grow, extended, leading_sizes
+from dysharp.runs.leading import SEARCH_ROWS, does_not_grow, extended, leading_tokens
 from dysharp.runs.option_help import EVERYWHERE, FIELDS
 from dysharp.runs.options import Value, option_choices, options_by_system
 from dysharp.runs.progress import Step
-from dysharp.runs.request import Request
+from dysharp.runs.request import Request, Workload, make_workload
 from dysharp.runs.together import Workers
-from dysharp.runs.workload import Workload, make_workload
 from dysharp.systems import System, is_real
 
 BUDGET = 9
@@ -77,7 +76,8 @@ def search(
     request = workload.request
     open_knobs = {name: [knob for knob in knobs if has_knob(system, request, options[name], knob)] for name, system in systems.items()}
     grids = {name: grid(systems[name], request, own) for name, own in open_knobs.items() if own}
-    sizes = {name: leading_sizes(systems[name], request, SEARCH_ROWS, SEARCH_ROWS)[1:] for name in grids}
+    most = {name: leading_tokens(request, systems[name], SEARCH_ROWS) for name in grids}
+    sizes = {name: () if n is None else (n // 2, n) for name, n in most.items()}
     keys = [(name, setting) for name, settings in grids.items() for setting in settings]
     found = runs([Job(name, {**options[name], **setting}, workload, sizes[name]) for name, setting in keys])
     tried: dict[str, list[tuple[Mapping[str, int], float]]] = {name: [] for name in grids}

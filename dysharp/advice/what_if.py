@@ -13,7 +13,7 @@ from dysharp.analysis.load import EPLB
 from dysharp.errors import DysharpError
 from dysharp.runs.formats import KNOB
 from dysharp.runs.job import Job
-from dysharp.runs.workload import Workload
+from dysharp.runs.request import Workload
 from dysharp.specs import Cluster
 from dysharp.systems import System, all_systems, get_system
 

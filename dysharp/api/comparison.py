@@ -10,11 +10,11 @@ from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.formats import formats_of
+from dysharp.runs.leading import NoEstimate, with_leading_tokens
 from dysharp.runs.limits import limits_of
 from dysharp.runs.request import Request, RequestArgs, make_request, takes
 from dysharp.runs.together import simulate_together
 from dysharp.runs.warnings import grouped
-from dysharp.runs.window import NoEstimate, with_leading_tokens
 from dysharp.systems import System, all_systems, get_system
 from dysharp.text import html_table, sentences, table
 
@@ -111,11 +111,12 @@ def compare(
     `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched first, on few tokens, with the same number of
     settings for each system. Each system then runs with its best setting and with its defaults, and the faster Row stays.
     A system whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error.
-    A layer over several NVLink domains with more than `window.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise.
+    A layer over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     asked = make_request(request)
-    asked = with_leading_tokens(asked) if request["window"] is None else asked
+    if request["window"] is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
+        asked = with_leading_tokens(asked)
     names, asked = _default_systems(asked, forms) if systems is None else (list(systems), _in_form(asked, forms, list(systems)))
     chosen = {name: get_system(name) for name in names}
     if not names or len(chosen) < len(names):

@@ -142,7 +142,7 @@ def _compile(progress: Progress | None) -> None:
     from dysharp.engine.flit.network import measure
     from dysharp.uarch.compiling import on_compile
 
-    with on_compile(lambda: progress(Step("network", 1, 1, "compiling")) if progress else None):
+    with on_compile(lambda compiled: progress(Step("network", 1, 1, "compiling", compiled)) if progress else None):
         measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
 
 

@@ -14,8 +14,7 @@ from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
-from dysharp.runs.request import RequestArgs, make_request, takes
-from dysharp.runs.workload import Workload, make_workload
+from dysharp.runs.request import RequestArgs, Workload, make_request, make_workload, takes
 from dysharp.systems import System, get_system
 from dysharp.timeline.groups import GROUPS, POOL_GROUP
 from dysharp.units import ps_to_us

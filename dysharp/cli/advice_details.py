@@ -106,7 +106,7 @@ def _limits(done: Advice) -> Block:
     rows = tuple((name, f"{us:.1f}", f"{100 * us / best.row.time_us:.0f}") for name, us in sorted(parts, key=lambda part: -part[1]) if us >= 0.05)
     terms = ", ".join(f"{name} {us:.1f} us" for name, us in best.row.bound_terms.items())
     bound = f"busiest resource: {resource_words(best.row.bound_resource)}, {best.row.bound_us:.1f} us ({terms})"
-    few = () if best.before is None else (f"these are times of the first {best.row.tokens_per_gpu} tokens of each GPU",)
+    few = () if not best.row.window else (f"these are times of the first {best.row.tokens_per_gpu} tokens of each GPU",)
     return Block(f"What limits {best.row.system}", ("critical path", "us", "% of layer"), rows, (bound, *few))
 
 

@@ -49,8 +49,8 @@ def _header(done: Advice) -> list[str]:
     """The workload and its routing; the leading tokens where not all were simulated."""
     few = done.best.row.tokens_per_gpu
     lines = [line for line in done.header if not line.startswith(("warning: ", "note: ", "placement "))][:_HEADER_LINES]
-    if done.best.before is not None:
-        lines.append(f"times of {done.best.tokens} tokens are extended from the first {few} and {done.best.before.tokens_per_gpu} tokens of each GPU")
+    if done.best.row.window:
+        lines.append(f"times of {done.best.tokens} tokens are extended from the first {few} and {few // 2} tokens of each GPU")
     return lines
 
 

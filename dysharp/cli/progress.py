@@ -17,7 +17,7 @@ from dysharp.runs.progress import Step
 
 EVERY_S = 10.0
 """Between two lines without a terminal."""
-COMPILING = "compiling kernels (once, about 30 s)"
+COMPILING = "compiling kernels (once; 20 to 40 s where no other work runs)"
 _KNOWN_AFTER = 0.02  # share of the work after which the time left is told
 _KNOWN_AFTER_S = 2.0
 
@@ -49,6 +49,10 @@ class _Reports:
         self.begun = self.printed = time.monotonic()
         self.first_share: float | None = None
         self.header: tuple[str, ...] = ()  # printed when the work turns out to be long
+
+    def compiling(self, done: int) -> None:
+        """Print a line at the beginning of a compilation and whenever more kernels are ready."""
+        click.echo(f"{in_words(time.monotonic() - self.begun)}: {done} kernels are ready" if done else COMPILING, err=True)
 
     def update(self, done: int, total: int, text: str, share: float | None = None) -> None:
         """Draw the bar, or print a line when the last one is `EVERY_S` old."""
@@ -101,7 +105,7 @@ def progress_bar(unit: str = "ops", *, header: bool = True) -> Iterator[Progress
             if step.stage == "header":
                 reports.header = step.header if header else ()
             elif step.stage == "compiling":
-                click.echo(COMPILING, err=True)
+                reports.compiling(step.done)
             else:
                 text = f"{step.system} ({step.index} of {step.count}) {step.stage}" if step.count > 1 else f"{step.system} {step.stage}"
                 reports.update(step.done, step.total, text, step.share)

@@ -53,8 +53,7 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
 
     if load is not None:
         from dysharp.reports.load_view import load_view_of
-        from dysharp.runs.request import RequestArgs, make_request
-        from dysharp.runs.workload import make_workload
+        from dysharp.runs.request import RequestArgs, make_request, make_workload
 
         asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]
         request = make_request(asked)

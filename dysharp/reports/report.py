@@ -128,11 +128,12 @@ def _time(row: PlainRow) -> float:
 
 def _sentence(rows: Sequence[PlainRow]) -> str:
     """What limits the fastest; "" where the Rows are not complete, or of a system that is not installed."""
-    names = Row.__dataclass_fields__
-    empty: dict[str, Any] = {"blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}, "header": ()}
-    if any(set(names) - set(row) - set(empty) or row["system"] not in all_systems() for row in rows):
+    if any(row["system"] not in all_systems() for row in rows):
         return ""
-    full = tuple(Row(**{name: row.get(name, empty.get(name)) for name in names}) for row in rows)
+    try:
+        full = tuple(Row.from_dict(row) for row in rows)
+    except TypeError:
+        return ""
     forms = {row.form for row in full}
     return limits_sentence(full, {form: next((r for r in full if r.form == form and r.system == "deepep"), full[0]).system for form in forms})
 

@@ -8,9 +8,8 @@ from typing import Any
 from dysharp.measured.trust import no_rows
 from dysharp.runs.formats import formats_of
 from dysharp.runs.phase import Phase
-from dysharp.runs.request import DIRECTIONS, Request
+from dysharp.runs.request import DIRECTIONS, Request, Workload
 from dysharp.runs.skew import skew_line
-from dysharp.runs.workload import Workload
 from dysharp.specs import Cluster
 
 DRAWN = " (synthetic)"

@@ -9,11 +9,11 @@ from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.errors import DysharpError
+from dysharp.runs.leading import NoEstimate, leading_workload
 from dysharp.runs.memory import check_memory, within
 from dysharp.runs.options import Value, options_of
+from dysharp.runs.request import Workload
 from dysharp.runs.run import run_point
-from dysharp.runs.window import NoEstimate, leading_workload
-from dysharp.runs.workload import Workload
 from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.systems import System, all_systems, get_system
 

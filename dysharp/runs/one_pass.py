@@ -18,9 +18,7 @@ from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.option_help import without_effect
-from dysharp.runs.request import Request
-from dysharp.runs.table_reads import table_warning
-from dysharp.runs.workload import Workload
+from dysharp.runs.request import Request, Workload
 from dysharp.specs import Cluster
 from dysharp.systems import System
 
@@ -31,6 +29,13 @@ if TYPE_CHECKING:
     from dysharp.engine.burst.run import Timing
     from dysharp.program import Program, Trace
 
+REPEATED = 1.05
+"""Reads of memory per row from which a table is called too small."""
+LATER = 1.02
+"""Share of the time without repeated reads from which they are worth a warning at burst level."""
+MOST_OPS = 100_000
+"""Ops of the largest Program that runs a second time at burst level. A larger Program gets no warning at burst level: its run would take twice as
+long."""
 OnStage = Callable[..., None]
 """`on_stage(stage, done, total)`; `done` of `total` ops, 0 = unknown."""
 Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timing", dict[str, Any]]]
@@ -48,7 +53,7 @@ def run_pass(
 ) -> tuple[Row, NDArray[np.int32]]:
     """The Row of one pass and the region slot of each row. `engine`: None = the engine of the request's fidelity.
 
-    A backward pass runs on the layout `row_slot` of its forward pass; None: the layout that an evenly running forward pass leaves.
+    A backward pass runs on the layout `row_slot` of its forward pass; None: the layout of a forward pass whose GPUs keep step.
     """
     begin = time.perf_counter()
     request = workload.request
@@ -61,7 +66,7 @@ def run_pass(
     from dysharp.uarch.compiling import on_compile
 
     import_s = time.perf_counter() - importing
-    with on_compile(lambda: on_stage("compiling")):
+    with on_compile(lambda compiled: on_stage("compiling", compiled)):
         trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
     on_stage("analysis")
     analysing = time.perf_counter()
@@ -153,6 +158,26 @@ def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Ma
     else:
         entries, rows, reads = program.tables[0].entries, blocks["rows"], blocks["reads"]
     return table_warning(inputs.system, program, entries=entries, rows=rows, reads=reads, time_ps=trace.time_ps, fidelity=inputs.fidelity)
+
+
+def table_warning(system: str, program: Program, *, entries: int, rows: int, reads: int, time_ps: int, fidelity: str) -> tuple[str, ...]:
+    """One line where rows left the table and were read again, else ().
+
+    `entries`: of one hub. `rows`: rows that were asked for. `reads`: reads of memory. The same Program with a table for
+    all rows runs at burst level, so the line can say how much longer the layer takes (at burst level only up to `MOST_OPS` ops).
+    """
+    if not program.tables or not rows or reads < REPEATED * rows or (fidelity == "burst" and program.n_ops > MOST_OPS):
+        return ()
+    from dysharp.engine.burst.run import run_burst
+
+    whole = tuple(dataclasses.replace(table, entries=0) for table in program.tables)
+    later = time_ps / run_burst(dataclasses.replace(program, tables=whole))[0].time_ps
+    if later < LATER and fidelity == "burst":
+        return ()
+    name = program.tables[0].name.replace("_", " ").upper()
+    told = f"{name} of {entries} entries per GPU is too small: a row is read {reads / rows:.1f} times from memory, and the layer takes"
+    more = "; an entry may be read again for each packet of a row; only --fidelity packet shows these reads" if fidelity == "burst" else ""
+    return (f"{system}: {told} {later:.2f} times as long as with entries for all rows{more}",)
 
 
 def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str, ...]:

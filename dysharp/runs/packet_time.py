@@ -7,8 +7,7 @@ from typing import Any, Unpack
 
 from dysharp.program.constants import PACKET_BYTES
 from dysharp.runs.options import options_by_system, options_of
-from dysharp.runs.request import RequestArgs, make_request, takes
-from dysharp.runs.workload import make_workload
+from dysharp.runs.request import RequestArgs, make_request, make_workload, takes
 from dysharp.systems import System, get_system
 from dysharp.workload import Routing, traffic
 

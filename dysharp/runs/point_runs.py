@@ -8,7 +8,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError, DysharpError, SimulationError
 from dysharp.processes import Task
-from dysharp.runs.inputs import inputs_digest
+from dysharp.runs.key import inputs_digest
 from dysharp.runs.point import Point
 from dysharp.sources import code_digest
 

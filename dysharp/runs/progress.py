@@ -15,7 +15,7 @@ class Step:
     | routing, plan, engine, analysis | the parts of a run, in this order |
     | header | the routing is drawn; `header` has the lines that say what the numbers rest on |
     | search | settings of systems are tried (`compare(tuned=True)`) |
-    | compiling | kernels are compiled, because the cache does not have them |
+    | compiling | kernels are compiled, because the cache does not have them; `done` of them are ready |
     """
 
     system: str

@@ -1,4 +1,4 @@
-"""What to simulate: the arguments that `run`, `compare` and `advise` share, and the Request that they become."""
+"""What to simulate: the arguments that `run`, `compare` and `advise` share, the Request that they become, and its Workload."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import textwrap
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
@@ -16,7 +17,7 @@ from dysharp.runs.options import Value, split_fabric
 from dysharp.runs.progress import Progress
 from dysharp.runs.skew import SLOW_HELP, START_HELP, make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
-from dysharp.workload import packaged_traces
+from dysharp.workload import Routing, make_routing, packaged_traces
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
@@ -201,3 +202,19 @@ def routing_string(text: str) -> str:
     if text in packaged_traces() or (text.endswith(".npz") and not text.startswith(("trace:", "loads:"))):
         return f"trace:{text}"
     return f"counts:{text}" if text.endswith(".csv") and not text.startswith("counts:") else text
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Request with its Routing, shared by all systems of a comparison; `routing_s`: wall seconds of drawing it."""
+
+    request: Request
+    routing: Routing
+    routing_s: float
+
+
+def make_workload(r: Request) -> Workload:
+    """Draw or replay the routing of a Request, once."""
+    begin = time.perf_counter()
+    routing = make_routing(r.routing, r.model, r.cluster.n_gpus, r.tokens, seed=r.seed, layer=r.layer, placement=r.placement)
+    return Workload(r, routing, time.perf_counter() - begin)

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
+from dysharp.errors import ConfigError
 from dysharp.runs.header import header_of
+from dysharp.runs.leading import NoEstimate, gemms_us, run_window
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import OnStage, run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
-from dysharp.runs.request import Request, RequestArgs, make_request, takes
-from dysharp.runs.window import NoEstimate, run_window
-from dysharp.runs.workload import Workload, make_workload
-from dysharp.systems import System, get_system
+from dysharp.runs.request import Request, RequestArgs, Workload, make_request, make_workload, takes
+from dysharp.systems import System, all_systems, get_system
+from dysharp.systems.registry import FUSED_GEMMS
 
 
 @takes(RequestArgs)
@@ -70,7 +71,7 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
     if request.window is None:
         return _run_layer(system, options, workload, on_stage)
     try:
-        return run_window(workload, lambda part: _run_layer(system, options, part, on_stage))
+        return run_window(workload, lambda part: _run_layer(system, options, part, on_stage), _gemms_alone_us)
     except NoEstimate:
         if not request.chosen:
             raise
@@ -79,6 +80,19 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
     row = _run_layer(system, options, dataclasses.replace(workload, request=whole), on_stage)
     why = f"{request.window} leading tokens give no estimate, so all {request.tokens} were simulated"
     return dataclasses.replace(row, warnings=(*row.warnings, why))
+
+
+def _gemms_alone_us(workload: Workload) -> float:
+    """Time of the GEMMs of a workload in the bound, which has no transfers, at burst level and in one NVLink domain. 0: not known."""
+    system = next(s for s in all_systems().values() if s.bound and s.costs.gemms)
+    options = options_of(system, {"gemms": next(word for word in system.costs.gemms if word != FUSED_GEMMS)})
+    try:
+        cluster = dataclasses.replace(workload.request.cluster, scale_out=None)
+    except ConfigError:  # a mesh has no links to more GPUs
+        return 0.0
+    request = dataclasses.replace(workload.request, cluster=cluster, fidelity="burst", fabric=(), waiting=False, progress=None)
+    check_memory(system, request, options)
+    return gemms_us(_run_layer(system, options, dataclasses.replace(workload, request=request), lambda *_: None))
 
 
 def _run_layer(system: System, options: Any, workload: Workload, on_stage: OnStage) -> Row:

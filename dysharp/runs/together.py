@@ -14,11 +14,11 @@ from dysharp.program.builder import ProgramBuilder
 from dysharp.program.constants import hardware_of
 from dysharp.runs.job import Job, Result, row_here, rows_of
 from dysharp.runs.kept import OnResult, kept_or_run
+from dysharp.runs.leading import NoEstimate
 from dysharp.runs.options import options_by_system
 from dysharp.runs.progress import Progress, Step
 from dysharp.runs.request import Request
 from dysharp.runs.run import prepare
-from dysharp.runs.window import NoEstimate
 from dysharp.specs.choices import overridden
 from dysharp.systems import System
 
@@ -57,9 +57,9 @@ def _load_kernels(request: Request) -> None:
     from dysharp.engine.burst.run import run_burst
     from dysharp.uarch.compiling import on_compile
 
-    def compiling() -> None:
+    def compiling(compiled: int) -> None:
         if request.progress:
-            request.progress(Step("", 1, 1, "compiling"))
+            request.progress(Step("", 1, 1, "compiling", compiled))
 
     with on_compile(compiling):
         run_burst(ProgramBuilder(hardware_of(request.cluster), 1).build())

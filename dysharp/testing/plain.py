@@ -16,8 +16,9 @@ from dysharp.program import Program, Trace
 
 ROOT = Path(__file__).resolve().parents[1]
 PREFIX = "dysharp."
+_ONLY_COMPILED = ("__init__", "kernel", "address")
 MODULES = (
-    *(".".join(p.relative_to(ROOT).with_suffix("").parts) for p in sorted((ROOT / "uarch").rglob("*.py")) if p.stem not in ("__init__", "kernel")),
+    *(".".join(p.relative_to(ROOT).with_suffix("").parts) for p in sorted((ROOT / "uarch").rglob("*.py")) if p.stem not in _ONLY_COMPILED),
     *("engine.burst.loop", "engine.burst.lower"),
 )
 EVENTS = 1 << 40  # no limit on events: one call runs the Program, and the limit on steps ends it
@@ -71,6 +72,10 @@ def _views(state: Any) -> Any:
     return None if state is None else memoryview(state)
 
 
+def _nothing(*_: Any) -> None:
+    pass
+
+
 def _identity(function: Any) -> Any:
     return function
 
@@ -84,7 +89,7 @@ class PlainEngine:
         self._steps = 0
         self._modules: dict[str, ModuleType] = {}
         decorators = ModuleType("kernel")
-        vars(decorators).update(kernel=_identity, block=_identity)
+        vars(decorators).update(kernel=_identity, block=_identity, by_address=_identity, prefetch=_nothing)
         self._modules["uarch.kernel"] = decorators
         self._builtins = vars(builtins) | {
             "__import__": self._import,

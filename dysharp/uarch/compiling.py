@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from numba import typeof
 from numba.core import event
+
+EVERY_S = 4.0
+"""Between two reports of a compilation."""
 
 
 def is_compiled(kernel: Any, *args: Any) -> bool:
@@ -16,21 +20,28 @@ def is_compiled(kernel: Any, *args: Any) -> bool:
 
 
 @contextmanager
-def on_compile(begun: Callable[[], None]) -> Iterator[None]:
-    """Call `begun` once if a kernel is compiled inside this context, when the compilation begins."""
-    listener = _Begun(begun)
-    with event.install_listener("numba:compile", listener):
+def on_compile(told: Callable[[int], None]) -> Iterator[None]:
+    """Call `told(compiled)` when the first kernel inside this context is compiled, and every few seconds from then on.
+
+    `compiled`: kernels and blocks that are ready so far, 0 at the first call.
+    """
+    with event.install_listener("numba:compile", _Told(told)):
         yield
 
 
-class _Begun(event.Listener):
-    def __init__(self, begun: Callable[[], None]) -> None:
-        self._begun, self._called = begun, False
+class _Told(event.Listener):
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told, self._compiled, self._next = told, 0, -1.0
 
     def on_start(self, event: Any) -> None:
-        if not self._called:
-            self._called = True
-            self._begun()
+        self._tell()
 
     def on_end(self, event: Any) -> None:
-        """Nothing: only the begin counts."""
+        self._compiled += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + EVERY_S
+            self._told(self._compiled)

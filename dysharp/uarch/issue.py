@@ -58,7 +58,7 @@ BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 
 @block
 def holds_take(o, holds):
     """Take all semaphores of op o, or none of them (an op may hold one semaphore several times)."""
-    hold_ptr, hold_sem, hold_amount, sem_left = holds
+    hold_ptr, hold_sem, hold_amount, sem_left = holds.hold_ptr, holds.hold_sem, holds.hold_amount, holds.sem_left
     taken = hold_ptr[o]
     last = hold_ptr[o + 1]
     while taken < last and sem_left[hold_sem[taken]] >= hold_amount[taken]:

@@ -22,6 +22,9 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from dysharp.errors import ConfigError
 from dysharp.files import cache_folder
+from dysharp.uarch.address import by_address, prefetch
+
+__all__ = ["block", "by_address", "kernel", "kernel_files", "prefetch", "source_digest"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGEST_BYTES = 16

@@ -5,11 +5,12 @@ A kernel unpacks a tuple in the order of its fields, so this file is part of the
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+# Annotated: the number of columns of an array, which kernels are compiled with (`address.py`)
 
 
 class Members(NamedTuple):
@@ -19,8 +20,8 @@ class Members(NamedTuple):
     `fill_row`: [n_fills] int32, the rows that member k fills at MEMBER_FILL of k .. MEMBER_FILL of k + 1.
     """
 
-    mem: Array
-    mem_time: Array
+    mem: Annotated[Array, 8]
+    mem_time: Annotated[Array, 4]
     fill_row: Array
 
 
@@ -32,11 +33,11 @@ class Stores(NamedTuple):
     `tile_edge_ptr`: [n_tiles + 1], into `tile_edge_kind` and `tile_edge` (the head of each edge).
     """
 
-    rows: Array
-    regions: Array
+    rows: Annotated[Array, 4]
+    regions: Annotated[Array, 5]
     slot_row: Array
-    tiles: Array
-    tile_times: Array
+    tiles: Annotated[Array, 7]
+    tile_times: Annotated[Array, 2]
     tile_edge_ptr: Array
     tile_edge_kind: Array
     tile_edge: Array
@@ -88,7 +89,7 @@ class Issuers(NamedTuple):
     `dirty_issuers`: bit set of the issuers that want a grant attempt.
     """
 
-    issuers: Array
+    issuers: Annotated[Array, 8]
     issuer_ops: Array
     heap_keys: Array
     heap_ids: Array
@@ -103,7 +104,7 @@ class Pools(NamedTuple):
     `durations`, `task_bytes`: [n_durations, n_rows] int64, ps and bytes of one task by its rows.
     """
 
-    pools: Array
+    pools: Annotated[Array, 3]
     pool_keys: Array
     pool_ids: Array
     pool_issuer_ptr: Array
@@ -120,9 +121,9 @@ class Links(NamedTuple):
     wants a grant attempt.
     """
 
-    wires: Array
-    nodes: Array
-    hub: Array
+    wires: Annotated[Array, 9]
+    nodes: Annotated[Array, 24]
+    hub: Annotated[Array, 2]
     dirty_up: Array
 
 
@@ -137,13 +138,13 @@ class Switch(NamedTuple):
     """
 
     occupied: Array
-    channels: Array
-    credits: Array
-    out_queues: Array
+    channels: Annotated[Array, 2]
+    credits: Annotated[Array, 2]
+    out_queues: Annotated[Array, 2]
     out_mask: Array
     out_cursor: Array
     held: Array
-    crossed: Array
+    crossed: Annotated[Array, 2]
     dirty_down: Array
 
 
@@ -156,12 +157,12 @@ class Tables(NamedTuple):
     row table (`uarch/row_table.py`); empty where no table is one.
     """
 
-    kinds: Array
-    hubs: Array
+    kinds: Annotated[Array, 4]
+    hubs: Annotated[Array, 5]
     finish: Array
-    asked: Array
-    waits: Array
-    places: Array
+    asked: Annotated[Array, 4]
+    waits: Annotated[Array, 2]
+    places: Annotated[Array, 6]
     spilled: Array
 
 
@@ -179,15 +180,15 @@ class Points(NamedTuple):
     passed: Array
     value: Array
     touched: Array
-    pace: Array
-    chains: Array
-    resident: Array
+    pace: Annotated[Array, 2]
+    chains: Annotated[Array, 4]
+    resident: Annotated[Array, 2]
     sum_of: Array
-    sums: Array
+    sums: Annotated[Array, 5]
     places: Array
     releases: Releases
     holds: Holds
-    hub: Array
+    hub: Annotated[Array, 2]
     dirty_up: Array
 
 
@@ -199,9 +200,9 @@ class Ops(NamedTuple):
     `points`: None for most Programs. Numba compiles every kernel apart for None, without what asks for points.
     """
 
-    op: Array
-    ot: Array
-    templates: Array
+    op: Annotated[Array, 32]
+    ot: Annotated[Array, 16]
+    templates: Annotated[Array, 7]
     points: Points | None
 
 
@@ -210,7 +211,7 @@ class Clock(NamedTuple):
     of the run.
     """
 
-    rings: Array
+    rings: Annotated[Array, 3]
     tree: Array
     m: Array
     x: Array

@@ -41,7 +41,6 @@ from dysharp.uarch.columns import (
     RING_RESPOND,
     RING_RESULT,
     RING_RESULT_DELIVERED,
-    ROW_LEFT,
     RUN_BLOCKED_PS,
     RUN_EVENTS,
     RUN_TOUCHED,
@@ -69,7 +68,7 @@ from dysharp.uarch.columns import (
 )
 from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
 from dysharp.uarch.hub_table import member_wait, rows_ask
-from dysharp.uarch.kernel import block
+from dysharp.uarch.kernel import block, prefetch
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import delivered, mark
@@ -103,7 +102,7 @@ def arrive(net, ops, members, links, switch, clock):
 
 
 @block
-def down_end(j, now, ops, members, stores, links, switch, tables, clock):
+def down_end(j, now, ops, members, links, switch, tables, clock):
     """DOWN_END: port j's down server has sent a copy or a result, whose room in the output buffer is free again."""
     op, templates = ops.op, ops.templates
     mem, nodes, wires = members.mem, links.nodes, links.wires
@@ -129,11 +128,19 @@ def down_end(j, now, ops, members, stores, links, switch, tables, clock):
         elif templates[op[o, TEMPLATE], IS_PULL]:
             member_schedule(RING_RESPOND * m[HARDWARE_NETS] + net, entry, arrival + m[HARDWARE_RESPONDER], members, clock)
         else:
-            if mem[entry, MEMBER_FILL] < mem[entry + 1, MEMBER_FILL]:  # read ahead: DELIVER will fill this row
-                x[RUN_TOUCHED] = stores.rows[members.fill_row[mem[entry, MEMBER_FILL]], ROW_LEFT]
             member_schedule(RING_DELIVER * m[HARDWARE_NETS] + net, entry, arrival, members, clock)
     switch.held[j * m[HARDWARE_CLASSES] + c] -= n_bytes
     output_admit(j, c, ops, mem, links, switch, clock)
+
+
+@block
+def row_ahead(k, members, stores, tables):
+    """Read ahead: DOWN_END of member k asks for the place of its first row, and DELIVER fills the row."""
+    fill = members.mem[k, MEMBER_FILL]
+    if fill < len(members.fill_row):
+        row = members.fill_row[fill]
+        prefetch(tables.asked, row)
+        prefetch(stores.rows, row)
 
 
 @block
@@ -281,9 +288,9 @@ def response_send(k, i, now, ops, members, links, clock):
 
 
 @block
-def grant_down(j, now, ops, mem, links, switch, clock):
+def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
     """The down server of node j sends what crossed first in the next class, if it is free. Classes take turns."""
-    op, ot = ops.op, ops.ot
+    op, ot, mem = ops.op, ops.ot, members.mem
     nodes, m = links.nodes, clock.m
     if nodes[j, DOWN + SERVER_FREE] <= now and nodes[j, DOWN + SERVER_MASK] != 0:
         clock.x[RUN_EVENTS] += 1
@@ -301,6 +308,7 @@ def grant_down(j, now, ops, mem, links, switch, clock):
         else:
             k = -2 - entry
             o = mem[k, MEMBER_OP]
+            row_ahead(k, members, stores, tables)
             n_bytes = links.wires[op[o, WIRE], WIRE_DOWN] + mem[k, MEMBER_EXT]
             bound = ot[o, TAIL] + nodes[j, PORT_LAT]
             nodes[j, DOWN + SERVER_EXTRA] = k

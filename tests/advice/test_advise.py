@@ -111,10 +111,10 @@ def test_the_fewest_sms_within_one_percent() -> None:
 def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"systems": ["deepep-ll"], "cluster": "hw-dgx-h100", "tokens": 512, "routing": "uniform"}
     whole = ds.advise("deepseek-v2-lite", **given)
-    monkeypatch.setattr("dysharp.advice.prediction.WHOLE_ROWS", 1000)
-    monkeypatch.setattr("dysharp.advice.prediction.LEADING_ROWS", 6300)
+    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 1000)
+    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 6300)
     few = ds.advise("deepseek-v2-lite", **given)
-    assert (whole.best.before, few.best.row.tokens_per_gpu, few.best.tokens) == (None, 128, 512)
+    assert (whole.best.row.window, few.best.row.tokens_per_gpu, few.best.tokens) == ({}, 128, 512)
     assert few.best.time_us == pytest.approx(whole.best.time_us, rel=0.1)
     assert sum(few.best.parts_us().values()) == pytest.approx(few.best.time_us)
     assert few.best.wide is not None

@@ -13,8 +13,7 @@ import dysharp as ds
 from dysharp.advice.tuning import BUDGET, KNOBS, Search, grid, has_knob, search, values_of
 from dysharp.errors import ConfigError
 from dysharp.runs.job import Job
-from dysharp.runs.request import RequestArgs, make_request, takes
-from dysharp.runs.workload import make_workload
+from dysharp.runs.request import RequestArgs, make_request, make_workload, takes
 from dysharp.systems import all_systems, get_system
 
 SMALL: dict[str, Any] = {"model": "deepseek-v2-lite", "gpus": 4, "tokens": 8, "routing": "uniform"}

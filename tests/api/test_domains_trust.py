@@ -15,10 +15,10 @@ from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
 from dysharp.reports.report import render, report_of_rows
 from dysharp.runs.formats import resource_words
+from dysharp.runs.leading import NoEstimate
 from dysharp.runs.progress import Step
 from dysharp.runs.request import RequestArgs, _arguments, make_request
 from dysharp.runs.together import Workers
-from dysharp.runs.window import NoEstimate
 from dysharp.specs import load_cluster, load_model
 
 MODEL = replace(load_model("deepseek-v3"), dispatch_format="fp8")
@@ -105,17 +105,13 @@ def test_names_of_nics_as_words() -> None:
 
 def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others keep their Rows; where the baseline has no estimate, that is the error."""
-    from dysharp.runs import window
+    from dysharp.runs import leading
 
-    settled = window._check_rates
+    def unsettled(found: leading.Leading, *rest: Any) -> None:
+        if found.full.system == "deepep":
+            raise NoEstimate("window: 32 leading tokens of deepep give no estimate")
 
-    def unsettled(system: str, *rest: Any) -> None:
-        if system == "deepep":
-            raise window.NoEstimate("window: 32 leading tokens of deepep give no estimate")
-        settled(system, *rest)
-
-    monkeypatch.setattr(window, "_check_rates", unsettled)
-    monkeypatch.setattr(window, "REFUSED", 1e9)
+    monkeypatch.setattr(leading.Leading, "_check", unsettled)
     asked: dict[str, Any] = {"systems": ["deepep", "megatron-a2a"], "cluster": "paper-dgx-h100-x2", **SMALL, "tokens": 64, "window": 32}
     done = ds.compare(**asked)
     assert [row.system for row in done.rows] == ["megatron-a2a"]

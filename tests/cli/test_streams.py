@@ -56,17 +56,19 @@ def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 def test_lines_in_place_of_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 1.0, 11.0, 12.0, 40.0])
+    clock = iter([0.0, 1.0, 9.0, 11.0, 12.0, 40.0])
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(clock))
     with progress_bar() as report:
         report(Step("deepep", 1, 2, "header", header=("model, GPUs", "routing \x1b[31m")))
         report(Step("deepep", 1, 2, "plan"))
         report(Step("deepep", 1, 2, "compiling"))
+        report(Step("deepep", 1, 2, "compiling", 40))
         report(Step("deepep", 1, 2, "engine", 50, 100))
         report(Step("deepep", 1, 2, "engine", 55, 100))
         report(Step("dysharp", 2, 2, "engine", 60, 100))
     assert capsys.readouterr().err.splitlines() == [
         COMPILING,
+        "9 s: 40 kernels are ready",
         "model, GPUs",
         "routing \\x1b[31m",
         "11 s: 50 of 100 ops, deepep (1 of 2) engine, about 33 s left",

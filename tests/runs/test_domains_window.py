@@ -43,9 +43,9 @@ LARGE = {**SMALL, "tokens": 256, "systems": ["deepep"]}
 
 def test_compare_chooses_leading_tokens_of_a_large_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, names the way to all tokens, and gives what the same window gives; `window` 0 simulates all tokens."""
-    monkeypatch.setattr("dysharp.runs.window.WHOLE_ROWS", 10_000)
-    monkeypatch.setattr("dysharp.runs.window.LEADING_ROWS", 64 * 16 * 8)
-    monkeypatch.setattr("dysharp.runs.window.REFUSED", 1e9)
+    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 10_000)
+    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 64 * 16 * 8)
+    monkeypatch.setattr("dysharp.runs.leading.REFUSED", 1e9)
     done = dysharp.compare(**LARGE)
     asked = dysharp.compare(**LARGE, window=64)
     assert [row.window for row in done.rows] == [row.window for row in asked.rows] != [{}]
@@ -55,9 +55,9 @@ def test_compare_chooses_leading_tokens_of_a_large_layer(monkeypatch: pytest.Mon
 
 
 def test_a_system_without_an_estimate_runs_with_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dysharp.runs.window.WHOLE_ROWS", 10_000)
-    monkeypatch.setattr("dysharp.runs.window.LEADING_ROWS", 32 * 16 * 8)
-    monkeypatch.setattr("dysharp.runs.window.REFUSED", 0.0)
+    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 10_000)
+    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 32 * 16 * 8)
+    monkeypatch.setattr("dysharp.runs.leading.REFUSED", 0.0)
     done = dysharp.compare(**{**LARGE, "tokens": 128})
     whole = dysharp.compare(**{**LARGE, "tokens": 128}, window=0)
     assert [row.time_us for row in done.rows] == [row.time_us for row in whole.rows]

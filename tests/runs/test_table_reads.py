@@ -6,7 +6,7 @@ import pytest
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program
-from dysharp.runs.table_reads import table_warning
+from dysharp.runs.one_pass import table_warning
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.workload import make_routing

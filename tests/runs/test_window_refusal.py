@@ -9,9 +9,8 @@ import pytest
 import dysharp as ds
 from dysharp.analysis import Row
 from dysharp.errors import SimulationError
-from dysharp.runs.request import RequestArgs, _arguments, make_request
-from dysharp.runs.window import run_window
-from dysharp.runs.workload import Workload, make_workload
+from dysharp.runs.leading import run_window
+from dysharp.runs.request import RequestArgs, Workload, _arguments, make_request, make_workload
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +25,24 @@ def workload() -> Workload:
     return make_workload(make_request(RequestArgs(**(defaults | given))))  # type: ignore[typeddict-item]
 
 
-def times(row: Row, workload: Workload, quarter: float, half: float, full: float) -> Row:
-    by_tokens = {16: quarter, 32: half, 64: full}
-    return run_window(workload, lambda part: replace(row, time_us=by_tokens[part.request.tokens], tokens_per_gpu=part.request.tokens))
+def at(row: Row, tokens: int, us: float, gemms: float, alone: bool) -> Row:
+    """A Row of `us`, of which GEMMs take `gemms`; they run alone, or under Dispatch."""
+    moved = us - gemms
+    path = {"dispatch": moved / 2, "gemm1": gemms, "gemm2": 0.0, "combine": moved / 2, "other": 0.0}
+    begin = moved / 2 if alone else 0.0
+    ends = {"dispatch": (0.0, moved / 2), "gemm1": (begin, begin + gemms), "gemm2": (begin + gemms, begin + gemms), "combine": (begin + gemms, us)}
+    phases = {name: {"start": start, "end": end} for name, (start, end) in ends.items()}
+    return replace(row, time_us=us, tokens_per_gpu=tokens, path_us=path, phases_us=phases, bound_us=0.1 * tokens, workload_bound_us=0.0)
+
+
+def times(row: Row, workload: Workload, *us: float, gemms: float = 0.0, growth: float = 1.0, alone: bool = True) -> Row:
+    """The estimate for 128 tokens from the times of 16, 32 and 64 tokens."""
+    of = dict(zip((16, 32, 64), us, strict=True))
+
+    def run(part: Workload) -> Row:
+        return at(row, part.request.tokens, of[part.request.tokens], gemms, alone)
+
+    return run_window(workload, run, lambda part: growth if part.request.tokens == 128 else 1.0)
 
 
 def test_a_settled_rate_is_an_estimate(row: Row, workload: Workload) -> None:
@@ -38,7 +52,26 @@ def test_a_settled_rate_is_an_estimate(row: Row, workload: Workload) -> None:
 
 
 def test_a_rate_that_is_nearly_settled_is_a_warning(row: Row, workload: Workload) -> None:
-    assert "the estimate from half as many differs" in times(row, workload, 26.0, 44.0, 76.0).warnings[-1]
+    assert "two estimates are 9 % apart" in times(row, workload, 26.0, 44.0, 76.0).warnings[-1]
+
+
+def test_gemms_that_run_alone_grow_as_without_transfers(row: Row, workload: Workload) -> None:
+    """The GEMMs take 10 us for any number of leading tokens and twice as long for all of them."""
+    found = times(row, workload, 36.0, 52.0, 84.0, gemms=10.0, growth=2.0)
+    assert found.window["time_us"] == pytest.approx(138.0 + 20.0)
+    assert found.window["path_us"]["gemm1"] == 20.0
+    assert sum(found.window["path_us"].values()) == pytest.approx(found.window["time_us"])
+
+
+def test_gemms_under_transfers_grow_along_the_line(row: Row, workload: Workload) -> None:
+    assert times(row, workload, 36.0, 52.0, 84.0, gemms=10.0, growth=1.1, alone=False).window["time_us"] == pytest.approx(148.0)
+    with pytest.raises(SimulationError, match=r"148\.0 us along a line and 178\.0 us with the GEMMs of all tokens"):
+        times(row, workload, 36.0, 52.0, 84.0, gemms=10.0, growth=4.0, alone=False)
+
+
+def test_an_estimate_below_its_bound_is_none(row: Row, workload: Workload) -> None:
+    with pytest.raises(SimulationError, match=r"found 9\.0 us, below the bound of 12\.8 us"):
+        times(row, workload, 7.5, 7.8, 8.2, alone=False)
 
 
 @pytest.mark.parametrize(

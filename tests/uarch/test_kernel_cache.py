@@ -33,9 +33,9 @@ def result() -> int:
 
 def compiled() -> bool:
     begun: list[int] = []
-    with on_compile(lambda: begun.append(1)):
+    with on_compile(begun.append):
         assert result() == 42
-    assert len(begun) <= 1
+    assert begun[:1] in ([], [0])
     return bool(begun)
 
 

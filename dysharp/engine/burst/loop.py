@@ -31,7 +31,7 @@ from dysharp.uarch.columns import (
 )
 from dysharp.uarch.fifo import member_due
 from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, train_issue
-from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.kernel import block, by_address, kernel
 from dysharp.uarch.points import member_fill, work_drain
 from dysharp.uarch.ready import complete, mark, notified, op_ready
 from dysharp.uarch.trains import arrive, down_end, grant_down, grant_up, up_end
@@ -42,7 +42,8 @@ from dysharp.uarch.tree import tree_first, tree_set
 @kernel
 def run_start(state):
     """Time zero: ops without dependencies become ready, in id order."""
-    ops, issue, x = state.ops, state.issue, state.clock.x
+    there = by_address(state)
+    ops, issue, x = there.ops, there.issue, there.clock.x
     for o in range(ops.op.shape[0] - 1):
         if ops.op[o, DEPS] == 0:
             op_ready(o, -1, ops, issue, x)
@@ -78,7 +79,7 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock):
 @kernel
 def run_loop(budget, state):
     """Run until `budget` more events have been counted or nothing is pending. Returns True while there is more to do."""
-    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = state
+    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = by_address(state)
     dirty_issuers, dirty_up, dirty_down = issue.dirty_issuers, links.dirty_up, switch.dirty_down
     tree, m, x = clock.tree, clock.m, clock.x
     leaf_up, leaf_arrive, leaf_down, leaf_rings = m[LEAF_UP], m[LEAF_ARRIVE], m[LEAF_DOWN], m[LEAF_RINGS]
@@ -103,7 +104,7 @@ def run_loop(budget, state):
             elif leaf < leaf_down:
                 arrive(leaf - leaf_arrive, ops, members, links, switch, clock)
             elif leaf < after_down:
-                down_end(leaf - leaf_down, now, ops, members, stores, links, switch, tables, clock)
+                down_end(leaf - leaf_down, now, ops, members, links, switch, tables, clock)
             elif leaf < leaf_rings + (RING_DELIVER + 1) * nets:
                 filled = member_due(leaf - leaf_rings, members, clock)
                 deliver(filled, now, ops, members, links, clock)
@@ -152,5 +153,5 @@ def run_loop(budget, state):
                 grant_up(bit_take(dirty_up, word), now, ops, members, links, switch, clock)
         for word in range(len(dirty_down)):
             while dirty_down[word] != 0:
-                grant_down(bit_take(dirty_down, word), now, ops, members.mem, links, switch, clock)
+                grant_down(bit_take(dirty_down, word), now, ops, members, stores, links, switch, tables, clock)
     return True

@@ -18,7 +18,7 @@ from dysharp.uarch.columns import (
     RUN_WORK_HEAD,
 )
 from dysharp.uarch.issue import compute_end
-from dysharp.uarch.kernel import kernel
+from dysharp.uarch.kernel import by_address, kernel
 from dysharp.uarch.packet.columns import (
     ACK,
     C_EXT,
@@ -75,8 +75,8 @@ from dysharp.uarch.tree import tree_first
 @kernel
 def run_events(budget, state, fabric):
     """Run until `budget` more events have been counted, nothing is pending or a table has to grow. Returns True while there is more to do."""
-    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = state
-    packets, lanes, outputs, sources, units, hubs, agenda, accepted, flits_by_kind = fabric
+    ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = by_address(state)
+    packets, lanes, outputs, sources, units, hubs, agenda, accepted, flits_by_kind = by_address(fabric)
     op, mem, packet, cuts, link = ops.op, members.mem, packets.packet, sources.cuts, lanes.link
     dirty_issuers, dirty_nodes, dirty_links, dirty_outputs = issue.dirty_issuers, links.dirty_up, lanes.dirty_links, outputs.dirty_outputs
     tree, m, x, c = clock.tree, clock.m, clock.x, agenda.c
@@ -182,7 +182,7 @@ def run_events(budget, state, fabric):
                         message_out(i, now, ops, members, links, switch, clock)
             for word in range(len(switch.dirty_down)):
                 while switch.dirty_down[word] != 0:
-                    message_in(bit_take(switch.dirty_down, word), now, ops, mem, links, switch, clock)
+                    message_in(bit_take(switch.dirty_down, word), now, ops, members, stores, links, switch, tables, clock)
         while dirty_links[0] != 0:
             grant_link(dirty_take(dirty_links), now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda)
         while dirty_outputs[0] != 0:

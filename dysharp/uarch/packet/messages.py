@@ -31,7 +31,7 @@ def message_event(leaf, now, ops, members, stores, issue, links, switch, tables,
     done = -1
     filled = -1
     if leaf >= m[LEAF_DOWN]:
-        down_end(leaf - m[LEAF_DOWN], now, ops, members, stores, links, switch, tables, clock)
+        down_end(leaf - m[LEAF_DOWN], now, ops, members, links, switch, tables, clock)
     elif leaf >= m[LEAF_ARRIVE]:
         arrive(leaf - m[LEAF_ARRIVE], ops, members, links, switch, clock)
     elif leaf >= m[LEAF_UP]:
@@ -60,6 +60,6 @@ def message_out(i, now, ops, members, links, switch, clock):
 
 
 @kernel
-def message_in(j, now, ops, mem, links, switch, clock):
+def message_in(j, now, ops, members, stores, links, switch, tables, clock):
     """Port j of another network takes in the message that came first, if it is free."""
-    grant_down(j, now, ops, mem, links, switch, clock)
+    grant_down(j, now, ops, members, stores, links, switch, tables, clock)

@@ -176,7 +176,8 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
     """Link i sends the next packet that may go: egress queues round robin."""
     op, ot, templates = ops.op, ops.ot, ops.templates
     packet, link, occupied = packets.packet, lanes.link, lanes.occupied
-    egress, cursors, cuts, groups, fetches, node_wake, _, requests = sources
+    egress, cursors, cuts, groups = sources.egress, sources.cursors, sources.cuts, sources.groups
+    fetches, node_wake, requests = sources.fetches, sources.node_wake, sources.requests
     flit_ps, c, x, st = agenda.flit_ps, agenda.c, agenda.x, agenda.st
     n_classes = c[C_CLASSES]
     node = link[i, LINK_NODE]
