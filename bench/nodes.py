@@ -15,23 +15,25 @@ More tokens than `FAR` lie on the line through two runs. Each line: measured, si
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import median
 
 import numpy as np
+from break_even import break_even
 
 from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
-from dysharp.measured.accuracy import errors_of
-from dysharp.measured.break_even import break_even
-from dysharp.measured.classify import classify
+from dysharp.measured.classify import Parsed, classify
 from dysharp.measured.ep_kernels import done_ps
+from dysharp.measured.family import F64
+from dysharp.measured.fitting import spread_of, standard_errors
+from dysharp.measured.hold_out import FITTED, fitted_to, predicted_by_programs, rows_of
 from dysharp.measured.measurements import read_measurements
-from dysharp.measured.nodes_out import FITTED, errors_by_programs, fitted_to, predicted, rows_of
-from dysharp.measured.predictions import measured_values
+from dysharp.measured.predictions import errors_of, measured_values
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.fitted import fitted
 from dysharp.specs.scale_out import ScaleOut
@@ -41,6 +43,7 @@ from dysharp.workload import make_routing
 from dysharp.workload.levels import expected_domains
 
 NEAR, FAR = 256, 768
+SLOPE_STEP = 0.1  # of a logarithm, for slopes of Programs, whose rows come in whole chunks
 NIC_GBPS, LATENCY_US = 47.0, 8.0
 MODEL = replace(load_model("deepseek-v3"), gemm_dtype="bf16", dispatch_format="rows", n_group=8, topk_group=4)
 README = {16: (43, 43), 32: (58, 57), 64: (51, 50)}
@@ -155,6 +158,14 @@ def crossing() -> None:
         print(f"{gpus:4}  {'at most four' if limited else 'any':15}  {closed:11}  {found:9.0f}  {100 * (found / closed - 1):+8.0f} %")
 
 
+def errors_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], jobs: int = 1) -> F64:
+    """`[FITTED]` relative standard errors of the family's constants in a fit to `rows`, from slopes of Programs at `values`."""
+    trials = [dict(values), *({**values, name: values[name] * np.exp(SLOPE_STEP)} for name in FITTED)]
+    base, *moved = (np.log(predicted_by_programs(rows, trial, jobs)) for trial in trials)
+    slopes = np.stack([(column - base) / SLOPE_STEP for column in moved], axis=1)
+    return standard_errors(slopes, spread_of(base - np.log(measured_values(rows))))
+
+
 def holdout() -> None:
     """The hold-out by number of nodes with Dispatch's rate per SM from elsewhere, in the fold that cannot tell it."""
     constants, name = fitted(), "internode.dispatch_GBps"
@@ -174,13 +185,13 @@ def holdout() -> None:
         "fit to all rows": fits[0][name],
     }
     measured = {n: measured_values(own) for n, own in groups.items()}
-    fit = errors_of(predicted(rows, fits[0]), measured_values(rows)).median_ape
-    other = predicted(groups[32], fits[16])
+    fit = errors_of(predicted_by_programs(rows, fits[0]), measured_values(rows)).median_ape
+    other = predicted_by_programs(groups[32], fits[16])
     verbs = np.array([row.case.verb == "dispatch" for row in groups[16]])
     print("rate of Dispatch, GB/s per SM        EP16 dispatch  EP16 combine  all held out  ratio")
     for what, rate in rates.items():
         values = fits[32] if what == "fit to EP32" else fitted_to(groups[32], constants, given={name: rate})
-        own = predicted(groups[16], values)
+        own = predicted_by_programs(groups[16], values)
         parts = [errors_of(own[of], measured[16][of]).median_ape for of in (verbs, ~verbs)]
         held = errors_of(np.append(own, other), np.append(measured[16], measured[32])).median_ape
         print(f"{rate:5.1f} {what:30} {parts[0]:11.1f} % {parts[1]:11.1f} % {held:11.1f} % {held / fit:6.2f}")

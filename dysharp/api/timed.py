@@ -16,7 +16,7 @@ from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
 from dysharp.runs.request import RequestArgs, Workload, make_request, make_workload, takes
 from dysharp.systems import System, get_system
-from dysharp.timeline.groups import GROUPS, POOL_GROUP
+from dysharp.timeline.links import GROUPS, POOL_GROUP
 from dysharp.units import ps_to_us
 
 if TYPE_CHECKING:

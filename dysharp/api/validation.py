@@ -56,7 +56,7 @@ def validate(
     import numpy as np
 
     from dysharp.api.own_rows import Report, own_rows
-    from dysharp.measured import apart, beyond, nodes_out
+    from dysharp.measured import apart, beyond
     from dysharp.measured import hold_out as without
     from dysharp.measured.measurements import read_measurements
     from dysharp.measured.predictions import predict
@@ -64,9 +64,9 @@ def validate(
     from dysharp.measured.validation import between_bars, validate_measurements
 
     for by in hold_out:
-        if by not in (known := (*without.HOLD_OUTS, nodes_out.BY)):
+        if by not in (known := (*without.HOLD_OUTS, without.NODES)):
             raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, known)}")
-    between, hold_out = nodes_out.BY in hold_out, [by for by in hold_out if by != nodes_out.BY]
+    between, hold_out = without.NODES in hold_out, [by for by in hold_out if by != without.NODES]
     own = None if cluster is None else _cluster(cluster)
     used = _constants(constants, own)
     values = {name: c.value for name, c in used.items()}
@@ -87,7 +87,7 @@ def validate(
     done = validate_measurements(judged, used, predicted, tables)
     borrowed = [row for out in held.values() for row in out.borrowed]
     sources = disagreements(everything.parsed)
-    nodes = nodes_out.hold_out_nodes(everything.parsed, used, jobs) if between else []
+    nodes = without.hold_out_nodes(everything.parsed, used, jobs) if between else []
     bars = [*done.bars, *between_bars(beyond_bars, used, nodes)]
     done = replace(done, bars=bars, hold_out=[*done.hold_out, *nodes])
     done = replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)

@@ -8,7 +8,8 @@ import click
 
 from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags
 from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.report import check_report, command_line, report_flag, write_report
+from dysharp.cli.output import print_header, print_json
+from dysharp.cli.report import command_line, report_flag, write_report
 
 
 @click.command()
@@ -27,40 +28,28 @@ from dysharp.cli.report import check_report, command_line, report_flag, write_re
 @json_flag
 @click.pass_context
 def advise(
-    ctx: click.Context,
-    /,
-    model: str,
-    systems: str | None,
-    settings: tuple[str, ...],
-    phase: str | None,
-    details: bool,
-    markdown: bool,
-    report: str | None,
-    fresh: bool,
-    as_json: bool,
-    **workload: Any,
-) -> None:
+    ctx: click.Context, /, model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, details: bool, markdown: bool,
+    report: str | None, fresh: bool, as_json: bool, **workload: Any,
+) -> None:  # fmt: skip
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
     MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. The machine is one NVLink domain, or several that
     network cards join. Times have error bars from measurements. A prediction outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
-    from dysharp.cli.advice_details import markdown_of, print_details
-    from dysharp.cli.advice_text import screen
-    from dysharp.cli.output import print_header, print_json
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
+    from dysharp.cli.texts.advice_details import markdown_of, print_details
+    from dysharp.cli.texts.advice_text import screen
     from dysharp.errors import ConfigError
     from dysharp.runs.options import parse_set
 
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
-    check_report(report)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
-        from dysharp.reports.report import report_of_advice
+        from dysharp.reports.html_report import report_of_advice
 
         write_report(report_of_advice(done, command_line(ctx)), report)
     if as_json:

@@ -11,11 +11,12 @@ from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
 from dysharp.cli.examples import add_examples
-from dysharp.cli.flags import complete_systems, complete_words, json_flag, window_flag, workload_flags
+from dysharp.cli.flags import complete_systems, complete_words, json_flag, plot_flag, window_flag, workload_flags
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.network import network
-from dysharp.cli.report import check_report, command_line, report, report_flag, write_report
+from dysharp.cli.output import print_header, print_json
+from dysharp.cli.report import command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.schema import schema_flag
 from dysharp.cli.study import query, study
@@ -70,9 +71,8 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
     from dysharp.api.comparison import header_lines
-    from dysharp.cli.output import print_header, print_json
-    from dysharp.cli.progress import progress_bar
-    from dysharp.cli.row_text import print_row
+    from dysharp.cli.progress_bar import progress_bar
+    from dysharp.cli.texts.row_text import print_row
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
@@ -102,7 +102,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @click.option(
     "--tuned", is_flag=True, help="First search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
 )
-@click.option("--plot", metavar="FILE", help="Also draw the layer times into FILE (.svg or .png).")
+@plot_flag("the layer times into FILE (.svg or .png)")
 @report_flag
 @fresh_flag
 @workload_flags
@@ -111,33 +111,17 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @schema_flag
 @click.pass_context
 def compare(
-    ctx: click.Context,
-    /,
-    systems: str | None,
-    baseline: str | None,
-    forms: str | None,
-    tuned: bool,
-    plot: str | None,
-    report: str | None,
-    fresh: bool,
-    settings: tuple[str, ...],
-    as_json: bool,
-    **workload: Any,
-) -> None:
+    ctx: click.Context, /, systems: str | None, baseline: str | None, forms: str | None, tuned: bool, plot: str | None, report: str | None,
+    fresh: bool, settings: tuple[str, ...], as_json: bool, **workload: Any,
+) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
-    from dysharp.cli.comparison_text import print_comparison
-    from dysharp.cli.output import print_header, print_json
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
+    from dysharp.cli.texts.comparison_text import print_comparison
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
-    check_report(report)  # before minutes of work, not after
-    if plot is not None:
-        from dysharp.reports.plots import check_format
-
-        check_format(plot)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     if line := packet_time(names or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
         click.echo(line, err=True)
@@ -148,7 +132,7 @@ def compare(
 
         save_figure(plot_compare(done.rows), plot)
     if report is not None:
-        from dysharp.reports.report import report_of_comparison
+        from dysharp.reports.html_report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
     print_json(done.to_dict()) if as_json else print_comparison(done)
@@ -163,24 +147,12 @@ def list_(what: str, as_json: bool) -> None:
     if what not in LISTS:
         raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
     from dysharp.cli.listing import listing, print_list
-    from dysharp.cli.output import print_json
 
     rows = listing(what)
     print_json(rows) if as_json else print_list(what, rows)
 
 
-cli.add_command(advise)
-cli.add_command(calibrate)
-cli.add_command(capture)
-cli.add_command(emulate)
-cli.add_command(network)
-cli.add_command(query)
-cli.add_command(report)
-cli.add_command(reproduce)
-cli.add_command(routing)
+for command in (advise, calibrate, capture, emulate, network, query, report, reproduce, routing, study, sweep, trace, validate):
+    cli.add_command(command)
 routing.add_command(lint)
-cli.add_command(study)
-cli.add_command(sweep)
-cli.add_command(trace)
-cli.add_command(validate)
 add_examples(cli)

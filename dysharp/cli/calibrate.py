@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_files, json_flag
+from dysharp.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,6 @@ def calibrate(measurements: str, base: str, name: str | None, out: str, as_json:
     constants. Constants that the rows do not determine are not fitted; the output says which and why.
     """
     from dysharp.api.calibration import calibrate as fit
-    from dysharp.cli.output import print_json
 
     done = fit(measurements, out, base=base, name=name, begun=lambda: click.echo("fitting, and fitting again with every shape held out", err=True))
     print_json(done.to_dict()) if as_json else print_calibration(done)
@@ -39,23 +39,21 @@ def calibrate(measurements: str, base: str, name: str | None, out: str, as_json:
 
 def print_calibration(done: Calibration) -> None:
     """Errors before and after, constants, refusals."""
-    from dysharp.cli.output import console
-    from dysharp.table import plain_table
 
     fit, out = done.fit, console()
     out.print("error, median / 90th percentile, % of the measured value", markup=False)
-    out.print(plain_table(("family", "rows", "shapes", "before", "after", "held out"), [_row(row) for row in fit.errors]))
+    print_table(("family", "rows", "shapes", "before", "after", "held out"), [_row(row) for row in fit.errors])
     out.print("\nfitted", markup=False)
     cells = [_constant(name, fit.before[name], value) for name, value in fit.fitted.items()]
-    out.print(plain_table(("constant", "packaged", "here", "change %", "note"), cells, text=("note",)))
+    print_table(("constant", "packaged", "here", "change %", "note"), cells, text=("note",))
     out.print("\nnot fitted", markup=False)
     reasons: dict[str, list[str]] = {}
     for constant, why in fit.refused.items():
         reasons.setdefault(why, []).append(constant)
-    out.print(plain_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2))
+    print_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2)
     if fit.skipped:
         out.print("\nrows not used", markup=False)
-        out.print(plain_table(("why", "rows", "the first"), _skipped(fit.skipped), text=("the first",)))
+        print_table(("why", "rows", "the first"), _skipped(fit.skipped), text=("the first",))
     click.echo(f"\nwritten: {done.path} (cluster {done.name}); use it with --cluster {done.path}")
 
 

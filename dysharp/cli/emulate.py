@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_systems, helps, json_flag
+from dysharp.cli.output import print_facts, print_json, print_lines
 from dysharp.errors import EmulationMismatch
 
 if TYPE_CHECKING:
@@ -64,18 +65,12 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
     Exit code 1 when a tensor is wrong or the machine hangs.
     """
     from dysharp.api import emulate as emulate_layer
-    from dysharp.cli.output import print_json
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.runs.options import parse_set
 
     with progress_bar() as progress:
         done = emulate_layer(
-            system,
-            inject=inject,
-            options=parse_set(settings),
-            dump=(token or 0) if dump or token is not None else None,
-            progress=progress,
-            **values,
+            system, inject=inject, options=parse_set(settings), dump=(token or 0) if dump or token is not None else None, progress=progress, **values
         )
     if as_json:
         print_json(done.to_dict())
@@ -90,10 +85,7 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
 
 def print_emulation(done: Emulation) -> None:
     """The answer, the packets of the dump, then the facts by name."""
-    from dysharp.cli.output import console, print_lines
-    from dysharp.table import fact_table
 
-    out = console()
     print_lines([f"{done.system} computes the layer {'right' if done.holds else 'WRONG'}: largest error {done.max_abs_error:.3g}", ""])
     for text in done.dump:
         click.echo(text)
@@ -110,4 +102,4 @@ def print_emulation(done: Emulation) -> None:
         rows.append(("flits", ", ".join(f"{name} {n}" for name, n in done.flits.items())))
     rows += [(f"  {name}", ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in done.tables.items()]
     rows += [(f"injected {kind}", f"{n} times" if n else f"0 times: {done.not_injected[kind]}") for kind, n in done.injected.items()]
-    out.print(fact_table(rows))
+    print_facts(rows)

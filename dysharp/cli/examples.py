@@ -23,18 +23,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp emulate --inject help",
     ),
     "list": ("dysharp list systems", "dysharp list options", "dysharp list cluster-keys"),
-    "query": (
-        'dysharp query "describe points"',
-        'dysharp query "select system, min(time_us) from points group by system" --csv',
-    ),
+    "query": ('dysharp query "describe points"', 'dysharp query "select system, min(time_us) from points group by system" --csv'),
     "report": ("dysharp compare --json > runs.json", "dysharp report runs.json -o runs.html"),
     "reproduce": ("dysharp reproduce fig15 -j 2", "dysharp reproduce --all --report figures.md"),
     "routing": ("dysharp routing deepseek-v2-lite --gpus 8,32", "dysharp routing lognormal:0.65 --model deepseek-v3"),
     "routing describe": ("dysharp routing describe my_trace.npz --gpus 8,16",),
-    "routing import": (
-        "dysharp routing import --format help",
-        "dysharp routing import dump.npy --experts 64 -o mine.npz",
-    ),
+    "routing import": ("dysharp routing import --format help", "dysharp routing import dump.npy --experts 64 -o mine.npz"),
     "routing lint": ("dysharp routing lint my_trace.npz --gpus 8",),
     "routing placement": ("dysharp routing placement eplb.npz --gpus 8 -o mine.json",),
     "run": (

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from dysharp.errors import ConfigError
+
 Command = Callable[..., Any]
 PLACEMENT_HELP = "Placement of experts: contiguous, auto, eplb[:slots=N,nodes=N,groups=G], or a JSON or TOML file."
 SET_HELP = "Set an option of a system; repeatable. `dysharp list options` shows names and ranges."
@@ -48,6 +50,14 @@ complete_routings = _complete("routings")
 complete_placements = complete_words("contiguous", "auto", "eplb", "eplb:slots=")
 
 
+def numbers_of(flag: str, text: str, expected: str) -> list[int]:
+    """The numbers of `3,7`, each once. Raises ConfigError, which says what was `expected`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+        raise ConfigError(f"{flag}: found {text[:60]!r}, expected {expected}")
+    return list(dict.fromkeys(map(int, parts)))
+
+
 def helps(show: Callable[[], None]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A callback of an eager option: the value "help" prints by `show` and ends the command, whatever else is missing."""
 
@@ -58,6 +68,25 @@ def helps(show: Callable[[], None]) -> Callable[[click.Context, click.Parameter,
         return value
 
     return callback
+
+
+def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    """A file that no figure can be written to is refused here, before minutes of work."""
+    if path is not None and not ctx.resilient_parsing:
+        from dysharp.reports.plots import check_format
+
+        check_format(path)
+    return path
+
+
+def plot_flag(what: str) -> Callable[[Command], Command]:
+    """`--plot FILE` of a command that can draw `what`."""
+    return click.option("--plot", metavar="FILE", callback=_drawable, help=f"Also draw {what}.")
+
+
+def jobs_flag(text: str, **options: Any) -> Callable[[Command], Command]:
+    """`--jobs N`: how many processes run at once."""
+    return click.option("-j", "--jobs", type=click.IntRange(1, 256), **({"default": 1, "show_default": True} | options), help=text)
 
 
 window_flag = click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.cli.flags import json_flag
+from dysharp.cli.output import print_json, print_lines
 
 if TYPE_CHECKING:
     from dysharp.workload.lint import Lint
@@ -25,7 +26,6 @@ def lint(file: str, gpus: int, layer: int | None, tokens: int | None, counts_of:
 
     FILE is a trace (.npz), the name of a packaged trace, or a file of counts (.csv). Each line ends with advice.
     """
-    from dysharp.cli.output import print_json
     from dysharp.workload.lint import lint as lint_file
 
     done = lint_file(file, gpus, layer=layer, tokens=tokens, model=counts_of)
@@ -39,7 +39,6 @@ def lint_dict(done: Lint) -> dict[str, Any]:
 
 def print_lint(done: Lint) -> None:
     """Per finding: what was found, and below it the advice, with `!` where a person should look."""
-    from dysharp.cli.output import print_lines
 
     topk = "" if done.topk is None else f", top-{done.topk}"
     layers = "1 layer" if len(done.layers) == 1 else f"{len(done.layers)} layers"

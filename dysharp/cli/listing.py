@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dysharp.cli.cluster_keys import cluster_keys
+from dysharp.cli.output import console, print_lines, print_table
 from dysharp.text import WIDTH
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 VALUES_WIDTH = 24  # columns of the cell with the values of an option
+UNBOUNDED = 1e9  # a limit that only keeps nonsense out
 
 
 def listing(what: str) -> Rows:
@@ -150,6 +151,37 @@ def _rule(c: Choice | None) -> dict[str, Any]:
     return limits | {"unit": c.unit, "alternatives": list(c.alternatives), "source": c.source, "reason": c.reason}
 
 
+def cluster_keys() -> Rows:
+    """One entry per key of a cluster file: `name`, `type`, `range`, `default` (None: required), `meaning`."""
+    from pydantic import TypeAdapter
+
+    from dysharp.silicon import DYSHARP_TABLES
+    from dysharp.specs.cluster import Cluster, ClusterFile
+    from dysharp.specs.fields import keys_of
+    from dysharp.specs.scale_out import ScaleOut
+
+    schema = TypeAdapter(ClusterFile).json_schema()
+    nested = schema["$defs"]["ScaleOut"]
+    tables = {table.cluster_key: table.meaning for table in DYSHARP_TABLES}
+    gives = "cluster that gives all keys that the file leaves out"
+    base = {"name": "base", "type": "text", "range": "a packaged cluster", "default": "", "meaning": gives}
+    own = [_key_entry(key.name, schema, key.name, key.meaning or tables[key.name]) for key in keys_of(Cluster).values()]
+    return [base, *own, *(_key_entry(f"scale_out.{name}", nested, name, key.meaning) for name, key in keys_of(ScaleOut).items())]
+
+
+def _key_entry(name: str, schema: dict[str, Any], inside: str, meaning: str) -> dict[str, Any]:
+    types = {"string": "text", "integer": "whole number", "number": "number", "array": "table", "object": "table"}
+    key, required = schema["properties"][inside], inside in schema["required"]
+    key = {"type": "object"} if "type" not in key else key  # a table that may be left out
+    kind = types[key["type"]]
+    low, above, high = key.get("minimum"), key.get("exclusiveMinimum"), key.get("maximum")
+    span = "paper, hw" if name == "family" else ""
+    if high is not None:
+        span = f"above {above:g}" if above is not None else f"{low:g} or more" if high >= UNBOUNDED else f"{low:g} to {high}"
+    default = None if required else {"array": "", "string": "", "object": ""}.get(key["type"], key.get("default"))
+    return {"name": name, "type": kind, "range": span, "default": default, "meaning": meaning}
+
+
 def _blocks() -> Rows:
     """MoE blocks that `emulate` can build."""
     from dysharp.functional.emulation import BLOCKS, PLAIN_BLOCKS
@@ -178,9 +210,6 @@ _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp
 
 def print_list(what: str, rows: list[dict[str, Any]]) -> None:
     """The table of one list; options in one table per system; routing strings one paragraph each."""
-    from dysharp.cli.output import console
-    from dysharp.table import plain_table
-
     if what == "options":
         _print_options(rows)
         return
@@ -191,17 +220,13 @@ def print_list(what: str, rows: list[dict[str, Any]]) -> None:
             console().print(f"{row['form']}\n{told}", markup=False, soft_wrap=True)
         return
     headings = [_HEADINGS.get(key, key.replace("_", " ")) for key in _SHOWN[what]]
-    table = plain_table(headings, [[_cell(row[key]) for key in _SHOWN[what]] for row in rows], left=len(headings))
-    table.columns[0].no_wrap = True
-    console().print(table)
+    print_table(headings, [[_cell(row[key]) for key in _SHOWN[what]] for row in rows], left=len(headings), whole=1)
 
 
 SOURCES = "paper: a paper states it; derived: follows from a paper; inferred: chosen so that a paper's result comes out; assumed: our judgement"
 
 
 def _print_options(rows: Rows) -> None:
-    from dysharp.cli.output import print_lines
-
     by: dict[str, Rows] = {}
     for row in rows:
         by.setdefault(row["of"], []).append(row)
@@ -229,7 +254,6 @@ def option_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _print_cells(headings: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> None:
-    from dysharp.cli.output import console
     from dysharp.table import plain_table
 
     table = plain_table(headings, cells, left=len(headings))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dysharp.cli.flags import complete_clusters, json_flag
+from dysharp.cli.flags import complete_clusters, json_flag, plot_flag
+from dysharp.cli.output import print_json, print_lines, print_table
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ DELAYS_HELP = (
 PACKAGED = "packaged"
 """The value of --compare without a file."""
 WITH_COMPARE = {"compare", "curve", "every", "seeds", "as_json"}
-
-
-def _given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 @click.command()
@@ -61,7 +58,7 @@ def _given(ctx: click.Context, name: str) -> bool:
     "--seeds", type=int, default=0, show_default=True, metavar="N",
     help="With --compare: 0 = send the packets of the recorded runs; else the mean of up to N seeds with drawn packets.",
 )  # fmt: skip
-@click.option("--plot", metavar="FILE", help="Also draw latency against load into FILE (.svg or .png).")
+@plot_flag("latency against load into FILE (.svg or .png)")
 @json_flag
 @click.pass_context
 def network(
@@ -80,20 +77,16 @@ def network(
     dysharp network --compare --curve 'fly4x4_*'
     """
     if compare is not None:
-        extra = [f"--{name.replace('_', '-')}" for name in sorted(ctx.params.keys() - WITH_COMPARE) if _given(ctx, name)]
+        given = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+        extra = [f"--{name.replace('_', '-')}" for name in sorted(set(given) - WITH_COMPARE)]
         if extra:
             raise ConfigError(f"--compare: found {', '.join(extra)}, expected only --curve, --every, --seeds and --json beside --compare")
         ctx.exit(0 if _compare(None if compare == PACKAGED else compare, setting["curve"], every, seeds, as_json) else 1)
     if every != 1 or seeds != 0:
         raise ConfigError("--every, --seeds: found no --compare, expected --compare with them")
     from dysharp.api import network as measure_network
-    from dysharp.cli.output import print_json
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
 
-    if plot is not None:  # before minutes of work, not after
-        from dysharp.reports.plots import check_format
-
-        check_format(plot)
     with progress_bar("periods") as progress:
         done = measure_network(load, saturation=saturation, seed=seed, period=period, warm_up=warm_up, progress=progress, **setting)
     if plot is not None:
@@ -107,8 +100,7 @@ def network(
 def _compare(csv: str | None, curve: str | None, every: int, seeds: int, as_json: bool) -> bool:
     """Print the comparison; True when all bars hold."""
     from dysharp.api.network_curve import compare_network
-    from dysharp.cli.output import print_json
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
 
     with progress_bar("rows") as progress:
         done = compare_network(csv, curve, every=every, seeds=seeds, progress=progress)
@@ -134,8 +126,6 @@ def _print_comparison(done: CurveComparison) -> None:
 
 def print_curve(done: NetworkCurve) -> None:
     """The answer, one line per load, then the network and the speed of the simulation."""
-    from dysharp.cli.output import console, print_lines
-    from dysharp.table import plain_table
 
     c, t, cycle_ps = done.setting.config, done.setting.traffic, done.setting.cycle_ps
     r, lanes = c.router, max(c.router.input_speedup, c.router.output_speedup)
@@ -154,7 +144,7 @@ def print_curve(done: NetworkCurve) -> None:
         )
         for p in done.points
     ]
-    console().print(plain_table(headings, rows, left=0, fold=False))
+    print_table(headings, rows, left=0, fold=False)
     print_lines(
         [
             "",

@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from dysharp.errors import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 WIDTH = 100
 _PRINTED = "dysharp.printed"  # key of the lines of the header that the running command has printed
 UNKNOWN = "-"
 
 
-class _Plain(Console):
+@cache
+def _plain() -> type[Console]:
     """A console that prints text as it is: no markup, no emoji; control characters of files are shown, not sent to the terminal."""
+    from rich.console import Console  # loads when something is printed, and no earlier
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(_printable(text), **options)
+    class Plain(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(_printable(text), **options)
+
+    return Plain
 
 
 def _printable(text: str) -> str:
@@ -33,7 +41,27 @@ def _printable(text: str) -> str:
 def console(width: int = WIDTH) -> Console:
     """stdout: the terminal's width, `width` columns into a file; colour only on a terminal and without NO_COLOR (rich reads it)."""
     to_terminal = sys.stdout.isatty()
-    return _Plain(file=sys.stdout, width=None if to_terminal else width, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    return _plain()(file=sys.stdout, width=None if to_terminal else width, highlight=False, soft_wrap=False, markup=False, emoji=False)
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, text: Collection[str] = (), gap: int = 2, fold: bool = True,
+    whole: int = 0,
+) -> None:  # fmt: skip
+    """A table of `dysharp.table.plain_table` on stdout. The first `whole` columns stay on one line, whatever else is folded."""
+    from dysharp.table import plain_table
+
+    table = plain_table(headings, rows, left=left, text=text, gap=gap, fold=fold)
+    for column in table.columns[:whole]:
+        column.no_wrap = True
+    console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Names and values on stdout, one pair a line."""
+    from dysharp.table import fact_table
+
+    console().print(fact_table(facts))
 
 
 def print_json(value: Any) -> None:

@@ -81,8 +81,7 @@ def files() -> dict[str, str]:
 
 def _long_tables() -> dict[str, tuple[Sequence[str], list[Sequence[str]]]]:
     """{name: (columns, rows)}. Systems with the same option share a row."""
-    from dysharp.cli.cluster_keys import cluster_keys
-    from dysharp.cli.listing import listing, option_cells
+    from dysharp.cli.listing import cluster_keys, listing, option_cells
 
     options = listing("options")
     of: dict[tuple[str, ...], list[str]] = {}

@@ -14,19 +14,23 @@ from dysharp.cli.flags import complete_files
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dysharp.reports.report import LeftOut, Report
+    from dysharp.reports.html_report import LeftOut, Report
 
 Command = Callable[..., Any]
 
-report_flag = click.option("--report", metavar="FILE.html", help="Also write a report that opens in any browser and loads nothing.")
 
+def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    """A report that cannot be written is refused here, before long work."""
+    if path is not None and not ctx.resilient_parsing:
+        from dysharp.files import check_destination
 
-def check_report(path: str | None) -> None:
-    """Raise ConfigError for a report that cannot be written, before long work."""
-    from dysharp.files import check_destination
-
-    if path is not None:
         check_destination(path, ".html")
+    return path
+
+
+report_flag = click.option(
+    "--report", metavar="FILE.html", callback=_writable, help="Also write a report that opens in any browser and loads nothing."
+)
 
 
 def command_line(ctx: click.Context) -> str:
@@ -49,7 +53,7 @@ def command_line(ctx: click.Context) -> str:
 def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:
     """Write a report. `load`: arguments of `compare` whose workload is drawn again for the load; None: as the rows tell."""
     from dysharp.files import write_text
-    from dysharp.reports.report import render, with_load
+    from dysharp.reports.html_report import render, with_load
 
     if load is not None:
         from dysharp.reports.load_view import load_view_of
@@ -64,7 +68,7 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
-@click.option("-o", "--out", metavar="FILE.html", required=True, help="File to write.")
+@click.option("-o", "--out", metavar="FILE.html", required=True, callback=_writable, help="File to write.")
 @click.option("--title", metavar="TEXT", help="Title of the page.  [default: what the rows share]")
 @click.pass_context
 def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | None) -> None:
@@ -73,11 +77,10 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
     FILE is what `dysharp run --json`, `dysharp compare --json` or `dysharp sweep --out` wrote. Runs on one workload stand in one table.
     The page runs no script and loads nothing. `dysharp compare`, `advise` and `sweep` write one directly with --report.
     """
-    from dysharp.reports.report import report_of_rows
+    from dysharp.reports.html_report import report_of_rows
 
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; `dysharp run SYSTEM --json > FILE` writes one")
-    check_report(out)
     stored = [read_rows(file) for file in files]
     rows, left_out = ([entry for each in part for entry in each] for part in zip(*stored, strict=True))
     write_report(report_of_rows(rows, command_line(ctx), title or "", left_out), out)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import complete_files, json_flag
-from dysharp.cli.report import check_report, command_line, report_flag, write_report
+from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
+from dysharp.cli.output import console, print_json
+from dysharp.cli.report import command_line, report_flag, write_report
 from dysharp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -21,16 +22,13 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "tolerance", "status")
 
-jobs_flag = click.option(
-    "-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True,
-    help="Points that run at once, in as many processes. With several figures all points run before the first table.",
-)  # fmt: skip
+points_flag = jobs_flag("Points that run at once, in as many processes. With several figures all points run before the first table.")
 store_flag = click.option("--store", metavar="DIR", help="Folder that keeps finished points.  [default: the user's cache]")
 
 
 def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
     """({point: Row}, {point: why it failed}); failures are also printed on stderr."""
-    from dysharp.cli.progress import bar
+    from dysharp.cli.progress_bar import bar
     from dysharp.figures import check_points, run_points
 
     check_points(points)
@@ -95,11 +93,11 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @click.option("--tokens", "tornado_tokens", type=int, metavar="N", help="Tokens per GPU of the tornado. [default: the tokens of the model]")
 @click.option("--models", metavar="A,B,...", help="Run only the points of these models.")
 @click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
-@jobs_flag
+@points_flag
 @store_flag
 @click.option("--report", metavar="FILE", help="Also write the tables as Markdown (.md), or the runs as one HTML file (.html).")
 @click.option("--pages", metavar="DIR", help="Also write one page per paper, with pictures and CSV files, into the folder DIR.")
-@click.option("--plot", metavar="FILE", help="Also draw the window map into FILE (.svg or .png); only with figure `windows`.")
+@plot_flag("the window map into FILE (.svg or .png); only with figure `windows`")
 @click.option("--variants/--no-variants", default=True, help="Also run the figures' points at other values of free choices.  [default: on]")
 @click.option("--check", is_flag=True, help="For maintainers: exit code 1 when a claim of this version of the model does not hold.")
 @json_flag
@@ -117,7 +115,6 @@ def reproduce(
     where it stopped.
     """
     from dysharp.analysis import MODEL_VERSION
-    from dysharp.cli.output import console, print_json
     from dysharp.figures import judge, list_figures
     from dysharp.files import write_text
     from dysharp.reports.tables import figure_markdown, print_figure
@@ -172,7 +169,6 @@ def _check_request(
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
     from dysharp.figures import list_figures
     from dysharp.files import check_destination, make_folder
-    from dysharp.reports.plots import check_format
 
     if not names and not tornado:
         raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or figures among {', '.join(list_figures())}")
@@ -180,10 +176,8 @@ def _check_request(
         raise ConfigError(f"--tornado: found direction {direction[:20]}, expected fwd (its headline ratios are about the forward pass)")
     if check and direction != "fwd":
         raise ConfigError(f"--check: found direction {direction[:20]}, expected fwd (claims exist for the forward pass only)")
-    if plot is not None:
-        check_format(plot)
-        if "windows" not in names:
-            raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
+    if plot is not None and "windows" not in names:
+        raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
     if report is not None:
         check_destination(report)
         if report.endswith(".html") and not names:
@@ -203,7 +197,7 @@ def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
 
 def _write_html(done: Sequence[Done], command: str, path: str) -> None:
     """One HTML file: what became of the claims, then the simulated points, one table for each workload."""
-    from dysharp.reports.report import report_of_rows
+    from dysharp.reports.html_report import report_of_rows
     from dysharp.reports.tables import verdict_text
 
     rows = {id(row): row for _, _, found in done for row in found.values() if "attribution" in row}  # closed forms have no times
@@ -238,6 +232,7 @@ def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: i
     """(figure, results, Markdown, whether every point finished); prints the table unless `quiet`."""
     from dysharp.figures.tornado import HEADLINES, Tornado
     from dysharp.reports.markdown import table
+    from dysharp.table import plain_table
 
     if subject not in HEADLINES:
         raise ConfigError(f"--tornado-of: found {subject[:20]!r}, expected {' or '.join(HEADLINES)}")
@@ -246,7 +241,8 @@ def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: i
     figure, bars = tornado.figure(), tornado.bars(rows)
     columns, lines = tornado.table(rows, bars)
     if not quiet:
-        _print_table(columns, lines, f"{figure.name}: {figure.title}")
+        console(PAGE_WIDTH).print(f"{figure.name}: {figure.title}", style="italic", markup=False)
+        console(PAGE_WIDTH).print(plain_table(columns, lines))
     page = f"## {figure.name}: {figure.title}\n\n{figure.source}\n\n{figure.text}\n\n{table(columns, lines)}\n"
     return figure, tornado.results(rows, bars), page, not failed
 
@@ -254,7 +250,7 @@ def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: i
 @click.command()
 @click.argument("file", metavar="FILE.toml", required=False, shell_complete=complete_files)
 @click.option("--example", is_flag=True, help="Print a sweep file that runs, with every key explained, and exit.")
-@jobs_flag
+@points_flag
 @store_flag
 @click.option("--csv", "csv_file", metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
 @click.option("--out", metavar="FILE.jsonl", help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
@@ -272,8 +268,7 @@ def sweep(
     """
     import json
 
-    from dysharp.cli.output import print_json
-    from dysharp.cli.sweep_text import print_sweep, sweep_csv
+    from dysharp.cli.texts.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
     from dysharp.files import check_destination, write_text
     from dysharp.runs.key import point_dict
@@ -285,7 +280,6 @@ def sweep(
         raise click.UsageError("Missing argument 'FILE.toml'; `dysharp sweep --example` prints one")
     if not file.endswith(".toml"):
         raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table; `dysharp sweep --example` prints one")
-    check_report(report)
     if out is not None:
         check_destination(out)
     figure, where = load_figure(file), _store(store)
@@ -296,7 +290,7 @@ def sweep(
     if csv_file is not None:
         write_text(csv_file, sweep_csv(rows))
     if report is not None and rows:
-        from dysharp.reports.report import report_of_rows
+        from dysharp.reports.html_report import report_of_rows
 
         write_report(report_of_rows(list(rows.values()), command_line(ctx)), report)
     if as_json:
@@ -312,12 +306,3 @@ def example_sweep() -> str:
     from importlib.resources import files
 
     return files("dysharp.figures").joinpath("sweep_example.toml").read_text(encoding="utf-8")
-
-
-def _print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], title: str = "") -> None:
-    from dysharp.cli.output import console
-    from dysharp.table import plain_table
-
-    if title:
-        console(PAGE_WIDTH).print(title, style="italic", markup=False)
-    console(PAGE_WIDTH).print(plain_table(columns, lines))

@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.cli.flags import numbers_of
+from dysharp.cli.output import print_lines, print_table
 from dysharp.workload import GpuRow, LayerRow
 from dysharp.workload.nodes import NodeRow
 
 
 def counts_of(text: str) -> list[int]:
     """`"8,16"` as GPU counts; raises ConfigError."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-        raise ConfigError(f"--gpus: found {text[:60]!r}, expected GPU counts such as 8,16,32")
-    return list(dict.fromkeys(int(part) for part in parts))
+    return numbers_of("--gpus", text, "GPU counts such as 8,16,32")
 
 
 def routing_dict(source: str, rows: Sequence[LayerRow]) -> dict[str, Any]:
@@ -33,7 +31,10 @@ def routing_dict(source: str, rows: Sequence[LayerRow]) -> dict[str, Any]:
         "tokens": _common(row.n_tokens for row in rows),
         "layers": [dataclasses.asdict(row) for row in rows],
         "imbalance": {str(n): _imbalance(gpus) for n, gpus in by_count.items()},
-        "distinct_gpus": {str(n): _distinct(gpus) for n, gpus in by_count.items()},
+        "distinct_gpus": {
+            str(n): {"mean": _mean(g.distinct_gpus for g in gpus), "uniform": _mean(g.distinct_gpus_uniform for g in gpus)}
+            for n, gpus in by_count.items()
+        },
     }
 
 
@@ -55,14 +56,8 @@ def _imbalance(gpus: Sequence[GpuRow]) -> dict[str, float | None]:
     }
 
 
-def _distinct(gpus: Sequence[GpuRow]) -> dict[str, float | None]:
-    return {"mean": _mean(g.distinct_gpus for g in gpus), "uniform": _mean(g.distinct_gpus_uniform for g in gpus)}
-
-
 def print_layers(rows: Sequence[LayerRow]) -> None:
     """The answer, one line per layer, a last line with what uniform routing would show, and the meaning of the columns."""
-    from dysharp.cli.output import console, print_lines
-    from dysharp.table import plain_table
 
     counts = list(dict.fromkeys(gpu.n_gpus for row in rows for gpu in row.gpus))
     headings = ["\nlayer", "experts\nmax/mean", "\nspread"]
@@ -77,7 +72,7 @@ def print_layers(rows: Sequence[LayerRow]) -> None:
     lines.append(["uniform", "", _number(noise.pop() if len(noise) == 1 else None, 3)])
     lines[-1] += [cell for n in counts for cell in ("", _number(uniform[n], 2))]
     print_lines([_answer(rows), "", *dict.fromkeys(_source_line(row) for row in rows)])
-    console().print(plain_table(headings, lines, left=0, gap=1, fold=False))
+    print_table(headings, lines, left=0, gap=1, fold=False)
     print_lines(
         [
             "experts max/mean: tokens of the busiest expert over the mean; spread: standard deviation over the mean",
@@ -104,8 +99,6 @@ def _range(values: Sequence[float]) -> str:
 
 def print_nodes(rows: Sequence[NodeRow]) -> None:
     """Load of NVLink and NICs, one line per number of GPUs and scheme; nothing without rows."""
-    from dysharp.cli.output import console, print_lines
-    from dysharp.table import plain_table
     from dysharp.workload.nodes import SCHEMES
 
     if not rows:
@@ -120,7 +113,7 @@ def print_nodes(rows: Sequence[NodeRow]) -> None:
         for row in rows
     ]
     headings = ("\nGPUs", "\nscheme", "\ndomains", "\nuniform", "\nNVLink", "busiest\nx mean", "NIC\nout", "NIC\nin", "out\nx mean", "in\nx mean")
-    console().print(plain_table(headings, cells, left=0, text=("\nscheme",), gap=1))
+    print_table(headings, cells, left=0, text=("\nscheme",), gap=1)
     print_lines(
         [
             "domains: with experts of a token, its own domain included; uniform: the same under uniform routing, by closed form",

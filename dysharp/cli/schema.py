@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from dysharp.cli.output import print_json
+
 _LEFT_OUT = ("blocks", "dropped_rows", "warnings", "window", "surroundings_us", "skew")
 """Fields that `Row.to_dict` leaves out when they are empty."""
 
@@ -47,8 +49,6 @@ def comparison_schema() -> dict[str, Any]:
 
 
 def _print(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    from dysharp.cli.output import print_json
-
     if asked:
         print_json(comparison_schema() if ctx.info_name == "compare" else row_schema())
         ctx.exit()

@@ -9,7 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dysharp.cli.flags import complete_files, json_flag
+from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
+from dysharp.cli.output import print_json, print_lines, print_table
 from dysharp.errors import ConfigError
 
 folder_flag = click.option("--folder", metavar="DIR", default="study", show_default=True, help="Folder of the finished points.")
@@ -18,9 +19,9 @@ folder_flag = click.option("--folder", metavar="DIR", default="study", show_defa
 @click.command()
 @click.argument("file", metavar="FILE.toml", shell_complete=complete_files)
 @folder_flag
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that run points.")
+@jobs_flag("Processes that run points.")
 @click.option("--scheduler", metavar="ADDRESS", default="", help="Run points on the workers of this dask scheduler, tcp://HOST:PORT or FILE.json.")
-@click.option("--plot", metavar="FILE", help='Also draw the points and the Pareto front of method = "nsga2" into FILE (.svg or .png).')
+@plot_flag('the points and the Pareto front of method = "nsga2" into FILE (.svg or .png)')
 @json_flag
 @click.pass_context
 def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str, plot: str | None, as_json: bool) -> None:
@@ -29,19 +30,14 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
     FILE.toml is a sweep file, as for `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
     Finished points are kept: the same command continues a study that was killed. Exit code 1 when a point failed.
     """
-    from dysharp.cli.output import print_json, print_lines
-    from dysharp.cli.progress import bar
+    from dysharp.cli.progress_bar import bar
     from dysharp.studies.study import load_study, run_study
     from dysharp.studies.study_folder import StudyFolder
 
     asked = load_study(file)
     objectives = () if asked.draw is None else asked.draw.minimize
-    if plot is not None:
-        from dysharp.reports.plots import check_format
-
-        check_format(plot)
-        if len(objectives) != 2:
-            raise ConfigError(f'--plot: found {len(objectives)} objectives in {file}, expected two: [draw] with method = "nsga2"')
+    if plot is not None and len(objectives) != 2:
+        raise ConfigError(f'--plot: found {len(objectives)} objectives in {file}, expected two: [draw] with method = "nsga2"')
     into = StudyFolder(Path(folder))
     with bar("points") as progress:
         outcome = run_study(asked, into, jobs, progress, scheduler)
@@ -72,10 +68,8 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
 
     `dysharp query "describe points"` lists the columns. SQL is in the dialect of DuckDB. DIR may also be the --store of `reproduce` or `sweep`.
     """
-    from dysharp.cli.output import console, print_json
     from dysharp.figures import Store
     from dysharp.studies.study_folder import StudyFolder, duckdb_module
-    from dysharp.table import plain_table
     from dysharp.text import csv_text
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
@@ -95,7 +89,7 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     elif as_csv:
         click.echo(csv_text(columns, lines), nl=False)
     else:
-        console().print(plain_table(columns, [[_text(value) for value in line] for line in lines]))
+        print_table(columns, [[_text(value) for value in line] for line in lines])
 
 
 def _tell_left_out(lines: Iterable[str]) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dysharp.cli.flags import complete_systems, json_flag, workload_flags
+from dysharp.cli.flags import complete_systems, json_flag, plot_flag, workload_flags
+from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
 @click.argument("system", shell_complete=complete_systems)
 @workload_flags
 @click.option("-o", "--out", metavar="FILE", help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
-@click.option("--plot", metavar="FILE", help="Also draw the run, one row per GPU, into FILE (.svg or .png).")
+@plot_flag("the run, one row per GPU, into FILE (.svg or .png)")
 @click.option("--chakra", metavar="FOLDER", help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et.")
 @click.option("--parts", default=8, show_default=True, help="With --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM.")
 @click.option("--from", "start_us", type=float, default=0.0, metavar="US", help="Keep what ends after this time.  [default: 0]")
@@ -29,19 +30,9 @@ ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
 @click.option("--follow", metavar="T,T,...|A:B", help="Tokens whose way is drawn with arrows.  [default: the first token of each GPU]")
 @json_flag
 def trace(
-    system: str,
-    out: str | None,
-    plot: str | None,
-    chakra: str | None,
-    parts: int,
-    start_us: float,
-    end_us: float | None,
-    only: str | None,
-    follow: str | None,
-    settings: tuple[str, ...],
-    as_json: bool,
-    **workload: Any,
-) -> None:
+    system: str, out: str | None, plot: str | None, chakra: str | None, parts: int, start_us: float, end_us: float | None, only: str | None,
+    follow: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any,
+) -> None:  # fmt: skip
     """Write when one run of SYSTEM did what: every train of a link, every GEMM tile, the way of single tokens.
 
     Open FILE on https://ui.perfetto.dev (the file stays on your computer) or with trace_processor. Its times are in picoseconds, which viewers call
@@ -49,10 +40,8 @@ def trace(
     """
     from dysharp.api import trace as trace_system
     from dysharp.api.comparison import header_lines
-    from dysharp.cli.output import print_header, print_json, print_lines
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.files import check_destination
-    from dysharp.reports.plots import check_format
     from dysharp.runs.options import parse_set
 
     if out is None and plot is None and chakra is None:
@@ -65,8 +54,6 @@ def trace(
         if not out.endswith(ENDINGS):
             raise ConfigError(f"--out: found {out!r}, expected a name that ends in {' or '.join(ENDINGS)}")
         check_destination(out)
-    if plot is not None:
-        check_format(plot)
     kept = () if only is None else _tokens("--only", only)
     followed = None if follow is None else _tokens("--follow", follow)
     with progress_bar() as progress:
@@ -105,12 +92,9 @@ def _print(done: Timed, out: str | None) -> None:
     """Busy times by group, and what the file holds."""
     from pathlib import Path
 
-    from dysharp.cli.output import console, print_lines
-    from dysharp.table import plain_table
-
     lines = [(group, track, f"{mean:.2f}", f"{most:.2f}") for group, track, mean, most in done.busy()]
     print_lines([f"{done.words}: {done.row.time_us:.2f} us"])
-    console().print(plain_table(("on each GPU", "track", "busy us, mean", "maximum"), lines, left=2))
+    print_table(("on each GPU", "track", "busy us, mean", "maximum"), lines, left=2)
     line = done.timeline
     size = f"{out}: {Path(out).stat().st_size / 1e6:.1f} MB, " if out else ""
     joined = "; neighbours are joined (--from and --to show them apart)" if line.merged else ""

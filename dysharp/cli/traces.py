@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import helps, json_flag
+from dysharp.cli.flags import helps, json_flag, numbers_of
+from dysharp.cli.output import print_json
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
     """
-    from dysharp.cli.output import print_json
     from dysharp.cli.routing import counts_of, print_layers, print_nodes, routing_dict
     from dysharp.runs.request import routing_string
     from dysharp.specs import load_model
@@ -167,7 +167,7 @@ def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int
     """
     from dysharp.api import capture as capture_text
     from dysharp.api.recording import read_text
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.routing import counts_of
     from dysharp.workload import check_writable
 
@@ -193,16 +193,10 @@ def _hints(model: str | None, experts: int | None, topk: int | None, layers: str
 
 
 def _layers(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-        raise ConfigError(f"--layers: found {text[:60]!r}, expected layer numbers such as 3,7")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    return None if text is None else tuple(numbers_of("--layers", text, "layer numbers such as 3,7"))
 
 
 def _save(trace: Recording, out: str | Path, counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
-    from dysharp.cli.output import print_json
     from dysharp.cli.routing import print_layers, routing_dict
     from dysharp.workload import describe_trace, save_trace
 

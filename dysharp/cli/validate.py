@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dysharp.cli.flags import complete_files, json_flag
+from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
+from dysharp.cli.output import print_json
 from dysharp.errors import ConfigError, SimulationError
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
-
-
-def _cores() -> int:
-    return min(os.cpu_count() or 1, 256)
 
 
 @click.command()
@@ -33,27 +30,16 @@ def _cores() -> int:
     metavar="FILE",
     help="Judge the constants of a cluster file that calibrate wrote, on the rows of its GPU; with [scale_out] also on rows between nodes.",
 )
-@click.option("--plot", metavar="FILE", help="Also draw predicted against measured into FILE (.svg or .png).")
+@plot_flag("predicted against measured into FILE (.svg or .png)")
 @click.option("--page", metavar="FILE", help="Also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV).")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the measurements first and write them to FILE (TOML).")
 @click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), default=_cores, show_default="all cores", help="Processes that run Programs.")
+@jobs_flag("Processes that run Programs.", default=lambda: min(os.cpu_count() or 1, 256), show_default="all cores")
 @json_flag
 def validate(
-    data: str | None,
-    check: bool,
-    hold_out: tuple[str, ...],
-    bars: bool,
-    groups: bool,
-    constants: str | None,
-    cluster: str | None,
-    plot: str | None,
-    page: str | None,
-    refit: str | None,
-    summary: str | None,
-    jobs: int,
-    as_json: bool,
-) -> None:
+    data: str | None, check: bool, hold_out: tuple[str, ...], bars: bool, groups: bool, constants: str | None, cluster: str | None,
+    plot: str | None, page: str | None, refit: str | None, summary: str | None, jobs: int, as_json: bool,
+) -> None:  # fmt: skip
     """Compare predictions with public measurements, or with your own.
 
     Without --data: per kind of measurement, how many of the packaged public ones are predicted, and how well. With --data: your rows one by
@@ -62,14 +48,9 @@ def validate(
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
-    from dysharp.cli.output import print_json
-    from dysharp.cli.progress import progress_bar
+    from dysharp.cli.progress_bar import progress_bar
     from dysharp.files import check_destination, write_text
 
-    if plot is not None:
-        from dysharp.reports.plots import check_format
-
-        check_format(plot)
     for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
         check_destination(written)
     if refit is not None and (constants or cluster):
@@ -79,13 +60,13 @@ def validate(
         done = validate_data(data, hold_out=hold_out, constants=fitted, cluster=cluster, jobs=jobs, progress=progress)
     if plot is not None:
         from dysharp.reports.plots import save_figure
-        from dysharp.reports.validation import plot_validation
+        from dysharp.reports.validation_page import plot_validation
 
         save_figure(plot_validation(done.points), plot)
     if summary is not None:
         write_text(Path(summary), done.summary)
     if page is not None:
-        from dysharp.reports.validation import write_page
+        from dysharp.reports.validation_page import write_page
 
         write_page(done, page)
     print_json(done.to_dict()) if as_json else _print(done, data, bars, groups)
@@ -98,7 +79,7 @@ def validate(
 
 def _print(done: Report, data: str | None, bars: bool, groups: bool) -> None:
     """A user's rows first; then errors per kind of measurement; the maintainers' tables on request."""
-    from dysharp.cli.validate_text import print_bars, print_families, print_hold_out, print_more, print_own_rows
+    from dysharp.cli.texts.validate_text import print_bars, print_families, print_hold_out, print_more, print_own_rows
 
     if data is not None:
         print_own_rows(done, data)

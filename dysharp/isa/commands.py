@@ -58,22 +58,8 @@ class VirtualChannel(IntEnum):
     Answers never wait behind requests, so they always drain.
     """
 
-    REQUEST_0 = 0
-    REQUEST_1 = 1
-    REQUEST_2 = 2
-    REQUEST_3 = 3
-    REQUEST_4 = 4
-    REQUEST_5 = 5
-    REQUEST_6 = 6
-    REQUEST_7 = 7
-    ANSWER_0 = 8
-    ANSWER_1 = 9
-    ANSWER_2 = 10
-    ANSWER_3 = 11
-    ANSWER_4 = 12
-    ANSWER_5 = 13
-    ANSWER_6 = 14
-    ANSWER_7 = 15
+    REQUEST_0, REQUEST_1, REQUEST_2, REQUEST_3, REQUEST_4, REQUEST_5, REQUEST_6, REQUEST_7 = range(8)
+    ANSWER_0, ANSWER_1, ANSWER_2, ANSWER_3, ANSWER_4, ANSWER_5, ANSWER_6, ANSWER_7 = range(8, 16)
 
 
 class Stage(IntEnum):

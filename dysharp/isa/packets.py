@@ -367,12 +367,7 @@ def _plain_half(*names: str) -> _HalfCodec:
 
 
 _HALVES: Final = {
-    Half.REQUEST: _HalfCodec(
-        ("address", "stage", "targets"),
-        _write_request,
-        lambda field: -(-field["target_count"] // IDS_PER_FLIT),
-        _read_request,
-    ),
+    Half.REQUEST: _HalfCodec(("address", "stage", "targets"), _write_request, lambda field: -(-field["target_count"] // IDS_PER_FLIT), _read_request),
     Half.REPLICA: _HalfCodec(
         ("address", "stage", "targets", "local_experts"),
         _write_replica,

@@ -18,17 +18,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.compute import moe
-from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.config_json import is_weak
-from dysharp.measured.family import Constants, Level
-from dysharp.measured.predictions import measured_values, predict
+from dysharp.measured.family import F64, Constants, Level
+from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.specs.gpu import load_gpu
 
-F64 = NDArray[np.float64]
 AT_FLOOR = 1.2
 """Rule: a time below this many times the launches' host time is launch-bound. It moves no prediction."""
 HOST_SHARE = 0.5
@@ -100,7 +97,7 @@ def _floor(times: F64) -> float:
 
 
 def judge(apart: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
-    """One entry per family and group: `n` predictions and their errors in percent (`accuracy.Errors`).
+    """One entry per family and group: `n` predictions and their errors in percent (`predictions.Errors`).
 
     `predicted`: `[parsed]` predictions (`predictions.predict`), made here if absent.
     """

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Constants, all_families
-from dysharp.measured.predictions import measured_values, predict
+from dysharp.measured.family import F64, Constants, all_families
+from dysharp.measured.predictions import errors_of, measured_values, predict
 
-F64 = NDArray[np.float64]
 ALL = "all"
 Key = tuple[str, str, str]
 
@@ -26,7 +23,7 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted
     | `between` | `Family.between`: "" for families of one NVLink domain |
     | `by` | predictor |
     | `n`, `n_rows` | predictions, measurements |
-    | `median_ape`, `p90_ape`, `bias` | errors in percent (`accuracy.Errors`); None without predictions |
+    | `median_ape`, `p90_ape`, `bias` | errors in percent (`predictions.Errors`); None without predictions |
     | `closed_median_ape` | error of the closed form; None without one |
     | `unpredicted` | why measurements have no prediction, with their number |
 
@@ -38,7 +35,7 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted
         classified, predicted = predict(classified, constants, jobs)
     measured, closed = measured_values(classified.parsed), ClosedForms(classified.parsed).values(constants)
     entries = []
-    for key in sorted(_all_keys(classified), key=lambda key: (order.index(key[0]), key[1] != ALL, key)):
+    for key in sorted({key for entry in classified.entries for key in _keys(entry)}, key=lambda key: (order.index(key[0]), key[1] != ALL, key)):
         members = np.array([i for i, entry in enumerate(classified.parsed) if key in _keys(entry)], np.int64)
         reasons = [entry.reason for entry in classified.missing if key in _keys(entry)]
         own, form = (
@@ -54,10 +51,6 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted
             | {"unpredicted": "; ".join(f"{reasons.count(reason)} {reason}" for reason in dict.fromkeys(reasons))}
         )
     return entries
-
-
-def _all_keys(classified: Classified) -> set[Key]:
-    return {key for entry in classified.entries for key in _keys(entry)}
 
 
 def _keys(entry: Parsed | Missing) -> tuple[Key, Key]:

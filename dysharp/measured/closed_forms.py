@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.measured.classify import Parsed
-from dysharp.measured.family import Case, Constants
+from dysharp.measured.family import F64, Case, Constants
 from dysharp.specs.gpu import load_gpu
-
-F64 = NDArray[np.float64]
 
 
 class ClosedForms:
@@ -26,7 +24,8 @@ class ClosedForms:
         groups: dict[Hashable, list[int]] = {}
         for i, entry in enumerate(parsed):
             if entry.family.closed_us is not None:
-                key = (entry.family.closed_us, type(entry.case), *_words(entry.case).items())
+                words = [(name, value) for name, value in _compared(entry.case).items() if not _is_number(value)]
+                key = (entry.family.closed_us, type(entry.case), *words)
                 groups.setdefault(key, []).append(i)
         self.work = np.array([entry.case.work for entry in parsed], np.float64)
         self.us_per_unit = np.array([entry.measurement.us_per_unit for entry in parsed], np.float64)
@@ -58,10 +57,6 @@ def stack(cases: Sequence[Case]) -> Case:
     names = [name for name, value in _compared(cases[0]).items() if _is_number(value)]
     arrays: dict[str, Any] = {name: np.array([getattr(case, name) for case in cases], np.float64) for name in names}
     return replace(cases[0], **arrays)
-
-
-def _words(case: Case) -> dict[str, Any]:
-    return {name: value for name, value in _compared(case).items() if not _is_number(value)}
 
 
 def _compared(case: Case) -> dict[str, Any]:

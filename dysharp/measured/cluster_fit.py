@@ -16,22 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.compute.moe import host_constant
-from dysharp.measured.accuracy import Errors, errors_of
 from dysharp.measured.bare_gpu import BARE, HOST
 from dysharp.measured.classify import Classified, Missing, Parsed, classify, parse
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.config_json import is_weak
-from dysharp.measured.family import Level, families_in_bars
+from dysharp.measured.family import F64, Level, families_in_bars
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.predictions import measured_values
+from dysharp.measured.predictions import Errors, errors_of, measured_values
 from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
 from dysharp.measured.scope import GPUS, NO_DOMAIN, out_of_scope, spans_domains
 from dysharp.specs.fitted import Fitted
 from dysharp.specs.gpu import list_gpus, load_gpu
 
-F64 = NDArray[np.float64]
 STEP = 1e-4  # step of a logarithm in the Jacobian
 ALONE = 0.99  # a prediction that grows in step with one constant is a measurement of it
 PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a measurement that is 5 % off

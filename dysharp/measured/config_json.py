@@ -10,15 +10,7 @@ from dysharp.measured.measurements import Measurement, Unsupported
 
 SCALED_FP8, SCALED_FP4 = 1 + 4 / 128, 0.5 * (1 + 1 / 8)
 """Bytes per value of FP8 with an FP32 scale per 128 values, and of NVFP4 with an FP8 scale per 16 values."""
-DTYPES = {
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "fp8": "fp8",
-    "float8": "fp8",
-    "mxfp8": "mxfp8",
-    "nvfp4": "nvfp4",
-    "fp4": "fp4",
-}
+DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "float8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "fp4": "fp4"}
 """First word of a data type in `config_json` -> name of the data type in this package."""
 LIMITS: Mapping[str, tuple[int, int]] = {
     "tokens_per_rank": (1, 1 << 20),

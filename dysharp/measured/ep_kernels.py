@@ -112,14 +112,7 @@ def ep_fields(m: Measurement, check: Callable[[str, int], None] = check_cluster,
         raise Unsupported("experts that the GPUs do not share evenly")
     if counts["topk"] > counts["experts"]:
         raise Unsupported("experts, GPUs and top-k do not fit together")
-    return EpFields(
-        gpu=gpu,
-        gpus=gpus,
-        hidden=counts["hidden"],
-        experts=counts["experts"],
-        topk=counts["topk"],
-        tokens=counts["tokens"],
-    )
+    return EpFields(gpu=gpu, gpus=gpus, hidden=counts["hidden"], experts=counts["experts"], topk=counts["topk"], tokens=counts["tokens"])
 
 
 def copies_of(read: EpFields) -> float:

@@ -40,15 +40,7 @@ class Free:
     high: float
 
 
-def fit(
-    free: Sequence[Free],
-    fixed: Values,
-    predict: Predict,
-    measured: F64,
-    *,
-    weights: F64 | None = None,
-    rounds: int = 60,
-) -> dict[str, float]:
+def fit(free: Sequence[Free], fixed: Values, predict: Predict, measured: F64, *, weights: F64 | None = None, rounds: int = 60) -> dict[str, float]:
     """Values of `free` that bring `predict(values)` nearest to `measured`, both `[n]` in one unit. `fixed` do not move.
 
     The error of a measurement is ln(predicted / measured); its loss is quadratic up to `SOFT` and linear beyond.

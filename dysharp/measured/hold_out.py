@@ -1,28 +1,34 @@
-"""Errors of measurements whose shape or GPU was held out of the fit, beside their errors in the fit to all."""
+"""Errors of measurements whose shape, GPU or number of nodes was held out of the fit, beside their errors in the fit to all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import families_in_bars
-from dysharp.measured.predictions import measured_values, predict_folds
+from dysharp.measured.ep_kernels import EpCase
+from dysharp.measured.family import F64, families_in_bars
+from dysharp.measured.predictions import errors_of, measured_values, predict_folds
 from dysharp.measured.program_times import OnProgress
-from dysharp.measured.refit import refit
+from dysharp.measured.refit import neutral, refit
 from dysharp.specs.fitted import Fitted
 
-F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 MOST_FOLDS = 8
 SAMPLE = 24
 """Rule: measurements of a family whose Programs run for the fit of a fold. More take longer."""
 HOLD_OUTS = ("shape", "gpu")
+NODES = "nodes"
+"""The hold-out of one number of nodes, of kernels between NVLink domains."""
+FAMILY = "deepep-internode"  # the family of that hold-out
+FITTED = tuple(f"internode.{verb}_{what}" for verb in ("dispatch", "combine") for what in ("us", "GBps"))
+"""The constants of `FAMILY`. `fitted.toml` has them as given, so no other fit moves them."""
+ROUNDS = 2  # Numerics: Program runs of a fit
 
 
 class HeldOut(NamedTuple):
@@ -34,13 +40,7 @@ class HeldOut(NamedTuple):
     """One entry per fold and constant that the fold's measurements do not see: its source (`Refit.borrowed`)."""
 
 
-def held_out(
-    parsed: Sequence[Parsed],
-    constants: Mapping[str, Fitted],
-    by: str,
-    jobs: int = 1,
-    on_progress: OnProgress | None = None,
-) -> HeldOut:
+def held_out(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str, jobs: int = 1, on_progress: OnProgress | None = None) -> HeldOut:
     """Predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
 
     Whole groups are held out, never random measurements; a GPU is a fold, shapes are dealt into folds (`folds`).
@@ -136,3 +136,47 @@ def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str)
         sums = {key: sum(row[key] for row in judged) for key in ("n", "groups")}
         rows.append({"by": by, "family": "macro", **sums, "fit": fit, "held_out": out, "ratio": out / fit})
     return rows
+
+
+def rows_of(parsed: Sequence[Parsed]) -> tuple[list[Parsed], NDArray[np.int64]]:
+    """The measurements that the hold-out judges, the times of `FAMILY`, and `[rows]` their GPUs."""
+    rows = [entry for entry in parsed if entry.family.name == FAMILY and entry.case.work == 0 and "proto" in entry.measurement.config]
+    return rows, np.array([entry.case.gpus if isinstance(entry.case, EpCase) else 0 for entry in rows], np.int64)
+
+
+def hold_out_nodes(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1) -> list[dict[str, Any]]:
+    """One row in the form of `hold_out_table`, or none where fewer than two numbers of nodes were measured.
+
+    Judged are the rows of one collector and GPU in the packaged measurements (`rows_of`), so a fold has
+    no other rows to lean on. `fit`: with constants that were fitted to all of them in the same way.
+    """
+    rows, gpus = rows_of(parsed)
+    groups = sorted(set(gpus.tolist()))
+    if len(groups) < 2:
+        return []
+    inside = predicted_by_programs(rows, fitted_to(rows, constants, jobs), jobs)
+    outside = np.full(len(rows), np.nan)
+    for group in groups:
+        mine = gpus == group
+        own, others = ([entry for entry, held in zip(rows, mine, strict=True) if held == out] for out in (True, False))
+        outside[mine] = predicted_by_programs(own, fitted_to(others, constants, jobs), jobs)
+    measured = measured_values(rows)
+    fit, held = (errors_of(values, measured).median_ape for values in (inside, outside))
+    counts = {"n": len(rows), "groups": len(groups)}
+    return [{"by": NODES, "family": FAMILY, **counts, "fit": fit, "held_out": held, "ratio": held / fit}]
+
+
+def predicted_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], jobs: int = 1) -> F64:
+    """`[rows]` predictions by Programs with the constants `values`."""
+    return predict_folds(rows, [(np.ones(len(rows), bool), values)], jobs)
+
+
+def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> dict[str, float]:
+    """`constants` with those of the family fitted to `rows` from neutral values, but for the constants `given`."""
+    mine = {name: replace(constants[name], stage=FAMILY) for name in FITTED if name not in (given or {})}
+    values = {name: constant.value for name, constant in constants.items()} | neutral(mine) | dict(given or {})
+    ratio = np.ones(len(rows))
+    for _ in range(ROUNDS):
+        values |= refit(rows, mine, ratio=ratio, start=values).values
+        ratio = predicted_by_programs(rows, values, jobs) / ClosedForms(rows).values(values)
+    return values | refit(rows, mine, ratio=ratio, start=values).values

@@ -1,8 +1,9 @@
-"""The predictions that `validate` judges: of the Program if the family has one, else of the closed form."""
+"""The predictions that `validate` judges, of the Program if the family has one, else of the closed form; and their relative errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,36 @@ from numpy.typing import NDArray
 from dysharp.errors import SimulationError
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Constants
+from dysharp.measured.family import F64, Constants
 from dysharp.measured.program_times import OnProgress, ProgramRequest, frozen, program_times
 
-F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Relative errors of `n` predictions, in percent.
+
+    | field | statistic of predicted / measured - 1 |
+    |---|---|
+    | `mape` | mean of the absolute values |
+    | `median_ape`, `p90_ape` | median and 90th percentile of the absolute values |
+    | `bias` | median of the signed values |
+    """
+
+    n: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    bias: float
+
+
+def errors_of(predicted: F64, measured: F64) -> Errors:
+    """Errors of `[n]` predictions against `[n]` measurements in the same units; n at least 1."""
+    signed = 100 * (predicted / measured - 1)
+    size = np.abs(signed)
+    p90 = float(np.percentile(size, 90))
+    return Errors(len(size), float(size.mean()), float(np.median(size)), p90, float(np.median(signed)))
 
 
 def measured_values(parsed: Sequence[Parsed]) -> F64:

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from dysharp.measured import apart
 from dysharp.measured.classify import Classified, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Level, get_family
+from dysharp.measured.family import F64, Level, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.program_times import OnProgress
 from dysharp.specs.fitted import Fitted
 
-F64 = NDArray[np.float64]
 GIVEN = "given"
 """Stage of the host's launch time, which is an input that describes a machine.
 

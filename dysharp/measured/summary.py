@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dysharp.measured.accuracy import errors_of
 from dysharp.measured.classify import Parsed
-from dysharp.measured.family import families_in_bars, families_with_errors
+from dysharp.measured.family import F64, families_in_bars, families_with_errors
 from dysharp.measured.measurements import Measurement
-from dysharp.measured.predictions import measured_values
+from dysharp.measured.predictions import errors_of, measured_values
 from dysharp.measured.trust import OTHER
 
-F64 = NDArray[np.float64]
 HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the measurements. GPU "other": errors
 of all measurements, each with its GPU left out of the fit; a family of one GPU, between NVLink domains or beyond the bars has no such entry.
 `by`: the predictor. Written by

@@ -8,22 +8,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.measured.accuracy import errors_of
 from dysharp.measured.apart import part_of
 from dysharp.measured.beyond import ALL
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import families_in_bars
+from dysharp.measured.family import F64, families_in_bars
 from dysharp.measured.fitting import seen_by
-from dysharp.measured.predictions import measured_values, predict
+from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
 from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, between_domains, one_domain
 from dysharp.specs.numbers import counted
 
-F64 = NDArray[np.float64]
 N_WORST = 20
 N_IDS = 3
 """Number of measurements of one group that the report names."""
@@ -105,10 +102,7 @@ class Validation:
 
 
 def validate_measurements(
-    classified: Classified,
-    constants: Mapping[str, Fitted],
-    predicted: F64 | None = None,
-    hold_out: Sequence[dict[str, Any]] = (),
+    classified: Classified, constants: Mapping[str, Fitted], predicted: F64 | None = None, hold_out: Sequence[dict[str, Any]] = ()
 ) -> Validation:
     """Errors of `[parsed]` predictions (`predictions.predict`, made here if absent), families of the bars alone.
 
@@ -169,16 +163,19 @@ class _Tables:
         index = np.array(members)
         return asdict(errors_of(self.predicted[index], self.measured[index]))
 
+    def _table(self, columns: Sequence[str], key: Callable[[int, Parsed], tuple[Any, ...]]) -> list[dict[str, Any]]:
+        """Errors by `key`, the values of `columns`, of which the first is the family."""
+        groups = sorted(self._by(key).items(), key=lambda group: (self.order.index(group[0][0]), group[0]))
+        return [dict(zip(columns, values, strict=True)) | self._errors(members) for values, members in groups]
+
     def groups(self) -> list[dict[str, Any]]:
         """By family, kind, system, hardware and regime."""
 
-        def key(_: int, entry: Parsed) -> tuple[int | str, ...]:
-            m, name = entry.measurement, entry.family.name
-            return self.order.index(name), name, m.kind, m.system, m.hardware, regime_of(m)
+        def key(_: int, entry: Parsed) -> tuple[str, ...]:
+            m = entry.measurement
+            return entry.family.name, m.kind, m.system, m.hardware, regime_of(m)
 
-        names = ("family", "kind", "system", "hardware", "regime")
-        groups = sorted(self._by(key).items())
-        return [dict(zip(names, values[1:], strict=True)) | self._errors(members) for values, members in groups]
+        return self._table(("family", "kind", "system", "hardware", "regime"), key)
 
     def families(self) -> list[dict[str, Any]]:
         """By family, with the coverage of its measurements."""
@@ -201,15 +198,8 @@ class _Tables:
 
     def regimes(self) -> list[dict[str, Any]]:
         """By family and regime, beside the regime that the family's predictions describe."""
-
-        def key(_: int, entry: Parsed) -> tuple[int, str, str]:
-            name = entry.family.name
-            return self.order.index(name), name, regime_of(entry.measurement)
-
-        return [
-            {"family": name, "regime": regime, "predicted_as": predicted_regime(name)} | self._errors(members)
-            for (_, name, regime), members in sorted(self._by(key).items())
-        ]
+        columns = ("family", "regime", "predicted_as")
+        return self._table(columns, lambda _, entry: (entry.family.name, regime_of(entry.measurement), predicted_regime(entry.family.name)))
 
     def forms(self, closed: F64) -> list[dict[str, Any]]:
         """The closed form of each family that Programs predict.
@@ -227,29 +217,19 @@ class _Tables:
             index = np.array(members)
             apart = errors_of(closed[index], self.predicted[index])
             own = errors_of(closed[index], self.measured[index])
-            entries.append(
-                {
-                    "family": name,
-                    "n": len(members),
-                    "closed_over_program": apart.bias,
-                    "p90_apart": apart.p90_ape,
-                    "closed_median_ape": own.median_ape,
-                    "closed_p90_ape": own.p90_ape,
-                }
-            )
+            distance = {"closed_over_program": apart.bias, "p90_apart": apart.p90_ape}
+            errors = {"closed_median_ape": own.median_ape, "closed_p90_ape": own.p90_ape}
+            entries.append({"family": name, "n": len(members)} | distance | errors)
         return sorted(entries, key=lambda entry: self.order.index(str(entry["family"])))
 
     def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
         """By family and decade of the measured time."""
 
-        def key(i: int, entry: Parsed) -> tuple[int, str, int]:
+        def key(i: int, entry: Parsed) -> tuple[str, float, float]:
             decade = math.floor(math.log10(measured_us[i]))
-            return self.order.index(entry.family.name), entry.family.name, decade
+            return entry.family.name, 10.0**decade, 10.0 ** (decade + 1)
 
-        return [
-            {"family": name, "from_us": 10.0**decade, "to_us": 10.0 ** (decade + 1)} | self._errors(members)
-            for (_, name, decade), members in sorted(self._by(key).items())
-        ]
+        return self._table(("family", "from_us", "to_us"), key)
 
     def worst(self) -> list[dict[str, Any]]:
         """The `N_WORST` measurements with the largest errors."""
@@ -273,11 +253,7 @@ class _Tables:
 
 
 def _overall(
-    classified: Classified,
-    families: Sequence[Mapping[str, Any]],
-    predicted: F64,
-    measured: F64,
-    constants: Mapping[str, Fitted],
+    classified: Classified, families: Sequence[Mapping[str, Any]], predicted: F64, measured: F64, constants: Mapping[str, Fitted]
 ) -> dict[str, Any]:
     n = len(classified.parsed)
     n_rows = n + sum(entry.counted for entry in classified.missing)
@@ -321,10 +297,7 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_bars(
-    overall: Mapping[str, Any],
-    families: Sequence[Mapping[str, Any]],
-    hold_out: Sequence[Mapping[str, Any]],
-    parts: Sequence[Mapping[str, Any]] = (),
+    overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
@@ -349,7 +322,7 @@ def between_bars(
 ) -> list[dict[str, Any]]:
     """The bars of families between NVLink domains that have bars; none without their measurements.
 
-    `beyond`: `beyond.judge`. `hold_out`: `nodes_out.hold_out_nodes`.
+    `beyond`: `beyond.judge`. `hold_out`: `hold_out.hold_out_nodes`.
     """
     rows = [row for row in beyond if row["between"] == "bars" and row["system"] == ALL and row["n"]]
     if not rows:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from dysharp.reports.plots import PALETTE, STYLE, colour_of
+from dysharp.reports.plots import PALETTE, colour_of, drawn
 from dysharp.systems import all_systems
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ROOM = 90
 """Letters of a line below a picture; longer labels of places are turned, longer legends take several lines."""
@@ -38,22 +34,20 @@ class SeriesLike(Protocol):
 
 def plot_series(series: SeriesLike, title: str, *, ax: Axes | None = None) -> Axes:
     """Draw a figure of a paper. Black marks at the place "mean": the published geometric means."""
-    with matplotlib.rc_context(STYLE):
-        if ax is None:
-            ax = Figure(figsize=(7.2, 3.2), layout="constrained").subplots()
+    with drawn(ax, 7.2, 3.2) as axes:
         draw = {"bars": _bars, "lines": _lines, "parts": _parts}[series.kind]
-        draw(ax, series)
-        ax.set_ylim(bottom=0)
-        ax.set_xlabel(series.x.replace("_", " "))
-        ax.set_ylabel(series.unit)
-        ax.set_title(title, loc="left", wrap=True)
+        draw(axes, series)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(series.x.replace("_", " "))
+        axes.set_ylabel(series.unit)
+        axes.set_title(title, loc="left", wrap=True)
         if sum(map(len, series.places)) > ROOM:
-            ax.tick_params("x", rotation=30)
-            for label in ax.get_xticklabels():
+            axes.tick_params("x", rotation=30)
+            for label in axes.get_xticklabels():
                 label.set_horizontalalignment("right")
         columns = max(1, min(5, ROOM // (6 + max(map(len, series.values)))))
-        ax.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
-    return ax
+        axes.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
+    return axes
 
 
 def _colours(series: SeriesLike) -> dict[str, str]:

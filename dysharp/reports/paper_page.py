@@ -12,12 +12,7 @@ from dysharp.reports.markdown import escaped, paragraph, table
 from dysharp.reports.tables import COLUMNS, FigureLike, cells, reasons, verdict_text
 from dysharp.text import csv_text
 
-VERDICTS = {
-    "reproduced": "reproduced",
-    "fitted": "fitted: an input was chosen for it",
-    "gap": "**gap**",
-    "no_published_value": "as expected",
-}
+VERDICTS = {"reproduced": "reproduced", "fitted": "fitted: an input was chosen for it", "gap": "**gap**", "no_published_value": "as expected"}
 FEW = 2
 """Numbers of one check that the page prints one by one; more of them share a line."""
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dysharp.reports.plots import PALETTE, STYLE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dysharp.reports.plots import PALETTE, drawn
 
 
 def front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -31,17 +26,15 @@ def front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
 
 def plot_pareto(records: Sequence[Sequence[float]], objectives: Sequence[str], title: str = "", *, ax: Axes | None = None) -> Axes:
     """Points by two objectives, and their front as a stair. `records`: two values of each point; -COLUMN in `objectives`: larger is better."""
-    with matplotlib.rc_context(STYLE):
-        if ax is None:
-            ax = Figure(figsize=(6.4, 4.2), layout="constrained").subplots()
+    with drawn(ax, 6.4, 4.2) as axes:
         values = np.asarray(records, dtype=np.float64).reshape(-1, 2)
         signs = np.array([-1.0 if name.startswith("-") else 1.0 for name in objectives])
         front = values[front_of(values * signs)]
-        ax.plot(*values.T, "o", color=PALETTE[4], markersize=4, label=f"{len(values)} points")
-        ax.plot(*front.T, "o", color=PALETTE[0], markersize=6, drawstyle="steps-post", linestyle="-", label=f"front of {len(front)}")
+        axes.plot(*values.T, "o", color=PALETTE[4], markersize=4, label=f"{len(values)} points")
+        axes.plot(*front.T, "o", color=PALETTE[0], markersize=6, drawstyle="steps-post", linestyle="-", label=f"front of {len(front)}")
         words = [f"{name.removeprefix('-')}, {'larger' if sign < 0 else 'smaller'} is better" for name, sign in zip(objectives, signs, strict=True)]
-        ax.set(xlabel=words[0], ylabel=words[1])
+        axes.set(xlabel=words[0], ylabel=words[1])
         if title:
-            ax.set_title(title, loc="left")
-        ax.legend(frameon=False)
-    return ax
+            axes.set_title(title, loc="left")
+        axes.legend(frameon=False)
+    return axes

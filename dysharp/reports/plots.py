@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
@@ -15,9 +17,6 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.files import check_destination, write_file
 from dysharp.runs.request import DIRECTIONS
 from dysharp.systems import OTHER_COLOUR, all_systems
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Colours of curves that are no systems, in this order: Okabe-Ito and two more. The common forms of colour blindness
 # can tell them apart.
@@ -32,29 +31,34 @@ def colour_of(system: str) -> str:
     return OTHER_COLOUR if installed is None else installed.shown.colour
 
 
+@contextmanager
+def drawn(ax: Axes | None, width: float, height: float) -> Iterator[Axes]:
+    """`ax`, or the axes of a new figure of `width` x `height` inches. All that is drawn inside has the shared style."""
+    with matplotlib.rc_context(STYLE):
+        yield Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
+
+
 def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     """Layer time (us) per system as bars. Black mark: bound of the system. Dashed line: bound of every system."""
-    with matplotlib.rc_context(STYLE):
-        if ax is None:
-            ax = Figure(figsize=(6.4, 0.8 + 0.4 * len(rows)), layout="constrained").subplots()
+    with drawn(ax, 6.4, 0.8 + 0.4 * len(rows)) as axes:
         place = range(len(rows))
         times = [row.layer_us for row in rows]
-        bars = ax.barh(place, times, color=[colour_of(row.system) for row in rows], height=0.7)
-        ax.bar_label(bars, fmt="%.1f", padding=3)
-        ax.plot([row.bound_us for row in rows], place, "k|", markersize=14, label="bound of this system")
+        bars = axes.barh(place, times, color=[colour_of(row.system) for row in rows], height=0.7)
+        axes.bar_label(bars, fmt="%.1f", padding=3)
+        axes.plot([row.bound_us for row in rows], place, "k|", markersize=14, label="bound of this system")
         least = max((row.workload_bound_us for row in rows), default=0.0)
-        ax.axvline(least, color="black", linestyle="--", linewidth=1, label="bound of every system")
-        ax.set_yticks(place, [row.system for row in rows])
-        ax.invert_yaxis()
-        ax.margins(x=0.12)
-        ax.set_xlim(left=0)
+        axes.axvline(least, color="black", linestyle="--", linewidth=1, label="bound of every system")
+        axes.set_yticks(place, [row.system for row in rows])
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_xlim(left=0)
         passes = ", ".join(dict.fromkeys(DIRECTIONS[row.direction] for row in rows))
-        ax.set_xlabel(f"time of one MoE layer, {passes} (us)" if passes else "time of one MoE layer (us)")
+        axes.set_xlabel(f"time of one MoE layer, {passes} (us)" if passes else "time of one MoE layer (us)")
         if rows:
             first = rows[0]
-            ax.set_title(f"{first.model}, {first.gpus} GPUs x {first.tokens_per_gpu} tokens, {first.cluster}\n{first.routing}", loc="left")
-        ax.legend(loc="lower right", frameon=False)
-    return ax
+            axes.set_title(f"{first.model}, {first.gpus} GPUs x {first.tokens_per_gpu} tokens, {first.cluster}\n{first.routing}", loc="left")
+        axes.legend(loc="lower right", frameon=False)
+    return axes
 
 
 def check_format(path: str | os.PathLike[str]) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from dysharp.reports.plots import PALETTE, STYLE
+from dysharp.reports.plots import PALETTE, drawn
 from dysharp.timeline import Timeline
 from dysharp.units import ps_to_us
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 F64 = NDArray[np.float64]
 BINS = 1000
@@ -29,9 +23,7 @@ LABELS = {"gemm1": "GEMM 1", "gemm2": "GEMM 2", "other": "other, acknowledgement
 def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None) -> Axes:
     """One row per GPU with three bands: up link, GEMMs, down link. The darker the colour, the more of the time is used."""
     used = shares(timeline)
-    with matplotlib.rc_context(STYLE):
-        if ax is None:
-            ax = Figure(figsize=(7.2, 1.2 + 0.22 * timeline.n_gpus), layout="constrained").subplots()
+    with drawn(ax, 7.2, 1.2 + 0.22 * timeline.n_gpus) as axes:
         rows = np.ones((timeline.n_gpus * (len(BANDS) + 1), BINS, 3))
         names = list(COLOURS)
         colours = np.array([to_rgb(COLOURS[name]) for name in names])
@@ -40,17 +32,17 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
             total = np.maximum(1.0, paint.sum(axis=0))
             rows[gpu * (len(BANDS) + 1) + band] = 1 - ((paint / total)[:, :, None] * (1 - colours)[:, None, :]).sum(axis=0)
         end = ps_to_us(timeline.time_ps)
-        ax.imshow(rows, aspect="auto", interpolation="nearest", extent=(0.0, end, len(rows), 0.0))
-        ax.set_yticks([gpu * (len(BANDS) + 1) + 1.5 for gpu in range(timeline.n_gpus)], [f"GPU {gpu}" for gpu in range(timeline.n_gpus)])
-        ax.set_xlabel("time (us); bands of a GPU: up link, GEMMs, down link")
-        ax.set_title(title, loc="left")
-        ax.legend(
+        axes.imshow(rows, aspect="auto", interpolation="nearest", extent=(0.0, end, len(rows), 0.0))
+        axes.set_yticks([gpu * (len(BANDS) + 1) + 1.5 for gpu in range(timeline.n_gpus)], [f"GPU {gpu}" for gpu in range(timeline.n_gpus)])
+        axes.set_xlabel("time (us); bands of a GPU: up link, GEMMs, down link")
+        axes.set_title(title, loc="left")
+        axes.legend(
             handles=[Patch(color=COLOURS[name], label=LABELS.get(name, name.capitalize())) for name in names],
             loc="upper left",
             bbox_to_anchor=(1.0, 1.0),
             frameon=False,
         )
-    return ax
+    return axes
 
 
 def shares(timeline: Timeline, bins: int = BINS) -> dict[tuple[int, int], F64]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dysharp.reports.plots import STYLE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def plot_windows(rows: Mapping[Any, Mapping[str, Any]]) -> Axes:

@@ -1,15 +1,7 @@
 """`Model`, `Cluster` and the modelling choices of a simulation. See README.md in this folder."""
 
 from dysharp.specs.catalog import list_clusters, list_models, load_cluster, load_model
-from dysharp.specs.choices import (
-    Choice,
-    Scalar,
-    choice,
-    choice_int,
-    choice_str,
-    choice_value,
-    list_choices,
-)
+from dysharp.specs.choices import Choice, Scalar, choice, choice_int, choice_str, choice_value, list_choices
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.model import Model
 

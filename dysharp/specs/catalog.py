@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.choices import choice_value
-from dysharp.specs.cluster import Cluster
-from dysharp.specs.clusterfile import ClusterFile, cluster_of
+from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of
 from dysharp.specs.fields import problems, raise_if, show
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
 from dysharp.specs.scale_out import scale_out_of
-from dysharp.specs.variant import split_variant, variant_table
 
 NameOrPath = str | os.PathLike[str]
 Spec = TypeVar("Spec")
+FIXED = ("base", "name", "source", "constants")
+"""Keys that the text of a variant cannot give."""
+
+
+NESTED = "scale_out."
+"""Start of keys of the table [scale_out]."""
 
 
 def list_models() -> list[str]:
@@ -40,7 +46,7 @@ def load_model(name_or_path: NameOrPath) -> Model:
     Raises `ConfigError`. Its one line names the file, the key, the value found and the nearest valid key.
     """
     if _is_name(name_or_path, "models"):
-        return _packaged_model(str(name_or_path))
+        return _model(_packaged_table(str(name_or_path)), f"{name_or_path}.toml")
     path = _user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
     if path.is_dir():
         path = path / "config.json"
@@ -57,10 +63,10 @@ def load_cluster(name_or_path: NameOrPath) -> Cluster:
     """
     if _is_name(name_or_path, "clusters"):
         return _packaged_cluster(str(name_or_path))
-    base, fields = split_variant(str(name_or_path)) if isinstance(name_or_path, str) else ("", [])
+    base, *fields = name_or_path.split(",") if isinstance(name_or_path, str) else [""]
     if fields and base in list_clusters():
         where = f"cluster {show(name_or_path)}"
-        return _cluster(variant_table(base, fields, where), where)
+        return _cluster(_variant_table(base, fields, where), where)
     if fields and "=" in fields[0] and not _exists(Path(str(name_or_path))):
         hint = "; write the keys into the file" if _exists(Path(base)) else nearest(base, list_clusters())
         raise ConfigError(f"cluster {show(name_or_path)}: found {show(base)} before the keys, expected a packaged cluster{hint}")
@@ -101,10 +107,6 @@ def _cluster(table: dict[str, Any], where: str) -> Cluster:
         table["scale_out"] = scale_out_of(table["scale_out"], where)
     raise_if(problems(ClusterFile, table), where)
     return _in_file(lambda: cluster_of(table), where)
-
-
-def _packaged_model(name: str) -> Model:
-    return _model(_packaged_table(name), f"{name}.toml")
 
 
 @functools.cache
@@ -182,3 +184,27 @@ def _config_name(path: Path) -> str:
     raw = path.resolve().parent.name if path.name == "config.json" else path.stem
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in raw).lstrip("._+-")
     return kept[:128] or "model"
+
+
+def _variant_table(base: str, fields: list[str], where: str) -> dict[str, Any]:
+    """The keys of a cluster file for a variant `base,key=value,...`. Raises `ConfigError` for a text that is no `key=value`."""
+    table: dict[str, Any] = {}
+    for text in fields:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key or not value or key in FIXED:
+            raise ConfigError(f"{where}: found {show(text)}, expected key=value with a key of a cluster file, such as link_GBps=900")
+        if key in table:
+            raise ConfigError(f"{where}: found {key} twice, expected it once")
+        table[key] = _value(value)
+    changed = "+".join(f"{key}-{value}" for key, value in table.items())
+    nested = {key.removeprefix(NESTED): table.pop(key) for key in [*table] if key.startswith(NESTED)}
+    table |= {NESTED.rstrip("."): nested} if nested else {}
+    return {"base": base, "name": re.sub(r"[^A-Za-z0-9._+-]", "-", f"{base}+{changed}")[:128], **table}
+
+
+def _value(text: str) -> Any:
+    """A number or word as in a TOML file; a word needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text

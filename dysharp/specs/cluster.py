@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from typing import Annotated, Any
 
 from dysharp import units
@@ -72,9 +72,7 @@ class Cluster:
     gpu: Annotated[Text, Key("packaged GPU with datasheet and constants; needed for family hw")] = ""
     max_gpus: Annotated[EntriesOrInfinite, Key("most GPUs that can be used; 0: n_gpus")] = 0
     constants: Annotated[Constants, Key("table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it")] = ()
-    scale_out: Annotated[
-        ScaleOut | None, Key("table [scale_out]: the network between NVLink domains; without it the cluster is one domain")
-    ] = None
+    scale_out: Annotated[ScaleOut | None, Key("table [scale_out]: the network between NVLink domains; without it the cluster is one domain")] = None
 
     def __post_init__(self) -> None:
         where = f"cluster {show(self.name)}"
@@ -180,3 +178,16 @@ def _conflicts(c: Cluster) -> list[str]:
     if c.flit_bytes & (c.flit_bytes - 1):
         faults.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
     return faults
+
+
+_DEFAULTS = {f.name: () if f.default is MISSING else (field(default=f.default),) for f in fields(Cluster)}
+_KEYS = [(key.name, key.kind, *_DEFAULTS[name]) for name, key in keys_of(Cluster).items()]
+ClusterFile: type[Any] = make_dataclass("ClusterFile", _KEYS, frozen=True)
+"""Keys of a cluster TOML, in the units that people write: GB/s, ns, KiB; GB and GB/s are decimal. They follow from the fields of `Cluster`."""
+
+
+def cluster_of(table: dict[str, Any]) -> Cluster:
+    """The `Cluster` of a table that fits `ClusterFile`, in engine units. Raises `ConfigError` when values conflict."""
+    given = [(name, key.convert, table[key.name]) for name, key in keys_of(Cluster).items() if key.name in table]
+    values: dict[str, Any] = {name: convert(value) if convert else value for name, convert, value in given}
+    return Cluster(**values)

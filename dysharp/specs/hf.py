@@ -34,11 +34,7 @@ class Alias:
 ALIASES: dict[str, Alias] = {
     "hidden": Alias(("hidden_size", "d_model", "n_embd"), 1, 1 << 20),
     # In a config with an expert width, `intermediate_size` is the dense width. So it comes last.
-    "expert_hidden": Alias(
-        ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"),
-        1,
-        1 << 20,
-    ),
+    "expert_hidden": Alias(("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"), 1, 1 << 20),
     "n_experts": Alias(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16),
     "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"), 1, 1 << 16),
     "n_group": Alias(("n_group",), 1, 1 << 16, default=1),

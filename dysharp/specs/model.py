@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dysharp.specs.fields import (
-    DispatchFormat,
-    Experts,
-    GemmDtype,
-    Name,
-    Small,
-    Text,
-    Tokens,
-    Width,
-    check_fields,
-    raise_if,
-    show,
-)
+from dysharp.specs.fields import DispatchFormat, Experts, GemmDtype, Name, Small, Text, Tokens, Width, check_fields, raise_if, show
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
 from dysharp.program.tables import Kind, Program
-from dysharp.timeline.groups import link_groups
-from dysharp.timeline.links import Trains
-from dysharp.timeline.record import Recording
+from dysharp.timeline.links import Trains, link_groups
+from dysharp.timeline.record import I64, Recording
 
-I64 = NDArray[np.int64]
 BINS = 500
 """Samples of a counter that changes at every train."""
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from dysharp.program.builder import PUSHES
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.links import RESPONSE, Trains
-from dysharp.timeline.record import Recording
+from dysharp.timeline.record import I64, Recording
 
-I64 = NDArray[np.int64]
 IDS_PER_TOKEN = 4096  # flows of a token have ids of their own, one for each GPU
 
 

@@ -14,14 +14,18 @@ from numpy.typing import NDArray
 from dysharp.analysis.count import remote_members
 from dysharp.errors import SimulationError
 from dysharp.program.builder import PULLS
+from dysharp.program.payload import sides_of
 from dysharp.program.tables import Program
-from dysharp.timeline.record import Log, Recording
+from dysharp.timeline.record import I64, Log, Recording
 from dysharp.units import PS_PER_US
 
-I64 = NDArray[np.int64]
 UP, DOWN = 0, 1
 DATA, REQUEST, RESPONSE, RESULT, ACKS = range(5)
 KINDS = ("data", "requests", "responses", "results", "acknowledgements")
+POOL_GROUP = "SMs"
+UP_GROUP, DOWN_GROUP = "up link", "down link"
+GROUPS = ("operators", POOL_GROUP, UP_GROUP, DOWN_GROUP)
+"""The groups of tracks of a GPU, in the order of the viewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,16 @@ class Trains:
     op: I64
     member: I64
     n_bytes: I64
+
+
+def link_groups(program: Program) -> list[tuple[str, str]]:
+    """(group of the links out, group of the links in) of every network; NVLink is the first.
+
+    Links between pairs have groups of their own: "xgmi +3 out" of GPU i leads to the GPU three places on.
+    """
+    steps = [f" +{net.step}" if net.step else "" for net in program.nets]
+    others = [(out.replace(" ", f"{step} "), into.replace(" ", f"{step} ")) for step, (out, into) in zip(steps, sides_of(program)[1:], strict=True)]
+    return [(UP_GROUP, DOWN_GROUP), *others]
 
 
 def link_trains(run: Recording) -> tuple[Trains, Trains]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dysharp.files import write_file
 from dysharp.timeline.counters import Counter
 from dysharp.timeline.flows import Flow
-from dysharp.timeline.groups import GROUPS
+from dysharp.timeline.links import GROUPS
 from dysharp.timeline.tracks import Timeline
 from dysharp.units import ps_to_us
 

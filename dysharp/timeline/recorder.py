@@ -6,17 +6,7 @@ it, and the log finds it by the time at which the server is free again. The loop
 """
 
 from dysharp.engine.burst.loop import run_loop
-from dysharp.uarch.columns import (
-    DOWN,
-    HUB_CACHED_ROWS,
-    HUB_MISSES,
-    RUN_NOW,
-    SERVER_DEBT,
-    SERVER_EXTRA,
-    SERVER_FREE,
-    SERVER_WIRE,
-    UP,
-)
+from dysharp.uarch.columns import DOWN, HUB_CACHED_ROWS, HUB_MISSES, RUN_NOW, SERVER_DEBT, SERVER_EXTRA, SERVER_FREE, SERVER_WIRE, UP
 from dysharp.uarch.kernel import block, kernel
 
 # column of a log: time of the event, when the server is free again, what was sent, wire bytes with acknowledgements, node or hub

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PUSHES
 from dysharp.program.tables import Head, Program, Tail
-from dysharp.timeline.record import Recording
+from dysharp.timeline.record import I64, Recording
 
-I64 = NDArray[np.int64]
 Pairs = tuple[I64, I64]
 
 

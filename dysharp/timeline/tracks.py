@@ -13,13 +13,11 @@ from dysharp.analysis.phases import PHASES
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows
-from dysharp.timeline.groups import POOL_GROUP, link_groups
-from dysharp.timeline.links import ACKS, KINDS, RESPONSE, RESULT, UP, Trains, link_trains
-from dysharp.timeline.record import Recording
+from dysharp.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
+from dysharp.timeline.record import I64, Recording
 from dysharp.workload import Routing
 
 I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 MOST_SLICES = 1_000_000
 """Slices of a Timeline above which neighbours of a track become one."""
 _NO_PEER = 1 << 30
@@ -36,7 +34,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of slices that do not overlap. `group`: one of `groups.GROUPS`, or the name of another pool."""
+    """A row of slices that do not overlap. `group`: one of `links.GROUPS`, or the name of another pool."""
 
     gpu: int
     group: str

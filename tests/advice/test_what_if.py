@@ -9,7 +9,7 @@ import pytest
 import dysharp as ds
 from dysharp.advice.prediction import AdviceRuns
 from dysharp.advice.what_if import _sizes
-from dysharp.cli.advice_text import no_estimate
+from dysharp.cli.texts.advice_text import no_estimate
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster
 

@@ -13,7 +13,7 @@ from dysharp.advice.what_if import what_ifs
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
-from dysharp.reports.report import render, report_of_rows
+from dysharp.reports.html_report import render, report_of_rows
 from dysharp.runs.formats import resource_words
 from dysharp.runs.leading import NoEstimate
 from dysharp.runs.progress import Step

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.cli import progress as progress_module
-from dysharp.cli.progress import COMPILING, in_words, progress_bar, seconds_left
+from dysharp.cli.progress_bar import COMPILING, in_words, progress_bar, seconds_left
 from dysharp.runs.progress import Step
 
 LIST = f"{sys.executable} -m dysharp list clusters"

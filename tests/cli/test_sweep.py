@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dysharp.cli.sweep_text import print_sweep, sweep_csv
+from dysharp.cli.texts.sweep_text import print_sweep, sweep_csv
 from dysharp.figures import Point
 
 BASE = "paper-gh200-nvl32"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from dysharp.api.own_rows import Report
 from dysharp.api.validation import validate
 from dysharp.cli.app import cli
-from dysharp.cli.validate_text import FAMILIES, print_families, print_more, print_own_rows
+from dysharp.cli.texts.validate_text import FAMILIES, print_families, print_more, print_own_rows
 from dysharp.errors import ConfigError
 from dysharp.measured.family import all_families
 from tests.measured.csv_lines import GEMM, line, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.measured.accuracy import errors_of
+from dysharp.measured.predictions import errors_of
 
 
 def test_statistics_by_hand():

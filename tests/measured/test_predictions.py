@@ -11,7 +11,7 @@ from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.ep_kernels import kernel_times
 from dysharp.measured.predictions import predict, predict_folds
 from dysharp.measured.validation import validate_measurements
-from dysharp.reports.validation import page_of
+from dysharp.reports.validation_page import page_of
 from dysharp.specs.fitted import fitted, fitted_values
 from tests.measured.csv_lines import ep_line, line, read
 

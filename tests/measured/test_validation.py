@@ -9,7 +9,7 @@ import pytest
 from dysharp.measured.classify import classify
 from dysharp.measured.family import families_in_bars
 from dysharp.measured.validation import validate_measurements
-from dysharp.reports.validation import page_of
+from dysharp.reports.validation_page import page_of
 from dysharp.specs.fitted import fitted
 from tests.measured.csv_lines import line, read
 

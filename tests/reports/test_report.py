@@ -18,7 +18,7 @@ import dysharp
 from dysharp.cli.app import cli
 from dysharp.cli.report import command_line
 from dysharp.errors import ConfigError
-from dysharp.reports.report import render, report_of_comparison, report_of_rows
+from dysharp.reports.html_report import render, report_of_comparison, report_of_rows
 
 SYSTEMS = ["deepep", "dysharp", "ideal"]
 VOID = {"meta", "link", "br", "rect", "path"}

@@ -9,7 +9,7 @@ from dysharp.api.validation import validate
 from dysharp.errors import ConfigError
 from dysharp.measured.family import families_in_bars
 from dysharp.reports.plots import save_figure
-from dysharp.reports.validation import plot_validation, write_page
+from dysharp.reports.validation_page import plot_validation, write_page
 from tests.measured.csv_lines import write
 
 

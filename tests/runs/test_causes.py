@@ -9,8 +9,8 @@ import pytest
 
 import dysharp
 from dysharp.api.comparison import limits_sentence
-from dysharp.cli.row_text import print_row
-from dysharp.reports.report import render, report_of_rows
+from dysharp.cli.texts.row_text import print_row
+from dysharp.reports.html_report import render, report_of_rows
 from dysharp.runs.causes import STALLS, cause_names, causes, short_names
 
 ONE = {"gpus": 4, "tokens": 16}

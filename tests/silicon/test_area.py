@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.cli.cluster_keys import cluster_keys
+from dysharp.cli.listing import cluster_keys
 from dysharp.figures.origin import origin_of
 from dysharp.protocol.al_table import AL_TLB
 from dysharp.protocol.dam import TILE_COUNTER

@@ -12,7 +12,7 @@ from dysharp.errors import ConfigError
 from dysharp.specs import Choice, Cluster, Model, load_cluster, load_model
 from dysharp.specs.catalog import cluster_from_toml, model_from_toml
 from dysharp.specs.choices import choices_from_toml
-from dysharp.specs.clusterfile import ClusterFile
+from dysharp.specs.cluster import ClusterFile
 from dysharp.specs.hf import ALIASES, model_from_config
 from dysharp.specs.reading import parse_json
 

@@ -115,14 +115,7 @@ def case(m: Measurement) -> AllReduceCase:
         in_flight = VLLM_IN_FLIGHT
     elif "ctas" in m.config:
         in_flight = int(number(m, "ctas") * CONTRIB_THREADS * LOAD_BYTES)
-    return AllReduceCase(
-        gpu=gpu,
-        kernel=kernel,
-        gpus=gpus,
-        n_bytes=whole(size, "bytes"),
-        in_flight=in_flight,
-        shape=f"{kernel} n={gpus}",
-    )
+    return AllReduceCase(gpu=gpu, kernel=kernel, gpus=gpus, n_bytes=whole(size, "bytes"), in_flight=in_flight, shape=f"{kernel} n={gpus}")
 
 
 def _vector_bytes(m: Measurement) -> float:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dysharp.compute import transfer
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, verb_of
 from dysharp.measured.family import F64, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
@@ -49,16 +46,6 @@ def program_us(case: DeepEpCase, constants: Constants) -> float:
     return kernel_times("deepep", case, constants)[case.verb]
 
 
-def dispatch_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Data type of the rows that Dispatch sends."""
-    return (sent_dtype("dispatch", model, options),)
-
-
-def combine_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Data type of the rows that Combine sends."""
-    return (sent_dtype("combine", model, options),)
-
-
 @family(
     "deepep-dispatch",
     belongs=lambda m: belongs(m, "ep_dispatch"),
@@ -68,7 +55,7 @@ def combine_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     order=10,
     systems=("deepep",),
     parts=("dispatch",),
-    dtypes_of=dispatch_dtypes,
+    dtypes_of=lambda model, options: (sent_dtype("dispatch", model, options),),
 )
 @family(
     "deepep-combine",
@@ -79,7 +66,7 @@ def combine_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     order=20,
     systems=("deepep",),
     parts=("combine",),
-    dtypes_of=combine_dtypes,
+    dtypes_of=lambda model, options: (sent_dtype("combine", model, options),),
 )
 def case(m: Measurement) -> DeepEpCase:
     """The case of a latency, or of the GB/s that a GPU receives, its own rows included."""

@@ -14,17 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
-from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, sent_dtypes, verb_of
+from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, verb_of
+from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import F64, Constants, Level, family
-from dysharp.measured.internode import (
-    NODE_GPUS,
-    check_nodes,
-    domains_of,
-    group_limited,
-    straggler_us,
-    transmit_us,
-    two_hop_us,
-)
+from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import spans_domains
 from dysharp.specs.gpu import Gpu
@@ -40,17 +33,10 @@ NOTIFY_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InternodeCase(EpCase):
-    """A call on `n_sm` SMs. `fp8`: FP8 rows in Dispatch. `copies`, `remote`: GPUs and other nodes that a token needs."""
+class InternodeCase(DeepEpCase):
+    """As `DeepEpCase`; `remote`: other nodes that a token needs."""
 
-    n_sm: int
-    fp8: bool
-    copies: float
     remote: float
-    row_bytes: float
-
-    def options(self) -> Options:
-        return ("dispatch", "fp8" if self.fp8 else "rows"), ("n_sm", self.n_sm)
 
 
 def _ours(m: Measurement) -> bool:

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.compute import moe
 from dysharp.engine.burst.run import run_burst
@@ -145,7 +144,7 @@ def _in_turn(shape: FusedCase, tokens: int) -> Routing:
     return routing_from(expert.astype(np.int32).reshape(-1, shape.topk), shape.experts, shape.gpus)
 
 
-def loaded_routing(loads: NDArray[np.float64], gpus: int, topk: int, tokens: int) -> Routing:
+def loaded_routing(loads: F64, gpus: int, topk: int, tokens: int) -> Routing:
     """Experts with rows in proportion to `[experts]` loads, dealt to `tokens` of each GPU in a seeded random order.
 
     An expert has at most one row of a token.

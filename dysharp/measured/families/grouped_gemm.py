@@ -70,10 +70,7 @@ def _kernel(m: Measurement) -> GroupedCase:
     rows, groups, n, k = (number(m, key) for key in ("m_per_group", "groups", "n", "k"))
     dtype = dtype_of(m, "dtype", expected=("fp8", "bf16"))
     element = operators.ELEMENT_BYTES[dtype]
-    work = {
-        "TFLOPS": 2 * rows * groups * n * k / 1e6,
-        "GB/s": groups * (element * (rows * k + n * k) + 2 * rows * n) / 1e3,
-    }
+    work = {"TFLOPS": 2 * rows * groups * n * k / 1e6, "GB/s": groups * (element * (rows * k + n * k) + 2 * rows * n) / 1e3}
     return GroupedCase(
         gpu=gpu,
         dtype=dtype,

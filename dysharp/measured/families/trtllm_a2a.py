@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dysharp.compute import transfer
 from dysharp.measured.config_json import SCALED_FP4, dtype_of, label
-from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtype
+from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
 from dysharp.measured.family import F64, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.specs import Model
@@ -85,11 +84,6 @@ def balanced(model: Model, gpus: int, tokens: int) -> Routing:
     return routing_from(expert.astype(np.int32), experts, gpus)
 
 
-def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Data types of the rows that Dispatch and Combine send."""
-    return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
-
-
 @family(
     "trtllm-a2a",
     belongs=lambda m: m.system.startswith("TRTLLM-NVLink"),
@@ -99,7 +93,7 @@ def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     order=40,
     systems=("trtllm-a2a",),
     parts=("dispatch", "combine"),
-    dtypes_of=dtypes_of,
+    dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> TrtllmCase:
     """The case of one kernel's latency."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.break_even import break_even
 from dysharp.measured.beyond import judge
-from dysharp.measured.break_even import break_even
 from dysharp.measured.classify import classify
 from dysharp.measured.family import Family
+from dysharp.measured.hold_out import hold_out_nodes
 from dysharp.measured.internode import Straggler, domains_of, machine, straggler_us
 from dysharp.measured.measurements import Measurement
-from dysharp.measured.nodes_out import hold_out_nodes
 from dysharp.measured.predictions import predict
 from dysharp.measured.validation import BARS, between_bars
 from dysharp.specs.fitted import fitted, fitted_values

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dysharp.advice.tuning import BUDGET
 from dysharp.analysis import Row
 from dysharp.api import Comparison
-from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines
-from dysharp.cli.row_text import bytes_unit, near_sides, percent
+from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines, print_table
+from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.program.nets import NET_KINDS, NetKind
 from dysharp.runs.formats import KNOB, rows_sent
-from dysharp.table import plain_table
 
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
@@ -65,7 +64,7 @@ def _print_windows(done: Comparison) -> None:
         )
         for row in done.rows
     ]
-    console().print(plain_table(("system", "layer us", "us per token", "from half the tokens", "speed-up"), cells, left=1))
+    print_table(("system", "layer us", "us per token", "from half the tokens", "speed-up"), cells, left=1)
 
 
 def _print_tuned(done: Comparison) -> None:
@@ -81,7 +80,7 @@ def _print_tuned(done: Comparison) -> None:
         times = [us for _, us in found.tried]
         chosen = _setting(found.best) or "the default: " + (f"{_setting(found.overruled)} is slower" if found.overruled else "few tokens do not tell")
         cells.append((row.system, chosen, str(found.runs), str(found.tokens), f"{max(times) / min(times):.2f}" if times else UNKNOWN))
-    console().print(plain_table(("system", "chosen", "runs", "tokens", "worst x"), cells, left=2))
+    print_table(("system", "chosen", "runs", "tokens", "worst x"), cells, left=2)
     print_lines(["runs: simulations of the search; tokens: per GPU in the search; worst: time of the worst setting over the time of the chosen one"])
 
 
@@ -136,4 +135,4 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
         )
 
-    out.print(plain_table(headings, map(cells, rows), left=2 if done.formats else 1, gap=gap, fold=False))
+    print_table(headings, map(cells, rows), left=2 if done.formats else 1, gap=gap, fold=False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.cli.output import console, print_lines
-from dysharp.table import plain_table
+from dysharp.cli.output import print_lines, print_table
 from dysharp.text import csv_text
 
 if TYPE_CHECKING:
@@ -47,15 +46,14 @@ def print_sweep(rows: Rows) -> None:
     if shared:
         print_lines(["all points: " + ", ".join(f"{name} {value}" for name, value in shared.items()), ""])
     lines = [
-        [*("-" if values.get(name) is None else str(values[name]) for name in apart), *(_number(row.get(name)) for name in NUMBERS)]
+        [
+            *("-" if values.get(name) is None else str(values[name]) for name in apart),
+            *("-" if row.get(name) is None else f"{row[name]:.1f}" for name in NUMBERS),
+        ]
         for values, row in zip(told, rows.values(), strict=True)
     ]
     if lines:
-        console().print(plain_table([*apart, *NUMBERS.values()], lines, left=len(apart)))
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+        print_table([*apart, *NUMBERS.values()], lines, left=len(apart))
 
 
 def sweep_csv(rows: Rows) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.output import console, print_lines
-from dysharp.table import plain_table
+from dysharp.cli.output import print_lines, print_table
 from dysharp.text import cell
 
 if TYPE_CHECKING:
@@ -38,10 +37,7 @@ FAMILIES = {
     "nccl-ep-internode": "NCCL EP's low-latency kernels",
 }
 """What was measured, by family of measurements."""
-GROUPS = {
-    "launch-bound": "an eager call that takes little longer than the host needs to launch it",
-    "weak": "the file marks the row so",
-}
+GROUPS = {"launch-bound": "an eager call that takes little longer than the host needs to launch it", "weak": "the file marks the row so"}
 """Rows that are judged apart, by their note."""
 MOST_ROWS = 100
 MOST_REASONS = 3
@@ -58,11 +54,11 @@ def print_own_rows(done: Report, data: str) -> None:
          _number(row["usual"], 0), *([row["note"]] * notes))
         for row in told[:MOST_ROWS]
     ]  # fmt: skip
-    console().print(plain_table(headings, cells, left=2, text=("unit", "note")))
+    print_table(headings, cells, left=2, text=("unit", "note"))
     rest = [row for row in done.rows if row["error"] is None]
     if rest:
         print_lines(["", "rows without a prediction"])
-        console().print(plain_table(("id", "why"), [(row["id"], row["note"]) for row in rest[:MOST_ROWS]], left=2))
+        print_table(("id", "why"), [(row["id"], row["note"]) for row in rest[:MOST_ROWS]], left=2)
     more = max(len(told), len(rest)) > MOST_ROWS
     print_lines(
         [
@@ -108,9 +104,7 @@ def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
         (row["family"], FAMILIES.get(row["family"], ""), str(row["n_rows"]), str(row["n"]), _number(row["median_ape"], 1), _number(row["p90_ape"], 1))
         for row in rows
     ]
-    table = plain_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), cells, left=2)
-    table.columns[0].no_wrap = True
-    console().print(table)
+    print_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), cells, left=2, whole=1)
 
 
 def print_between(done: Report) -> None:
@@ -124,7 +118,7 @@ def print_between(done: Report) -> None:
     cells = [(row["family"], reason) for row in rows for reason in row["unpredicted"].split("; ") if reason]
     if cells:
         print_lines(["", "their rows without a prediction"])
-        console().print(plain_table(("what", "rows and why"), cells, left=2, text=("rows and why",)))
+        print_table(("what", "rows and why"), cells, left=2, text=("rows and why",))
     print_lines([""])
 
 
@@ -218,5 +212,5 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 
 
 def _print(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    console().print(plain_table(keys, ([cell(row[key]) for key in keys] for row in rows), left=0, text=_TEXT))
+    print_table(keys, ([cell(row[key]) for key in keys] for row in rows), left=0, text=_TEXT)
     click.echo()

@@ -10,7 +10,8 @@ from dysharp.advice.answer import PARTS
 from dysharp.advice.prediction import Predicted
 from dysharp.analysis.load import MOST_GPUS, Load
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.cli.advice_text import UNKNOWN
+from dysharp.cli.output import console, print_lines, print_table
+from dysharp.cli.texts.advice_text import UNKNOWN
 from dysharp.runs.causes import cause_names
 from dysharp.runs.formats import resource_words
 from dysharp.runs.warnings import grouped
@@ -113,7 +114,14 @@ def _limits(done: Advice) -> Block:
 def _loads(loads: Sequence[Load]) -> list[Block]:
     heads: tuple[str, ...] = ("placement", "rows per GPU max/mean", "received tokens max/mean", "GPU pair max/mean", "busiest pair")
     rows: tuple[tuple[str, ...], ...] = tuple(
-        (load.placement, f"{load.rows_max_mean:.3f}", f"{load.received_max_mean:.3f}", f"{load.pair_max_mean:.3f}", _pair(load)) for load in loads
+        (
+            load.placement,
+            f"{load.rows_max_mean:.3f}",
+            f"{load.received_max_mean:.3f}",
+            f"{load.pair_max_mean:.3f}",
+            f"{load.busiest_pair[0]} to {load.busiest_pair[1]}",
+        )
+        for load in loads
     )
     nics = [load.nics_max_mean for load in loads]
     if nics[0] is not None:
@@ -127,10 +135,6 @@ def _loads(loads: Sequence[Load]) -> list[Block]:
     if gpus > MOST_PAIRS:
         notes.append(f"GPU pairs of {gpus} GPUs are not printed (at most {MOST_PAIRS}); --json has them for up to {MOST_GPUS} GPUs")
     return [Block("Load", heads, rows, tuple(notes)), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]
-
-
-def _pair(load: Load) -> str:
-    return f"{load.busiest_pair[0]} to {load.busiest_pair[1]}"
 
 
 def _pairs(load: Load) -> Block:
@@ -163,13 +167,11 @@ def _what_ifs(done: Advice) -> Block:
 
 def print_details(done: Advice) -> None:
     """The whole header and all tables, on stdout."""
-    from dysharp.cli.output import console, print_lines
-    from dysharp.table import plain_table
 
     print_lines(["", *done.header])
     for block in blocks_of(done):
         console().print(f"\n{block.title}", style="bold", markup=False)
-        console().print(plain_table(block.heads, block.rows, left=block.left))
+        print_table(block.heads, block.rows, left=block.left)
         print_lines(block.lines)
 
 

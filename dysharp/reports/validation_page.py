@@ -6,21 +6,17 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import matplotlib
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from dysharp.errors import one_line
 from dysharp.files import check_destination, make_folder, write_text
 from dysharp.measured.validation import Validation
 from dysharp.reports import markdown
-from dysharp.reports.plots import STYLE, save_figure
+from dysharp.reports.plots import drawn, save_figure
 from dysharp.text import cell, csv_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Okabe-Ito and two of Tol's muted colours, one per family in the order of the tables.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
@@ -69,24 +65,22 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
 
     `points`: (family, measured us, predicted us). Returns the axes.
     """
-    with matplotlib.rc_context(STYLE):
-        if ax is None:
-            ax = Figure(figsize=(6.0, 5.4), layout="constrained").subplots()
+    with drawn(ax, 6.0, 5.4) as axes:
         for at, family in enumerate(dict.fromkeys(family for family, _, _ in points)):
             mine = [(m, p) for name, m, p in points if name == family]
             colour = FAMILY_COLOURS[at % len(FAMILY_COLOURS)]
             label = f"{family} ({len(mine)})"
             # Thousands of points take less space as a bitmap.
-            ax.plot([m for m, _ in mine], [p for _, p in mine], ".", markersize=3, color=colour, label=label, rasterized=True)
+            axes.plot([m for m, _ in mine], [p for _, p in mine], ".", markersize=3, color=colour, label=label, rasterized=True)
         ends = [min((m for _, m, _ in points), default=1.0), max((m for _, m, _ in points), default=10.0)]
-        ax.plot(ends, ends, color="black", linewidth=1)
-        ax.fill_between(ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="black", alpha=0.08, linewidth=0)
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xlabel("measured (us)")
-        ax.set_ylabel("predicted (us)")
-        ax.legend(frameon=False, markerscale=3)
-    return ax
+        axes.plot(ends, ends, color="black", linewidth=1)
+        axes.fill_between(ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="black", alpha=0.08, linewidth=0)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("measured (us)")
+        axes.set_ylabel("predicted (us)")
+        axes.legend(frameon=False, markerscale=3)
+    return axes
 
 
 def write_page(done: Validation, path: str | os.PathLike[str]) -> None:

@@ -7,18 +7,17 @@ from typing import Any
 
 from dysharp.advice.prediction import eager_is_known
 from dysharp.analysis import Row
-from dysharp.cli.output import console, print_lines
+from dysharp.cli.output import print_facts, print_lines
 from dysharp.program.nets import INSIDE, NET_KINDS
 from dysharp.runs.causes import STALLS, short_names
 from dysharp.runs.formats import resource_words
 from dysharp.runs.limits import answer_of
-from dysharp.table import fact_table
 
 
 def print_row(row: Row) -> None:
     """The answer, then all fields of a Row that people read. Parts that round to zero are left out."""
     print_lines([answer_of(row), ""])
-    console().print(fact_table(_facts(row)))
+    print_facts(_facts(row))
 
 
 def bytes_unit(rows: Sequence[Row]) -> tuple[float, str]:

@@ -28,7 +28,6 @@ class Update(Protocol):
     def __call__(self, done: int, total: int, text: str, share: float | None = None) -> None: ...
 
 
-
 def seconds_left(share: float, seconds: float) -> float | None:
     """Seconds until all is done, if `share` of the work took `seconds`. None: too early to tell, or all is done."""
     return seconds * (1 / share - 1) if _KNOWN_AFTER <= share < 1 and seconds >= _KNOWN_AFTER_S else None
