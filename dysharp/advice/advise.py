@@ -61,7 +61,7 @@ class Advice:
         return answer_lines(self.best, self.ties(), self.what_if, self.unjudged)
 
     def ties(self) -> tuple[Predicted, ...]:
-        """The systems whose error bars overlap that of the first: which is faster is not known."""
+        """The systems whose error bars overlap the first system's bar: the fastest of them is not known."""
         bars = [(entry, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
         return tuple(entry for entry, bar in bars[1:] if bar[0] <= bars[0][1][1])
 
@@ -103,9 +103,9 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
     """Rank the EP systems that run on a machine today, say what limits the best, and what changes would bring.
 
     `model`: name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`. `systems`: names; None: all systems with a
-    real form. `phase`: "decode", "prefill" or "train"; sets the tokens where none are given, the passes, and the systems, which need
-    kernels for it. `cluster` must be an hw-* cluster. Each system sends the formats that it ships with. Where its option `n_sm` is not
-    given, the fewest SMs in the measured range are taken that are within 1 % of the fastest; unmeasured systems keep their default.
+    real form. `phase`: "decode", "prefill" or "train"; sets the passes, the default of `tokens`, and the systems: they need kernels for the phase.
+    `cluster` must be an hw-* cluster. Each system sends the formats of its released kernels. Without a given `n_sm`, a measured system takes the
+    fewest SMs of the measured range within 1 % of the fastest number; other systems keep their default.
     Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
     """
     chosen_phase = None if phase is None else get_phase(phase)

@@ -12,7 +12,7 @@ from dysharp.systems import get_system
 PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "around": "other kernels"}
 """Parts of `Predicted.parts_us` that are printed under another name."""
 NEAR = 1.15
-"""Predictions without an error bar that take at most this many times as long as the fastest one are named beside it."""
+"""The answer also names predictions without an error bar that take at most this many times as long as the fastest."""
 SMALL = 0.005
 """A change of the layer time below this share is printed as none."""
 

@@ -39,16 +39,16 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
 
 
 def nothing_to_rank(not_ranked: Mapping[str, str], request: Request) -> str:
-    """The error of advice that has no system left: those that run where somebody names them, else why each one is left out."""
+    """The error of advice that has no system left: the systems that `--systems` could rank, else why each system is left out."""
     by_name = [name for name, why in not_ranked.items() if why == UNJUDGED and get_system(name).reach.runs_on(request.cluster, "real")]
     start = f"advise: no system runs this on {request.cluster.name}: "
     if by_name:
-        return f"{start}found none whose layer is judged by measurements; --systems {','.join(by_name)} ranks others"
+        return f"{start}measurements judge the layer of no system; --systems {','.join(by_name)} ranks systems without measurements"
     return start + "; ".join(f"{name}: {why}" for name, why in not_ranked.items())
 
 
 def options_to_run(systems: Mapping[str, System], request: Request) -> tuple[dict[str, dict[str, Value]], set[str]]:
-    """Options of each system: those that it ships with, replaced by those asked for. Second: systems with options asked for."""
+    """Options of each system: the options that it ships with, replaced by the given options. Second: the systems with given options."""
     asked = split_options(request.options, systems)
     return options_by_system(request.options, systems, request.model, request.cluster), {name for name in asked if asked[name]}
 

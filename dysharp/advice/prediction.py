@@ -82,7 +82,7 @@ class Predicted:
     def one_kernel_us(self) -> dict[str, float] | None:
         """Where one kernel is the whole layer: its GEMMs, its copies, and waits. None for other systems.
 
-        GEMMs: busy time of the SMs of the busiest GPU, or of its memory where that is longer. Copies: busy time of the
+        GEMMs: busy time of the SMs or of the memory of the busiest GPU, the longer of both. Copies: busy time of the
         busiest link. Waits: the least time with neither, which is 0 where GEMMs and copies must overlap.
         Leading tokens give the shares of the layer.
         """
@@ -94,7 +94,7 @@ class Predicted:
         return {"GEMMs": gemms, "copies": copies, "waits": max(0.0, self.time_us - gemms - copies)}
 
     def bar(self) -> tuple[float, float] | None:
-        """(low, high) in us: nine of ten such predictions are within. None without measurements."""
+        """(low, high) in us: nine of ten measured layers are within this range of their prediction. None without measurements."""
         return None if self.wide is None else (self.time_us * max(0.0, 1 - self.wide), self.time_us * (1 + self.wide))
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ def eager_is_known(row: Row) -> bool:
 
 
 def _gemm_busy_us(row: Row) -> float:
-    """Time for which GEMMs keep the SMs of the busiest GPU busy, or its memory where that is longer."""
+    """Time for which GEMMs keep the SMs or the memory of the busiest GPU busy, the longer of both."""
     sms = row.utilization["sm_max"] * row.simulated_us
     return max(sms, row.bound_us) if row.bound_resource.endswith(".memory") else sms
 
@@ -143,8 +143,8 @@ def _gemm_busy_us(row: Row) -> float:
 class AdviceRuns:
     """The runs of one piece of advice: they share the request, its workloads, the processes and the progress.
 
-    `header`: lines that say what the numbers rest on, told to the progress before the first run. `memory_warning` holds for every run of the
-    machine as it is; it is printed once, in the header.
+    `header`: lines that say what the numbers rest on, told to the progress before the first run. `memory_warning` holds for all runs on the unchanged
+    machine, so the header prints it once.
     """
 
     def __init__(self, request: Request, workers: Workers, phase: Phase | None = None) -> None:

@@ -23,7 +23,7 @@ from dysharp.runs.together import Workers
 from dysharp.systems import System, is_real
 
 BUDGET = 9
-"""Settings that are tried of each system. A system whose knobs have fewer values is tried with all of them."""
+"""Settings that are tried of each system. A system whose knobs have fewer values is tried with all values."""
 NEAR = 1.01
 """A number of SMs is near the fastest when its layer takes at most this many times as long."""
 KNOBS: Mapping[str, tuple[int, ...]] = {
@@ -101,7 +101,7 @@ def tune(systems: Mapping[str, System], request: Request) -> dict[str, Search]:
 
 
 def grid(system: System, request: Request, knobs: Sequence[str]) -> list[Mapping[str, int]]:
-    """The settings to try, at most `BUDGET`; the defaults are among them where they are tried at all. Several knobs share it evenly."""
+    """The settings to try, at most `BUDGET`; the defaults are among them where they are tried at all. Several knobs share this number evenly."""
     values = {knob: values_of(system, request, knob) for knob in knobs}
     most = next(n for n in range(BUDGET, 0, -1) if n ** len(values) <= BUDGET)
     thinned = [_thinned(numbers, most, default_of(system, knob)) for knob, numbers in values.items()]
@@ -142,12 +142,12 @@ def fewest_near_best(times: Mapping[int, float]) -> int:
 
 
 def edge_of(chosen: int, tried: Sequence[int]) -> str:
-    """Whether the chosen number is the most or the fewest of those tried, which are all that were measured; "" = neither."""
+    """Whether the chosen number is the largest ("most") or smallest ("fewest") measured number, all of which were tried; "" = neither."""
     return "most" if chosen == max(tried) else "fewest" if chosen == min(tried) else ""
 
 
 def _thinned(values: Sequence[int], most: int, default: object) -> list[int]:
-    """At most `most` of the values, spread evenly, `default` among them if it is one."""
+    """At most `most` of the values, spread evenly, with `default` if it is a value."""
     if len(values) <= most:
         return list(values)
     kept = [v for v in values if v == default]

@@ -24,7 +24,7 @@ NO_COST = "the same transfers; no launches, barriers, rings or SMs are charged t
 class Trial(NamedTuple):
     """One change: its printed name, what it assumes, and the run that simulates it.
 
-    `more_sms`: the same with the most SMs of communication that were measured, where fewer were chosen. Faster links may feed more SMs, so
+    `more_sms`: the same change with the most measured SMs of communication, where fewer were chosen. Faster links may feed more SMs, so
     the faster of both runs counts.
     """
 
@@ -93,7 +93,7 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dic
 
 
 def _more_sms(changed: Predicted, best: Predicted) -> str:
-    """The SMs of communication of `changed` where they are not those of `best`, and what they change alone."""
+    """The SMs of communication of `changed` where `best` has another number, and what this number alone changes."""
     before, now = int(best.row.options[KNOB]), int(changed.row.options[KNOB])
     alone = f"{best.tried[now] / best.tried[before] - 1:+.1%}".replace("%", " %")
     return f"{now} SMs, which alone bring {alone}" if now != before else ""
@@ -134,7 +134,7 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
 
 
 def _between_domains(runs: AdviceRuns, machine: Callable[..., Trial]) -> list[Trial]:
-    """Faster NICs, half of them, and all GPUs in one NVLink domain, where a cluster has several domains. `machine`: the Trial of a workload."""
+    """For a cluster of several domains: faster NICs, half as many NICs, and all GPUs in one NVLink domain. `machine`: the Trial of a workload."""
     cluster = runs.request.cluster
     if cluster.scale_out is None or cluster.domains == 1:
         return []
@@ -162,7 +162,7 @@ def _needs(system: System, cluster: Cluster) -> str:
 
 
 def _formats(row: Row, system: System) -> dict[str, Any]:
-    """Options that give `system` the formats of `row`, so that a change is compared and not its formats."""
+    """Options that give `system` the formats of `row`, so that a comparison shows the change and not the formats."""
     dispatch = row.options.get("dispatch", "rows")
     formats = {"dispatch": dispatch if dispatch in system.moves.formats else "rows", "weights": row.options.get("weights", "model")}
     known = {f.name for f in dataclasses.fields(system.options)}

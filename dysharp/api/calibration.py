@@ -22,7 +22,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fit and the cluster file it was written to."""
+    """A fit, and the cluster file that holds it."""
 
     fit: ClusterFit
     path: str
@@ -60,7 +60,7 @@ def calibrate(
 ) -> Calibration:
     """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.
 
-    `base` is the packaged hw cluster that the file extends. `name`: of the cluster, by default that of the file.
+    `base` is the packaged hw cluster that the file extends. `name`: name of the cluster, by default the name of the file.
     `begun` is called when all input has been read and the fit begins. Raises `ConfigError` for wrong input and when the
     measurements determine nothing.
     """

@@ -1,4 +1,4 @@
-"""`compare`: several systems on one workload, and what limits the best of them."""
+"""`compare`: several systems on one workload, and what limits the fastest system."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def compare(
     """Simulate several systems on one workload, drawn once, and say what limits the best.
 
     `systems`: names, each once. None: on a paper cluster deepep, nvls, comet, dysharp, ideal. On an hw cluster `forms` decides: "real"
-    (default) takes the systems whose real form runs this model there, "paper" the five of a paper cluster in paper form, "all" the first
-    group and those of the second without a real form. Speed-ups never compare a real form with a paper form.
+    (default) takes the systems whose real form runs this model there, "paper" the five of a paper cluster in paper form, "all" the first group, and
+    the systems of the second group that have no real form. Speed-ups never compare a real form with a paper form.
     `baseline`: the system among them that speed-ups refer to. None: deepep, or the first.
-    `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched first, with the same number of settings for
-    each system, on few tokens; each system then runs with its best setting and with its default one, and the faster Row stays.
+    `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched first, on few tokens, with the same number of
+    settings for each system. Each system then runs with its best setting and with its defaults, and the faster Row stays.
     A system whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error.
     A layer over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
@@ -154,7 +154,7 @@ def _rows(systems: Mapping[str, System], request: Request) -> tuple[tuple[Row, .
 
 
 def _never_worse(rows: tuple[Row, ...], found: Mapping[str, Search], asked: Request) -> tuple[tuple[Row, ...], dict[str, Search]]:
-    """The Rows and searches with the default settings of a system in place of those of its search where all tokens run faster with them."""
+    """The Rows and searches. A system keeps its defaults where all tokens run faster with them than with the setting of its search."""
     systems = {row.system: get_system(row.system) for row in rows}
     found = {name: one for name, one in found.items() if name in systems}  # others are left out
     changed = {name: one for name, one in found.items() if any(value != default_of(systems[name], knob) for knob, value in one.best.items())}
@@ -177,7 +177,8 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
 
 
 def _usual(request: Request) -> list[str]:
-    """The systems of a paper cluster: those of one NVLink domain, or all that run on several or without a switch (`_is_usual`)."""
+    """The systems that `compare` takes on a paper cluster: the five usual ones on one NVLink domain with a switch, else all that run there
+    (`_is_usual`)."""
     if request.cluster.domains == 1 and request.cluster.n_switches:
         return list(DEFAULT_SYSTEMS)
     return [name for name, s in all_systems().items() if _is_usual(s, request, "paper")]
@@ -189,7 +190,7 @@ def _is_usual(system: System, request: Request, form: str) -> bool:
 
 
 def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Request:
-    """The request with the form that `forms` asks of the systems `names`. Raises ConfigError where there is no such form."""
+    """The request with the form that `forms` asks of the systems `names`. Raises ConfigError for an unknown form."""
     if forms is None or forms == "all":
         return request
     if forms not in FORMS:
@@ -202,7 +203,7 @@ def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Reque
 
 
 def _base(rows: Sequence[Row], baseline: str | None) -> Row:
-    """The baseline among Rows of one form: the one asked for, else deepep, else the first."""
+    """The baseline among Rows of one form: the system asked for, else deepep, else the first."""
     by_name = {row.system: row for row in rows}
     return by_name.get(baseline or "") or by_name.get("deepep") or rows[0]
 

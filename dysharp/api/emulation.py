@@ -49,7 +49,7 @@ class EmulateArgs(TypedDict, total=False):
 
 @takes(EmulateArgs)
 def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulation:
-    """Run one MoE layer under `system` on real tensors and compare it with its references.
+    """Run one MoE layer under `system` on real tensors and compare its output with the references.
 
     The same arguments give the same result.
     Returns an `Emulation`; its `holds` says whether the tensors are right.
@@ -113,7 +113,7 @@ def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:
     from dysharp.functional.torch import wrap as wrap_block
 
     if machine is not None and settings:
-        raise ConfigError(f"wrap: found a machine and {', '.join(settings)}, expected one: a machine has settings of its own")
+        raise ConfigError(f"wrap: found a machine and {', '.join(settings)}, expected a machine alone: it has settings of its own")
     return wrap_block(block, machine_with_engine(**settings) if machine is None else machine)
 
 

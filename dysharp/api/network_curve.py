@@ -47,7 +47,7 @@ class NetworkCurve:
         if flits <= size:
             return []
         loop = 2 * max(c.terminal_delay, c.link_delay) + 2 + c.router.credit_delay
-        return [f"note: a packet is longer than a virtual channel ({size} flits); its other flits wait for credits, which take {loop} cycles"]
+        return [f"note: a packet is longer than a virtual channel ({size} flits); the rest of its flits waits for credits, which take {loop} cycles"]
 
     def __str__(self) -> str:
         """One line per load."""
@@ -212,7 +212,7 @@ def compare_network(
     `csv`: a file of curves; None: the packaged curves. `curve`: name or pattern of the curves to compare; None: all.
 
     `every`: only every n-th row of a curve and its last row. `seeds`: 0 = the simulation sends the packets of the recorded runs; else the mean of
-    up to `seeds` runs with drawn packets. Raises ConfigError for a file that is no such table and a name that is not in it.
+    up to `seeds` runs with drawn packets. Raises ConfigError for a file that is no table of curves, and for a name that the table does not have.
     """
     from dysharp.engine.flit.curves import compare_curves, curve_errors, read_curves
 

@@ -26,8 +26,8 @@ class Report(Validation):
     | field | holds |
     |---|---|
     | `id`, `kind`, `system`, `hardware`, `unit` | as in the file |
-    | `family` | what predicts the row; "" without a family |
-    | `measured`, `predicted` | numbers in `unit`; None where there is none |
+    | `family` | the family that predicts the row; "" without a family |
+    | `measured`, `predicted` | numbers in `unit`; None where a number is missing |
     | `error` | predicted over measured, minus 1, in percent |
     | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
     | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
@@ -47,7 +47,7 @@ class Report(Validation):
 
 
 def own_rows(everything: Classified, predicted: NDArray[np.float64], order: Sequence[str], constants: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The entries of `Report.rows`. `predicted`: of `everything.parsed`, each in its unit. `order`: ids as in the file."""
+    """The entries of `Report.rows`. `predicted`: the predictions of `everything.parsed`, each in the unit of its row. `order`: ids as in the file."""
     from dysharp.measured import apart
 
     done = []
@@ -72,7 +72,7 @@ def _missing_row(entry: Missing) -> dict[str, Any]:
     if why == NO_FAMILY:
         why = f"nothing predicts the kind {m.kind!r} of the system {m.system!r}"
         if any(bare.belongs(m) for bare in BARE):
-            why = "a number of the bare GPU: `dysharp calibrate` reads it, nothing predicts it"
+            why = "a number of the bare GPU: `dysharp calibrate` reads it, but no family predicts it"
     return _texts(entry, family) | {"measured": m.value, "predicted": None, "error": None, "usual": None, "note": why}
 
 

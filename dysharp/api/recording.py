@@ -37,8 +37,8 @@ def capture(
     layers     layers to record. None: all layers with experts
     sequence   tokens of one sequence; they attend to each other. None: 512, or the model's limit
 
-    `save_trace` writes the result, `make_routing("trace:FILE")` replays it. Raises ConfigError as `functional.torch.capture` does, and for a
-    folder that holds no such model.
+    `save_trace` writes the result, `make_routing("trace:FILE")` replays it. Raises ConfigError as `functional.torch.capture` does, and for a folder
+    without a Hugging Face MoE model.
     """
     from dataclasses import replace
 

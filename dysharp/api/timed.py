@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A run with its Row, which is that of `run`, its Timeline and the record of its events."""
+    """A run: its Row (equal to the Row of `run`), its Timeline and the record of its events."""
 
     row: Row
     timeline: Timeline
@@ -57,13 +57,13 @@ class Timed:
         return {"row": self.row.to_dict(), "timeline": {**counts, "busy": busy}}
 
     def save(self, path: str | Path) -> Path:
-        """Write a Perfetto trace to `path`; compressed where the name ends in .gz. Raises ConfigError where it cannot be written to."""
+        """Write a Perfetto trace to `path`; compressed where the name ends in .gz. Raises ConfigError where the file cannot be written."""
         from dysharp.timeline.perfetto import write_perfetto
 
         return write_perfetto(self.timeline, path, self.words)
 
     def save_chakra(self, folder: str | Path, parts: int = 8) -> list[Path]:
-        """Write the run as Chakra execution traces, `folder/SYSTEM.GPU.et`, for other simulators. All of it, whatever window the Timeline has.
+        """Write the run as Chakra execution traces, `folder/SYSTEM.GPU.et`, for other simulators. The whole run, whatever window the Timeline has.
 
         `parts`: most nodes of one operator between two GPUs, and of one expert's GEMM. Raises ConfigError where a file cannot be written to.
         """
@@ -92,7 +92,7 @@ def trace(
     only              keep slices of these global tokens (GPU * tokens per GPU + token). (): of all
     follow            global tokens whose way is drawn as flows. None: the first token of each GPU, or those of `only`
 
-    The Row is that of `run`. Raises TypeError and ConfigError as `run`, and ConfigError for packet level and for two passes.
+    The Row is equal to the Row of `run`. Raises TypeError and ConfigError as `run`, and ConfigError for packet level and for two passes.
     """
     from dysharp.timeline import Window, make_timeline
 

@@ -24,8 +24,8 @@ LEAST_VALUE, MOST_VALUE = 1e-9, 1e15  # of a measured time or rate, in its unit
 PAGE = "docs/measurements.md"
 """Where the columns and keys of a file of measurements are written down."""
 HEAD = """Constants fitted to public measurements; everything else in the formulas is a datasheet value or cited there.
-Each belongs to hardware or to a named software cost and is shared by every system that uses the thing. `stage` names the families whose rows
-fix it (one GPU alone first, then the link, then who uses both; "given": read off rows directly). Written by
+Each belongs to hardware or to a named software cost and is shared by every system that uses the thing. `stage` names the families whose rows fix the
+constant (first one GPU alone, then the link, then kernels that use both; "given": read off rows directly). Written by
 dysharp validate --refit fitted.toml"""
 
 
@@ -47,9 +47,9 @@ def validate(
     | `data` | a CSV; default: the packaged measurements |
     | `hold_out` | any of "shape", "gpu" and "nodes": also refit the constants with whole groups held out |
     | `constants` | a table, or a file in the form of `fitted.toml`; default: the packaged constants |
-    | `cluster` | judge its constants, such as `calibrate` writes, on the measurements of its GPU alone; over several NVLink domains only |
+    | `cluster` | judge the constants of this cluster (`calibrate` writes them) on measurements of its GPU alone; over several NVLink domains only |
     | | with a `[scale_out]` like the measured nodes' |
-    | `jobs` | processes; more than one need a main module that can be imported |
+    | `jobs` | processes; with more than one, Python must be able to import the main module |
 
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
@@ -132,7 +132,7 @@ def _name(data: str | os.PathLike[str] | None) -> str:
 
 
 def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = None) -> Classified:
-    """The measurements of a file, None: the packaged ones. With a cluster, those of other GPUs are missing."""
+    """The measurements of a file; None: the packaged measurements. With a cluster, only measurements of its GPU."""
     from dysharp.measured.classify import Classified, Missing, classify
     from dysharp.measured.cluster_fit import measurements_of
     from dysharp.measured.family import family_of
@@ -194,7 +194,7 @@ def _between(cluster: Cluster) -> str:
 
 
 def _constants(constants: Mapping[str, Fitted] | str | os.PathLike[str] | None, cluster: Cluster | None) -> Mapping[str, Fitted]:
-    """All constants: the caller's or the packaged ones, overridden by those of the cluster."""
+    """All constants: the caller's or the packaged ones, overridden by the cluster's constants."""
     from dysharp.specs.fitted import constants_from_file, fitted
 
     if constants is None:

@@ -15,7 +15,7 @@ from dysharp.cli.report import command_line, report_flag, write_report
 @click.command()
 @click.argument("model", metavar="MODEL", shell_complete=complete_models)
 @click.option(
-    "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank.  [default: all systems that run on such machines today]"
+    "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank. [default: all with kernels of today]"
 )
 @real_workload_flags
 @click.option(

@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h"
 
 
 class Commands(click.Group):
-    """A group that names the nearest command when it does not know one."""
+    """A group of commands; for an unknown command its error names the nearest known one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
@@ -51,7 +51,7 @@ def cli(ctx: click.Context) -> None:
 
     Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
 
-    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP and MoE-Hub; there, read ratios, not times.
+    Not measured: paper-* clusters, and systems that nobody can run today, such as DySHARP and MoE-Hub; for these, read ratios, not times.
 
     `dysharp advise MODEL` says which system to run on a machine; `dysharp compare` compares mechanisms.
 
@@ -100,7 +100,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
     "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="System that speed-ups refer to.  [default: deepep, else the first system]"
 )
 @click.option(
-    "--tuned", is_flag=True, help="First search the knobs of every system, such as SMs or chunks: as many settings for each, on few tokens."
+    "--tuned", is_flag=True, help="First search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
 )
 @plot_flag("the layer times into FILE (.svg or .png)")
 @report_flag

@@ -22,14 +22,14 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 @click.command()
 @click.argument("measurements", metavar="MEASUREMENTS.csv", shell_complete=complete_files)
 @click.option("--base", default="hw-dgx-h100", show_default=True, metavar="NAME", shell_complete=complete_clusters, help="Packaged hw-* cluster.")
-@click.option("--name", metavar="NAME", help="Name of the cluster.  [default: that of the file]")
+@click.option("--name", metavar="NAME", help="Name of the cluster.  [default: the name of the file]")
 @click.option("-o", "--out", required=True, metavar="OUT.toml", help="Cluster file to write; --cluster OUT.toml uses it.")
 @json_flag
 def calibrate(measurements: str, base: str, name: str | None, out: str, as_json: bool) -> None:
     """Fit a cluster file to measurements of your own machine.
 
-    examples/measure_gpu.py writes MEASUREMENTS.csv, docs/measurements.md says what else may be in it; `validate --cluster OUT.toml` judges
-    rows with the result. Constants that the rows do not determine are not fitted; the output says which and why.
+    examples/measure_gpu.py writes MEASUREMENTS.csv; docs/measurements.md lists its columns; `validate --cluster OUT.toml` judges rows with the new
+    constants. Constants that the rows do not determine are not fitted; the output says which and why.
     """
     from dysharp.api.calibration import calibrate as fit
 

@@ -60,7 +60,7 @@ def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.option("--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", help=SET_HELP)
 @json_flag
 def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None, settings: tuple[str, ...], as_json: bool, **values: Any) -> None:
-    """Run one MoE layer under SYSTEM on real tensors, and compare it with its references.
+    """Run one MoE layer under SYSTEM on real tensors, and compare its output with the references.
 
     Exit code 1 when a tensor is wrong or the machine hangs.
     """

@@ -83,7 +83,7 @@ def _message_of(error: DysharpError | click.ClickException | MemoryError) -> tup
 
 
 def _option_for(error: click.ClickException) -> str:
-    """The option that takes the name of a model, cluster or system that was given without one; "" for other errors."""
+    """The option for the name of a model, cluster or system that was typed without its option; "" for other errors."""
     extra = re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", error.format_message())
     if extra is None or not isinstance(error, click.UsageError) or error.ctx is None:
         return ""

@@ -16,7 +16,7 @@ fresh_flag = click.option(
     "--fresh",
     is_flag=True,
     envvar="DYSHARP_FRESH",
-    help="Simulate all again. Without it, results of the same inputs and the same code are read from the user's cache. Also: DYSHARP_FRESH=1.",
+    help="Simulate all again. Without --fresh, results of the same inputs and the same code are read from the user's cache. Also: DYSHARP_FRESH=1.",
 )
 
 

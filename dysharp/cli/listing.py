@@ -91,7 +91,7 @@ def _models() -> Rows:
 
 
 def _measured(why_not: str) -> str:
-    """Cell of a real machine: whether measurements of it were used, of some of its parts, or none. `why_not`: `trust.no_rows`."""
+    """Cell of a real machine: whether measurements of the whole machine were used, of some of its parts, or none. `why_not`: `trust.no_rows`."""
     return ("no rows" if why_not.startswith("no rows:") else "partly") if why_not else "yes"
 
 
@@ -238,7 +238,7 @@ def _print_options(rows: Rows) -> None:
     for cells, systems in alike.items():
         print_lines([", ".join(systems)])
         _print_cells(("option", "default", "values", "meaning"), cells or [("no options", "", "", "")])
-    print_lines(["blocks of the packet level: --fidelity packet --set fabric.OPTION=VALUE; defaults: those of the cluster"])
+    print_lines(["blocks of the packet level: --fidelity packet --set fabric.OPTION=VALUE; the cluster gives the defaults"])
     _print_cells(("option", "meaning"), [(row["name"], row["meaning"]) for row in fabric])
     print_lines(["choices of the model that no option sets; `dysharp reproduce --tornado` shows what each of them moves", SOURCES])
     for row in choices:

@@ -1,4 +1,4 @@
-"""`dysharp network`: latency against load of a switch or a network, flit by flit, and the recorded curves beside it."""
+"""`dysharp network`: latency against load of a switch or a network, flit by flit, and a comparison with recorded curves."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WITH_COMPARE = {"compare", "curve", "every", "seeds", "as_json"}
 @click.option("--warm-up", type=int, default=3, show_default=True, metavar="N", help="Periods to discard; up to 4 periods after them are measured.")
 @click.option(
     "--compare", is_flag=False, flag_value=PACKAGED, metavar="[CSV]",
-    help="Compare with the packaged recorded curves, or with those of a file; exit code 1 when a bar does not hold.",
+    help="Compare with the packaged recorded curves, or with the curves of a file; exit code 1 when an error is beyond its bar.",
 )  # fmt: skip
 @click.option("--every", type=int, default=1, show_default=True, metavar="N", help="With --compare: only every N-th row of a curve and the last row.")
 @click.option(
@@ -80,7 +80,7 @@ def network(
         given = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
         extra = [f"--{name.replace('_', '-')}" for name in sorted(set(given) - WITH_COMPARE)]
         if extra:
-            raise ConfigError(f"--compare: found {', '.join(extra)}, expected only --curve, --every, --seeds and --json with it")
+            raise ConfigError(f"--compare: found {', '.join(extra)}, expected only --curve, --every, --seeds and --json beside --compare")
         ctx.exit(0 if _compare(None if compare == PACKAGED else compare, setting["curve"], every, seeds, as_json) else 1)
     if every != 1 or seeds != 0:
         raise ConfigError("--every, --seeds: found no --compare, expected --compare with them")

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, elsewhere a line per ten seconds. The time left where it can be known."""
+"""Progress on stderr: a bar on a terminal, elsewhere a line per ten seconds. The time left, where it is known."""
 
 from __future__ import annotations
 

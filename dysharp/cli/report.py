@@ -87,7 +87,7 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
 
 
 def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
-    """The Rows of a file of JSON or of JSON lines, and what comparisons in it left out. Raises ConfigError for anything else."""
+    """The Rows of a file of JSON or of JSON lines, and the systems that comparisons in the file left out. Raises ConfigError for anything else."""
     from dysharp.specs.reading import read_text
 
     text = read_text(Path(path))
@@ -105,7 +105,7 @@ def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
 
 
 def _leaves_out(value: Any) -> bool:
-    """Whether one JSON document is a comparison that names systems which it left out."""
+    """Whether one JSON document is a comparison that left systems out."""
     return isinstance(value, dict) and isinstance(value.get("rows"), list) and bool(value["rows"]) and isinstance(value.get("left_out"), dict)
 
 

@@ -54,7 +54,7 @@ def _store(folder: str | None) -> Store:
 
 
 def _chosen(names: Sequence[str], every: bool, models: str | None, direction: str, variants: bool) -> list[tuple[Figure, list[Point]]]:
-    """The figures asked for, each with its points to run, those of its `variants` last."""
+    """The figures asked for, each with its points to run, the points of its `variants` last."""
     from dysharp.figures import in_direction, load_figure, variant_points
 
     keep = None if models is None else {m.strip() for m in models.split(",")}
@@ -90,7 +90,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
     "--tornado-of", "subject", default="dysharp", show_default=True, metavar="dysharp|moe-hub", help="System whose headline the tornado is about."
 )
 @click.option("--model", "tornado_model", default="S-8", show_default=True, metavar="NAME|FILE", help="Model of the tornado.")
-@click.option("--tokens", "tornado_tokens", type=int, metavar="N", help="Tokens per GPU of the tornado.  [default: those of the model]")
+@click.option("--tokens", "tornado_tokens", type=int, metavar="N", help="Tokens per GPU of the tornado. [default: the tokens of the model]")
 @click.option("--models", metavar="A,B,...", help="Run only the points of these models.")
 @click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
 @points_flag

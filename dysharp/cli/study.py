@@ -27,7 +27,7 @@ folder_flag = click.option("--folder", metavar="DIR", default="study", show_defa
 def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str, plot: str | None, as_json: bool) -> None:
     """Run the points of FILE.toml, and keep them in a folder of Parquet files that `dysharp query` reads.
 
-    FILE.toml is that of `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
+    FILE.toml is a sweep file, as for `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
     Finished points are kept: the same command continues a study that was killed. Exit code 1 when a point failed.
     """
     from dysharp.cli.progress_bar import bar
@@ -66,14 +66,14 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
 def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) -> None:
     """Answer a question in SQL about the finished points of a study, which are the table `points`.
 
-    `dysharp query "describe points"` lists the columns. SQL is that of DuckDB. DIR may also be the --store of `reproduce` or `sweep`.
+    `dysharp query "describe points"` lists the columns. SQL is in the dialect of DuckDB. DIR may also be the --store of `reproduce` or `sweep`.
     """
     from dysharp.figures import Store
     from dysharp.studies.study_folder import StudyFolder, duckdb_module
     from dysharp.text import csv_text
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
-        raise ConfigError("query: found --folder and --reproduced, expected one of them")
+        raise ConfigError("query: found --folder and --reproduced, expected only one of the two")
     asked = StudyFolder(Store.default().folder if reproduced else Path(folder))
     try:
         connection = asked.connect()

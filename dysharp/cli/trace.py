@@ -35,8 +35,8 @@ def trace(
 ) -> None:  # fmt: skip
     """Write when one run of SYSTEM did what: every train of a link, every GEMM tile, the way of single tokens.
 
-    Open FILE on https://ui.perfetto.dev (the file stays on your computer) or with trace_processor. The unit of its times is the
-    picosecond, which viewers call nanosecond: 1 ms on the screen is 1 us simulated.
+    Open FILE on https://ui.perfetto.dev (the file stays on your computer) or with trace_processor. Its times are in picoseconds, which viewers call
+    nanoseconds: 1 ms on the screen is 1 us simulated.
     """
     from dysharp.api import trace as trace_system
     from dysharp.api.comparison import header_lines
@@ -101,4 +101,4 @@ def _print(done: Timed, out: str | None) -> None:
     followed = f"{len(line.flows)} flows of {len({f.token for f in line.flows})} tokens"
     print_lines([f"{size}{len(line.slices)} slices on {len(line.tracks)} tracks, {followed}, {len(line.counters)} counters{joined}"])
     if out:
-        print_lines(["Open it on https://ui.perfetto.dev; 1 ms there is 1 us simulated"])
+        print_lines(["Open the file on https://ui.perfetto.dev; 1 ms on the screen is 1 us simulated"])

@@ -61,7 +61,7 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
     if seed < 0:
         raise ConfigError(f"--seed: found {seed}, expected 0 or more")
     if domain is not None and model is None:
-        raise ConfigError("--domain: found no --model, expected one: its experts and tokens are drawn and dealt to the GPUs")
+        raise ConfigError("--domain: found no --model, expected a model: its experts and tokens are drawn and dealt to the GPUs")
     loaded = load_model(model) if model else None
     rows = describe_source(source, counts_of(gpus), model=loaded, tokens_per_gpu=tokens, seed=seed)
     nodes = []
@@ -132,7 +132,7 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
 
 @routing.command()
 @click.argument("file", metavar="FILE")
-@click.option("-o", "--out", required=True, metavar="OUT.json", help="Placement to write; --placement OUT.json uses it.")
+@click.option("-o", "--out", required=True, metavar="OUT.json", help="Placement file to write, for --placement OUT.json.")
 @click.option("--layer", type=int, default=0, show_default=True, metavar="L", help="Layer to read from the table.")
 @click.option("--gpus", type=int, metavar="G", help="GPUs that hold the replicas, where the file does not say.")
 def placement(file: str, out: str, layer: int, gpus: int | None) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cluster",
     metavar="FILE",
-    help="Judge a cluster file as calibrate writes it: its constants, on the rows of its GPU; with [scale_out] between nodes, too.",
+    help="Judge the constants of a cluster file that calibrate wrote, on the rows of its GPU; with [scale_out] also on rows between nodes.",
 )
 @plot_flag("predicted against measured into FILE (.svg or .png)")
 @click.option("--page", metavar="FILE", help="Also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV).")
@@ -54,7 +54,7 @@ def validate(
     for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
         check_destination(written)
     if refit is not None and (constants or cluster):
-        raise ConfigError("validate: found --refit beside --constants or --cluster, expected one: --refit fits new constants")
+        raise ConfigError("validate: found --refit beside --constants or --cluster, expected only one of the three: --refit fits new constants")
     with progress_bar("rows") as progress:
         fitted = refit_constants(data, refit, jobs=jobs, progress=progress) if refit is not None else constants
         done = validate_data(data, hold_out=hold_out, constants=fitted, cluster=cluster, jobs=jobs, progress=progress)

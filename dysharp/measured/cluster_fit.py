@@ -34,7 +34,7 @@ STEP = 1e-4  # step of a logarithm in the Jacobian
 ALONE = 0.99  # a prediction that grows in step with one constant is a measurement of it
 PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a measurement that is 5 % off
 PULL_ROWS = 3
-BEYOND = "of a family beyond the bars: no constant is fitted to it"
+BEYOND = "of a family beyond the bars: no constant is fitted to its rows"
 WEAK = "marked WEAK in the data"
 OTHER_GPU = re.compile(r"(?<![A-Za-z])(?:\d+x)?(?:GH|GB|MI|RTX|[AHBLV])\s?\d{2,4}")
 
@@ -277,7 +277,7 @@ def _why(slopes: F64, kept: Sequence[int], worst: int, error: float, names: Sequ
     other = int(alike.argmax())
     known = f"known to {100 * min(error, 9.99):.0f} % only"
     if len(kept) > 1 and alike[other] > 0.5:
-        return f"{known}: the rows do not tell it from {names[kept[other]]}"
+        return f"{known}: the rows cannot separate this constant from {names[kept[other]]}"
     return known
 
 

@@ -196,9 +196,9 @@ def _not_judged(scope: PredictionScope) -> str:
         parts = " and ".join(part.capitalize() if part in ("dispatch", "combine") else part for part in family.parts)
         where = f"dysharp validate, {family.name}"
         if entry := entries.get(scope.cluster.gpu):
-            return f"measurements check its {parts} alone ({where}: median error {entry.median:.3g} % on {entry.gpu}), not its layer"
+            return f"measurements check its {parts} alone ({where}: median error {entry.median:.3g} % on {entry.gpu}), not the whole layer"
         if entries:
-            return f"not measured on {scope.cluster.gpu}; its {parts} were measured on {', '.join(entries)} ({where}), its layer nowhere"
+            return f"not measured on {scope.cluster.gpu}; its {parts} were measured on {', '.join(entries)} ({where}), a whole layer on no GPU"
     what = "layer"
     if scope.domains > 1:
         what = "Dispatch and Combine between NVLink domains"

@@ -35,7 +35,7 @@ class Job:
 
     @property
     def n_rows(self) -> int:
-        """(token, expert) rows of all its runs; of leading tokens half and a quarter run, too."""
+        """(token, expert) rows of all its runs; with leading tokens, half of them and a quarter run, too."""
         r = self.workload.request
         tokens = sum(self.sizes) or (r.tokens if r.window is None else r.window + r.window // 2 + r.window // 4)
         return tokens * r.cluster.n_gpus * r.model.topk
@@ -57,7 +57,7 @@ class Job:
 
 
 def rows_of(job: Job, choices: Mapping[str, Scalar], part: float) -> tuple[Row, ...]:
-    """The Rows of a job, with the choices that are overridden where it is asked for, in its part of the memory.
+    """The Rows of a job, under the choices that the caller has overridden, in the job's part of the memory.
 
     Raises what `run` raises, NoEstimate, and OverShare where its part of the memory is too small.
     """
@@ -70,7 +70,7 @@ def rows_of(job: Job, choices: Mapping[str, Scalar], part: float) -> tuple[Row, 
 
 
 def row_here(system: System, options: Any, workload: Workload, index: int, count: int) -> Result:
-    """The Row of all tokens in this process, which tells how far it is; or why leading tokens give no estimate."""
+    """The Row of all tokens, simulated in this process, which reports progress; or why leading tokens give no estimate."""
     try:
         return (run_point(system, options, workload, index, count),)
     except NoEstimate as error:

@@ -30,7 +30,7 @@ MOST_FILES = 2000
 
 @dataclass(slots=True)
 class Kept:
-    """A store of results. `read`: jobs whose Rows came from it. `ran`: jobs that were simulated. `problem`: why results are no longer kept."""
+    """A store of results. `read`: jobs whose Rows came from the store. `ran`: jobs that were simulated. `problem`: why results are no longer kept."""
 
     store: Store
     read: int = 0
@@ -38,7 +38,7 @@ class Kept:
     problem: str = ""
 
     def rows(self, jobs: Sequence[Job], run: Run) -> list[Result]:
-        """The Rows of each job: read where they are kept, else of `run`, and kept as each of them ends. Errors are not kept."""
+        """The Rows of each job: kept Rows, else new ones from `run`, which are kept as each job ends. Errors are not kept."""
         digests: dict[int, tuple[Routing, str]] = {}  # most jobs share a routing; a routing that is held keeps its id
         keys = [_keys(job, digests) for job in jobs]
         found = [self._rows(each) for each in keys]
@@ -79,7 +79,7 @@ class Kept:
 def _keys(job: Job, digests: dict[int, tuple[Routing, str]]) -> list[Key]:
     """The key of each Row of a job; [] for a system of the user, whose code has no digest, and for options that are refused.
 
-    `digests`: {id: routing and its digest}, which the function adds to.
+    The function adds to `digests`, {id of a routing: the routing and its digest}.
     """
     if not job.is_of_package:
         return []
@@ -115,6 +115,6 @@ def rows_kept_in(folder: str | os.PathLike[str]) -> Iterator[Kept]:
 
 
 def kept_or_run(jobs: Sequence[Job], run: Run) -> list[Result]:
-    """The Rows of each job: of `run`, or kept ones where the caller keeps Rows."""
+    """The Rows of each job, from `run` or, where the caller keeps Rows, from the store."""
     kept = _kept.get()
     return list(run(jobs, lambda number, result: None)) if kept is None else kept.rows(jobs, run)

@@ -98,7 +98,7 @@ def _update(h: Any, value: Any) -> None:
 
 
 def input_files(point: Point) -> tuple[Path, ...]:
-    """The files that may exist for `point`: of its model, of its cluster, and of the routing that it or its model names.
+    """The files that may exist for `point`: of its model, of its cluster, and of the routing that the point or the model names.
 
     A packaged name is returned like a path: a file of that name changes the digest and nothing else.
     """

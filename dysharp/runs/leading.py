@@ -2,7 +2,7 @@
 
 The time of a layer is start-up and drain plus its tokens at a steady rate. The rate is the time that the second half of the leading tokens adds,
 so start-up and drain, which both runs have, cancel. GEMMs have no steady rate: few tokens read the weights from memory and fill part of a tile.
-Where GEMMs run alone, they are taken out of the line, and grow as those of a system without transfers, which is simulated with all tokens.
+GEMMs that run alone are taken out of the line. They grow as the GEMMs of a run without transfers, which has all tokens.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def leading_tokens(request: Request, system: System | None = None, most_rows: in
 
 
 def with_leading_tokens(request: Request, system: System | None = None) -> Request:
-    """The request with leading tokens where its layer is large."""
+    """The request, with leading tokens if its layer is large."""
     tokens = leading_tokens(request, system)
     return request if tokens is None else dataclasses.replace(request, window=tokens, chosen=True)
 
 
 def leading_workload(workload: Workload, tokens: int) -> Workload:
-    """The first `tokens` tokens of each GPU, in the Request too, because warnings read it."""
+    """The first `tokens` tokens of each GPU; the Request has this number too, because warnings read it there."""
     request = dataclasses.replace(workload.request, tokens=tokens, window=None, chosen=False)
     return dataclasses.replace(workload, request=request, routing=first_tokens(workload.routing, tokens))
 
@@ -97,7 +97,7 @@ def does_not_grow(before: Row, row: Row) -> str:
 class Leading:
     """Rows of a quarter, half and all of the leading tokens of a layer with `tokens` tokens per GPU.
 
-    `growth`: time of the GEMMs of all tokens over that of the leading tokens, in a system without transfers; None: not known.
+    `growth`: in a system without transfers, time of the GEMMs of all tokens over time of the GEMMs of the leading tokens; None: not known.
     """
 
     quarter: Row
@@ -130,7 +130,7 @@ class Leading:
         return extended(self.half, self.full, self.tokens, value)
 
     def _time(self, before: Row, row: Row, alone: bool) -> float:
-        """Time of all tokens by the line through two Rows; `alone`: without the GEMMs, which grow as those of the leading tokens."""
+        """Time of all tokens by the line through two Rows; `alone`: GEMMs outside the line, scaled by `growth`."""
         if not alone:
             return extended(before, row, self.tokens, lambda row: row.time_us)
         return extended(before, row, self.tokens, lambda row: row.time_us - gemms_us(row)) + (self.growth or 0.0) * gemms_us(self.full)

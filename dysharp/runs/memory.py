@@ -114,7 +114,7 @@ def within(part: float) -> Iterator[None]:
 
 
 def check_memory(system: System, r: Request, options: Any) -> None:
-    """Raise ConfigError when a run would need more memory than the computer has, OverShare when only its part is too small."""
+    """Raise ConfigError when a run would need more memory than the computer has, OverShare when only this process's part is too small."""
     timed = r if r.window is None else dataclasses.replace(r, tokens=r.window)
     usable, part = usable_bytes(), _part.get()
     if most_bytes(timed) <= part * usable:

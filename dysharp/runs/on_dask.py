@@ -36,7 +36,7 @@ def _alone_last(client: Any, tasks: Sequence[Task[T]], sharers: int) -> Ended[T]
 
 
 def _distributed() -> Any:
-    """The module distributed, which is typed in part. Raises MissingExtra where it is not installed."""
+    """The module distributed, which is typed in part. Raises MissingExtra without dask."""
     try:
         return import_module("distributed")
     except ImportError:
@@ -73,7 +73,7 @@ def _gathered(client: Any, tasks: Sequence[Task[T]], sharers: int) -> Ended[T]:
 
 
 def _told(work: Callable[[float], T], part: float) -> T | Exception:
-    """What a task gives, or an error that it would raise again. Any other error is raised, so that dask runs the task again."""
+    """The result of a task, or the error that a second try would raise again. Any other error is raised, so that dask runs the task again."""
     try:
         return work(part)
     except (DysharpError, ValueError) as error:

@@ -34,7 +34,8 @@ REPEATED = 1.05
 LATER = 1.02
 """Share of the time without repeated reads from which they are worth a warning at burst level."""
 MOST_OPS = 100_000
-"""Ops of the largest Program that runs a second time at burst level. A larger one gets no warning there: its run would take twice as long."""
+"""Ops of the largest Program that runs a second time at burst level. A larger Program gets no warning at burst level: its run would take twice as
+long."""
 OnStage = Callable[..., None]
 """`on_stage(stage, done, total)`; `done` of `total` ops, 0 = unknown."""
 Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timing", dict[str, Any]]]
@@ -50,9 +51,9 @@ def run_pass(
     row_slot: NDArray[np.int32] | None = None,
     engine: Engine | None = None,
 ) -> tuple[Row, NDArray[np.int32]]:
-    """The Row of one pass and the region slot of each row. `engine`: None = that of the fidelity asked for.
+    """The Row of one pass and the region slot of each row. `engine`: None = the engine of the request's fidelity.
 
-    A backward pass runs on the layout `row_slot` of its forward pass; None: the layout that an evenly running forward pass leaves.
+    A backward pass runs on the layout `row_slot` of its forward pass; None: the layout of a forward pass whose GPUs keep step.
     """
     begin = time.perf_counter()
     request = workload.request
@@ -116,7 +117,7 @@ def run_pass(
 def _no_kernel_warning(system: System, inputs: RunInputs) -> tuple[str, ...]:
     """Says that the released software of a real form does not run this model or GPU; `advise` leaves such systems out."""
     why = system.ships.why_not(inputs.model, inputs.cluster) if system.ships is not None and inputs.form == "real" else ""
-    return (f"{system.name}: {why}; the layer is simulated as if it had one",) if why else ()
+    return (f"{system.name}: {why}; the layer is simulated as if there were a kernel",) if why else ()
 
 
 def _planned(system: System, options: Any, workload: Workload, direction: str, row_slot: NDArray[np.int32] | None) -> Program:
@@ -163,7 +164,7 @@ def table_warning(system: str, program: Program, *, entries: int, rows: int, rea
     """One line where rows left the table and were read again, else ().
 
     `entries`: of one hub. `rows`: rows that were asked for. `reads`: reads of memory. The same Program with a table for
-    all rows runs at burst level, so that the line says how much later the layer ends (at burst level: up to `MOST_OPS` ops).
+    all rows runs at burst level, so the line can say how much longer the layer takes (at burst level only up to `MOST_OPS` ops).
     """
     if not program.tables or not rows or reads < REPEATED * rows or (fidelity == "burst" and program.n_ops > MOST_OPS):
         return ()
@@ -175,7 +176,7 @@ def table_warning(system: str, program: Program, *, entries: int, rows: int, rea
         return ()
     name = program.tables[0].name.replace("_", " ").upper()
     told = f"{name} of {entries} entries per GPU is too small: a row is read {reads / rows:.1f} times from memory, and the layer takes"
-    more = "; packets of one row may be read one by one, which only --fidelity packet shows" if fidelity == "burst" else ""
+    more = "; an entry may be read again for each packet of a row; only --fidelity packet shows these reads" if fidelity == "burst" else ""
     return (f"{system}: {told} {later:.2f} times as long as with entries for all rows{more}",)
 
 
@@ -184,7 +185,7 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
     if program.sessions is None or not passed:
         return ()
     found = f"{passed} of {len(program.sessions.home)} sums found none of the {program.sessions.places} places of their home in the switch"
-    return (f"{inputs.system}: {found}; their contributions went on one by one (option sum_places)",)
+    return (f"{inputs.system}: {found}; the contributions to these sums passed one by one (option sum_places)",)
 
 
 def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:
@@ -199,7 +200,7 @@ def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surround
 
 
 def _engine(request: Request) -> Engine:
-    """The engine of the fidelity asked for: (Trace, wall times, statistics of its blocks) of a Program."""
+    """The engine of the request's fidelity. It gives (Trace, wall times, statistics of its blocks) of a Program."""
     if request.fidelity == "packet":
         from dysharp.engine.packet.fabric import fabric_of, with_table
         from dysharp.engine.packet.program import run_packet

@@ -1,4 +1,4 @@
-"""What each option means, which values it takes, and where it has an effect; a warning for an option without effect."""
+"""What each option means, which values an option takes, and where it has an effect; a warning for an option without effect."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ WINDOW = "tokens of one source GPU that may be in {} at once; 0: as many as keep
 ROWS = "format of token rows in Dispatch; rows: the model's own type"
 
 FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an effect)
-    "form": ("software costs; paper: none; real: those of the released kernels; auto: real on hw-* clusters", EVERYWHERE),
+    "form": ("software costs; paper: none; real: costs of the released kernels; auto: real on hw-* clusters", EVERYWHERE),
     "n_sm": ("SMs of the communication kernels", REAL_FORM),
     "chunk": ("neighbouring tokens that one SM takes at a time", REAL_FORM),
     "permute": ("the kernels sort rows by expert; false: rows keep their order", REAL_FORM),
     "sides": ("one: the sender writes into the memory of the receiver; two: sender and receiver take part", REAL_FORM),
     "cast": ("the input is quantised before the kernel", REAL_FORM),
-    "peers": ("messages inside an NVLink domain; nvlink: stores; nic: by NIC, as to other domains", EVERYWHERE),
+    "peers": ("how rows travel inside an NVLink domain; nvlink: as stores; nic: through NICs, as to other domains", EVERYWHERE),
     "pxn": (
-        "between NVLink domains; true: rows for another rail leave by the GPU of that rail, as in NCCL; false: straight",
+        "rows to another rail and domain; true: they leave by the GPU on the receiver's rail, as in NCCL; false: by the sender's NIC",
         EVERYWHERE,
     ),
     "dispatch": (ROWS, EVERYWHERE),
@@ -44,15 +44,15 @@ FIELDS: dict[str, tuple[str, str]] = {  # option -> (meaning, where it has an ef
     "group": ("GPUs of a group of peers", EVERYWHERE),
     "mediation": ("true: charges software before the first byte: counting and sorting rows, the wait of the host (choices mediation.*)", PAPER_FORM),
     "copies": ("rows of a token in Dispatch: one for each expert; gpu: one for each distinct GPU, an ablation", PAPER_FORM),
-    "shadow": ("a hot expert is copied to all GPUs if this lowers the rows of the hottest one by more than this many; 0: no copies", PAPER_FORM),
+    "shadow": ("a hot expert is copied to all GPUs if the fullest expert then has fewer rows by more than this number; 0: no copies", PAPER_FORM),
     "store_bytes": ("payload of a packet without packet manager (mh-base, mh-dep)", EVERYWHERE),
     "poll_ns": ("time until a thread block sees that its tile is ready (mh-base, mh-pkt)", EVERYWHERE),
     "rows_at_once": ("rows that the SMs of a GPU write side by side; 1: each row leaves whole", EVERYWHERE),
-    "rat_banks": ("banks of the row table (RAT) of a GPU's hub; a row belongs to one", EVERYWHERE),
+    "rat_banks": ("banks of the row table (RAT) of a GPU's hub; each row belongs to one bank", EVERYWHERE),
     "rat_bank_entries": ("rows in a bank of the row table (RAT); a full bank spills its oldest row to memory", EVERYWHERE),
     "reduction": ("sums through the switch: the source of a token pulls them, or the GPUs of its experts push contributions to them", EVERYWHERE),
-    "sum_places": ("sums of one source that the switch holds at once (reduction=push); others pass as single contributions", EVERYWHERE),
-    "totals": ("rows of an expert, for the hub (moe-hub, mh-dep): known before, or announced by every source at its end", EVERYWHERE),
+    "sum_places": ("sums of one source that the switch holds at once (reduction=push); contributions to further sums pass one by one", EVERYWHERE),
+    "totals": ("when the hub (moe-hub, mh-dep) knows the rows of an expert: known: before; announced: after the last row of each source", EVERYWHERE),
     "grid": ("order in which polling thread blocks take SMs: expert after expert, or experts in turn", EVERYWHERE),
     "second_gemm": ("what GEMM-2 of a tile waits for: its own tile of GEMM-1, or the whole kernel; auto: as the hardware allows", EVERYWHERE),
     "zero_copy": ("the experts write their results where Combine sends them from; false: Combine copies them there", REAL_FORM),
@@ -88,7 +88,7 @@ FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALU
     "answer_entries": "requests per link whose answers have not left; 0: no limit",
     "n_vcs": "virtual channels per group",
     "vc_flits": "flits of a virtual channel; 0: no limit",
-    "acks": "acknowledgements and notifications on a link: turns (with rows), first (before rows, as at burst level)",
+    "acks": "when a link takes acknowledgements and notifications; turns: in turn with rows; first: before rows, as at burst level",
 }
 
 
@@ -96,9 +96,9 @@ FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALU
 class OptionHelp:
     """One option of one system.
 
-    `name`: "system.option". `value`: the default. `values`: what it may be, as text. `effect`: `EVERYWHERE` or
+    `name`: "system.option". `value`: the default. `values`: the allowed values, as text. `effect`: `EVERYWHERE` or
     `REAL_FORM` or
-    `PAPER_FORM`. `choice`: the choice that gives default and range; None without one.
+    `PAPER_FORM`. `choice`: the choice that gives default and range, or None.
     """
 
     name: str
@@ -143,7 +143,7 @@ def range_text(rule: Choice, step: int = 1) -> str:
 
 
 def without_effect(system: System, options: Any, cluster: Cluster) -> Sequence[str]:
-    """A warning for each option with another value than its default that changes nothing in this run."""
+    """A warning for each option that differs from its default and changes nothing in this run."""
     if not system.has_real_form:
         return ()
     real = is_real(options.form, cluster)

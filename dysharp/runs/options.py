@@ -12,11 +12,11 @@ from dysharp.systems import System
 
 Value = bool | int | float | str
 STEPS = {"deepep.n_sm": 2}
-"""Option -> its values are multiples of this: a DeepEP channel takes two SMs."""
+"""Option -> step of its values: a DeepEP channel takes two SMs."""
 
 
 def option_choices(system: System) -> dict[str, Choice | None]:
-    """The options of a system and the choice each takes its default and range from (None = no such choice)."""
+    """The options of a system and the choice that gives each option its default and range (None = no choice)."""
     stem = system.options.__module__.rpartition(".")[2]
     known = {c.name for c in list_choices()}
     names = {f.name: f"{stem}.{f.name}" for f in dataclasses.fields(system.options)}
@@ -26,7 +26,7 @@ def option_choices(system: System) -> dict[str, Choice | None]:
 def options_of(system: System, given: Mapping[str, Value]) -> Any:
     """The Options of `system`: `given` {option: value or text}, else defaults.
 
-    Raises ConfigError for an unknown option (with the nearest one), a value of the wrong type, or one outside the range of its choice.
+    Raises ConfigError for an unknown option (with the nearest one), a value of the wrong type, or a value outside the range of its choice.
     """
     fields = option_choices(system)
     defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
@@ -76,7 +76,7 @@ def _number(where: str, value: Value, kind: type) -> int | float:
 
 
 def shipped(system: System, model: Model, cluster: Cluster) -> dict[str, Value]:
-    """The options with which a system is usually run for such a model on an hw cluster; {} where no released kernel runs it."""
+    """The usual options of a system for this model on an hw cluster; {} where no released kernel runs the model."""
     if system.ships is None or cluster.family != "hw" or system.ships.why_not(model, cluster):
         return {}
     return dict(system.ships.formats.get(model.gemm_dtype, {}))
@@ -85,7 +85,7 @@ def shipped(system: System, model: Model, cluster: Cluster) -> dict[str, Value]:
 def options_by_system(
     given: Mapping[str, Value] | None, systems: Mapping[str, System], model: Model, cluster: Cluster
 ) -> dict[str, dict[str, Value]]:
-    """Options of each system: those that it ships with, replaced by those that are given. Raises ConfigError as `split_options`."""
+    """Options of each system: the options that it ships with, replaced by the given options. Raises ConfigError as `split_options`."""
     asked = split_options(given, systems)
     return {name: shipped(system, model, cluster) | asked[name] for name, system in systems.items()}
 
@@ -117,7 +117,7 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
     if not named:
         return {}, options
     if fidelity != "packet":
-        raise ConfigError(f'option {next(iter(named))!r}: found fidelity "{fidelity}", expected "packet" (the burst level has no such blocks)')
+        raise ConfigError(f'option {next(iter(named))!r}: found fidelity "{fidelity}", expected "packet" (the burst level does not have this block)')
     from dysharp.engine.packet.fabric import FabricConfig
 
     defaults = {f.name: f.default for f in dataclasses.fields(FabricConfig)}

@@ -27,7 +27,7 @@ assert tuple(_PHASES) == PHASES
 
 
 def get_phase(name: str) -> Phase:
-    """The phase called `name`. Raises ConfigError with the nearest known one."""
+    """The phase called `name`. Raises ConfigError, which names the nearest known phase."""
     if name not in _PHASES:
         raise ConfigError(f"phase: found {name[:60]!r}{nearest(name, PHASES)}")
     return _PHASES[name]
@@ -41,7 +41,7 @@ def replayed(phase: Phase, routing: str) -> str:
 
 
 def passes_of(phase: Phase, direction: str) -> str:
-    """The passes to simulate: those of the phase; in training also "bwd" where it is asked for.
+    """The passes to simulate, by phase; in training also "bwd" where the caller asks for it.
 
     Raises ConfigError for a backward pass of another phase.
     """

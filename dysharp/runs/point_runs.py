@@ -17,7 +17,7 @@ Simulate = Callable[[Point, float], dict[str, Any]]
 
 
 def point_task(key: str, point: Point, simulate: Simulate) -> Task[dict[str, Any]]:
-    """The task of a point. Its result is an error where code or files are not those that this process, the driver, sees now."""
+    """The task of a point. Its result is an error where the worker's code or files differ from those of this process, the driver."""
     return Task(key, partial(_row, point, simulate, _content_of(point)))
 
 

@@ -28,7 +28,7 @@ class Step:
 
     @property
     def share(self) -> float:
-        """The part of the whole call that is done, 0 to 1. All systems count alike; 0 where it is not known."""
+        """The part of the whole call that is done, 0 to 1. All systems count alike; 0 where the share is not known."""
         return (self.index - 1 + (self.done / self.total if self.total else 0)) / self.count
 
 

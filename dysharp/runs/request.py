@@ -42,8 +42,8 @@ _ROUTING = (
     "None: `routing` of the model."
 )
 _DIRECTION = (
-    '"fwd"; "bwd": backward alone, on the row layout that an evenly running forward leaves; '
-    '"both": forward, then backward on the row layout of this forward, as one Row.'
+    '"fwd"; "bwd": backward alone, on the row layout of a forward pass whose GPUs keep step; '
+    '"both": forward, then backward on its row layout, as one Row.'
 )
 _OPTIONS = (
     '{"system.option": value}; with one system also {"option": value}. `dysharp list options` shows names, defaults '
@@ -86,7 +86,7 @@ class Request:
 
     tokens   tokens per GPU
     window   tokens per GPU that are simulated; None = all
-    chosen   whether `compare` chose `window`: a system to which leading tokens give no estimate then runs with all tokens
+    chosen   whether `compare` chose `window`: a system without an estimate from leading tokens then runs with all tokens
     fabric   fields of `FabricConfig` that differ from the cluster's, sorted by name
     options  options of systems, not yet checked: {"system.option": value}
     skew     start times and speeds of the ranks; None = all alike
@@ -114,7 +114,7 @@ class Request:
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     """Decorate a verb whose `**request` is the TypedDict `arguments`; `defaults` replaces defaults of arguments.
 
-    The verb gets every argument, missing ones with their default. It raises TypeError for an unknown argument and names the nearest known one.
+    The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one.
     `help` and `inspect.signature` show all arguments.
     """
     known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in _arguments(arguments).items()}

@@ -39,7 +39,7 @@ def simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]
 def prepare(systems: Mapping[str, System], request: Request) -> tuple[dict[str, Any], Workload]:
     """The options of each system, and the workload of all. Options, fabric and memory are checked before anything is drawn.
 
-    On an hw cluster a system has the formats that it ships with, unless the request names others.
+    On an hw cluster a system has the formats of its released kernels, unless the request names other formats.
     """
     asked = options_by_system(request.options, systems, request.model, request.cluster)
     options = {name: options_of(system, asked[name]) for name, system in systems.items()}
@@ -55,7 +55,7 @@ def prepare(systems: Mapping[str, System], request: Request) -> tuple[dict[str, 
 
 
 def run_point(system: System, options: Any, workload: Workload, index: int = 1, count: int = 1) -> Row:
-    """Simulate one system on a shared workload. It is number `index` of `count` runs, for the progress.
+    """Simulate one system on a shared workload. The run is number `index` of `count` runs, for the progress.
 
     With `gemms=auto` on an hw cluster both GEMM variants run and the faster Row is returned.
     """

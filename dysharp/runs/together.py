@@ -32,8 +32,8 @@ EVERY_S = 1.0
 def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[Row | NoEstimate, ...]:
     """As `simulate`, in processes where they pay. Raises what `simulate` raises, but for systems whose leading tokens give no estimate.
 
-    Kernels are loaded before the processes begin as copies of this one, so they are compiled once. Packet level stays in this
-    process, which tells how far it is.
+    The processes begin as copies of this process after it has loaded the kernels, so kernels are compiled once. Packet level stays in this process,
+    which reports progress.
     """
     given = options_by_system(request.options, systems, request.model, request.cluster)
     options, workload = prepare(systems, request)
@@ -84,7 +84,7 @@ class Workers:
         self._processes.__exit__(error, *rest)
 
     def rows(self, jobs: Sequence[Job], progress: Progress | None = None, stage: str = "engine") -> list[Result]:
-        """The Rows of each job, one for each size, or the error with which it is refused. Processes do not change a Row.
+        """The Rows of each job, one for each size, or the error with which the job is refused. Processes do not change a Row.
 
         Rows that the caller keeps are read (`kept.rows_kept_in`). `stage`: of the Steps that tell how many jobs have ended.
         Raises SimulationError for a deadlock, and for a job that ends its process each time.

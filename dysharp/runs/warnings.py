@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 
 
 def grouped(warnings: Mapping[str, Iterable[str]], known: Container[str] = ()) -> list[str]:
-    """Each warning once, after the names it holds for: "deepep, nccl: text". `warnings`: {name: its warnings}.
+    """Each warning once, after the names that it is about: "deepep, nccl: text". `warnings`: {name: its warnings}.
 
     A warning may begin with a name of its own ("deepep-dispatch: ..."). A warning of all names has no names before it.
     """

@@ -66,7 +66,7 @@ FACTS = Facts(
     ),
     shown=Shown("#661100"),
     ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), {"fp8": {}, "bf16": {}}),
-    peels="a row of a tile's put waits for a row before it",
+    peels="a row of a tile's put waits for an earlier row of the same put",
 )
 
 

@@ -30,7 +30,7 @@ FACTS = Facts(
     source="DySHARP (arXiv 2605.05607) section IV, ablation (e)",
     options=Options,
     moves=Moves("one_copy_per_gpu", formats=ROWS),
-    costs=Costs(permutes=0, fused=True, drops="the addressing of pushes: counts and offsets cost nothing"),
+    costs=Costs(permutes=0, fused=True, drops="the addresses of pushed rows: counts and offsets cost nothing"),
     shown=Shown(
         "#56B4E9",
         Change(

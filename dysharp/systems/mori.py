@@ -78,7 +78,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
     sent = row_bytes("mori.dispatch", options.dispatch, ROWS, model)
     back = row_bytes("mori.combine", options.combine, BACK, model)
     if options.zero_copy and options.combine != "rows":
-        raise ConfigError(f"mori.combine: found {options.combine!r} with zero_copy, expected rows (a cast needs the copy)")
+        raise ConfigError(f"mori.combine: found {options.combine!r} with zero_copy, expected rows (a cast needs the copy into the registered buffer)")
     return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
 
 

@@ -77,7 +77,7 @@ class System(Facts):
         if not cluster.n_switches and form not in self.reach.no_switch:
             others = ", ".join(name for name, one in all_systems().items() if form in one.reach.no_switch)
             found = f"found no switch (every pair of GPUs has a link), expected a switch ({self.reach.switch or 'its rows go by NVLink'})"
-            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}; without one in {form} form: {others}')
+            raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}; systems without a switch in {form} form: {others}')
         if form == "real" and 0 < self.reach.most < cluster.domains:
             raise ConfigError(f"{self.name}: found {cluster.domains} domains, expected at most {self.reach.most} (the kernels' limit)")
         if not self.reach.runs_on(cluster, form):
@@ -123,7 +123,7 @@ def system(name: str, facts: Facts | None = None, *, real: Plan | None = None, *
             raise ConfigError(f'system "{name}": found {fact if declared else f"option {option!r}"} alone, expected {fact} and option {option!r}')
     bare = [f.name for f in dataclasses.fields(facts.options) if f.default is dataclasses.MISSING]
     if bare:
-        raise ConfigError(f'system "{name}": found option {bare[0]!r} without a default, expected one')
+        raise ConfigError(f'system "{name}": found option {bare[0]!r} without a default, expected a default')
     for fact, scheme in (("sent", facts.moves.sent), ("back", facts.moves.back)):
         if isinstance(scheme, str) and scheme not in SCHEMES:
             raise ConfigError(f'system "{name}": found moves.{fact} {scheme!r}, expected a function or one of {", ".join(SCHEMES)}')

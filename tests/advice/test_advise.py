@@ -214,7 +214,8 @@ def test_a_fabric_without_a_switch_has_a_system_without_an_error_bar() -> None:
 def test_where_no_judged_system_runs_others_are_named() -> None:
     request: Any = SimpleNamespace(cluster=load_cluster("hw-dgx-h100"))
     found = nothing_to_rank({"tutel": UNJUDGED, "comet": "no real form"}, request)
-    assert found == "advise: no system runs this on hw-dgx-h100: found none whose layer is judged by measurements; --systems tutel ranks others"
+    judged = "measurements judge the layer of no system; --systems tutel ranks systems without measurements"
+    assert found == f"advise: no system runs this on hw-dgx-h100: {judged}"
 
 
 def test_odd_sizes_have_no_fused_kernel() -> None:

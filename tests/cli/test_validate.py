@@ -45,7 +45,7 @@ id   why
 s-1  nothing predicts the kind 'routing_stat' of the system 'x'
 a-4  no packaged GPU of this kind
 
-what: the kind of measurement; the list below says what it is
+what: the kind of measurement; the list below explains each kind
 error: predicted over measured, minus 1
 weak: the file marks the row so; the error is in no mean
 usual: nine of ten public measurements of this kind on this GPU are predicted within this error; -

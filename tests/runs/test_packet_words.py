@@ -46,7 +46,7 @@ def test_a_too_small_table_is_named_at_burst_level() -> None:
     told = [text for text in found.warnings if "AL TLB of 8 entries per GPU is too small" in text]
     assert len(told) == 1
     assert told[0].startswith("dysharp: ")
-    assert "times as long as with entries for all rows; packets of one row may be read one by one, which only" in told[0]
+    assert "times as long as with entries for all rows; an entry may be read again for each packet of a row; only" in told[0]
     assert not any("AL TLB" in text for text in fine.warnings)
     assert found.blocks == {}
     assert found.time_us > fine.time_us

@@ -37,7 +37,7 @@ def test_a_fact_that_changes_layer_times_has_no_default(fact):
             {"costs": Costs(permutes=0, fused=False, gemms=("library", "fused"))},
             "system \"toy\": found costs.gemms alone, expected costs.gemms and option 'gemms'",
         ),
-        ({"options": NoDefault}, "system \"toy\": found option 'chunks' without a default, expected one"),
+        ({"options": NoDefault}, "system \"toy\": found option 'chunks' without a default, expected a default"),
         ({"costs": Costs(permutes=-1, fused=False)}, 'system "toy": found costs.permutes -1, expected 0 or more'),
         (
             {"moves": Moves("one_copy")},

@@ -131,7 +131,7 @@ def test_systems_of_the_switch_are_refused_by_name(name):
 
 def test_other_systems_are_refused_by_name():
     assert {"dysharp", "nvls", "hub-sharp"} <= set(IN_SWITCH)
-    with pytest.raises(ConfigError, match=r"^deepep in real form .* found no switch .* without one in real form: mori$"):
+    with pytest.raises(ConfigError, match=r"^deepep in real form .* found no switch .* systems without a switch in real form: mori$"):
         planned("deepep", mesh(4), "real")
     with pytest.raises(ConfigError, match=r"^moe-hub in paper form .* found no switch"):
         planned("moe-hub", mesh(4), "paper")

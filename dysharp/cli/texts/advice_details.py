@@ -51,7 +51,7 @@ def _ranking(done: Advice) -> Block:
         )
     if ties := done.ties():
         names = ", ".join(entry.system for entry in ties)
-        lines.append(f"ties: the range of {names} overlaps the range of {done.best.system}; which of them is fastest is not known")
+        lines.append(f"ties: the range of {names} overlaps the range of {done.best.system}; the fastest of these systems is not known")
     if done.unjudged:
         lines.append(f"no measured error, so not ranked: {', '.join(entry.system for entry in done.unjudged)}")
     entries = (*done.ranking, *done.unjudged)

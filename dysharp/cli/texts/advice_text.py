@@ -60,7 +60,7 @@ def wrapped(texts: Iterable[str]) -> list[str]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, last: bool = False) -> list[str]:
-    """Lines of a table whose first `left` columns are text; `last`: the last one, too. Gaps are narrow where it is too wide otherwise."""
+    """Lines of a table whose first `left` columns are text; `last`: the last column is text, too. A table that is too wide gets narrow gaps."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
     return plain(heads, rows, left=left, text=heads[-1:] if last else (), gap=gap).split("\n")
@@ -109,7 +109,7 @@ def _reason(entry: Predicted) -> str:
             return "too few rows on this GPU"
         if "differs from the measured nodes" in text:
             return "another network than the measured one"
-        if alone := re.search(r"measurements check its (.+) alone|its (.+) were measured on .+ its layer nowhere", text):
+        if alone := re.search(r"measurements check its (.+) alone|its (.+) were measured on .+ a whole layer on no GPU", text):
             return f"only its {alone[1] or alone[2]} were measured" + ("" if alone[1] else ", on other GPUs")
     return "not measured between NVLink domains" if any("between NVLink domains" in text for text in entry.warnings) else "never measured"
 

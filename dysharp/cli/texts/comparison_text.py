@@ -64,7 +64,7 @@ def _print_windows(done: Comparison) -> None:
         )
         for row in done.rows
     ]
-    print_table(("system", "layer us", "us per token", "from half of them", "speed-up"), cells, left=1)
+    print_table(("system", "layer us", "us per token", "from half the tokens", "speed-up"), cells, left=1)
 
 
 def _print_tuned(done: Comparison) -> None:
@@ -81,7 +81,7 @@ def _print_tuned(done: Comparison) -> None:
         chosen = _setting(found.best) or "the default: " + (f"{_setting(found.overruled)} is slower" if found.overruled else "few tokens do not tell")
         cells.append((row.system, chosen, str(found.runs), str(found.tokens), f"{max(times) / min(times):.2f}" if times else UNKNOWN))
     print_table(("system", "chosen", "runs", "tokens", "worst x"), cells, left=2)
-    print_lines(["runs: simulations of the search; tokens: per GPU in them; worst: time of the worst setting divided by that of the chosen one"])
+    print_lines(["runs: simulations of the search; tokens: per GPU in the search; worst: time of the worst setting over the time of the chosen one"])
 
 
 def _setting(values: Mapping[str, int]) -> str:

@@ -75,7 +75,7 @@ def _nvlink_sides(row: Row) -> tuple[str, ...]:
 
 
 def near_sides(row: Row) -> tuple[str, str]:
-    """The link directions between GPUs of one domain: those of NVLink, or of the links of pairs in a fabric without a switch."""
+    """The link directions between GPUs of one domain: of NVLink, or of the links of pairs in a fabric without a switch."""
     inside = [kind.sides for kind in NET_KINDS.values() if kind.place == INSIDE]
     return next((sides for sides in inside if sides[0] in row.traffic_bytes), ("up", "down"))
 

@@ -38,7 +38,7 @@ def _text(value: Any) -> str:
 
 
 def print_sweep(rows: Rows) -> None:
-    """What all points share in one line, then a line per point with what tells it apart and its times."""
+    """One line with what all points share, then a line per point with its own settings and its times."""
     told = [_values(point, row) for point, row in rows.items()]
     names = list(dict.fromkeys(name for values in told for name in values))
     apart = [name for name in names if len({str(values.get(name)) for values in told}) > 1]

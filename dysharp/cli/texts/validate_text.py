@@ -64,7 +64,7 @@ def print_own_rows(done: Report, data: str) -> None:
         [
             "",
             *([f"the first {MOST_ROWS} rows of a kind are printed; --json has all"] if more else []),
-            "what: the kind of measurement; the list below says what it is",
+            "what: the kind of measurement; the list below explains each kind",
             "error: predicted over measured, minus 1",
             *(f"{group}: {text}; the error is in no mean" for group, text in GROUPS.items() if any(row["note"] == group for row in told)),
             "usual: nine of ten public measurements of this kind on this GPU are predicted within this error; - where there are none",
@@ -84,7 +84,7 @@ def _errors(told: Sequence[Mapping[str, Any]]) -> str:
 
 
 def print_families(done: Report) -> None:
-    """Per kind of measurement: how many are predicted, and how well; before it the answer over all packaged kinds."""
+    """The answer over all packaged kinds; then per kind of measurement how many are predicted, and how well."""
     micro = done.overall
     if not done.rows and micro["n"]:
         print_lines([f"{micro['n']} public measurements are predicted with a median error of {micro['median_ape']:.1f} %, "
@@ -108,7 +108,7 @@ def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_between(done: Report) -> None:
-    """Families of several NVLink domains: how well they are predicted, and which of their rows are not."""
+    """Families of several NVLink domains: how well their rows are predicted, and which rows are not predicted."""
     rows = [row for row in done.beyond if row["between"] and row["system"] == "all"]
     if not rows:
         return
@@ -183,7 +183,7 @@ def print_bars(done: Report, groups: bool) -> None:
 
 def print_hold_out(done: Report) -> None:
     """Errors with whole shapes or GPUs held out, and constants that a fold does not see."""
-    click.echo("held out: errors with constants that were fitted without the group, beside those of the fit to all rows")
+    click.echo("held out: errors with constants that were fitted without the group, beside the errors of the fit to all rows")
     _print(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))
     _print(done.borrowed, BORROWED_KEYS)
 
