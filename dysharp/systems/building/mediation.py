@@ -1,7 +1,7 @@
 """Mediation: what software does around Dispatch and Combine because a store needs an address before it leaves.
 
-The option `mediation` of a system adds it to a paper form. Costs are the choices `mediation.*`: they are those of no
-GPU in particular. Real forms have the measured steps of their software instead.
+The option `mediation` of a system adds it to a paper form. Costs are the choices `mediation.*`; they are the costs of no particular GPU. Real forms
+have the measured steps of their software instead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def sorted_at_receiver(layer: LayerBuilder) -> I32:
 
 
 def _permute_ps(n_bytes: I64) -> I64:
-    """Launch of a kernel that reads and writes `n_bytes`, and its time, picoseconds."""
+    """Picoseconds of a kernel that reads `n_bytes` and writes as many, with its launch."""
     rate = 1000 * choice_int("mediation.permute_gbps")  # bytes per microsecond
     moved: I64 = -(-2 * n_bytes.astype(np.int64) * PS_PER_US // rate)
     return ns_to_ps(choice_int("mediation.launch_ns")) + moved
