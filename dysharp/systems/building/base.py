@@ -224,12 +224,12 @@ class LayerBase(Edges):
         return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
 
     def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
-        """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has any.
+        """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has extension flits.
 
         `pair`: `[copies]` the (token, GPU) pair of each copy. `packets`: `[copies]` packets of its train.
 
         A copy needs no extension where a bitmap (at most 15 local experts) or three ids (at most 32) name its experts.
-        The choice `dysharp.replica_form` = "extension" puts one on every copy.
+        The choice `dysharp.replica_form` = "extension" puts one extension flit on every copy.
         """
         local = self.routing.placement.slots_per_gpu
         lean = choice_str("dysharp.replica_form") == "bitmap"

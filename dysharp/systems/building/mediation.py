@@ -24,7 +24,7 @@ COUNT_BYTES = 4  # rows of an expert
 def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequence[Batch] = (), rows: bool = True) -> None:
     """Let Dispatch of `layer` wait for mediation, and end the pass with the permutation of the results.
 
-    `counts`: the GPUs exchange rows per expert, and the host waits for them (forward only: a backward pass knows them).
+    `counts`: the GPUs exchange rows per expert, and the host waits for these counts (a backward pass knows the counts).
     `permutes`: a kernel sorts the rows by expert before Dispatch, and another one puts the results back after Combine.
     `first`: ops that wait besides the transfers of rows. `rows` False: the transfers do not depend on the routing and do not wait.
     """
