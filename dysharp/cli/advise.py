@@ -62,3 +62,4 @@ def advise(
             click.echo(line)
         if details:
             print_details(done)
+        print_header(())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from dysharp.cli.output import print_later
 from dysharp.errors import ConfigError
 from dysharp.files import cache_folder, make_folder
 
@@ -34,7 +35,7 @@ def kept_rows(fresh: bool) -> Iterator[None]:
         click.echo(f"dysharp: warning: results are not kept: {kept.problem}", err=True)
     if kept.read:
         found = f"{kept.read} of {kept.read + kept.ran} results were read from {folder}: same inputs, same code"
-        click.echo(f"{found}. --fresh simulates them again.", err=True)
+        print_later(f"{found}. --fresh simulates them again.")
 
 
 def _writable(folder: Path) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH = 100
+_LATER = "dysharp.later"  # key of the lines that wait for the answer
 _PRINTED = "dysharp.printed"  # key of the lines of the header that the running command has printed
 UNKNOWN = "-"
 
@@ -74,12 +75,17 @@ def _in_json(c: str) -> str:
     return c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1]
 
 
+def print_later(line: str) -> None:
+    """Print a line with the header, below the answer."""
+    click.get_current_context().meta.setdefault(_LATER, []).append(line)
+
+
 def print_header(lines: Iterable[str]) -> None:
     """What the numbers rest on, to stderr, below the answer. A line that was printed before, in this command, is not printed again."""
     sys.stdout.flush()
     command = click.get_current_context(silent=True)
     printed: set[str] = set() if command is None else command.meta.setdefault(_PRINTED, set())
-    for line in lines:
+    for line in (*lines, *([] if command is None else command.meta.pop(_LATER, ()))):
         if line not in printed:
             printed.add(line)
             filled = textwrap.fill(one_line(line), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -130,8 +130,8 @@ MUTANTS = (
     Mutant("a bank is never full", ROW_TABLE, "if entries > 0 and places[bank", "if entries < 0 and places[bank"),
     Mutant("complete rows stay", ROW_TABLE, "    places[row, PLACE_LEFT] -= 1\n    if", "    if"),
     Mutant("complete rows keep their entry", ROW_TABLE, "    places[places[row, PLACE_BANK], PLACE_STATE] -= 1\n", ""),
-    Mutant("one bank", LOWER, "(region + np.arange(n)) % banks", "0"),
-    Mutant("banks have no regions", LOWER, "(region + np.arange(n)) % banks", "np.arange(n) % banks"),
+    Mutant("one bank", LOWER, "(region + np.arange(n, dtype=np.int32)) % np.int32(banks)", "0"),
+    Mutant("banks have no regions", LOWER, "(region + np.arange(n, dtype=np.int32)) % np", "np.arange(n, dtype=np.int32) % np"),
     Mutant("no wait for a read under way", HUB_TABLE, "        if state == ROW_READ:", "        if False:"),
     Mutant("late requests are answered at once", TRANSFERS, "now + clock.m[HARDWARE_RESPONDER]", "now"),
     Mutant(

@@ -55,12 +55,14 @@ def _words(text: str) -> list[str]:
 
 
 def _write() -> None:
+    import os
     import subprocess
     import sys
 
     FOLDER.mkdir(exist_ok=True)
     for name, command in COMMANDS.items():
-        done = subprocess.run([sys.executable, "-m", "dysharp", *command], capture_output=True, text=True, check=True)
+        fresh = os.environ | {"DYSHARP_FRESH": "1"}  # no line on results of earlier runs
+        done = subprocess.run([sys.executable, "-m", "dysharp", *command], capture_output=True, text=True, check=True, env=fresh)
         (FOLDER / f"{name}.txt").write_text(done.stderr + done.stdout)
 
 
