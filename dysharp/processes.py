@@ -185,7 +185,7 @@ class Processes:
             raise
 
     def _end(self, at_once: bool = False) -> None:
-        """End the processes. `at_once`: without waiting for what they run, which `shutdown` would do."""
+        """End the processes. `at_once`: kill them; `shutdown` would wait for their tasks."""
         pool, self._pool = self._pool, None
         if pool is None:
             return

@@ -6,7 +6,7 @@ way is charged to one cause, so the parts sum to the time exactly:
 | part of an op | charged to |
 |---|---|
 | COMPUTE: ready to start (all slots are taken), and start to end | `sm` |
-| DELAY of a late node (`program.skew`): ready to end | `start`, a cause that only such Programs have |
+| DELAY of a late node (`program.skew`): ready to end | `start`, a cause that only Programs with late nodes have |
 | other DELAY: ready to end | `host` if its operator is "other", else `sm` (an SM copies rows, or computes padding) |
 | transfer: issue to start, in the hub | `link_up` while the up link sends, else `link_down` (hot receiver) |
 | push: start to end, serialisation on the up link | `link_up` |

@@ -43,8 +43,7 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
     transfers wait for all GEMMs. Wire bytes: payload, headers, requests, acks, notifications.
 
     Acknowledgements need link time in any order, because they drain in idle gaps at line rate. The tail of a link is
-    only one hop: the last bytes of a direction may be acknowledgements, and no op waits for those beyond the constant
-    `ack`.
+    only one hop: the last bytes of a direction may be acknowledgements, and no op waits for acknowledgements longer than the constant `ack`.
 
     `wires`, `busy`: `wire_table` and `pool_busy_ps` of the Program, if the caller has them.
     Keys of `terms`: payload, headers, requests, acks, notifications; or compute; or memory; and head_latency,

@@ -1,8 +1,8 @@
 """Time that GEMMs lose because communication kernels hold SMs at the same time.
 
 The engine simulates shared memory bandwidth (docs/design/0007), but not shared SMs: in the real forms communication has
-pools of its own, and GEMM tiles have all SMs (`systems.building.experts`). That is right where the kernels of a GPU run
-one after the other, as in every forward pass. In a backward pass weight gradients run beside Combine and cannot use the
+pools of its own, and GEMM tiles have all SMs (`systems.building.experts`). This assumption is right where the kernels of a GPU run one after the
+other, as in every forward pass. In a backward pass weight gradients run beside Combine and cannot use the
 SMs of Combine.
 """
 

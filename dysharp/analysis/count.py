@@ -1,6 +1,6 @@
 """Bytes on the links: payload is counted from the events of a Trace, wire bytes from the tables of the Program.
 
-Both counts group the ops by (node, template, wire row). A layer with millions of ops has a few dozen such groups.
+Both counts group the ops by (node, template, wire row). A layer with millions of ops has a few dozen groups.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ class Row:
                          surroundings_us on hw clusters, start_us with late ranks, nic_out_us, nic_in_us and
                          nic_latency_us over several domains (spine_* where the spine is oversubscribed);
                          sums to `time_us`
-    `path_us`            critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the
-                         gradients of a GEMM count as that GEMM
+    `path_us` critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the gradients of a GEMM count as the GEMM
+                         itself
     `stalls`             waits on the last GPU {window_us, link_us, sm_us}
     `waiting_us`         {operator: {span, moving, resource, own, peers}}, each a list by rank: the operator's span on the
                          rank and its parts, which sum to the span (`analysis.waiting`)

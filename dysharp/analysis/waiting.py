@@ -131,7 +131,7 @@ def _unions(n_groups: int, most: int) -> Unions:
 
 
 def _table(n_groups: int, time_ps: int, unions: Unions) -> Table:
-    """The unions of the intervals of each group. One merge over all groups: each lies above the times of the one before."""
+    """The unions of the intervals of each group. One merge over all groups: the times of each group lie above the times of the group before."""
     n, step = int(unions.written[0]), time_ps + 2
     above = unions.group[:n].astype(np.int64) * step
     start, end = merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)

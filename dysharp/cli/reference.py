@@ -130,7 +130,7 @@ def _context(name: str, command: click.Command, parent: click.Context | None = N
 
 
 def _section(title: str, command: click.Command, context: click.Context, shared: set[Record]) -> str:
-    """The help text of a command without its `shared` options, and the names of these."""
+    """The help text of a command without its `shared` options, and the names of the shared options."""
     records = dict(_records(command, context))
     elsewhere = {record: option for record, option in records.items() if record in shared}
     own = copy.copy(command)

@@ -1,4 +1,4 @@
-"""All-reduce kernels besides those of NCCL, as lists of steps, and their closed form.
+"""All-reduce kernels other than NCCL's, as lists of steps, and their closed form.
 
 `measured.allreduce_program` builds Programs from the same lists. The public sources at `ALLREDUCES` give the steps and
 their order. No constant is fitted here.

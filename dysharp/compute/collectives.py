@@ -1,4 +1,4 @@
-"""NCCL collectives as rate forms: which algorithm and protocol its tuner takes, and how long that one runs.
+"""NCCL collectives as rate forms: which algorithm and protocol NCCL's tuner takes, and how long the collective then runs.
 
 A rate form describes the times of a library. It does not derive them from ops. Sizes are those of nccl-tests, and
 collectives are out of place by default:
@@ -55,7 +55,7 @@ PROTOCOLS = (LL, LL128, SIMPLE)
 NET_STEPS_US = (2.7, 4.0, 14.0)
 """A step of each protocol's ring through the network between nodes."""
 NVLS = len(PROTOCOLS)
-"""The choice after those of the protocols."""
+"""The choice after the protocols."""
 NVLS_US = 25.0
 """Time of an NVLS all-reduce without its bytes, as the tuner takes it."""
 NVLS_PART = {"hopper": 0.85, "blackwell": 0.74}
@@ -77,8 +77,8 @@ LL_GBPS = {"hopper": 141.0, "blackwell": 282.0}
 LL128_GBPS = {"hopper": 12 * 36.7, "blackwell": 8 * 40.0}
 """The tuner's cap on LL128: channels of the ring graph times GB/s per channel.
 
-The eight channels of Blackwell are those of the graph search before it doubles them. With sixteen the tuner would take
-LL128 for all-gathers of 16 MiB on eight B200, whose measured time is that of Simple. This was chosen after seeing it.
+The graph search finds eight channels on Blackwell before it doubles them. With sixteen the tuner would take LL128 for all-gathers of 16 MiB on eight
+B200; their measured time fits Simple. Eight was chosen after seeing this time.
 """
 SIMPLE_SLICES = 2
 """Parts of a chunk that go from GPU to GPU one behind the other."""

@@ -34,7 +34,7 @@ class Tiling:
     weight_bytes: float | None = None
     """Memory bytes of one weight with its scales. None: the bytes of `dtype`."""
     dtype: str | None = None
-    """Type of the operands. None: that of the model."""
+    """Type of the operands. None: the type of the model."""
     part: float = 1.0
     """Part of the sustained tensor rate that the GEMM reaches on an hw cluster."""
     fill_us: float | None = None
@@ -109,10 +109,10 @@ def _tasks_down(columns: int, depth: int) -> int:
 def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, weight_share: F64) -> Task:
     """The task of a row tile in the gradient of `columns` by `depth` weights: `[columns, rows] x [rows, depth]`.
 
-    The row tile is one step along the summed dimension. A partial tile costs the tensor cores a whole step. The number
-    of operations equals that of the forward GEMM with these weights. Memory reads both operands once per gang. It reads
-    and writes the FP32 gradient in the parts in which the forward GEMM reads its weights (`weight_share`). `dtype` is
-    that of the forward GEMM (DeepSeek-V3, arXiv 2412.19437 section 3.3.1: Fprop, Dgrad, Wgrad in FP8).
+    The row tile is one step along the summed dimension. A partial tile costs the tensor cores a whole step. The gradient has as many operations as
+    the forward GEMM with these weights. Memory reads both operands once per gang. It reads and writes the FP32 gradient in the parts in which the
+    forward GEMM reads its weights (`weight_share`). `dtype` is the type of the forward GEMM (DeepSeek-V3, arXiv 2412.19437 section 3.3.1: Fprop,
+    Dgrad, Wgrad in FP8).
     """
     n_tasks = weight_grad_gang(columns, depth)
     task_depth = -(-gemm_gang(depth) * choice_int("gemm.tile_cols") // _tasks_down(columns, depth))

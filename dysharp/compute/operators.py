@@ -30,7 +30,7 @@ SCALE_BYTES = 4.0 / 128.0
 
 
 def arch_of(gpu: Gpu) -> str:
-    """Prefix of the constants of an architecture. An architecture without measurements takes those of Hopper."""
+    """Prefix of the constants of an architecture. An architecture without measurements takes the constants of Hopper."""
     return "blackwell" if gpu.arch == "blackwell" else "hopper"
 
 

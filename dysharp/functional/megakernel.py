@@ -107,7 +107,7 @@ class _Layer:
             self.device.dymultimem_st(self.obj.home(token), self.obj, self.obj.address(token), row, targets)
 
     def compute(self) -> bool:
-        """Run the tiles that have become ready. False if there was no such tile."""
+        """Run the tiles that have become ready. False without a ready tile."""
         queue, done = self.device.newly_ready, bool(self.device.newly_ready)
         while queue:
             _, gpu, tile = queue.popleft()
@@ -129,7 +129,7 @@ class _Layer:
         self.obj.gemm2_done(gpu, tile)
 
     def combine(self) -> bool:
-        """Combine the tokens whose last notice has arrived. False if there was no such token."""
+        """Combine the tokens whose last notice has arrived. False without a ready token."""
         told, done = self.device.told, bool(self.device.told)
         while told:
             gpu, token, expert = told.popleft()

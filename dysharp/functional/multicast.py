@@ -74,7 +74,7 @@ class OwnDevice(Protocol):
 
 
 class DyMulticastObject:
-    """`n_tokens` blocks of `prop.bsize` bytes, block `i` (that of token `i`) from `address(i)` on. Made by `Device.create`.
+    """`n_tokens` blocks of `prop.bsize` bytes, block `i` (of token `i`) from `address(i)` on. Made by `Device.create`.
 
     Blocks lie at a power-of-two stride from `base` on. An expert's memory holds only the blocks that were stored to it,
     in the order in which their first packets arrived. `layout` tells that order. The last tile of an expert may have

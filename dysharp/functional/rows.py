@@ -56,7 +56,7 @@ def run_rows(
 ) -> Outcome:
     """Interpret `program` on `tensors`. `order`: one of `orders.ORDERS`; "trace" needs the Trace of `program`.
 
-    `faults`: those of messages between domains happen; others are faults of packets and have no meaning here.
+    `faults`: faults of messages between domains happen; faults of packets have no meaning here.
 
     `progress(done, total)` is called from time to time. Raises EmulationMismatch when no event is possible and ops are
     left (the watchdog), ConfigError for parts of a Program that the machine does not interpret.
@@ -313,7 +313,7 @@ class _RowMachine:
             self._one_less(op)
 
     def _answer(self, op: int, member: int) -> None:
-        """Add the answer of `member` to those of the op."""
+        """Add the answer of `member` to the answers of the op."""
         rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         if self.p.templates[self.template[op]].src == "relay.partial":
             value, expression = self._domain_sum(op, self.member_node[member])

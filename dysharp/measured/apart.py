@@ -27,9 +27,9 @@ from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.specs.gpu import load_gpu
 
 AT_FLOOR = 1.2
-"""Rule: a time below this many times the launches' host time is launch-bound. It moves no prediction."""
+"""Rule: a time below this many times the launches' host time is launch-bound. The limit moves no prediction."""
 HOST_SHARE = 0.5
-"""Rule: a layer with a larger share of launches is host-bound. It moves no prediction."""
+"""Rule: a layer with a larger share of launches is host-bound. The limit moves no prediction."""
 GROUPS = ("launch-bound", "weak")
 MOST_STEPS = 20
 
@@ -64,7 +64,7 @@ def measured_us(entry: Parsed) -> float:
 
 
 def split(classified: Classified, constants: Constants) -> tuple[Classified, Classified]:
-    """(judged, apart). Those apart count as missing among the judged, and against coverage."""
+    """(judged, apart). Measurements apart count as missing among the judged ones, and lower the coverage."""
     groups = [group_of(entry, constants) for entry in classified.parsed]
     pairs = list(zip(classified.parsed, groups, strict=True))
     missing = tuple(Missing(entry.measurement, entry.family, f"judged apart: {group}", entry.family.in_bars) for entry, group in pairs if group)

@@ -20,7 +20,7 @@ from dysharp.specs.gpu import Gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCase(Case):
-    """A copy that reads and writes `n_bytes` together."""
+    """A copy with `n_bytes` of reads and writes in sum."""
 
     n_bytes: float
 

@@ -41,7 +41,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """All measurements of a file: those with a case, and those without."""
+    """All measurements of a file, with a case or without one."""
 
     parsed: tuple[Parsed, ...]
     missing: tuple[Missing, ...]

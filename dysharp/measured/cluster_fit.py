@@ -1,4 +1,4 @@
-"""Constants of one cluster from its owner's measurements: only those that the measurements determine.
+"""Constants of one cluster from its owner's measurements: only the constants that the measurements determine.
 
 A constant is fitted when predictions depend on it and it can be told from the other constants: its standard error, from
 the Jacobian of the predictions' logarithms and the size of the residuals, stays below `MOST_ERROR`. A stage whose fit

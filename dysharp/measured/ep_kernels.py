@@ -96,7 +96,7 @@ class EpCase(Case):
 def ep_fields(m: Measurement, check: Callable[[str, int], None] = check_cluster, experts: float | None = None) -> EpFields:
     """The fields that all families read. Raises `Unsupported` for values that no cluster or routing can have.
 
-    `check` raises for a GPU and a number of GPUs that no cluster has. `experts`: in place of those of the measurement.
+    `check` raises for a GPU and a number of GPUs that no cluster has. `experts`: number of experts in place of the measured number.
     """
     gpu, n_gpus = gpu_of(m), number(m, "ep")
     numbers = {

@@ -17,7 +17,7 @@ from dysharp.program.tables import Kind, Tail
 class Session:
     """One in-switch session: its ops, the time of its last byte, whether its answer is cached (reserved).
 
-    `passes`: it has no place in the switch, so its contributions go on one by one; `delivered`: of these.
+    `passes`: it has no place in the switch, so its contributions pass one by one; `delivered`: how many have arrived.
     """
 
     expected: int

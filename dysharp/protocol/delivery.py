@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Taken(NamedTuple):
-    """Numbers that a receiver has taken: all below `below`, and those of `beyond`."""
+    """Numbers that a receiver has taken: all below `below`, and the numbers in `beyond`."""
 
     below: int = 0
     beyond: frozenset[int] = frozenset()

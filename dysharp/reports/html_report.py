@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Runs on one workload. `notes`: what the numbers rest on. `warnings`: those that concern all runs."""
+    """Runs on one workload. `notes`: what the numbers rest on. `warnings`: the warnings about all runs."""
 
     heading: str
     entries: tuple[Entry, ...]

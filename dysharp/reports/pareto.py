@@ -1,4 +1,4 @@
-"""The picture of a study with two objectives: all points, and the front of those that no other point beats in both."""
+"""The picture of a study with two objectives: all points, and the front: points that no other point beats in both objectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dysharp.reports.plots import PALETTE, drawn
 
 
 def front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Rows of `values` `[points, 2]` that no other row is at most equal to in both columns and below in one; by the first column.
+    """Rows of `values` `[points, 2]` on the front, by the first column: no other row is smaller in one column and not larger in the other.
 
     Smaller is better. Of equal rows the first is kept.
     """

@@ -20,7 +20,7 @@ KIB = 8 * 1024
 
 
 def entries_of(table: Sram, cluster: Cluster) -> int:
-    """The number of entries of one such table in `cluster`."""
+    """The number of entries of one table of this kind in `cluster`."""
     if not table.cluster_key:
         return table.entries
     given = file_values(cluster)[table.cluster_key]
@@ -33,7 +33,7 @@ def mm2(bits: int, density: str) -> float:
 
 
 def dysharp_area(cluster: Cluster, queues: int | None = None) -> dict[str, float]:
-    """KiB and area of DySHARP's tables: those of a GPU, and the reduction buffers of all ports of a switch (`buffer_mm2`).
+    """KiB and area of DySHARP's tables: the tables of a GPU, and the reduction buffers of all ports of a switch (`buffer_mm2`).
 
     `queues`: load/store units of a GPU with a MultimemQ; None = one per SM.
     """

@@ -99,7 +99,7 @@ def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
 
 
 def one_domain(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of one NVLink domain. Those between domains and those without a switch have budgets of their own."""
+    """The constants of one NVLink domain. Families between domains and families without a switch have budgets of their own."""
     others = {**between_domains(constants), **without_switch(constants)}
     return {name: constant for name, constant in constants.items() if name not in others}
 

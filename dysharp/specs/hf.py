@@ -2,7 +2,7 @@
 
 The library `transformers` is not needed. The table covers DeepSeek-V2/V3, Qwen2-MoE, Qwen3-MoE, Mixtral, gpt-oss,
 Phi-3.5-MoE, OLMoE and every family with the same field names. A config gives neither the number of tokens nor their
-routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution whose skew is that of large models.
+routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution with the skew of large models.
 """
 
 from __future__ import annotations

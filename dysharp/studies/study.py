@@ -76,7 +76,7 @@ class Outcome:
 
 
 def load_study(path: str) -> Study:
-    """A study from a file like that of `dysharp sweep`, with an optional table [draw]. Raises ConfigError."""
+    """A study from a sweep file (`dysharp sweep`) with an optional table [draw]. Raises ConfigError."""
     table = parse_toml(read_text(Path(path)), path)
     draw = table.pop("draw", None)
     if draw is None:

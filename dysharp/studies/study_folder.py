@@ -1,4 +1,4 @@
-"""The folder of a study: finished points as Parquet parts, and a journal of those that are not in a part yet.
+"""The folder of a study: finished points as Parquet parts, and a journal of points that are not in a part yet.
 
 A point is finished when its line is in the journal. The line is written at once, so a driver that is killed loses only the points that
 run. When the journal is long enough, and when a study begins or ends, its lines become a part: written under another name and renamed.
@@ -149,8 +149,8 @@ class StudyFolder:
         """A connection of duckdb with the table `runs` of all finished rows, and the view `points` with one row for each point.
 
         A point that was finished with several contents of its files, or by several versions of the code, has the row of today's files and code;
-        where there is none, the row that was finished last. Another process may write meanwhile. The folder may be that of a study, or the
-        `Store` of `reproduce` and `sweep`. Raises ConfigError where it has no finished points.
+        where there is none, the row that was finished last. Another process may write meanwhile. The folder belongs to a study, or is the `Store` of
+        `reproduce` and `sweep`. Raises ConfigError where it has no finished points.
         """
         duckdb = duckdb_module()
         connection, sources = duckdb.connect(), []
@@ -257,7 +257,7 @@ def _record(line: str) -> dict[str, Any] | None:
 
 
 def _is_sound(part: Path) -> bool:
-    """Whether the content of a part is that of its name. An older part, whose name tells no content, can be read at least."""
+    """Whether the content of a part has the digest of its name. An older part, whose name tells no content, can be read at least."""
     content = part.stem.split("-")[2:]
     if content:
         return content == [_content(part)]
@@ -279,7 +279,7 @@ def _content(file: Path) -> str:
 
 
 def _stored(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of a `Store` of any version. One of a Point that this version does not know is left out."""
+    """The records of a `Store` of any version. The Row of a Point that this version does not know is left out."""
     for path, stored in Store(folder).records():
         try:
             yield record_of(path.stem, point_from(stored["point"]), stored["row"], stored["code"], path.stat().st_mtime)

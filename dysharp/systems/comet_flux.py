@@ -81,7 +81,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 
 
 def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> tuple[GemmOps, I32]:
-    """The first stage on all SMs, the second one on those that return nothing. The stages of a forward pass do not overlap.
+    """The first stage runs on all SMs, the second stage on the SMs that return nothing. The stages of a forward pass do not overlap.
 
     The second stage has one array of ops for each of several `slices`. Returns also `[gpus]` the issuers of its SMs.
     """
@@ -103,7 +103,7 @@ def _last_copies(slices: list[ColumnRange]) -> int:
 
 
 def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
-    """A tile waits for its rows, and for the rest of the tokens of every GPU that sent one of them.
+    """A tile waits for its rows, and for all tokens of every GPU that sent one of these rows.
 
     Returns `[tiles]` the ops that put the blocks of a tile on SMs.
 
@@ -135,7 +135,7 @@ def _return_rows(layer: LayerBuilder, options: Options, results: I32) -> None:
 
 
 def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRange], results: tuple[I32, ...], gemm_sms: I32) -> None:
-    """Combine in `slices`: the sums of slice i wait until all tiles of the GPU have it, that is for all ops of `results[i]`.
+    """Combine in `slices`: the sums of slice i wait until all tiles of the GPU have computed slice i, that is for all ops of `results[i]`.
 
     The SMs that have computed GEMM-2 (issuers `gemm_sms[gpu]`) return the last slice.
     """

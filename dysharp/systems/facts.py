@@ -34,7 +34,7 @@ class Moves:
     """Values that the option `dispatch` accepts."""
     serves: Serves | None = None
     """A function (routing, options) -> the Routing that the system serves: without the choices that a capacity drops,
-    with expert slots in parts. Applied twice it changes nothing more. None: the Routing as it is."""
+    with expert slots in parts. A second application changes nothing. None: the Routing as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Reach:
     most: int = 0
     """NVLink domains that the kernels of the real form can serve. 0: any number."""
     stays: str = ""
-    """Why the system stays inside one NVLink domain, in its refusal; "" = nothing more is known."""
+    """Why the system stays inside one NVLink domain, for the error text; "" = no reason is known."""
     assumes: str = ""
     """What the system assumes between domains and no measured machine has; "" = nothing. A warning of every Row over domains."""
     no_switch: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Reach:
         return near and few and (cluster.n_switches > 0 or form in self.no_switch)
 
     def only_by_name(self, cluster: Cluster, form: str) -> bool:
-        """Whether `form` runs on `cluster` only where somebody names it. Few run without a switch, so each of them is usual there."""
+        """Whether `form` runs on `cluster` only where somebody names it. Few systems run without a switch, so each of them is usual there."""
         usual = not cluster.n_switches and form in self.no_switch
         return cluster.domains > 1 and form in self.by_name and not usual
 
@@ -117,16 +117,16 @@ class Ships:
     archs: tuple[str, ...]
     """Architectures of GPUs (`Gpu.arch`)."""
     formats: Mapping[str, Mapping[str, str]]
-    """GEMM type of a model -> the options with which the system usually runs such models.
+    """GEMM type of a model -> the options with which the system usually runs models of this type.
 
     For other types the software has no kernels.
     """
     hidden: tuple[int, ...] = ()
     """Hidden sizes for which the release has kernels; () = any."""
     step: int = 1
-    """The hidden size must be a multiple of this."""
+    """The hidden size must be a multiple of this number."""
     expert_step: int = 1
-    """The hidden size of an expert must be a multiple of this."""
+    """The hidden size of an expert must be a multiple of this number."""
     gated: bool = False
     """True: the software runs gated experts only."""
     phases: tuple[str, ...] = PHASES
@@ -168,7 +168,7 @@ class Facts:
     ships: Ships | None = None
     """GPUs and models on which the released software runs. None: not known."""
     today: bool = False
-    """True: the software runs on machines that one can buy, though the system has no real form. One with a real form always runs."""
+    """True: the software runs on machines that one can buy, though the system has no real form. A system with a real form always runs there."""
     bound: bool = False
     """True: a lower bound, which nobody can build."""
     peels: str = ""

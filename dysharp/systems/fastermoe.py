@@ -32,7 +32,7 @@ class Options:
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `group` | GPUs of a group of peers (FMOE_FASTER_GROUP_SIZE); at most all GPUs, and a divisor of their number |
-    | `shadow` | copies of hot experts on all GPUs: a copy must lower the rows of the hottest expert by more than this; 0 = off, as released |
+    | `shadow` | copies of hot experts on all GPUs: a copy must take more than this number of rows from the hottest expert; 0 = off, as released |
     | `mediation` | rows are sorted, and the host waits for counts, before Dispatch; results are put back after Combine |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
 
@@ -145,7 +145,7 @@ def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:
 
 
 def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
-    """For each shadow `[gpus]` JOINs behind the GPU's own `rows` for it, which the GPU reads from its own memory."""
+    """For each shadow `[gpus]` JOINs after the GPU's own `rows` for the shadow, which the GPU reads from its own memory."""
     if not rows:
         return []
     # One issuer per GPU, before all exchanges: many rows of one instant then come GPU by GPU, as the engine keeps them.
@@ -160,7 +160,7 @@ def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
 
 
 def _owners(layer: LayerBuilder) -> list[int]:
-    """The GPU that each shadow was copied from: that of the expert's first slot."""
+    """The GPU that each shadow was copied from: the GPU of the expert's first slot."""
     p = layer.routing.placement
     held = p.slot_expert.reshape(p.n_gpus, -1, p.parts)[:, :, 0]
     return [int(np.flatnonzero((held[:, : -p.shadows] == expert).any(axis=1))[0]) for expert in held[0, held.shape[1] - p.shadows :]]

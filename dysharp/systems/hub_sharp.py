@@ -26,7 +26,7 @@ class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
     `reduction`: sources "pull" sums through the switch, or GPUs "push" contributions to them (docs/design/0013, Push form). `sum_places`: sums
-    of one source that the switch holds at once (push), 0 = what the reduction buffers of its ports always hold.
+    of one source that the switch holds at once (push), 0 = as many as fit the reduction buffers of its ports in every case.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 

@@ -109,7 +109,7 @@ def _by_rail(layer: RailLayer) -> Program:
 
 
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
-    """The useful rows in the order in which the all-to-all of Dispatch sends them, and that of Combine."""
+    """Two orders of the useful rows: as the all-to-all of Dispatch sends them, and as the all-to-all of Combine sends them."""
     return stream_order(layer, layer.p.row_source, layer.p.row_gpu), stream_order(layer, layer.p.row_gpu, layer.p.row_source)
 
 

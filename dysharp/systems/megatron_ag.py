@@ -99,7 +99,7 @@ class _AllGather(SoftwareSteps):
         return permute
 
     def _maps(self) -> I32 | None:
-        """The all-gathers of routing map and probabilities; None: a backward pass has those of its forward pass."""
+        """The all-gathers of routing map and probabilities; None: a backward pass uses the gathered data of its forward pass."""
         forward = self.layer.direction == "fwd"
         return self._beside("maps and probabilities", "all_gather", (MAP_BYTES, PROB_BYTES)) if forward else None
 

@@ -25,7 +25,7 @@ Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
 FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 FUSED_GEMMS = "fused"
-"""Value of the option `gemms`: the GEMMs are those of a fused kernel."""
+"""Value of the option `gemms`: a fused kernel computes the GEMMs."""
 _MOVED = {
     "moves": {"traffic": "sent", "returns": "back", "row_formats": "formats", "serves": "serves"},
     "costs": {"permutes": "permutes", "fused": "fused", "gemm_variants": "gemms", "drops": "drops"},
@@ -72,7 +72,8 @@ class System(Facts):
         return program
 
     def form_on(self, cluster: Cluster, options: Any) -> str:
-        """The form of a run with `options` on `cluster`, "paper" or "real". Raises ConfigError where that form does not run on its fabric."""
+        """The form of a run with `options` on `cluster`, "paper" or "real". Raises ConfigError where that form does not run on the cluster's
+        fabric."""
         form = "real" if self.real is not None and is_real(options.form, cluster) else "paper"
         if not cluster.n_switches and form not in self.reach.no_switch:
             others = ", ".join(name for name, one in all_systems().items() if form in one.reach.no_switch)

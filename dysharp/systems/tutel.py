@@ -180,7 +180,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
 
 @system("tutel", FACTS, real=plan_real)
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls there come before those back."""
+    """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls of Dispatch come before all-to-alls of Combine."""
     if options.mediation and cluster.domains > 1:
         raise ConfigError(f"tutel.mediation: found {cluster.domains} NVLink domains, expected one")
     if _per_gpu(options) and cluster.domains > 1:

@@ -24,7 +24,7 @@ from dysharp.testing.fuzz_inputs import CANARY, Input
 CPU_S = 60
 WALL_S = 300
 MORE_BYTES = 1 << 30
-"""Memory that an input may take beyond that of the process before."""
+"""Memory that an input may take beyond the memory that the process had before."""
 MAX_LINE = 3000
 TRACEBACK = 99
 """Exit code of a process that ended with an exception."""

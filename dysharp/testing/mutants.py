@@ -214,7 +214,7 @@ MUTANTS = (
     Mutant("half a hold is kept", ISSUE, "sem_left[hold_sem[h]] += hold_amount[h]", "pass"),
     Mutant("hold is free", ISSUE, "sem_left[hold_sem[taken]] -= hold_amount[taken]", "pass"),
     Mutant("hold never given back", READY, "sem_left[s] += releases.release_amount[h]", "pass"),
-    Mutant("nobody told of a hold given back", READY, "mark(issue.dirty_issuers, x, releases.sem_issuer[k])", "pass"),
+    Mutant("no issuer is told that a hold was given back", READY, "mark(issue.dirty_issuers, x, releases.sem_issuer[k])", "pass"),
     Mutant(
         "gang takes a slot too many",
         ISSUE,

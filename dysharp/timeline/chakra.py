@@ -79,7 +79,7 @@ class _Files:
 
 
 def chakra_nodes(graph: TaskGraph, program: Program) -> list[list[ChakraNode]]:
-    """The nodes of each GPU, each behind those it waits for.
+    """The nodes of each GPU, each after the nodes that it waits for.
 
     | op | nodes |
     |---|---|

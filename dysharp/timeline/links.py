@@ -128,7 +128,7 @@ def _placed(run: Recording, log: Log, busy: I64, kind: I64, op: I64, member: I64
 
 
 def _cut(at: I64, until: I64, count: I64, wire: I64, busy: int, rate: int, time_ps: int) -> tuple[I64, I64, I64]:
-    """(start, end, bytes) of one link, `[2 * n + 2]`: before each train its acknowledgements, at last those that no train follows."""
+    """(start, end, bytes) of one link, `[2 * n + 2]`: before each train its acknowledgements, at the end the acknowledgements without a train."""
     acks = count - wire
     gap = at - np.concatenate([[0], until[:-1]])
     served = acks - np.minimum(acks, np.maximum(gap, 0) * rate // PS_PER_US)

@@ -1,7 +1,7 @@
 """Runs a Program on the burst engine and logs what a Trace does not hold: every train of a link, and the hubs' tables.
 
 The engine's loop is called for one grant pass at a time. Every grant of a link is an event, so a call ends with the pass that made
-it, and the log finds it by the time at which the server is free again. The loop itself is unchanged, so the Trace is that of
+it, and the log finds it by the time at which the server is free again. The loop itself is unchanged, so the Trace equals the Trace of
 `engine.burst.run.run_burst`; tests hold the digests equal.
 """
 

@@ -21,7 +21,7 @@ Pairs = tuple[I64, I64]
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
-    """Tasks in an order in which each comes behind those it waits for. Columns of tasks `[n]`, of copies `[n_copies]`, of waits `[n_waits]`.
+    """Tasks in an order in which each comes after the tasks that it waits for. Columns of tasks `[n]`, of copies `[n_copies]`, of waits `[n_waits]`.
 
     | column | meaning |
     |---|---|
@@ -142,7 +142,7 @@ def _levels(p: Program, tile: I64) -> I64:
 
 
 def _at(values: I64, index: I64) -> I64:
-    """`values[index]`; 0 where the index is that of another table."""
+    """`values[index]`; 0 where the index belongs to another table."""
     return values[np.where(index < len(values), index, 0)] if len(values) else np.zeros(len(index), np.int64)
 
 

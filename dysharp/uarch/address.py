@@ -1,7 +1,7 @@
 """A state of NamedTuples handed to kernels by its address: one word an argument, where every array would be nine.
 
 `by_address(state)` lays the arrays of `state` down in the frame of its caller, a kernel. Attributes read from there, so a kernel is compiled
-with the few words that it uses. Such arrays have rows and columns and `len`, and no negative index.
+with the few words that it uses. These arrays have rows and columns and `len`, and no negative index.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Address(types.Type):
 
 
 def _is_named(kind: Any) -> bool:
-    """Whether a type is that of a NamedTuple."""
+    """Whether a type is a NamedTuple."""
     return isinstance(kind, types.BaseNamedTuple)
 
 

@@ -48,7 +48,7 @@ def chain_leave(o, ops, issue, slots, x, points):
 
 @kernel
 def slot_leave(c, chains, issue, slots, x):
-    """Chain c has one op less. It gives its slot back if it is over, or if it does so at every end."""
+    """Chain c has one op less. The chain gives its slot back if it is over, or if it gives the slot back at every end."""
     chains[c, CHAIN_LEFT] -= 1
     if chains[c, CHAIN_ON] == 1 and (chains[c, CHAIN_LEFT] == 0 or chains[c, CHAIN_YIELD] == 1):
         chains[c, CHAIN_ON] = 0

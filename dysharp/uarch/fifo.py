@@ -112,7 +112,7 @@ def ring_pop(ends, row, link, column):
 
 @block
 def ring_take(leaf, ring, link, column, due, due_column, clock):
-    """Remove and return the head of `ring`, whose entries are due at due[entry, due_column] and which owns `leaf`."""
+    """Remove and return the head of `ring`, which owns `leaf`; its entries are due at due[entry, due_column]."""
     entry = ring_pop(clock.rings, ring, link, column)
     head = clock.rings[ring, 0]
     tree_set(clock.tree, leaf, due[head, due_column] if head >= 0 else INF)

@@ -52,7 +52,7 @@ def announce(o, signal, ops, issue, x, points):
 
 @block
 def cancel_mark(o, rest, ops):
-    """Op o never runs, unless it is ready. Puts it before `rest`, a list of such ops. Returns the head of the list."""
+    """Op o never runs, unless it is ready. Puts it before `rest`, a list of cancelled ops. Returns the head of the list."""
     op = ops.op
     if ops.ot[o, READY] >= 0 or op[o, DEPS] >= CANCELLED // 2:
         return rest
@@ -208,7 +208,7 @@ def passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, poi
 
 @block
 def chain_goes_on(o, ops, issue, x, points):
-    """Op o is done; the op behind it in its chain waited for that."""
+    """Op o is done; the next op of its chain waited for this end."""
     if points is not None and ops.op[o, FLAGS] & HAS_CHAIN and ops.op[o, CHAIN_NEXT] >= 0:
         op_release(ops.op[o, CHAIN_NEXT], o, ops, issue, x)
 

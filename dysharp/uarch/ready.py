@@ -118,7 +118,7 @@ def semaphores_pass(point, releases, sem_left, issue, x):
 
 @block
 def issued(o, ops, issue, x, points):
-    """Op o is issued now, and something may wait for that."""
+    """Op o is issued now; other ops may wait for its issue."""
     if points is not None and ops.op[o, FLAGS] & HAS_ISSUED:
         point = ops.op.shape[0] - 1 + o
         semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
@@ -127,14 +127,14 @@ def issued(o, ops, issue, x, points):
 
 @block
 def delivered(k, o, ops, x, points):
-    """Member k of op o is delivered, and something may wait for that."""
+    """Member k of op o is delivered; other ops may wait for the delivery."""
     if points is not None and ops.op[o, FLAGS] & HAS_DELIVERED:
         work_push(ops, x, 2 * (ops.op.shape[0] - 1) + k)
 
 
 @block
 def resides(o, owner, ops, issue, x, points):
-    """Whether the chain of op o has a slot. Such an op passes the queue of its issuer."""
+    """Whether the chain of op o has a slot. With a slot, the op passes the queue of its issuer."""
     if points is None:
         return False
     if ops.op[o, FLAGS] & HAS_CHAIN == 0 or points.chains[ops.op[o, CHAIN], CHAIN_ON] == 0:
@@ -178,7 +178,7 @@ def op_ready(o, cause, ops, issue, x):
 
 @kernel
 def op_release(o, cause, ops, issue, x):
-    """One dependency of op o falls. Further ones change nothing: DEPS is below 0 then, or that of a cancelled op."""
+    """One dependency of op o falls. Further dependencies change nothing: DEPS is below 0 then, or belongs to a cancelled op."""
     ops.op[o, DEPS] -= 1
     first_event(o, ops, issue, x, ops.points)
     if ops.op[o, DEPS] == 0:

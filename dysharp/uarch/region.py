@@ -17,7 +17,7 @@ from dysharp.uarch.kernel import block
 
 @block
 def row_fill(row, n_bytes, stores, x):
-    """`n_bytes` arrive for `row` (rows of a PREFIX region have their slot from the start). Returns the tile that became ready by it, else -1."""
+    """`n_bytes` arrive for `row` (rows of a PREFIX region have their slot from the start). Returns the tile that is now ready, else -1."""
     rows, regions, tiles = stores.rows, stores.regions, stores.tiles
     r = rows[row, ROW_REGION]
     if rows[row, ROW_SLOT] < 0:

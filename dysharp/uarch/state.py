@@ -174,7 +174,7 @@ class Points(NamedTuple):
     of ready ops whose chain has a slot (linked as in `Links`). `sum_of`: [n_ops] int32, the sum to which a contribution from another node
     than its home belongs, -1 = none. `sums`: [n_sessions, 5] int64. `places`: [n_nodes] int64, free places of the sums of a home.
     Each is empty where nothing needs it.
-    `releases`, `holds`: those of the run; `hub`, `dirty_up`: those of its `Links`.
+    `releases`, `holds` belong to the run; `hub`, `dirty_up` to its `Links`.
     """
 
     passed: Array

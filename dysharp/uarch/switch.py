@@ -141,7 +141,7 @@ def contributed(o, ops, mem, links, switch, clock, points):
 
 @kernel
 def train_expose(o, ops, mem, links, switch, clock):
-    """The copies of train o cross to their outputs. A copy that finds no room waits for it. True: all copies have crossed."""
+    """The copies of train o cross to their outputs. A copy that finds no room waits for room. True: all copies have crossed."""
     if contributed(o, ops, mem, links, switch, clock, ops.points):
         return True
     op, m = ops.op, clock.m

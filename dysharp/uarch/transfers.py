@@ -1,6 +1,6 @@
 """From delivery to completion at burst level: acknowledgements, responses, results (oracle/transfers.py).
 
-Releases: `deliver`, `respond`, `result`, `result_delivered`, `local`, `acknowledged`. Those that may end an op return it, else -1.
+Releases: `deliver`, `respond`, `result`, `result_delivered`, `local`, `acknowledged`. Functions that may end an op return the op, else -1.
 """
 
 from dysharp.uarch.columns import (

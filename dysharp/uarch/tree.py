@@ -21,7 +21,7 @@ def tree_set(tree, leaf, t):
 
 @block
 def tree_first(tree):
-    """The lowest source among those due first; their time is tree[1]."""
+    """The lowest source among the sources due first; their time is tree[1]."""
     n = len(tree) >> 1
     t = tree[1]
     node = 1

@@ -1,4 +1,4 @@
-"""`Routing`: which experts every token needs and where the experts lie. Traffic: the bytes that follow from it."""
+"""`Routing`: which experts every token needs and where the experts lie. Traffic: the bytes that follow from the Routing."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def describe(
 ) -> list[LayerRow]:
     """Rows for a recording (file or packaged name), a CSV of counts, or any routing string.
 
-    A distribution such as `lognormal:0.65`, and `loads:NAME`, need `model`. It gives one row for each number of GPUs, with
-    `tokens_per_gpu` tokens (default: those of the model). Raises ConfigError for a file that cannot be read.
+    A distribution such as `lognormal:0.65`, and `loads:NAME`, need `model`. It gives one row for each number of GPUs, with `tokens_per_gpu` tokens
+    (default: the tokens of the model). Raises ConfigError for a file that cannot be read.
     """
     _check_gpus(n_gpus)
     name = source.partition(":")[0]

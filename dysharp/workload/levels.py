@@ -131,7 +131,7 @@ LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
 
 
 def between_rails(routing: Routing, domain_gpus: int, scheme: str) -> Rows:
-    """Those rows of `scheme` in NICs whose GPUs have different indices in their domains: they pass the spine."""
+    """Rows of `scheme` in NICs that pass the spine, because their two GPUs have different indices in their domains."""
     near, far = _per_expert(routing, domain_gpus)
     index = np.arange(routing.n_gpus) % domain_gpus
     sent = {"direct": far, "nic_only": near + far}.get(scheme, np.zeros_like(far))

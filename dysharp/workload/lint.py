@@ -18,7 +18,7 @@ from dysharp.workload.traces import Recording, load_trace
 
 I64 = NDArray[np.int64]
 EXTRA_SLOTS = (0, 1, 2, 4)
-"""Slots per GPU beyond those that the experts need, for which EPLB is tried. 0: EPLB moves experts and copies none."""
+"""Slots per GPU with which EPLB is tried, beyond the slots that the experts need. 0: EPLB moves experts and copies none."""
 PAYS = 0.05
 """EPLB pays where it takes this part from the rows of the busiest GPU."""
 MOST = 0.75
@@ -219,7 +219,7 @@ def _tokens_per_gpu(expert: NDArray[np.int32], placed: Placement, n_experts: int
 
 
 def _repeated(expert: NDArray[np.signedinteger]) -> int:
-    """Tokens of `[layers, tokens, topk]` whose sets of experts in all layers equal those of an earlier token."""
+    """Tokens of `[layers, tokens, topk]` whose sets of experts in all layers equal the sets of an earlier token."""
     tokens = np.ascontiguousarray(np.sort(expert, axis=2).transpose(1, 0, 2).reshape(expert.shape[1], -1))
     whole = tokens.view(np.dtype((np.void, tokens.dtype.itemsize * tokens.shape[1]))).ravel()
     return len(whole) - len(np.unique(whole))

@@ -21,7 +21,7 @@ def published_spread(std: float) -> float:
     """The relative spread that belongs to `std`, a published standard deviation of token shares over 8 experts.
 
     0.032 with a mean share of 1/8 is 0.256 of the mean. With 256 experts the mean share is 1/256, and 0.032 would be
-    eight times the mean. No distribution of positive shares has such a spread.
+    eight times the mean. No distribution of positive shares spreads so far.
     """
     return std * _COMET_EXPERTS
 
@@ -34,7 +34,7 @@ def power_law_weights(rng: np.random.Generator, n_experts: int, alpha: float) ->
 
 
 def log_normal_weights(rng: np.random.Generator, n_experts: int, sigma: float) -> NDArray[np.float64]:
-    """`exp(sigma * normal)`: [n_experts] float64. It is the best simple fit of recorded expert loads."""
+    """`exp(sigma * normal)`: [n_experts] float64. This distribution is the best simple fit of recorded expert loads."""
     exponent = sigma * rng.standard_normal(n_experts)
     return np.asarray(np.exp(exponent - exponent.max()))
 

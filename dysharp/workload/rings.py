@@ -31,7 +31,7 @@ def rail_rings(n_gpus: int, domain_gpus: int) -> I64:
 
 
 def _shifts(n: int, size: int) -> list[int]:
-    """From the index at which a ring enters each domain to that at which it leaves; their sum is a multiple of `size`."""
+    """Distances from the index at which a ring enters each domain to the index at which it leaves; the sum is a multiple of `size`."""
     if size == 1 or n == 1:
         return [-1] * n if n == 1 else [0] * n
     if n % 2 == 0:

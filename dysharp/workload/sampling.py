@@ -34,7 +34,7 @@ def draw_weighted(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.fl
     `weight`: [n_experts] float64 in any unit. At least `topk` weights are above zero, and the largest is at most 1e30
     times the smallest weight above zero. Result: [n_tokens, topk] int32.
 
-    The law is that of Plackett and Luce: the k largest of `ln weight + Gumbel noise` have it too. This function
+    The law is named after Plackett and Luce: the k largest of `ln weight + Gumbel noise` follow the same law. This function
     mostly needs k random numbers per token instead of one per expert.
     """
     if _redraws_much(weight, topk):

@@ -312,7 +312,7 @@ def _chains(p: Program) -> Array:
 
 
 def _link_chains(p: Program, op: Array) -> None:
-    """Every op of a chain but the first waits for the one before it."""
+    """Every op of a chain but the first waits for the op before it."""
     assert p.ops.chain is not None
     ops = np.flatnonzero(p.ops.chain >= 0)
     ops = ops[np.argsort(p.ops.chain[ops], kind="stable")]
@@ -392,7 +392,7 @@ def _tables(p: Program) -> Tables:
 
 
 def row_places(p: Program, pieces: Array) -> Array:
-    """`[n_rows + n_nodes * banks, 6]` the empty row table; no rows where the Program has none. `pieces` `[n_members]`: those of a copy."""
+    """`[n_rows + n_nodes * banks, 6]` the empty row table; no rows where the Program has none. `pieces` `[n_members]`: number of pieces of a copy."""
     if p.row_table < 0:
         return np.zeros((0, 6), np.int32)
     banks, n = p.tables[p.row_table].banks, p.n_rows

@@ -33,8 +33,8 @@ class FabricConfig:
     """Blocks of the fabric. Entries 0 = infinite (the block never makes anything wait); times in picoseconds.
 
     `n_planes` switches; `speedup` crossbar lanes into and out of a port; `stripe`: how packets choose links; `channels`: virtual-channel
-    groups ("two": requests and answers, "class": every class its own, "one": all together); `cycle_ps`: what dynamic routing and summing
-    add; `reduction_entries` sessions per port, `reduction_timeout_ps` 0 = never; `al_entries` TLB entries per hub, `al_mshrs` its misses
+    groups ("two": requests and answers, "class": every class its own, "one": all together); `cycle_ps`: time that dynamic routing and summing add;
+    `reduction_entries` sessions per port, `reduction_timeout_ps` 0 = never; `al_entries` TLB entries per hub, `al_mshrs` its misses
     under way, `al_miss_ps` reading the table, `al_banks` and `al_bank_ps` the banks it is looked up in and how often each takes a lookup
     (their waits are counted, not charged: docs/design/0006); `queue_entries` of the MultimemQ per GPU, `fetch_ps` a target list; `answer_entries`
     requests per link whose answers have not left; `n_vcs`, `vc_flits` -1 = those of the Program's machine, `al_entries`, `al_mshrs`,
@@ -352,7 +352,7 @@ def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
 
 
 def grow(fabric: Fabric, n_slots: int) -> Fabric:
-    """The same state with room for `n_slots` packets, and twice the credits on their way if those are what is full."""
+    """The same state with room for `n_slots` packets, and twice the credits on their way if the credits are full."""
     c, x, units = fabric.agenda.c, fabric.agenda.x, fabric.units
     old, fills = len(fabric.packets.packet), int(c[f.C_FILLS])
     free_now = int(x[f.RUN_FREE])

@@ -79,7 +79,7 @@ def al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
 
 
 def trace_of(p: Program, state: BurstState, fabric: Fabric) -> Trace:
-    """What the op level recorded; bytes on NVLink are those of the packets that crossed its links."""
+    """What the op level recorded; bytes on NVLink are the bytes of the packets that crossed its links."""
     m, shape = p.hardware, (p.n_nodes, p.hardware.n_links)
     up = fabric.lanes.link[:, f.LINK_FLITS].reshape(shape).sum(axis=1) * m.flit
     down = fabric.outputs.output[: len(fabric.lanes.link), f.OUTPUT_FLITS].reshape(shape).sum(axis=1) * m.flit

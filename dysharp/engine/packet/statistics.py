@@ -27,7 +27,8 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
     `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register;
     `peak_rows`: most rows at once in the row table of a hub; `bank_wait_ns_mean`: what a lookup would wait for its bank. `multimemq`: target
     lists on their way, mean per GPU (rate x fetch, Little).
-    `reduction`: sessions = results + those that left early; `partial_sums` packets pairs sent by them. `occupancy`: `{max, mean}`, over all
+    `reduction`: sessions = results + sessions that left early; `partial_sums`: packet pairs that sessions sent when they left early. `occupancy`:
+    `{max, mean}`, over all
     ports or hubs together for tables, of the fullest port for `input_buffer`. `stalls_us` by cause; `stalls` how often.
     """
     st, time_ps = fabric.agenda.st, max(1, int(state.clock.x[col.RUN_NOW]))

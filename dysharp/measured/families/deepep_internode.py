@@ -28,7 +28,7 @@ COLLECTED = "P3"
 """`proto` of the collector whose rows have transmit and notify apart."""
 SLOW_NODES = 8
 SLOW_PART = 1 / 3
-"""Part of its rate that the slow NIC reaches: Dispatch takes 2.8 to 3.0 times the bound of the NICs in those rows."""
+"""Part of its rate that the slow NIC reaches: in its rows Dispatch takes 2.8 to 3.0 times the bound of the NICs."""
 NOTIFY_TOKENS = 128
 
 

@@ -90,5 +90,5 @@ def case(m: Measurement) -> LowLatencyCase:
     order=260,
 )
 def nccl_case(m: Measurement) -> LowLatencyCase:
-    """The case of the GB/s of all messages, those inside the GPU and its node included."""
+    """The case of the GB/s of all messages, messages inside the GPU and its node included."""
     return _case(m, _dtype(m), work=True)

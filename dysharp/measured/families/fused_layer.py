@@ -27,7 +27,7 @@ from dysharp.workload import Routing, make_routing, routing_from
 NEAR, FAR = 4096, 8192
 """Tokens per GPU of the two runs that define the line. An expert has many tiles in these runs."""
 MOST_TOKENS = 1 << 15
-"""Largest number of tokens of all GPUs in such a run. With more GPUs, each GPU has fewer tokens."""
+"""Largest number of tokens of all GPUs in such runs. With more GPUs, each GPU has fewer tokens."""
 MX_SCALE = 1 / 32  # one 8-bit scale for 32 values (OCP MX)
 WEIGHT_BYTES = {"fp8": 1.0, "fp4": 0.5 + MX_SCALE, "nvfp4": SCALED_FP4, "mxfp8": 1 + MX_SCALE}
 ACT_BYTES = {"fp8": 1 + MX_SCALE, "mxfp8": 1 + MX_SCALE, "nvfp4": SCALED_FP4}

@@ -1,7 +1,7 @@
 """MoRI's kernels on nodes of eight MI300X or MI308X, whose pairs of GPUs have links, and over two such nodes.
 
-Rows of tuning files are means over ranks, of the best of many launch shapes. Their rows with `zero_copy` and a cast are those of zero copy
-alone: the kernel does not cast there, and the files repeat the numbers. Rows that do not say whether they copy are read as zero copy.
+Rows of tuning files are means over ranks, of the best of many launch shapes. Their rows with `zero_copy` and a cast repeat the numbers of zero copy
+alone, because the kernel does not cast there. Rows that do not say whether they copy are read as zero copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dysharp.units import PS_PER_US
 NEAR, FAR = 128, 256
 """Tokens per GPU of the two runs of the line."""
 USUAL_EXPERTS, SAME = 256, 0.02
-"""Experts where a row does not say how many: those of rows that do, if they give the printed copies of a token within `SAME`."""
+"""Number of experts where a row does not say it: taken from a row that does, if that number gives the printed copies of a token within `SAME`."""
 SENT = {"bf16": "rows", "fp8": "fp8-plain", "fp4": "fp4-plain"}
 VALUE_BYTES = {"rows": 2.0, "fp8-plain": 1.0, "fp4-plain": 0.5}
 CAST = "fp8_direct_cast"
@@ -153,7 +153,7 @@ def _case(m: Measurement) -> MoriCase:
     parts=("dispatch", "combine"),
 )
 def case(m: Measurement) -> MoriCase:
-    """The case of a latency, or of the GB/s of received rows, those of the own GPU included."""
+    """The case of a latency, or of the GB/s of received rows, rows from the own GPU included."""
     return _case(m)
 
 

@@ -203,7 +203,7 @@ def issue(config: Config, kind: str, token: int, operation: Operation) -> tuple[
 
 
 def _send(config: Config, kind: str, operation: Operation, outputs: tuple[lsu.Output, ...]) -> tuple[Operation, list[Message]]:
-    """The packets of one attempt: those that the switch replicates, and those for the hub of the source."""
+    """The packets of one attempt: packets that the switch replicates, and packets for the hub of the source."""
     (send,) = outputs
     assert isinstance(send, lsu.Send)
     token, attempt = cast(int, send.tag), send.attempt

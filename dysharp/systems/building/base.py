@@ -53,7 +53,7 @@ def flat_ones(n: int) -> NDArray[np.integer]:
 
 
 def turns_by(discipline: Discipline, order: I64) -> I32 | int:
-    """`[n]` place of each entry in `order`, the `prio` for issuers that send by it. 0: they do not."""
+    """`[n]` place of each entry in `order`: the `prio` of ops whose issuers send in this order. 0: they do not."""
     if discipline is not Discipline.SMALLEST_KEY:
         return 0
     turn = np.zeros(int(order.max(initial=-1)) + 1, np.int32)
@@ -89,8 +89,8 @@ class LayerBase(Edges):
 
         `compute`: False leaves the GEMMs out. `sent_bytes`: bytes of a row in Dispatch (default: the model's row).
         `back_bytes`: bytes of a pushed result in Combine (default: the model's row). `tiling`: tiles of the GEMMs
-        (default: a GEMM library's, choice gemm.tile_rows). `alloc`: how a forward row gets its place; PREFIX: by a list that the GPUs
-        make before Dispatch. `ways`: which network a PUT takes.
+        (default: a GEMM library's, choice gemm.tile_rows). `alloc`: how a forward row gets its place; PREFIX: from a list that the GPUs make before
+        Dispatch. `ways`: which network a PUT takes.
         """
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
@@ -124,8 +124,8 @@ class LayerBase(Edges):
 
         Row ids are grouped by slot; `row_of` maps useful rows (token order) to row ids.
 
-        Forward, a row takes its place in the region when it arrives. Backward, places are fixed from the start, in the
-        order in which an evenly running forward pass fills them: the first token of every GPU, then the second one.
+        Forward, a row takes its place in the region when it arrives. Backward, places are fixed from the start, as a forward pass whose GPUs keep
+        step fills them: the first token of every GPU, then the second one.
         `program.relayout` replaces this order by the one that a forward run recorded.
         """
         slots_per_gpu = self.routing.placement.slots_per_gpu
@@ -187,7 +187,7 @@ class LayerBase(Edges):
     ) -> I32:
         """PUTs on the network of `ways`: template "NAME" inside a domain, "NAME.nic" between domains.
 
-        `rows`: `[n]` rows that each PUT fills, default one. `row`: those of all PUTs, one after the other. `columns`: further
+        `rows`: `[n]` rows that each PUT fills, default one. `row`: the rows of all PUTs, one after the other. `columns`: further
         columns of `ProgramBuilder.ops`, one entry per PUT or one for all. Returns `[n]` ops.
         """
         if not self.ways.nets:
@@ -224,12 +224,12 @@ class LayerBase(Edges):
         return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
 
     def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
-        """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has any.
+        """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has extension flits.
 
         `pair`: `[copies]` the (token, GPU) pair of each copy. `packets`: `[copies]` packets of its train.
 
         A copy needs no extension where a bitmap (at most 15 local experts) or three ids (at most 32) name its experts.
-        The choice `dysharp.replica_form` = "extension" puts one on every copy.
+        The choice `dysharp.replica_form` = "extension" puts one extension flit on every copy.
         """
         local = self.routing.placement.slots_per_gpu
         lean = choice_str("dysharp.replica_form") == "bitmap"
@@ -242,7 +242,7 @@ class LayerBase(Edges):
     # ---- tables and windows ---------------------------------------------------------------------------------------------
 
     def _al_table(self, framing: Framing) -> int:
-        """The AL Table of the hubs with its TLB, which dynamic packets ask for the place of each row; -1 for other packets."""
+        """The AL Table of the hubs with its TLB, where dynamic packets look up the place of each row; -1 for other packets."""
         entries = self.cluster.al_tlb_entries
         return self._table(framing, "al_tlb", entries) if framing.targets_per_ext and entries else -1
 

@@ -80,8 +80,7 @@ class CombineBlocks(LayerBase):
     ) -> Returns:
         """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial".
 
-        `issuer`: `[gpus]`. `first_row`, `tile`: of `partial_rows`. `prio`: of each column entry, one for all of them
-        otherwise.
+        `issuer`: `[gpus]`. `first_row`, `tile`: of `partial_rows`. `prio`: one per column entry, or one for all entries.
         """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(framing), src=self.result, dst="partial")
         token, node, home = columns

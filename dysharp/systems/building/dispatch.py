@@ -54,7 +54,7 @@ class DispatchBlocks(LayerBase):
         return self._push_pairs(order, self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch"), STORE)
 
     def _push_pairs(self, order: I64, issuer: I32, framing: Framing, prio: I32 | int = 0) -> Transfers:
-        """A PUT of one train per pair of `order`. `prio`: of each of them, one for all otherwise."""
+        """A PUT of one train per pair of `order`. `prio`: one per pair, or one for all pairs."""
         source, gpu, rows = self.p.source[order], self.p.gpu[order], self.p.rows[order]
         op = self.puts(
             self._row_template("dispatch.put", Kind.PUT, framing),
@@ -85,7 +85,7 @@ class DispatchBlocks(LayerBase):
 
         `order`: the useful rows in the order of sending (default: token order), by `discipline` PROGRAM_ORDER or, where rows
         of one GPU have several templates, SMALLEST_KEY. `by_rows`: see `_trains`. `table`: the hub table that rows ask.
-        `at_once`: rows that a GPU sends side by side, first all their first trains, then all their second ones.
+        `at_once`: rows that a GPU sends side by side, first the first trains of all these rows, then their second trains.
         """
         order = np.arange(len(self.row_of)) if order is None else order
         offset, n_bytes, aux = self._trains(framing, by_rows)
@@ -131,7 +131,7 @@ class DispatchBlocks(LayerBase):
 
         `by_rows`: ops wait for single tiles of rows. The packets of a row then matter one by one: the first one takes
         the row's place in a tile, the last one completes the row, and they travel apart
-        (docs/design/0010-tables-and-trains.md). Without such ops one train is enough. Gate weights ride the last train.
+        (docs/design/0010-tables-and-trains.md). If no op waits for single tiles, one train is enough. Gate weights ride the last train.
         """
         packets = framing.packets(self.sent_bytes)
         n = min(choice_int("machine.row_trains") if by_rows else 1, packets)
@@ -159,7 +159,7 @@ class DispatchBlocks(LayerBase):
         """Send units of Dispatch: unit i carries the row of `token[i]` to the pairs from `first_pair[i]` on.
 
         Units are in token order and take all pairs. `targets`: listed targets of a unit. `to`: the GPU that receives
-        each unit, None = several. `prio`: of each unit, one for all of them otherwise. `by_rows`: see `_trains`.
+        each unit, None = several. `prio`: one per unit, or one for all units. `by_rows`: see `_trains`.
         """
         offset, n_bytes, aux = self._trains(framing, by_rows)
         n, units = len(offset), len(token)

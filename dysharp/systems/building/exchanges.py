@@ -102,7 +102,7 @@ class CommStream:
         return end
 
     def started(self, group: Group) -> Group:
-        """The group behind the starts of its GEMM kernels, which cost nothing here."""
+        """The group, which starts after the starts of its GEMM kernels; here they cost nothing."""
         return group
 
 
@@ -134,7 +134,7 @@ class NcclStream(CommStream):
         return super().exchange(name, batches, start)
 
     def started(self, group: Group) -> Group:
-        """The group behind the starts of its two GEMM kernels."""
+        """The group, which starts after the starts of its two GEMM kernels."""
         start = self.kernels.delay("gemms.start", 2 * self.kernels.costs.kernel_ps)
         self.layer.wait_each(start, group.arrived)
         return replace(group, arrived=start)

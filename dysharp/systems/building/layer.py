@@ -1,6 +1,6 @@
 """`LayerBuilder`: one pass of a MoE layer as a Program.
 
-Its methods send tokens out, bring results back, and say which op waits for which.
+Its methods send tokens out, bring results back, and say which op waits for which other op.
 
 Every method adds whole columns of ops at once and returns them as a `batch.Batch`. A backward pass uses the same
 methods: output gradients go out, input gradients come back (docs/design/0005-backward.md).
@@ -63,8 +63,8 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
         """The finished Program.
 
         The Program declares its useful rows and the closed-form traffic of this Routing (`workload.traffic`; between domains
-        `workload.levels`). `moves`: what the system moves (`Facts.moves`), or the scheme of Dispatch alone. `options`: those of the
-        system, where a scheme depends on them. `levels`: Dispatch's rows by network over several domains, where `moves` has no name for them.
+        `workload.levels`). `moves`: what the system moves (`Facts.moves`), or the scheme of Dispatch alone. `options`: the options of the system,
+        where a scheme depends on them. `levels`: Dispatch's rows by network over several domains, where `moves` has no name for them.
         """
         moves = moves if isinstance(moves, Moves) else Moves(moves)
         if self.cluster.domains == 1:

@@ -1,7 +1,7 @@
 """Mediation: what software does around Dispatch and Combine because a store needs an address before it leaves.
 
-The option `mediation` of a system adds it to a paper form. Costs are the choices `mediation.*`: they are those of no
-GPU in particular. Real forms have the measured steps of their software instead.
+The option `mediation` of a system adds it to a paper form. Costs are the choices `mediation.*`; they are the costs of no particular GPU. Real forms
+have the measured steps of their software instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNT_BYTES = 4  # rows of an expert
 def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequence[Batch] = (), rows: bool = True) -> None:
     """Let Dispatch of `layer` wait for mediation, and end the pass with the permutation of the results.
 
-    `counts`: the GPUs exchange rows per expert, and the host waits for them (forward only: a backward pass knows them).
+    `counts`: the GPUs exchange rows per expert, and the host waits for these counts (a backward pass knows the counts).
     `permutes`: a kernel sorts the rows by expert before Dispatch, and another one puts the results back after Combine.
     `first`: ops that wait besides the transfers of rows. `rows` False: the transfers do not depend on the routing and do not wait.
     """
@@ -53,7 +53,7 @@ def sorted_at_receiver(layer: LayerBuilder) -> I32:
 
 
 def _permute_ps(n_bytes: I64) -> I64:
-    """Launch of a kernel that reads and writes `n_bytes`, and its time, picoseconds."""
+    """Picoseconds of a kernel that reads `n_bytes` and writes as many, with its launch."""
     rate = 1000 * choice_int("mediation.permute_gbps")  # bytes per microsecond
     moved: I64 = -(-2 * n_bytes.astype(np.int64) * PS_PER_US // rate)
     return ns_to_ps(choice_int("mediation.launch_ns")) + moved

@@ -58,8 +58,8 @@ def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: lis
 def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     """As `LayerBuilder.combine_puts`, one train per slice. Nothing waits yet.
 
-    Pairs are in the order in which a GPU returns them: its own tokens, then those of the next GPU, so that all GPUs send to
-    different GPUs. Gate gradients ride the last train.
+    Pairs are in the order in which a GPU returns them: first its own tokens, then the tokens of the next GPU, so that all GPUs send to different
+    GPUs. Gate gradients ride the last train.
     """
     token, gpu, home = layer.p.token, layer.p.gpu, layer.p.source
     order = np.lexsort((token, (home - gpu) % layer.n_gpus, gpu))

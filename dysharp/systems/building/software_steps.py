@@ -57,7 +57,7 @@ class SoftwareSteps:
         return ids(layer.b.ops(template, gpus, issuer=issuer, rows=gpus + 1), layer.n_gpus)
 
     def pools(self, name: str) -> list[int]:
-        """`[gpus]` one pool of one slot per GPU: steps that share it run one at a time."""
+        """`[gpus]` one pool of one slot per GPU: steps that share a pool run one at a time."""
         return self.layer.pools(1, name)
 
     def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:

@@ -15,8 +15,8 @@ from dysharp.systems.building.windows import sessions_that_fit
 def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transfers:
     """A contribution for each (token, GPU) pair, to the sum of its token. The source's own part is a store on the source.
 
-    `places`: sums of one source that the switch holds at once; 0 = as many as always fit the reduction buffers of its ports, which also
-    bounds pulls. Contributions have the class of the responses that they replace: behind multicasts they would wait for outputs that they
+    `places`: sums of one source that the switch holds at once; 0 = as many as fit the reduction buffers of its ports in every case, as for pulls.
+    Contributions have the class of the responses that they replace: behind multicasts they would wait for outputs that they
     do not need (docs/design/0013, Push form). Each GPU serves the sources in turn, all GPUs in the same order, so that the contributions of
     a token meet soon.
     """

@@ -38,7 +38,7 @@ class Ways:
 
     @property
     def sides(self) -> list[tuple[str, str]]:
-        """Names of both link directions inside a domain, between domains, and between rails if those have a network of their own."""
+        """Names of both link directions inside a domain, between domains, and between rails if rails have a network of their own."""
         inside = next(((f"{net.name} out", f"{net.name} in") for net in self.nets if net.step), ("up", "down"))
         return [inside, *((f"{net.name} out", f"{net.name} in") for net in self.outside)]
 

@@ -25,12 +25,12 @@ def n_weights(model: Model) -> int:
 
 
 def broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
-    """The weights of an expert from GPU `owner` to all others, in the type of the GEMMs. `number`: of the broadcast in its Program."""
+    """The weights of an expert from GPU `owner` to all others, in the type of the GEMMs. `number`: the number of the broadcast in its Program."""
     return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(n_weights(layer.model) * ELEMENT_BYTES[layer.model.gemm_dtype])))
 
 
 def reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:
-    """The sum of all GPUs' gradients of an expert to GPU `owner`, in FP32: every GPU adds its own and sends the sum on."""
+    """The sum of all GPUs' gradients of an expert to GPU `owner`, in FP32: every GPU adds its own gradient and sends the sum on."""
     return _ring(layer, "weights.reduce", number, owner + 1, n_weights(layer.model) * ACCUMULATOR_BYTES)
 
 

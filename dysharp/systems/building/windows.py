@@ -53,8 +53,8 @@ class Flow:
     def queue_us(self) -> float:
         """The longest time in queues at which rows under way fit the AL TLB, infinite without a table.
 
-        A token in flight beyond the idle round trip waits in queues. Its packets wait in many queues, so for that long
-        they may arrive apart: rows under way = rate x waiting time.
+        A token in flight beyond the idle round trip waits in queues. Its packets wait in different queues, so they may arrive apart by a waiting
+        time: rows under way = rate x waiting time.
         """
         return self.entries / self.rows_per_us if self.entries else math.inf
 

@@ -226,7 +226,7 @@ def hub_enter(p, node, packet, members, hubs, tables, agenda):
 
 @kernel
 def hub_answer(key, expert, node, hubs, tables, agenda):
-    """Memory answers the miss of `key`; hubs.answer[0] is the first lookup that goes on. True if the row takes its slot by it."""
+    """Memory answers the miss of `key`; hubs.answer[0] is the first lookup that goes on. True if the row takes its slot now."""
     table, st, now = hubs.hubs, agenda.st, agenda.x[RUN_NOW]
     if agenda.c[C_BANK_ENTRIES] >= 0:
         entries = agenda.c[C_BANK_ENTRIES]

@@ -127,7 +127,7 @@ def slot_free(p, free, x):
 
 @block
 def ring_join(r, entry, due, chain, column, agenda):
-    """`entry` leaves ring r at `due`, not before any entry that joined earlier. chain[entry, column]: the entry behind it, -1 = none."""
+    """`entry` leaves ring r at `due`, not before any entry that joined earlier. chain[entry, column]: the next entry, -1 = none."""
     rings = agenda.rings
     chain[entry, column] = -1
     if rings[r, 0] < 0:
@@ -334,7 +334,7 @@ def is_short(kind):
 
 @block
 def line_first(o, p, behind, output):
-    """Packet p waits for the busy link o behind those that have gone first, before all others."""
+    """Packet p waits for the busy link o after the packets that go first, before all others."""
     last = output[o, OUTPUT_SHORT]
     following = output[o, OUTPUT_HEAD] if last < 0 else behind[last]
     behind[p] = following
@@ -349,7 +349,7 @@ def line_first(o, p, behind, output):
 
 @block
 def out_begin(o, p, s, now, packets, link, output, held, agenda):
-    """Packet p crosses to output o: a lane of its input and one of the output are busy; the link takes it when those before it are gone."""
+    """Packet p crosses to output o: a lane of its input and a lane of the output are busy; the link takes the packets in turn."""
     packet, packet_time, behind = packets.packet, packets.packet_time, packets.behind
     flit_ps, c = agenda.flit_ps, agenda.c
     flits = packet[p, PACKET_OUT_FLITS]

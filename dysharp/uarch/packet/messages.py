@@ -1,6 +1,6 @@
 """Networks besides NVLink at packet level: messages on the servers of the burst level (docs/design/0012-several-domains.md).
 
-A message is one train. Its ports, rings and ends are those of `uarch/trains.py` and `uarch/transfers.py`.
+A message is one train. Its ports, rings and ends come from `uarch/trains.py` and `uarch/transfers.py`.
 """
 
 from dysharp.uarch.columns import (

@@ -132,7 +132,7 @@ def _rows_with_load(
 
 
 def _n_tokens(where: str, load: NDArray[np.int64], topk: int) -> int:
-    """The number of tokens that the counts of a layer stand for. Raises ConfigError if no such tokens exist."""
+    """The number of tokens that the counts of a layer stand for. Raises ConfigError if no tokens have these counts."""
     n_tokens = -(-int(load.sum()) // topk)
     if n_tokens > _MAX_TOKENS:
         raise ConfigError(f"{where}: the counts stand for {n_tokens} tokens, expected at most {_MAX_TOKENS}; --tokens T scales them down")

@@ -1,4 +1,4 @@
-"""Hybrid-EP's kernels over several NVLink domains: as DeepEP's (`deepep_internode`), with fewer steps.
+"""Hybrid-EP's kernels over several NVLink domains: the kernels of DeepEP (`deepep_internode`) with fewer steps.
 
 | step | differs from DeepEP's |
 |---|---|

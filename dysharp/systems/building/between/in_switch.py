@@ -111,7 +111,7 @@ class _Units:
         return ids(first, len(units))
 
     def sums(self, window: int, discipline: Discipline = Discipline.SMALLEST_KEY) -> I32:
-        """`[units]` pulls of the sum of a domain by its relay. In program order a relay serves the sources of its rail in turn."""
+        """`[units]` pulls: each relay pulls the sum of its domain. In program order a relay serves the sources of its rail in turn."""
         layer, hop, b = self.layer, self.hop, self.layer.b
         template = Template(
             "combine.domain", Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=b.framing(self.framing), src=layer.result,
@@ -134,7 +134,7 @@ class _Units:
         return op
 
     def totals(self, sums: I32) -> None:
-        """A pull per token of the sums of its domains by its source."""
+        """A pull per token: its source pulls the sums of its domains."""
         layer, hop, b = self.layer, self.hop, self.layer.b
         name, classes = layer.ways.named("combine", BETWEEN_NET), (REQUESTS, RESPONSES)
         template = Template(

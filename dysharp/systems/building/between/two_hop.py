@@ -1,8 +1,8 @@
 """`TwoHop`: tokens go once per remote NVLink domain by NIC, and GPUs there forward them by NVLink; sums come back the same way.
 
 A *unit* is one (token, domain) with experts of the token. Its *relay* is the GPU of the domain with the index of the
-token's source; in the own domain that is the source. Results go to the relay, which adds those of its domain and sends one
-sum to the source.
+token's source; in the own domain the relay is the source. Results go to the relay, which adds the results of its domain and sends one sum to the
+source.
 
 Units may travel in *groups*: a relay sees the rows of a group when all of them have arrived.
 """
