@@ -25,8 +25,9 @@ SYSTEMS = ("deepep", "dysharp", "ideal")
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of processes of the calls; two processes from the first row on."""
+    """Numbers of processes of the calls; two processes from the first row on. They are copies, with what a test replaced, whatever ran before."""
     found: list[int] = []
+    monkeypatch.setattr(processes, "may_copy", lambda: sys.platform == "linux")
     chosen = together._processes
     monkeypatch.setattr(together, "POOL_ROWS", 0)
     monkeypatch.setattr(together, "_cores", lambda: 2)
