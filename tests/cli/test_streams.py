@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dysharp.cli import progress as progress_module
+from dysharp.cli import progress_bar as progress_module
 from dysharp.cli.progress_bar import COMPILING, in_words, progress_bar, seconds_left
 from dysharp.runs.progress import Step
 

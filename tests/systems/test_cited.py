@@ -7,7 +7,7 @@ import pytest
 from dysharp.program import Kind
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import all_systems, get_system, hybrid_ep
-from dysharp.systems.building import deepep_internode
+from dysharp.systems.building.between import deepep_internode
 from dysharp.workload import make_routing
 
 
