@@ -142,7 +142,7 @@ real form: on hw-* clusters, unless form=paper
 
 deepep
 option    default  values                    meaning
-form      auto     auto, paper, real         software costs; paper: none; real: those of the
+form      auto     auto, paper, real         software costs; paper: none; real: costs of the
                                              released kernels; auto: real on hw-* clusters
 n_sm      20       2 to 64 SMs, an even      SMs of the communication kernels (real form only)
                    number

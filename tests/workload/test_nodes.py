@@ -51,4 +51,4 @@ def test_the_command_prints_and_refuses() -> None:
     assert "Dispatch over NVLink domains of 8 GPUs" in run.invoke(cli, bare).stdout
     refused = run.invoke(cli, ["routing", "trace:deepseek-v2-lite", "--domain", "8"])
     assert isinstance(refused.exception, ConfigError)
-    assert "found no --model, expected one" in str(refused.exception)
+    assert "found no --model, expected a model: " in str(refused.exception)

@@ -91,7 +91,7 @@ def test_wrap_refuses_at_once() -> None:
         ({"system": "deepep", "options": {"n_sn": 8}}, 'option deepep.n_sn: unknown; did you mean "n_sm"'),
         ({"order": "randon"}, "order 'randon': unknown"),
         ({"gpus": 0}, "found 0"),
-        ({"machine": DenseMachine(), "gpus": 8}, "wrap: found a machine and gpus, expected one"),
+        ({"machine": DenseMachine(), "gpus": 8}, "wrap: found a machine and gpus, expected a machine alone: it has settings of its own"),
     ):
         with pytest.raises(ConfigError, match=text):
             dysharp.wrap(block, **settings)
