@@ -127,13 +127,7 @@ def _compute_ends(program: Program) -> tuple[int, int]:
 
 
 def workload_bound_us(
-    model: Model,
-    cluster: Cluster,
-    routing: Routing,
-    *,
-    direction: str = "fwd",
-    free_links: bool = False,
-    free_gemms: bool = False,
+    model: Model, cluster: Cluster, routing: Routing, *, direction: str = "fwd", free_links: bool = False, free_gemms: bool = False
 ) -> float:
     """A lower bound in microseconds of this pass of this workload on this cluster, for every system.
 

@@ -22,7 +22,6 @@ DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 FORMS = ("real", "paper", "all")
 
 
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Several systems on one workload.

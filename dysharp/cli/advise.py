@@ -14,9 +14,7 @@ from dysharp.cli.report import command_line, report_flag, write_report
 
 @click.command()
 @click.argument("model", metavar="MODEL", shell_complete=complete_models)
-@click.option(
-    "--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank. [default: all with kernels of today]"
-)
+@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank. [default: all with kernels of today]")
 @real_workload_flags
 @click.option(
     "--phase", metavar="decode|prefill|train", help="Set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."

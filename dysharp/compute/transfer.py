@@ -115,14 +115,7 @@ def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64, gpus: F64) -> F64
 
 
 def alltoall_one_sided_us(
-    gpu: Gpu,
-    constants: Constants,
-    tokens: ArrayLike,
-    copies: ArrayLike,
-    row_bytes: ArrayLike,
-    gpus: ArrayLike,
-    *,
-    reads: bool = False,
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, *, reads: bool = False
 ) -> F64:
     """TensorRT-LLM one-sided NVLink all-to-all. Dispatch: put copies in known places, then one barrier.
 

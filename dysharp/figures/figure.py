@@ -24,11 +24,7 @@ from dysharp.specs.fields import Key, show
 from dysharp.specs.reading import parse_toml, read_text
 
 KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing")
-PAPERS = {
-    "dysharp": "DySHARP (arXiv 2605.05607)",
-    "moe-hub": "MoE-Hub (arXiv 2605.05888)",
-    "": "Figures that no paper has",
-}
+PAPERS = {"dysharp": "DySHARP (arXiv 2605.05607)", "moe-hub": "MoE-Hub (arXiv 2605.05888)", "": "Figures that no paper has"}
 """{value of a figure's key `paper`: title of its page}."""
 BEYOND = "beyond"  # file name of the page of figures without a paper
 MAX_POINTS = 100_000
@@ -162,9 +158,9 @@ class _Axes:
 
     systems: Annotated[tuple[str, ...], _ONE, Key('a list of systems, such as ["deepep", "dysharp"]')]
     models: Annotated[tuple[str, ...], _ONE, Key('a list of models, such as ["S-8"]')]
-    cluster: Annotated[
-        tuple[str, ...], _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')
-    ] = (USUAL_CLUSTER,)
+    cluster: Annotated[tuple[str, ...], _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')] = (
+        USUAL_CLUSTER,
+    )
     gpus: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
     tokens: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
     routing: Annotated[tuple[str, ...], _ONE, Key('a list of routing texts, such as ["uniform"]')] = ("",)

@@ -190,13 +190,7 @@ def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Numbe
     from dysharp.functional.torch import make_block, wrap
 
     module = make_block(
-        block,
-        hidden=shape.hidden,
-        expert_hidden=shape.expert_hidden,
-        n_experts=shape.experts,
-        topk=shape.topk,
-        dtype=n.name,
-        seed=machine.seed,
+        block, hidden=shape.hidden, expert_hidden=shape.expert_hidden, n_experts=shape.experts, topk=shape.topk, dtype=n.name, seed=machine.seed
     )
     import torch
 

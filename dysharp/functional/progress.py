@@ -188,11 +188,7 @@ def _refuse(p: Program) -> None:
         raise ConfigError("functional machine: found edges that cancel JOINs, expected none")
     points = (
         {*p.holds.acquire_kind.tolist()} - {int(Point.OP_ISSUED)},
-        {*p.holds.release_kind.tolist()}
-        - {
-            int(Point.OP_ISSUED),
-            int(Point.OP_DONE),
-        },
+        {*p.holds.release_kind.tolist()} - {int(Point.OP_ISSUED), int(Point.OP_DONE)},
     )
     if points[0] or points[1]:
         raise ConfigError("functional machine: found semaphores held by data, expected by ops (issued to issued or done)")

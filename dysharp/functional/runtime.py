@@ -66,14 +66,7 @@ class Device:
     """
 
     def __init__(
-        self,
-        n_gpus: int,
-        experts_per_gpu: int,
-        *,
-        planes: int = 18,
-        seed: int = 0,
-        dtype: str = "int32",
-        reduction_entries: int = REDUCTION_ENTRIES,
+        self, n_gpus: int, experts_per_gpu: int, *, planes: int = 18, seed: int = 0, dtype: str = "int32", reduction_entries: int = REDUCTION_ENTRIES
     ) -> None:
         if not all(map(is_whole, (n_gpus, experts_per_gpu, planes, reduction_entries))):
             given = ", ".join(map(show, (n_gpus, experts_per_gpu, planes, reduction_entries)))

@@ -46,10 +46,7 @@ class Fabric:
             of_nodes = [net.rate_of(node) for node in range(program.n_nodes)]
             rates += of_nodes
             messages += [net.message_ps * rate // PS_PER_US for rate in of_nodes]
-        self.up = [
-            UpLink(Server(rates[port], message_bytes=messages[port]), [deque() for _ in range(classes)])
-            for port in range(n)
-        ]
+        self.up = [UpLink(Server(rates[port], message_bytes=messages[port]), [deque() for _ in range(classes)]) for port in range(n)]
         self.down = [
             DownLink(
                 Server(rates[port]),
@@ -60,9 +57,7 @@ class Fabric:
             )
             for port in range(n)
         ]
-        self.channels: dict[tuple[int, int], Channels] = defaultdict(
-            lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs)
-        )
+        self.channels: dict[tuple[int, int], Channels] = defaultdict(lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs))
         self.tables = tables_of(program, self._pieces())
         self.behind: list[deque[int]] = [deque() for _ in range(program.n_nodes)]
         """Members that wait for a table of their hub, in order of arrival."""

@@ -94,12 +94,7 @@ class Issuers:
             self._chain_left[op.chain] += 1
         first_node = [world.tables.members[op.members[0]].node if op.members else op.node for op in ops]
         self.queues = [
-            Queue(
-                Discipline(d),
-                ops,
-                [op.id for op in ops if op.issuer == i and op.kind is not Kind.JOIN],
-                first_node,
-            )
+            Queue(Discipline(d), ops, [op.id for op in ops if op.issuer == i and op.kind is not Kind.JOIN], first_node)
             for i, d in enumerate(program.issuers.discipline.tolist())
         ]
 

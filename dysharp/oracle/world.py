@@ -48,10 +48,7 @@ class Semaphores:
         self._amount: list[int] = holds.amount.tolist()
         self._acquire: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._release: dict[tuple[int, int], list[int]] = defaultdict(list)
-        points = zip(
-            *(c.tolist() for c in (holds.acquire_kind, holds.acquire, holds.release_kind, holds.release)),
-            strict=True,
-        )
+        points = zip(*(c.tolist() for c in (holds.acquire_kind, holds.acquire, holds.release_kind, holds.release)), strict=True)
         for h, (acquire_kind, acquire, release_kind, release) in enumerate(points):
             self._acquire[acquire_kind, acquire].append(h)
             self._release[release_kind, release].append(h)

@@ -2,20 +2,7 @@
 
 from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_hardware
-from dysharp.program.tables import (
-    Alloc,
-    Chaining,
-    Declared,
-    Discipline,
-    Hardware,
-    Head,
-    HubTable,
-    Kind,
-    Point,
-    Program,
-    Tail,
-    Template,
-)
+from dysharp.program.tables import Alloc, Chaining, Declared, Discipline, Hardware, Head, HubTable, Kind, Point, Program, Tail, Template
 from dysharp.program.trace import Trace
 
 __all__ = [

@@ -404,11 +404,7 @@ class ProgramBuilder:
                 interval_ps=np.array([s[3] for s in self._issuers], np.int64),
                 name=tuple(s[4] for s in self._issuers),
             ),
-            pools=Pools(
-                _column(self._pools, 0),
-                _column(self._pools, 1),
-                tuple(p[2] for p in self._pools),
-            ),
+            pools=Pools(_column(self._pools, 0), _column(self._pools, 1), tuple(p[2] for p in self._pools)),
             declared=declared or Declared(0),
             chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
             sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1), self._places) if self._sessions else None,

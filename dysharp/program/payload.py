@@ -92,10 +92,7 @@ def check_rows(c: Columns) -> None:
     pushed = np.where(c.is_kind(PUSHES) & c.leads, p.ops.bytes, 0)
     filled = np.bincount(p.members.fill_row, weights=np.repeat(pushed, per_op), minlength=p.n_rows)
     expected = np.repeat(r.row_bytes, np.diff(r.row_ptr))
-    fail_where(
-        filled != expected,
-        lambda i: f"{row_name(p, i)}: found {int(filled[i])} B filled, expected exactly {expected[i]} B",
-    )
+    fail_where(filled != expected, lambda i: f"{row_name(p, i)}: found {int(filled[i])} B filled, expected exactly {expected[i]} B")
     expert = np.array([name == "expert" for name in r.name], bool)
     if p.n_regions != len(expert) or not (expert.any() or p.declared.useful_rows):
         return
@@ -106,8 +103,7 @@ def check_rows(c: Columns) -> None:
     if combines.any():  # pushes of a Combine name no rows to read: notifications release them
         reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows)
         fail_where(
-            useful & (reads != reads[useful].any()),
-            lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by the Combine, expected exactly 1",
+            useful & (reads != reads[useful].any()), lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by the Combine, expected exactly 1"
         )
 
 

@@ -33,11 +33,7 @@ def relayout(program: Program, row_slot: I32) -> Program:
         regions=replace(r, row_key=key, row_notify=notify),
         members=replace(m, fill_row=ids[m.fill_row]),
         edges=replace(e, tail=np.where(of_row, ids[np.where(of_row, e.tail, 0)], e.tail)) if of_row.any() else e,
-        holds=replace(
-            h,
-            acquire=_moved(ids, h.acquire_kind, h.acquire),
-            release=_moved(ids, h.release_kind, h.release),
-        ),
+        holds=replace(h, acquire=_moved(ids, h.acquire_kind, h.acquire), release=_moved(ids, h.release_kind, h.release)),
     )
 
 

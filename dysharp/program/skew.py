@@ -132,12 +132,7 @@ def _with_delays(program: Program, late: I32) -> Ops:
     n = len(late)
     values = dict.fromkeys((f.name for f in fields(Ops)), np.full(n, -1))
     values |= dict.fromkeys(("bytes", "prio", "value", "offset"), np.zeros(n))
-    values |= {
-        "template": np.full(n, len(program.templates)),
-        "node": late,
-        "issuer": len(program.issuers.node) + np.arange(n),
-        "rows": np.arange(n),
-    }
+    values |= {"template": np.full(n, len(program.templates)), "node": late, "issuer": len(program.issuers.node) + np.arange(n), "rows": np.arange(n)}
     grown: dict[str, Any] = {}
     for name, value in values.items():
         column = getattr(program.ops, name)

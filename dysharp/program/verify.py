@@ -109,18 +109,7 @@ def _check_shapes(p: Program) -> None:
 def _check_hardware(p: Program) -> None:
     m = p.hardware
     least = {"rate": 1, "n_vcs": 1, "n_links": 1, "flit": 1, "train_bytes": 1}
-    for name in (
-        "rate",
-        "lat",
-        "ack",
-        "notify",
-        "responder",
-        "local",
-        "n_vcs",
-        "vc_bytes",
-        "n_links",
-        "flit",
-    ):
+    for name in ("rate", "lat", "ack", "notify", "responder", "local", "n_vcs", "vc_bytes", "n_links", "flit"):
         if getattr(m, name) < least.get(name, 0):
             raise ProgramError(f"hardware.{name}: found {getattr(m, name)}, expected {least.get(name, 0)} or more")
     if p.n_nodes < 1:
@@ -215,10 +204,7 @@ def _check_ops(p: Program) -> None:
         _check_trains(p, o.offset)
     if len(p.issuers.node):
         wrong = (p.issuers.node[o.issuer] != o.node) & (o.issuer >= 0)
-        fail_where(
-            wrong,
-            lambda i: f"op {i}: found issuer {o.issuer[i]} of another node, expected one of node {o.node[i]}",
-        )
+        fail_where(wrong, lambda i: f"op {i}: found issuer {o.issuer[i]} of another node, expected one of node {o.node[i]}")
     _check_tasks(p)
     if o.chain is not None:
         _check_chains(p, o.chain)
@@ -235,9 +221,7 @@ def _check_chains(p: Program, chain: Array) -> None:
     fail_where(is_task & (many != 1), lambda i: f"op {ops[i]}: found {many[i]} tasks in chain {chain[ops[i]]}, expected 1")
     pool = np.append(p.issuers.pool, -1)[p.ops.issuer[ops]]
     expected = p.chains.pool[chain[ops]]
-    fail_where(
-        pool != expected, lambda i: f"op {ops[i]}: found an issuer of pool {pool[i]}, expected pool {expected[i]} of chain {chain[ops[i]]}"
-    )
+    fail_where(pool != expected, lambda i: f"op {ops[i]}: found an issuer of pool {pool[i]}, expected pool {expected[i]} of chain {chain[ops[i]]}")
 
 
 def _check_trains(p: Program, offset: Array) -> None:
@@ -249,10 +233,7 @@ def _check_trains(p: Program, offset: Array) -> None:
     for column in (o.template, o.node, o.key, np.diff(p.members.ptr)):
         follows &= column[:-1] == column[1:]
     alone[1:] &= ~follows
-    fail_where(
-        alone,
-        lambda i: f"op {i}: found a train from byte {offset[i]} of its row on, expected the bytes up to there in the op before it",
-    )
+    fail_where(alone, lambda i: f"op {i}: found a train from byte {offset[i]} of its row on, expected the bytes up to there in the op before it")
     if p.row_trains < 2 and first >= 0:
         raise ProgramError(f"row_trains: found {p.row_trains} with op {first} as a further train of its row, expected at least 2")
 
@@ -293,10 +274,7 @@ def _check_durations(p: Program, name: str, ops: Array, took: Array) -> None:
     outside = (rows < 0) | (rows >= len(took))
     fail_where(outside, lambda k: f"op {ops[k]} ({name}): found {rows[k]} rows, expected 0 .. {len(took) - 1}")
     too_short = took[rows] < 1
-    fail_where(
-        too_short,
-        lambda k: f"op {ops[k]} ({name}): found a task of {took[rows[k]]} ps, expected 1 or more",
-    )
+    fail_where(too_short, lambda k: f"op {ops[k]} ({name}): found a task of {took[rows[k]]} ps, expected 1 or more")
 
 
 def _check_members(c: Columns) -> None:
@@ -306,10 +284,7 @@ def _check_members(c: Columns) -> None:
     if m.ext_bytes is not None:
         check_range(m.ext_bytes, 0, 1 << 31, "member {i}: ext_bytes")
     wired = c.is_kind(WIRED)
-    fail_where(
-        wired != (p.ops.wire >= 0),
-        lambda o: f"{c.name(o)}: found wire {p.ops.wire[o]}, expected a row for transfers only",
-    )
+    fail_where(wired != (p.ops.wire >= 0), lambda o: f"{c.name(o)}: found wire {p.ops.wire[o]}, expected a row for transfers only")
     new = np.flatnonzero(_changes(p.ops.wire, p.ops.bytes) & wired)  # ops come in long runs of one size
     payload, wire, sizes = np.zeros(len(p.wires.up) + 1, np.int32), p.ops.wire[new], p.ops.bytes[new]
     payload[wire] = sizes
@@ -352,10 +327,7 @@ def _check_distinct(c: Columns) -> None:
         return
     order = np.argsort(key, kind="stable")
     twice = key[order[1:]] == key[order[:-1]]
-    fail_where(
-        twice,
-        lambda i: f"{c.name(int(c.owner[order[i]]))}: found node {c.p.members.node[order[i]]} twice, expected distinct members",
-    )
+    fail_where(twice, lambda i: f"{c.name(int(c.owner[order[i]]))}: found node {c.p.members.node[order[i]]} twice, expected distinct members")
 
 
 def _check_sessions(c: Columns) -> None:
@@ -365,22 +337,13 @@ def _check_sessions(c: Columns) -> None:
         fail_where(merging, lambda o: f"{c.name(o)}: found no session, expected one")
         return
     check_range(session, -1, len(p.sessions.home), "op {i}: session")
-    fail_where(
-        merging != (session >= 0),
-        lambda o: f"{c.name(o)}: found session {session[o]}, expected one for merging kinds only",
-    )
+    fail_where(merging != (session >= 0), lambda o: f"{c.name(o)}: found session {session[o]}, expected one for merging kinds only")
     ops = np.flatnonzero(merging)
     home, to = p.sessions.home[session[ops]], p.members.node[p.members.ptr[ops]]
-    fail_where(
-        home != to,
-        lambda i: f"{c.name(int(ops[i]))}: found member {to[i]}, expected the session's home {home[i]}",
-    )
+    fail_where(home != to, lambda i: f"{c.name(int(ops[i]))}: found member {to[i]}, expected the session's home {home[i]}")
     summing = c.is_kind((Kind.PUSH_REDUCE,)) & (c.n_remote > 0)
     size, expected = np.bincount(session[summing], minlength=len(p.sessions.home)), p.sessions.expected
-    fail_where(
-        (size != expected) & (size > 0),
-        lambda s: f"session {s}: found {size[s]} contributions, expected {expected[s]}",
-    )
+    fail_where((size != expected) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions, expected {expected[s]}")
     _check_sums(c, session)
 
 
@@ -415,17 +378,11 @@ def _check_edges(c: Columns) -> None:
     _check_ends(e.tail_kind, e.tail, (p.n_ops, p.n_ops, p.n_members, p.n_tiles, p.n_rows), Tail, "tail")
     _check_ends(e.head_kind, e.head, (p.n_ops, p.n_members, p.n_tiles, p.n_ops), Head, "head")
     cancelled = e.head[e.head_kind == Head.JOIN_CANCEL]
-    fail_where(
-        c.kinds[cancelled] != Kind.JOIN,
-        lambda i: f"{c.name(int(cancelled[i]))}: found it cancelled, expected a JOIN",
-    )
+    fail_where(c.kinds[cancelled] != Kind.JOIN, lambda i: f"{c.name(int(cancelled[i]))}: found it cancelled, expected a JOIN")
     answering = e.head[e.head_kind == Head.MEMBER_RESPOND]
     if len(answering):
         pulls = c.is_kind(PULLS)[c.owner[answering]]
-        fail_where(
-            ~pulls,
-            lambda i: f"member {answering[i]}: found an edge to its response, expected a member of a pull",
-        )
+        fail_where(~pulls, lambda i: f"member {answering[i]}: found an edge to its response, expected a member of a pull")
     r, told = p.regions, p.regions.row_notify >= 0
     if not told.any():
         return
@@ -446,10 +403,7 @@ def _check_ends(kind: Array, ids: Array, sizes: tuple[int, ...], enum: Any, side
     if len(kind) == 0:
         return
     limit = np.array(sizes)[kind]
-    fail_where(
-        (ids < 0) | (ids >= limit),
-        lambda i: f"edge {i}: found {side} {enum(int(kind[i])).name} {ids[i]}, expected 0 .. {limit[i] - 1}",
-    )
+    fail_where((ids < 0) | (ids >= limit), lambda i: f"edge {i}: found {side} {enum(int(kind[i])).name} {ids[i]}, expected 0 .. {limit[i] - 1}")
 
 
 def _check_points(p: Program, side: str, kind: Array, ids: Array) -> None:

@@ -26,12 +26,7 @@ RAT = Sram(
     meaning="rows in all banks of the row table (RAT) of a GPU",
     option="rat_bank_entries",
 )
-APT = Sram(
-    entry=entry("APT", base=48, row_bytes=17, next_place=20, capacity=20),
-    owner=GPU,
-    meaning="regions of a GPU",
-    entries=64,
-)
+APT = Sram(entry=entry("APT", base=48, row_bytes=17, next_place=20, capacity=20), owner=GPU, meaning="regions of a GPU", entries=64)
 
 
 @dataclass(frozen=True, slots=True)

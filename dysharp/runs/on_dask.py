@@ -60,9 +60,7 @@ def _gathered(client: Any, tasks: Sequence[Task[T]], sharers: int) -> Ended[T]:
 
     Tasks that have not ended are cancelled where the caller stops. Raises SimulationError when the scheduler is lost.
     """
-    futures = {
-        client.submit(_told, task.work, 1 / sharers, key=f"dysharp-{task.key}-{sharers}", retries=RETRIES): i for i, task in enumerate(tasks)
-    }
+    futures = {client.submit(_told, task.work, 1 / sharers, key=f"dysharp-{task.key}-{sharers}", retries=RETRIES): i for i, task in enumerate(tasks)}
     try:
         for future, result in _distributed().as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False):
             if future.status in ("cancelled", "lost"):

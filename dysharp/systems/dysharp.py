@@ -40,8 +40,7 @@ FACTS = Facts(
     costs=Costs(permutes=0, fused=True, drops="AL TLB misses, TS/OR overflow, polling"),
     reach=Reach(domains=("paper",), assumes="a hypothetical scale-out switch that multicasts and sums", switch=SUMS),
     shown=Shown(
-        "#009E73",
-        Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2),
+        "#009E73", Change("DySHARP switches", "as `overlap by rows`, and switches multicast and sum; the hub of each GPU places rows", rank=2)
     ),
 )
 INSIDE = replace(FACTS, reach=Reach(switch=SUMS))

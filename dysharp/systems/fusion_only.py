@@ -34,9 +34,7 @@ FACTS = Facts(
     shown=Shown(
         "#56B4E9",
         Change(
-            "overlap by rows",
-            "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row",
-            rank=1,
+            "overlap by rows", "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row", rank=1
         ),
     ),
 )

@@ -44,11 +44,7 @@ FACTS = Facts(
     reach=Reach(no_switch=("paper",)),
     shown=Shown(
         "#999999",
-        Change(
-            "communication for free",
-            "transfers take no time, the faster GEMM variant runs; no change to communication can gain more",
-            rank=3,
-        ),
+        Change("communication for free", "transfers take no time, the faster GEMM variant runs; no change to communication can gain more", rank=3),
     ),
     bound=True,
 )
@@ -71,12 +67,6 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE), src=layer.sent_buffer, dst=layer.arrived)
     )
     issuers = np.array([layer.b.issuer(g, Discipline.PROGRAM_ORDER, name="free") for g in range(layer.n_gpus)], np.int32)
-    layer.b.ops(
-        template,
-        gpus,
-        issuer=issuers,
-        bytes=model.row_bytes,
-        to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))),
-    )
+    layer.b.ops(template, gpus, issuer=issuers, bytes=model.row_bytes, to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))))
     layer.combine_free(as_tiles_fill(layer, second_first=False).results)
     return layer.build(FACTS.moves)

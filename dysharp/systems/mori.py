@@ -66,11 +66,7 @@ FACTS = Facts(
         no_switch=BOTH_FORMS,
     ),
     shown=Shown("#8C510A"),
-    ships=Ships(
-        "ROCm/mori README: MI300X, MI308X, MI325X, MI355X",
-        ("cdna3", "cdna4"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-    ),
+    ships=Ships("ROCm/mori README: MI300X, MI308X, MI325X, MI355X", ("cdna3", "cdna4"), {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}}),
 )
 
 

@@ -91,11 +91,7 @@ class PlainEngine:
         decorators = ModuleType("kernel")
         vars(decorators).update(kernel=_identity, block=_identity, by_address=_identity, prefetch=_nothing)
         self._modules["uarch.kernel"] = decorators
-        self._builtins = vars(builtins) | {
-            "__import__": self._import,
-            "__step__": self._step,
-            "__shift__": _shift,
-        }
+        self._builtins = vars(builtins) | {"__import__": self._import, "__step__": self._step, "__shift__": _shift}
         self._loop = self._load("engine.burst.loop")
 
     def run(self, program: Program) -> Trace:

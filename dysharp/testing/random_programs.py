@@ -36,11 +36,7 @@ class Generator:
         self.n_nodes = int(rng.choice((1, 2, 2, 3, 3, 4)))
         self.row_bytes = int(rng.choice((192, 384, 768, 1536, 3000)))
         self.duration = int(rng.choice((1, 500, 1728, 10_000)))
-        self.b = ProgramBuilder(
-            random_hardware(rng, self.row_bytes),
-            self.n_nodes,
-            tuple(f"class{i}" for i in range(self._int(1, 4))),
-        )
+        self.b = ProgramBuilder(random_hardware(rng, self.row_bytes), self.n_nodes, tuple(f"class{i}" for i in range(self._int(1, 4))))
         self.n_ops = 0
         self.table: list[int] = []
         self.allocates = False
@@ -87,9 +83,7 @@ class Generator:
                         response_cls=self._int(0, n_classes - 1),
                         framing=int(self.rng.choice(framings)),
                         tasks=self._int(1, 6) if kind is Kind.COMPUTE else 1,
-                        duration=int(self.rng.choice(durations))
-                        if kind in (Kind.COMPUTE, Kind.DELAY)
-                        else -1,
+                        duration=int(self.rng.choice(durations)) if kind in (Kind.COMPUTE, Kind.DELAY) else -1,
                         table=tables[i] if kind in self._askers() and not net[i] else -1,
                         net=int(net[i]),
                     )

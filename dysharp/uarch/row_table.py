@@ -4,18 +4,7 @@ A row stays from its first piece to its last one: a train at burst level, a pack
 through a sentinel row of its own behind the last row.
 """
 
-from dysharp.uarch.columns import (
-    PLACE_BANK,
-    PLACE_LEFT,
-    PLACE_NEXT,
-    PLACE_PREV,
-    PLACE_REGION,
-    PLACE_STATE,
-    ROW_GONE,
-    ROW_HELD,
-    ROW_NEW,
-    ROW_SPILLED,
-)
+from dysharp.uarch.columns import PLACE_BANK, PLACE_LEFT, PLACE_NEXT, PLACE_PREV, PLACE_REGION, PLACE_STATE, ROW_GONE, ROW_HELD, ROW_NEW, ROW_SPILLED
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.tables import (
     AL_FULL,

@@ -15,15 +15,7 @@ from dysharp.workload.closed import uniform_p
 from dysharp.workload.counts import Counts, read_counts
 from dysharp.workload.make import make_routing
 from dysharp.workload.placement import auto, replica_slots
-from dysharp.workload.routing import (
-    Placement,
-    Routing,
-    count_ids,
-    distinct_gpus,
-    imbalance,
-    max_over_mean,
-    variation,
-)
+from dysharp.workload.routing import Placement, Routing, count_ids, distinct_gpus, imbalance, max_over_mean, variation
 from dysharp.workload.spec import DISTRIBUTIONS, parse_routing
 from dysharp.workload.traces import Recording, copies_max_mean, load_trace
 
@@ -65,12 +57,7 @@ class LayerRow:
 
 
 def describe(
-    source: str,
-    n_gpus: Sequence[int] = (8, 16, 32, 64),
-    *,
-    model: Model | None = None,
-    tokens_per_gpu: int | None = None,
-    seed: int = 0,
+    source: str, n_gpus: Sequence[int] = (8, 16, 32, 64), *, model: Model | None = None, tokens_per_gpu: int | None = None, seed: int = 0
 ) -> list[LayerRow]:
     """Rows for a recording (file or packaged name), a CSV of counts, or any routing string.
 
@@ -182,14 +169,7 @@ def _of_counts(table: Counts, layer: int | None, n_gpus: Sequence[int]) -> list[
     ]
 
 
-def _layer_row(
-    source: str,
-    layer: int | None,
-    load: NDArray[np.int64],
-    topk: int | None,
-    n_tokens: int | None,
-    gpus: tuple[GpuRow, ...],
-) -> LayerRow:
+def _layer_row(source: str, layer: int | None, load: NDArray[np.int64], topk: int | None, n_tokens: int | None, gpus: tuple[GpuRow, ...]) -> LayerRow:
     noise = None
     if topk is not None and n_tokens is not None:
         # Every token takes an expert with chance k/E, so the load is binomial.

@@ -39,14 +39,7 @@ class _Choice:
 
 
 def make_routing(
-    spec: str,
-    model: Model,
-    n_gpus: int,
-    tokens_per_gpu: int,
-    *,
-    seed: int = 0,
-    layer: int | None = None,
-    placement: str = "auto",
+    spec: str, model: Model, n_gpus: int, tokens_per_gpu: int, *, seed: int = 0, layer: int | None = None, placement: str = "auto"
 ) -> Routing:
     """The expert choices of `n_gpus * tokens_per_gpu` tokens in one MoE layer of `model`, placed on GPUs.
 
@@ -208,11 +201,7 @@ def _popularity(parsed: RoutingSpec, model: Model, seed: int, layer: int | None)
         weight = popularity.log_normal_weights(rng, n_experts, value)
         description = f"lognormal sigma {value:g}"
     else:
-        cv = {
-            "normal": popularity.published_spread(value),
-            "normal-literal": value * n_experts,
-            "normal-cv": value,
-        }[parsed.name]
+        cv = {"normal": popularity.published_spread(value), "normal-literal": value * n_experts, "normal-cv": value}[parsed.name]
         weight = popularity.normal_weights(rng, n_experts, cv)
         description = f"{parsed.name.replace('-', ' ')} {value:g}, spread {cv:g} of the mean"
     weight[weight < _FLOOR * weight.max()] = 0.0

@@ -202,10 +202,7 @@ _TRTLLM = "TensorRT-LLM, tools/layer_wise_benchmarks, BalanceMethod"
 
 PATTERNS: dict[str, Pattern] = {
     "spread": Pattern(
-        (),
-        "perfect balance: experts take turns, and a token's experts lie on as many GPUs as possible",
-        f"{_TRTLLM}.Balanced",
-        _spread,
+        (), "perfect balance: experts take turns, and a token's experts lie on as many GPUs as possible", f"{_TRTLLM}.Balanced", _spread
     ),
     "hot-experts": Pattern(
         (_K, _SHARE),

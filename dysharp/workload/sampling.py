@@ -50,12 +50,7 @@ def draw_weighted(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.fl
 
 
 def draw_group_limited(
-    rng: np.random.Generator,
-    n_tokens: int,
-    weight: NDArray[np.float64],
-    topk: int,
-    n_group: int,
-    topk_group: int,
+    rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int, n_group: int, topk_group: int
 ) -> NDArray[np.int32]:
     """DeepSeek's group-limited top-k on scores `ln weight + Gumbel noise`: [n_tokens, topk] int32.
 

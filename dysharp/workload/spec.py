@@ -9,13 +9,7 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.workload.patterns import PATTERNS, Setting
 from dysharp.workload.traces import packaged_traces
 
-_TAKES_NUMBER = {
-    "normal": "STD",
-    "normal-literal": "STD",
-    "normal-cv": "CV",
-    "powerlaw": "ALPHA",
-    "lognormal": "SIGMA",
-}
+_TAKES_NUMBER = {"normal": "STD", "normal-literal": "STD", "normal-cv": "CV", "powerlaw": "ALPHA", "lognormal": "SIGMA"}
 _TAKES_SOURCE = {"counts": "FILE", "loads": "NAME or FILE", "trace": "NAME or FILE"}
 DISTRIBUTIONS = ("uniform", *_TAKES_NUMBER, *PATTERNS, "loads")
 """Names that need a model for experts and top-k."""

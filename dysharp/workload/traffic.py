@@ -121,10 +121,7 @@ def traffic(routing: Routing, scheme: Scheme, row_bytes: int, options: Any = Non
     """
     sent, received = scheme_rows(routing, scheme, options)
     sent_bytes, received_bytes = sent * row_bytes, received * row_bytes
-    return Traffic(
-        dispatch=_direction(sent_bytes, received_bytes),
-        combine=_direction(received_bytes, sent_bytes),
-    )
+    return Traffic(dispatch=_direction(sent_bytes, received_bytes), combine=_direction(received_bytes, sent_bytes))
 
 
 def _direction(up: NDArray[np.int64], down: NDArray[np.int64]) -> Direction:

@@ -10,16 +10,7 @@ import pytest
 from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
-from dysharp.program import (
-    Discipline,
-    Hardware,
-    Kind,
-    Program,
-    ProgramBuilder,
-    Template,
-    To,
-    with_hardware,
-)
+from dysharp.program import Discipline, Hardware, Kind, Program, ProgramBuilder, Template, To, with_hardware
 from dysharp.program.verify import verify
 
 HARDWARE = Hardware(

@@ -4,14 +4,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.specs import load_model
-from dysharp.workload import (
-    distinct_gpus,
-    make_routing,
-    traffic,
-    uniform_p,
-    uniform_R,
-    uniform_traffic,
-)
+from dysharp.workload import distinct_gpus, make_routing, traffic, uniform_p, uniform_R, uniform_traffic
 
 # name: p, R, K, one copy per GPU, per expert, multicast, cut %, useless %, ideal speed-up
 TABLE = {

@@ -471,11 +471,7 @@ def lower(p: Program) -> BurstState:
     kinds = p.kinds()
     (releases, holds), (queue, owner) = _releases(p, kinds), _queues(p)
     flags = np.zeros(p.n_ops, np.int32)
-    for ptr, bit in (
-        (releases.edge_ptr, col.HAS_EDGES),
-        (holds.hold_ptr, col.HAS_HOLDS),
-        (releases.release_ptr, col.HAS_RELEASES),
-    ):
+    for ptr, bit in ((releases.edge_ptr, col.HAS_EDGES), (holds.hold_ptr, col.HAS_HOLDS), (releases.release_ptr, col.HAS_RELEASES)):
         flags |= (np.diff(ptr[: p.n_ops + 1]) > 0) * np.int32(bit)
     if len(releases.release_ptr) > p.n_ops + 1:
         flags |= _point_flags(p, releases)

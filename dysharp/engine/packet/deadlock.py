@@ -22,12 +22,7 @@ def cycle_text(p: Program, fabric: Fabric) -> str:
 def _name(p: Program, r: Resource) -> str:
     kind, link, number = r
     where = f"gpu[{link // p.hardware.n_links}].link[{link % p.hardware.n_links}]"
-    return {
-        "up": f"{where}.up",
-        "vc": f"{where} switch buffer VC {number}",
-        "down": f"{where}.down",
-        "hub": f"{where} hub buffer",
-    }[kind]
+    return {"up": f"{where}.up", "vc": f"{where} switch buffer VC {number}", "down": f"{where}.down", "hub": f"{where} hub buffer"}[kind]
 
 
 def _graph(fabric: Fabric) -> dict[Resource, Resource]:

@@ -149,13 +149,7 @@ def notify_case(m: Measurement) -> InternodeCase:
 
 
 @family(
-    "deepep-straggler",
-    belongs=lambda m: _ours(m) and _slow(m),
-    program_us=slow_us,
-    in_bars=False,
-    between="beyond",
-    level=Level.KERNEL,
-    order=250,
+    "deepep-straggler", belongs=lambda m: _ours(m) and _slow(m), program_us=slow_us, in_bars=False, between="beyond", level=Level.KERNEL, order=250
 )
 def slow_case(m: Measurement) -> InternodeCase:
     """The case of a transmit time, or of a notify of Combine, on the fabric with a slow NIC."""

@@ -46,13 +46,7 @@ def library_of(kernel: str, system: str) -> str:
     return "cutlass" if kernel.startswith("Cutlass") else "cublas"
 
 
-@family(
-    "dense-gemm",
-    belongs=lambda m: m.kind in ("gemm_dense", "gemm_max"),
-    closed_us=closed_us,
-    level=Level.GPU,
-    order=60,
-)
+@family("dense-gemm", belongs=lambda m: m.kind in ("gemm_dense", "gemm_max"), closed_us=closed_us, level=Level.GPU, order=60)
 def case(measurement: Measurement) -> GemmCase:
     """The case of a latency, of TFLOPS, or of GB/s of both operands and a BF16 result."""
     gpu, config = gpu_of(measurement), measurement.config

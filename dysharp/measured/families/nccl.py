@@ -56,13 +56,7 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 @family(
-    "nccl",
-    belongs=belongs,
-    closed_us=closed_us,
-    level=Level.LINK,
-    order=50,
-    systems=("megatron-a2a", "megatron-ag"),
-    parts=("dispatch", "combine"),
+    "nccl", belongs=belongs, closed_us=closed_us, level=Level.LINK, order=50, systems=("megatron-a2a", "megatron-ag"), parts=("dispatch", "combine")
 )
 def case(m: Measurement) -> CollectiveCase:
     """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""

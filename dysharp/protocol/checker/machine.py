@@ -197,10 +197,7 @@ class CheckedMachine:
     def _info(self, actor: int, state: Any) -> Info:
         if actor < self.port0:
             own = [("answer", key) for key in state.al.pending] + [("gemm", tile) for tile in state.work]
-            return Info(
-                tuple(self._event(actor, event) for event in own),
-                waits=frozenset((kind, token) for kind, token, _ in state.open),
-            )
+            return Info(tuple(self._event(actor, event) for event in own), waits=frozenset((kind, token) for kind, token, _ in state.open))
         if actor < self.or0:
             expiring = state.table if self.config.timeouts else ()
             return Info(tuple(self._event(actor, ("expire", session)) for session in expiring))
@@ -210,9 +207,5 @@ class CheckedMachine:
         retries = self.config.tokens[token].dispatch_retries if of_dispatch else self.config.tokens[token].combine_retries
         retry, issued = actors.can_retry(state), state.done or len(state.pieces.open) > 0
         return Info(
-            (self._event(actor, ("retry", token)),) if retry else (),
-            retry,
-            state.done,
-            issued,
-            harmless=state.done or (issued and retries == 0),
+            (self._event(actor, ("retry", token)),) if retry else (), retry, state.done, issued, harmless=state.done or (issued and retries == 0)
         )

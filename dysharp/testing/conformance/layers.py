@@ -10,17 +10,7 @@ from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import System
 from dysharp.workload import Routing, make_routing
 
-TINY = Model(
-    name="tiny",
-    hidden=512,
-    expert_hidden=256,
-    n_experts=16,
-    topk=4,
-    tokens_per_gpu=24,
-    n_matrices=2,
-    element_bytes=2,
-    gemm_dtype="fp8",
-)
+TINY = Model(name="tiny", hidden=512, expert_hidden=256, n_experts=16, topk=4, tokens_per_gpu=24, n_matrices=2, element_bytes=2, gemm_dtype="fp8")
 WIDE = replace(TINY, name="wide", hidden=1000, n_experts=32, topk=8, n_matrices=3)
 REAL = "hw-dgx-h100"
 
@@ -44,11 +34,7 @@ def dropping(routing: Routing, every: int) -> Routing:
     """`routing` without every `every`-th choice and without all choices of token 1."""
     gone = np.arange(routing.slot.size).reshape(routing.slot.shape) % every == 0
     gone[1] = True
-    return replace(
-        routing,
-        expert=np.where(gone, np.int32(-1), routing.expert),
-        slot=np.where(gone, np.int32(-1), routing.slot),
-    )
+    return replace(routing, expert=np.where(gone, np.int32(-1), routing.expert), slot=np.where(gone, np.int32(-1), routing.slot))
 
 
 def small_layers() -> dict[str, SmallLayer]:

@@ -136,10 +136,7 @@ def packets_carry_the_same_bytes(case: Pass) -> Lines:
     """The packet level runs the Program and puts on every link the bytes of the burst level."""
     if not case.layer.cluster.n_switches:
         raise NotRun("without a switch there is no packet level")
-    for side, packets, burst in (
-        ("up", case.packets.up_busy, case.trace.up_busy),
-        ("down", case.packets.down_busy, case.trace.down_busy),
-    ):
+    for side, packets, burst in (("up", case.packets.up_busy, case.trace.up_busy), ("down", case.packets.down_busy, case.trace.down_busy)):
         if (packets != burst).any():
             g = int((packets != burst).argmax())
             yield f"link {side} of GPU {g}: found {packets[g]} B in packets, expected the burst level's {burst[g]} B"
