@@ -79,9 +79,7 @@ class Steps:
             self._templates[key] = self.b.template(made)
         return self._templates[key]
 
-    def move(
-        self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: NDArray[np.integer] | None = None
-    ) -> I32:
+    def move(self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: NDArray[np.integer] | None = None) -> I32:
         """Transfers of `chunk[i]` from `node[i]` to `each` members, `to` `[ops x each]`. `row`: `[ops x each]` region rows that they fill."""
         to = np.broadcast_to(np.asarray(to, np.int32), (len(node) * each,))
         fills = None if row is None else np.ones(len(to), np.int32)
