@@ -68,7 +68,7 @@ def cli(ctx: click.Context) -> None:
 @json_flag
 @schema_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
-    """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
+    """Simulate one MoE layer, or one collective (--workload), under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
     from dysharp.api.comparison import header_lines
     from dysharp.cli.progress_bar import progress_bar

@@ -21,7 +21,7 @@ def settings_of(system: str, form: str, options: Mapping[str, Any], request: Req
     return (f"{system}: {form} form, {formats_of(system, options, request.model)}",) if request.cluster.family == "hw" else ()
 
 
-def _domains(cluster: Cluster) -> tuple[str, ...]:
+def domain_lines(cluster: Cluster) -> tuple[str, ...]:
     """Lines with the links of a fabric without a switch, and with the domains and NICs of a cluster of several domains."""
     pairs = f"no switch: every pair of GPUs has a link, {cluster.pair_bytes_per_us / 1000:g} GB/s of payload each way"
     alone = () if cluster.n_switches else (pairs if cluster.domains == 1 else f"{pairs}, inside a node",)
@@ -57,7 +57,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
         f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
         routing_line(routing.description),
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
-        *_domains(cluster),
+        *domain_lines(cluster),
         *(note if note.startswith("warning: ") else f"note: {note}" for note in routing.notes),
     ]
     if routing.placement.note:
