@@ -45,7 +45,12 @@ def says(work: Collective, cluster: Cluster, options: Options) -> tuple[str, ...
 
 
 @collective(
-    "nccl-ring", source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc, src/device)", options=Options, operations=OPERATIONS, domains=True, says=says
+    "nccl-ring",
+    source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc, src/device)",
+    options=Options,
+    operations=OPERATIONS,
+    domains=True,
+    says=says,
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL's ring: at each step every GPU passes one share on to the next GPU; over several NVLink domains a ring per rail."""
