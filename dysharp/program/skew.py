@@ -99,7 +99,7 @@ def _late(program: Program, start_ps: I64) -> Program:
     columns = max(program.durations.shape[1], len(late))
     duration, no_bytes = np.zeros((1, columns), np.int64), np.zeros((1, columns), np.int64)
     duration[0, : len(late)] = start_ps[late]
-    start = Template(START, Kind.DELAY, "other", "delay", tasks=1, duration=len(program.durations))
+    start = Template(START, Kind.DELAY, program.host_operator, "delay", tasks=1, duration=len(program.durations))
     names = tuple(f"node[{g}].{START}" for g in late.tolist())
     e, i, p, m = program.edges, program.issuers, program.pools, program.members
     fresh_pools = len(p.node) + np.arange(len(late), dtype=np.int32)
