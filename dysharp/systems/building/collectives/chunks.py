@@ -35,12 +35,30 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program import Program
+from dysharp.program.schema import Buffer, Function, Schema
 from dysharp.workload.collective import Collective
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
-FUNCTIONS = ("copy", "add", "sum")
+SCRATCH = "scratch."
+"""Begin of the names of buffers that only the Program knows."""
+
+
+def _schema() -> Schema:
+    """Buffers and functions of a collective's Program."""
+    kept = (SUM, *(f"{SCRATCH}{place}" for place in ("first", "second")))
+    reads, writes = (VECTOR, RESULT, *kept), (RESULT, *kept)
+    functions = (
+        Function("copy", ("PUT", "MULTICAST", "GET"), reads, writes, "the chunk of the op's key"),
+        Function("add", ("PUT", "GET"), reads, writes, "the chunk of the op's key, added to the chunk there"),
+        Function("sum", ("PULL_REDUCE",), reads, writes, "the sum of the chunk of the op's key over all members"),
+    )
+    return Schema(tuple(Buffer(name, "chunk", "elements of the chunk") for name in reads), functions)
+
+
+SCHEMA = _schema()
+FUNCTIONS = tuple(function.name for function in SCHEMA.functions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardw
 from dysharp.program.nets import nets_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.collectives.chunks import Chunks, cut
+from dysharp.systems.building.collectives.chunks import SCHEMA, Chunks, cut
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software import Software
 from dysharp.systems.building.software_steps import WORD_BYTES
@@ -52,7 +52,9 @@ class Steps:
         self.costs = Software(cluster)
         operators = (*(Operator(name, Nature.COMMUNICATION) for name in OPERATORS[work.operation]), Operator("other", Nature.HOST))
         nets = nets_of(cluster)
-        self.b = ProgramBuilder(hardware_of(cluster), self.n, CLASSES, nets=nets, domain_nodes=cluster.nvlink_gpus, operators=operators)
+        self.b = ProgramBuilder(
+            hardware_of(cluster), self.n, CLASSES, nets=nets, domain_nodes=cluster.nvlink_gpus, operators=operators, schema=SCHEMA
+        )
         self.gpus = np.arange(self.n, dtype=np.int32)
         self.chunks: Chunks = cut(work, self.b.hardware.train_bytes, parts, whole=whole)
         self._templates: dict[tuple[object, ...], int] = {}
