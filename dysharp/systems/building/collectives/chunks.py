@@ -1,7 +1,8 @@
 """What the ops of a collective move: numbered chunks of the data.
 
 **Chunks.** The data of a collective is cut into chunks with the numbers 0, 1, 2, ... Shares are cut apart, from their first byte on.
-The chunks of the vector follow each other: those of share 0, then those of share 1. An empty share has no chunk. In an all-to-all every GPU
+The chunks of the vector follow each other: those of share 0, then those of share 1. An empty share has no chunk. An all-reduce
+that deals out no shares is cut as one share. In an all-to-all every GPU
 has another vector: first come all chunks of GPU 0's vector, then those of GPU 1's.
 
 **Ops.** An op with one of the functions below moves one whole chunk: `Ops.key` is its number, `Ops.bytes` its bytes. All ops of a chunk have
@@ -20,8 +21,9 @@ are empty at first. Nobody writes "vector".
 | sum | PULL_REDUCE | chunk k of `dst` on the op's node = the sum of chunk k of `src` on all members |
 | control, delay, join | all | no data |
 
-A chunk of `dst` that no op has written yet is, for "add", the chunk of "vector" on the same GPU. The op reads at its issue and writes when it is
-done; edges and issuers in program order make the order of a read behind its write.
+A chunk of `dst` that no op has written yet is, for "add", the chunk of "vector" on the same GPU. A push reads when it is issued; its members have
+the chunk when it is delivered there, at the latest when the op is done. A pull reads and writes between its issue and its end. Edges, regions that
+pushes fill, and issuers in program order bring every read behind the writes that it needs.
 """
 
 from __future__ import annotations
@@ -33,12 +35,30 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program import Program
+from dysharp.program.schema import Buffer, Function, Schema
 from dysharp.workload.collective import Collective
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
-FUNCTIONS = ("copy", "add", "sum")
+SCRATCH = "scratch."
+"""Begin of the names of buffers that only the Program knows."""
+
+
+def _schema() -> Schema:
+    """Buffers and functions of a collective's Program."""
+    kept = (SUM, *(f"{SCRATCH}{place}" for place in ("first", "second")))
+    reads, writes = (VECTOR, RESULT, *kept), (RESULT, *kept)
+    functions = (
+        Function("copy", ("PUT", "MULTICAST", "GET"), reads, writes, "the chunk of the op's key"),
+        Function("add", ("PUT", "GET"), reads, writes, "the chunk of the op's key, added to the chunk there"),
+        Function("sum", ("PULL_REDUCE",), reads, writes, "the sum of the chunk of the op's key over all members"),
+    )
+    return Schema(tuple(Buffer(name, "chunk", "elements of the chunk") for name in reads), functions)
+
+
+SCHEMA = _schema()
+FUNCTIONS = tuple(function.name for function in SCHEMA.functions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +93,18 @@ class Chunks:
     def of_share(self) -> I64:
         """`[chunks]` number of chunks of the same share and vector."""
         _, which, count = np.unique(self.share + (self.vector.astype(np.int64) + 1) * self.work.gpus, return_inverse=True, return_counts=True)
-        return count[which]
+        of_share: I64 = count[which]
+        return of_share
 
 
-def cut(work: Collective, most: int, parts: int = 1) -> Chunks:
-    """Chunks of at most `most` bytes, equal to one element within a share. A share has a multiple of `parts` chunks where it is that long."""
-    unit = work.element_bytes
-    counts = [min(share // unit, parts * -(-share // (most // unit * unit * parts))) for share in work.shares]
-    cuts = [unit * (share // unit * np.arange(n + 1) // max(n, 1)) for share, n in zip(work.shares, counts, strict=True)]
+def cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> Chunks:
+    """Chunks of at most `most` bytes, equal to one element within a share. A share has a multiple of `parts` chunks where it is that long.
+
+    `whole`: the vector is one share, GPU 0's.
+    """
+    unit, shares = work.element_bytes, (work.size, *[0] * (work.gpus - 1)) if whole else work.shares
+    counts = [min(share // unit, parts * -(-share // (most // unit * unit * parts))) for share in shares]
+    cuts = [unit * (share // unit * np.arange(n + 1) // max(n, 1)) for share, n in zip(shares, counts, strict=True)]
     size = np.concatenate([np.diff(one) for one in cuts]).astype(np.int64)
     share = np.repeat(np.arange(work.gpus, dtype=np.int32), counts)
     vectors = work.gpus if work.operation == "all-to-all" else 1

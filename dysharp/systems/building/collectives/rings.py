@@ -18,10 +18,10 @@ import numpy as np
 from dysharp.compute.collectives import LL, LL128, NET_STEPS_US, PROTOCOLS, RING_PART, SIMPLE, SIMPLE_SLICES, Protocol, hop_us, ring_us, sync_us
 from dysharp.compute.operators import arch_of
 from dysharp.program import Kind, Program, Tail
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program.nets import BETWEEN_NET, NIC
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, reaching
+from dysharp.systems.building.collectives.steps import I32, I64, OPERATORS, Steps, Traffic, reaching
 from dysharp.units import PS_PER_US
 from dysharp.workload.collective import Collective
 from dysharp.workload.rings import rail_rings
@@ -45,7 +45,7 @@ def ring_program(work: Collective, cluster: Cluster, protocol: Protocol) -> Prog
     """The Program of an all-gather, reduce-scatter or all-reduce by rings with `protocol`."""
     rings = Rings(work, cluster, protocol)
     if work.operation != "all-gather":
-        rings.scatter(SUM if work.operation == "reduce-scatter" else RESULT)
+        rings.scatter()
     if work.operation != "reduce-scatter":
         rings.gather(VECTOR if work.operation == "all-gather" else RESULT)
     return rings.end()
@@ -79,11 +79,10 @@ class Rings(Steps):
         self.begun = self.start("start", round((protocol.start_us + own_us) * PS_PER_US) - late)
         self.before: list[I32] = [np.repeat(self.begun, len(self.rings))]  # [streams] each: what the next step of a stream waits for
 
-    def scatter(self, between: str) -> None:
-        """A reduce-scatter: share g goes around from the GPU behind g to g, and every GPU adds its own. `between`: buffer of the sums."""
+    def scatter(self) -> None:
+        """A reduce-scatter: share g goes around from the GPU behind g to g, and every GPU adds its own."""
         for k in range(self.n - 1):
-            last = RESULT if k == self.n - 2 else between
-            self.step(self.hop(k + 1, "add", VECTOR if k == 0 else between, last), "reduce")
+            self.step(self.hop(k + 1, "add", VECTOR if k == 0 else SUM, RESULT if k == self.n - 2 else SUM), "reduce")
         if self.n == 1:
             self.own()
 
@@ -96,7 +95,7 @@ class Rings(Steps):
 
     def own(self) -> None:
         """A GPU's own share goes from its vector to its result."""
-        self.keep(VECTOR, RESULT, np.arange(len(self.chunks.size)), self.chunks.share, self.begun)
+        self.keep(VECTOR, RESULT, np.arange(len(self.chunks.size)), self.chunks.share, self.begun[self.chunks.share])
 
     def hop(self, k: int, fn: str, src: str, dst: str) -> Hop:
         """Every chunk goes from the GPU `k` places behind its share's GPU to the next."""
@@ -145,4 +144,21 @@ class Rings(Steps):
 
     def end(self) -> Program:
         """The finished Program."""
-        return self.build()
+        passes = {"reduce": 0, "gather": -1}
+        return self.build(self._traffic({name: passes[name] for name in OPERATORS[self.work.operation]}))
+
+    def _traffic(self, passes: dict[str, int]) -> Traffic:
+        """A share takes all hops of its ring but one: the hop out of the share's GPU (0) or the hop into it (-1), by the operator in `passes`."""
+        n_bytes = np.zeros(self.rings.shape, np.int64)  # by ring and place of the share's GPU
+        np.add.at(n_bytes, (self.ring, self.at[self.ring, self.chunks.share]), self.chunks.size)
+        domain = self.rings // self.cluster.domain_gpus
+        far = domain != np.roll(domain, -1, axis=1)  # by ring and place of the sender
+        out: Traffic = {}
+        for operator, skipped in passes.items():
+            skips = np.roll(far, -skipped, axis=1)
+            outside = int((n_bytes * (far.sum(axis=1, keepdims=True) - skips)).sum())
+            inside = int(n_bytes.sum()) * (self.n - 1) - outside
+            for sides, moved in ((("up", "down"), inside), (NIC.sides, outside)):
+                for side in sides:
+                    out.setdefault(side, {})[operator] = moved
+        return out

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.program.nets import nets_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.collectives.chunks import Chunks, cut
+from dysharp.systems.building.collectives.chunks import SCHEMA, Chunks, cut
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software import Software
 from dysharp.systems.building.software_steps import WORD_BYTES
@@ -25,9 +25,16 @@ from dysharp.workload.collective import Collective
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+Traffic = dict[str, dict[str, int]]
 FLIT, MOST_PAYLOAD = 16, 256
-OPERATORS = {"reduce": "combine", "gather": "dispatch", "exchange": "dispatch", "other": "other"}
-"""Operator of a collective -> its name in a Program, until Programs declare their operators (docs/design/0022-workloads.md, O)."""
+OPERATORS = {
+    "all-reduce": ("reduce", "gather"),
+    "all-gather": ("gather",),
+    "reduce-scatter": ("reduce",),
+    "all-to-all": ("exchange",),
+    "broadcast": ("gather",),
+}
+"""Operation -> operators of its Programs besides "other", which is of the host: launches, flags, what stays on its GPU."""
 
 
 def reaching(name: str, part: float) -> Framing:
@@ -38,14 +45,18 @@ def reaching(name: str, part: float) -> Framing:
 
 
 class Steps:
-    """A Program of `work` under construction. `chunks`: what its ops move. `parts`: see `chunks.cut`."""
+    """A Program of `work` under construction. `chunks`: what its ops move. `parts`, `whole`: see `chunks.cut`."""
 
-    def __init__(self, work: Collective, cluster: Cluster, parts: int = 1) -> None:
+    def __init__(self, work: Collective, cluster: Cluster, parts: int = 1, *, whole: bool = False) -> None:
         self.work, self.cluster, self.n = work, cluster, cluster.n_gpus
         self.costs = Software(cluster)
-        self.b = ProgramBuilder(hardware_of(cluster), self.n, CLASSES, nets=nets_of(cluster), domain_nodes=cluster.nvlink_gpus)
+        operators = (*(Operator(name, Nature.COMMUNICATION) for name in OPERATORS[work.operation]), Operator("other", Nature.HOST))
+        nets = nets_of(cluster)
+        self.b = ProgramBuilder(
+            hardware_of(cluster), self.n, CLASSES, nets=nets, domain_nodes=cluster.nvlink_gpus, operators=operators, schema=SCHEMA
+        )
         self.gpus = np.arange(self.n, dtype=np.int32)
-        self.chunks: Chunks = cut(work, self.b.hardware.train_bytes, parts)
+        self.chunks: Chunks = cut(work, self.b.hardware.train_bytes, parts, whole=whole)
         self._templates: dict[tuple[object, ...], int] = {}
         self._framings: dict[Framing, int] = {}
 
@@ -54,9 +65,9 @@ class Steps:
         """From a GPU over the switch to another GPU."""
         return 2 * self.b.hardware.lat
 
-    def build(self) -> Program:
-        """The finished Program."""
-        return self.b.build(Declared(0))
+    def build(self, traffic: Traffic | None = None) -> Program:
+        """The finished Program, which declares `traffic` (default: none; see `Declared`)."""
+        return self.b.build(Declared(0, traffic or {}))
 
     # ---- who issues ----------------------------------------------------------------------------------------------------
 
@@ -75,7 +86,7 @@ class Steps:
                 self._framings[framing] = self.b.framing(framing)
             way, net_name = self._framings[framing], f".{self.b.nets[net - 1].name}" if net else ""
             cls = REQUESTS if fn else OTHER
-            made = Template(name + net_name, kind, OPERATORS[operator], fn or "control", cls, RESPONSES, framing=way, src=src, dst=dst, net=net)
+            made = Template(name + net_name, kind, operator, fn or "control", cls, RESPONSES, framing=way, src=src, dst=dst, net=net)
             self._templates[key] = self.b.template(made)
         return self._templates[key]
 
@@ -102,13 +113,17 @@ class Steps:
 
     def join(self, name: str) -> I32:
         """`[gpus]` one JOIN per GPU."""
-        return ids(self.b.ops(self.b.template(Template(name, Kind.JOIN, "other", "join")), self.gpus), self.n)
+        return self.joins(name, self.gpus)
+
+    def joins(self, name: str, node: I32) -> I32:
+        """A JOIN on each of `node`."""
+        return ids(self.b.ops(self.b.template(Template(name, Kind.JOIN, "other", "join")), node), len(node))
 
     def keep(self, src: str, dst: str, chunk: I64, node: I32, after: I32) -> None:
-        """Copies of chunks that stay on their GPU, behind `after[gpu]`. Their time is in what the kernel's steps cost."""
+        """Copies of chunks that stay on their GPU, each behind the op `after`. Their time is in what the kernel's steps cost."""
         if len(chunk):
             template = self.template("keep", Kind.PUT, "other", "copy", CONTROL, src=src, dst=dst)
-            self.wait(self.move(template, node, chunk, self.issuers("keep")[node], node), after[node])
+            self.wait(self.move(template, node, chunk, self.issuers("keep", Discipline.READY_FIFO)[node], node), after)
 
     # ---- waits ---------------------------------------------------------------------------------------------------------
 
@@ -131,7 +146,8 @@ class Steps:
         to = To(np.ones(n * n, np.int32), target, np.ones(n * n, np.int32), row + target * n + source)
         op = ids(self.b.ops(template, source, issuer=self.issuers(name)[source], bytes=WORD_BYTES, to=to, targets=1), n * n)
         for tails in after:
-            self.wait(op[::n], tails)
+            if len(tails):
+                self.wait(op[::n], tails)
         seen = self.join(f"{name}.seen")
         self.wait(seen, ids(tile, n), Tail.TILE_READY)
         return seen
