@@ -125,7 +125,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one.
     `help` and `inspect.signature` show all arguments.
     """
-    known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in _arguments(arguments).items()}
+    known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in arguments_of(arguments).items()}
 
     def decorate(verb: Verb) -> Verb:
         signature = inspect.signature(verb)
@@ -148,7 +148,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     return decorate
 
 
-def _arguments(arguments: type) -> dict[str, Argument]:
+def arguments_of(arguments: type) -> dict[str, Argument]:
     """{name: default and meaning} of a TypedDict of arguments; `model` first."""
     hints = get_type_hints(arguments, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in sorted(hints.items(), key=lambda item: item[0] != "model")}
@@ -211,7 +211,7 @@ _OF_LAYERS = ("model", "tokens", "layer", "routing", "placement", "direction", "
 
 def make_collective_request(args: RequestArgs) -> CollectiveRequest:
     """Load and check the arguments of a verb whose `workload` is a collective. Raises ConfigError for a wrong value, and for arguments of a layer."""
-    defaults, given = _arguments(RequestArgs), cast(dict[str, Any], args)
+    defaults, given = arguments_of(RequestArgs), cast(dict[str, Any], args)
     for name in _OF_LAYERS:
         if given.get(name, defaults[name].default) != defaults[name].default:
             raise ConfigError(f"{name}: found {given[name]!r} beside a workload, expected none (a collective has no {name})")
