@@ -156,7 +156,7 @@ def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
     for argument, (default, _) in arguments_of(EmulateArgs).items():
         if argument not in _OF_COLLECTIVES and request[argument] != default:  # type: ignore[literal-required]
             raise ConfigError(f"{argument}: found {request[argument]!r} beside a workload, expected none")  # type: ignore[literal-required]
-    shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}  # type: ignore[literal-required]
+    shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}
     asked, system = make_collective_request({**shared, "fidelity": "burst"}), get_collective(name)  # type: ignore[typeddict-item]
     program = planned(system, asked, collective_options({name: system}, asked.options)[name])
     trace = run_burst(program)[0] if request["order"] == "trace" else None

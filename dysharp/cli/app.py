@@ -25,7 +25,7 @@ from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
 
-LISTS = ("systems", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
+LISTS = ("systems", "collectives", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
@@ -143,7 +143,7 @@ def compare(
 @click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
 @json_flag
 def list_(what: str, as_json: bool) -> None:
-    """List systems, models, clusters, keys of cluster files, options, figures, MoE blocks or routing strings."""
+    """List systems, systems of collectives, models, clusters, keys of cluster files, options, figures, MoE blocks or routing strings."""
     if what not in LISTS:
         raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
     from dysharp.cli.listing import listing, print_list

@@ -81,8 +81,8 @@ class Vectors:
         self.buffers: dict[tuple[str, int, int], Array] = {}  # (buffer, GPU, chunk) -> elements
         for gpu, vector in enumerate(inputs):
             mine = self.chunks.before(gpu)
-            cuts = np.cumsum(self.chunks.size[mine])[:-1] // work.element_bytes
-            self.buffers |= {(VECTOR, gpu, int(k)): part for k, part in zip(mine, np.split(vector, cuts), strict=True)}
+            ends = np.cumsum(self.chunks.size[mine]) // work.element_bytes
+            self.buffers |= {(VECTOR, gpu, int(k)): part for k, part in zip(mine, np.split(vector, ends)[:-1], strict=True)}
         self.pool: Pool = make_pool(order, seed, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
         self.member_left: list[int] = np.diff(program.members.ptr).tolist()
         self.read: dict[int, Array] = {}  # op -> what a push carries, or the sum of a pull so far
