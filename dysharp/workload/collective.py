@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 
@@ -86,7 +87,8 @@ class Collective:
         """A few words for headers and Rows."""
         if self.is_even:
             return f"{self.operation} of {size_text(self.size)} in {self.dtype}"
-        return f"{self.operation}{SUFFIX_V} of {size_text(self.size)} in {self.dtype}, shares {size_text(min(self.shares))} to {size_text(max(self.shares))}"
+        shares = f"shares {size_text(min(self.shares))} to {size_text(max(self.shares))}"
+        return f"{self.operation}{SUFFIX_V} of {size_text(self.size)} in {self.dtype}, {shares}"
 
     def shorter(self, size: int) -> Collective:
         """The same collective with about `size` bytes: every share in proportion, in whole elements."""
@@ -169,7 +171,7 @@ def even(operation: str, size: int, gpus: int, dtype: str = "bf16") -> Collectiv
     if size % unit:
         raise ConfigError(f"collective: found {size} bytes, expected a whole number of {dtype} elements of {unit} bytes")
     cuts = [unit * (size // unit * gpu // gpus) for gpu in range(gpus + 1)]
-    return Collective(operation, tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False)), dtype)
+    return Collective(operation, tuple(b - a for a, b in itertools.pairwise(cuts)), dtype)
 
 
 def _bytes(word: str, text: str) -> int:

@@ -40,7 +40,8 @@ def test_reference_of_three_gpus() -> None:
 def test_the_switch_never_needs_more_bytes(operation: str) -> None:
     c = even(operation, 1 << 20, 8)
     alone, helped = c.least_bytes(in_switch=False), c.least_bytes(in_switch=True)
-    assert helped[0] <= alone[0] and helped[1] <= alone[1]
+    assert helped[0] <= alone[0]
+    assert helped[1] <= alone[1]
     assert even(operation, 64, 1).least_bytes(in_switch=False) == (0, 0)
 
 
