@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
+from dysharp.arrays import I32, I64
 
 
 def stable_order(key: NDArray[np.integer]) -> I64:

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64
 from dysharp.isa.framing import Framing
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class Kind(IntEnum):
