@@ -7,14 +7,14 @@ their order. No constant is fitted here.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dysharp.arrays import F64
 from dysharp.compute.collectives import flight_us, link_us, round_trip_us
 from dysharp.compute.operators import Constants, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
+F64 = NDArray[np.float64]
 TORCH_BUFFER = ("copy", "launch", "flags")
 ALLREDUCES: dict[str, tuple[str, ...]] = {
     "one-shot": ("launch", "pull"),

@@ -29,13 +29,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dysharp.arrays import F64, I64, Bools
 from dysharp.compute.operators import Constants, arch_of, hbm_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
+F64 = NDArray[np.float64]
 KIB, MIB = 1 << 10, 1 << 20
 STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 """Passes around the ring. An all-reduce is a reduce-scatter and an all-gather."""
@@ -141,7 +141,7 @@ def collective_us(
     return np.asarray(np.choose(chosen, times))
 
 
-def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, *, in_switch: ArrayLike = False) -> I64:
+def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, *, in_switch: ArrayLike = False) -> NDArray[np.int64]:
     """Index into `PROTOCOLS` of the protocol that NCCL's tuner takes, or `NVLS` where `in_switch` allows that.
 
     `passes`: around the ring (`STEPS`).
@@ -157,7 +157,7 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
     return np.asarray(np.argmin([*taken, np.where(in_switch, nvls, np.inf)], axis=0))
 
 
-def _in_switch(gpu: Gpu, n: F64, nvls: bool | None) -> Bools:
+def _in_switch(gpu: Gpu, n: F64, nvls: bool | None) -> NDArray[np.bool_]:
     return np.asarray(np.full(n.shape, True) if nvls else n >= NVLS_FROM_GPUS[arch_of(gpu)])
 
 

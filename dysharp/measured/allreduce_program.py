@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dysharp.arrays import I32, I64
 from dysharp.compute.allreduce import ALLREDUCES, STORES
 from dysharp.isa.framing import push_train
 from dysharp.program import Alloc, Declared, Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To
@@ -19,6 +19,9 @@ from dysharp.specs import Cluster
 from dysharp.systems.building.layer import CONTROL, STORE
 from dysharp.systems.building.software import Software
 from dysharp.systems.building.software_steps import WORD_BYTES
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
 
 
 def plan(cluster: Cluster, kernel: str, n_bytes: int, in_flight: int = 0) -> Program:
@@ -121,7 +124,7 @@ class _AllReduce:
         self.b.edges(Tail.OP_DONE, pull, Head.OP_ISSUE, loop)
         return np.tile(node, 2), np.append(store, loop)
 
-    def between(self, kind: Kind, parts: I64) -> tuple[I32, I64]:
+    def between(self, kind: Kind, parts: NDArray[np.int64]) -> tuple[I32, I64]:
         """GETs or PUTs of `parts[gpu, peer]` bytes; returns (node, op).
 
         Trains go in order, peers in turn from the next GPU on.
@@ -135,7 +138,7 @@ class _AllReduce:
         self.begin(ops, node)
         return node, ops
 
-    def pairs(self, parts: I64) -> tuple[I32, I32, I64]:
+    def pairs(self, parts: NDArray[np.int64]) -> tuple[I32, I32, I64]:
         """(gpu, peer, bytes) of every train."""
         rows = [
             (gpu, (gpu + turn) % self.n, at, size)
@@ -148,7 +151,7 @@ class _AllReduce:
         gpu, peer, _, size = table[order].T
         return gpu.astype(np.int32), peer.astype(np.int32), size
 
-    def sums_out(self, gets: tuple[I32, I64], parts: I64) -> tuple[I32, I64]:
+    def sums_out(self, gets: tuple[I32, I64], parts: NDArray[np.int64]) -> tuple[I32, I64]:
         """PUTs of the own share to every peer, each train after the GETs of that train. Returns (node, op)."""
         node, peer, size = self.pairs(parts)
         puts = self.wired("put", Kind.PUT, node, size, To(np.ones(len(node), np.int32), peer), self.issuers("put"))

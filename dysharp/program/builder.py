@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dysharp.arrays import I32, I64, Array
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
+from dysharp.program.operators import LAYER, Operator
+from dysharp.program.schema import NO_DATA, Schema
 from dysharp.program.tables import (
     Alloc,
     Chaining,
@@ -38,6 +39,7 @@ from dysharp.program.tables import (
     Wires,
 )
 
+I32 = NDArray[np.int32]
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 WIRED = PUSHES + PULLS
@@ -70,7 +72,7 @@ def _full(value: ArrayLike, n: int, what: str) -> I32:
     return array.astype(np.int32, copy=False)
 
 
-def _cat(parts: list[Any], dtype: Any = np.int32) -> Array:
+def _cat(parts: list[Any], dtype: Any = np.int32) -> NDArray[Any]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
@@ -86,7 +88,7 @@ def csr_ptr(counts: ArrayLike) -> I32:
     return out
 
 
-def _distinct(values: I64) -> tuple[list[int], I32]:
+def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
     """The distinct values, rising, and the place of each of `values` among them. Comparisons are faster than a sort where they are few."""
     found: list[int] = []
     rest = values
@@ -103,7 +105,7 @@ def _distinct(values: I64) -> tuple[list[int], I32]:
     return found, place
 
 
-def _padded(rows: list[I64]) -> I64:
+def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """`[n, longest]`, zeros behind shorter rows."""
     out = np.zeros((len(rows), max(map(len, rows), default=1)), np.int64)
     for i, row in enumerate(rows):
@@ -115,15 +117,24 @@ class ProgramBuilder:
     """Collects tables. `build` concatenates and freezes them. Ids follow the order of the calls."""
 
     def __init__(
-        self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",), *, nets: tuple[Net, ...] = (), domain_nodes: int = 0
+        self,
+        hardware: Hardware,
+        n_nodes: int,
+        classes: tuple[str, ...] = ("data",),
+        *,
+        nets: tuple[Net, ...] = (),
+        domain_nodes: int = 0,
+        operators: tuple[Operator, ...] = LAYER,
+        schema: Schema = NO_DATA,
     ) -> None:
+        """`operators`: what the ops are for; default: the operators of a MoE layer. `schema`: buffers and functions that templates name."""
         self.hardware, self.n_nodes, self.classes, self.nets, self.domain_nodes = hardware, n_nodes, classes, nets, domain_nodes
-        self.row_trains = 1
+        self.row_trains, self.operators, self.schema = 1, operators, schema
         self._tables: list[HubTable] = []
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
-        self._durations: list[I64] = []
-        self._task_bytes: list[I64] = []
+        self._durations: list[NDArray[np.int64]] = []
+        self._task_bytes: list[NDArray[np.int64]] = []
         self._wires: dict[tuple[int, bool, int, int, int, int], int] = {}
         self._ops: list[dict[str, I32]] = []
         self._members: list[dict[str, Any]] = []
@@ -412,6 +423,8 @@ class ProgramBuilder:
             row_trains=self.row_trains,
             nets=self.nets,
             domain_nodes=self.domain_nodes,
+            operators=self.operators,
+            schema=self.schema,
         )
         return program
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32, I64
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
 
 
 def stable_order(key: NDArray[np.integer]) -> I64:

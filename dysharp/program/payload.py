@@ -10,6 +10,7 @@ from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, PUSHES, WIRED
 from dysharp.program.names import op_name, row_name
+from dysharp.program.operators import Nature
 from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Kind, Program
 
@@ -83,25 +84,23 @@ class Columns:
 
 
 def check_rows(c: Columns) -> None:
-    """Every row is filled with exactly its bytes. Regions "expert" have the declared number of useful rows."""
+    """Every row is filled with exactly its bytes. Tiled regions have the declared number of useful rows."""
     p, r = c.p, c.p.regions
     per_op = np.diff(c.op_fill_ptr)
     pushed = np.where(c.is_kind(PUSHES) & c.leads, p.ops.bytes, 0)
     filled = np.bincount(p.members.fill_row, weights=np.repeat(pushed, per_op), minlength=p.n_rows)
     expected = np.repeat(r.row_bytes, np.diff(r.row_ptr))
     fail_where(filled != expected, lambda i: f"{row_name(p, i)}: found {int(filled[i])} B filled, expected exactly {expected[i]} B")
-    expert = np.array([name == "expert" for name in r.name], bool)
-    if p.n_regions != len(expert) or not (expert.any() or p.declared.useful_rows):
+    tiled = p.tiled_regions()
+    if not (tiled.any() or p.declared.useful_rows):
         return
-    useful = np.repeat(expert, np.diff(r.row_ptr))
+    useful = np.repeat(tiled, np.diff(r.row_ptr))
     if useful.sum() != p.declared.useful_rows:
-        raise ProgramError(f'regions "expert": found {useful.sum()} rows, expected the declared {p.declared.useful_rows} useful rows')
-    combines = np.array([t.kind is Kind.PULL_REDUCE and t.operator == "combine" for t in p.templates], bool)
-    if combines.any():  # pushes of a Combine name no rows to read: notifications release them
-        reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows)
-        fail_where(
-            useful & (reads != reads[useful].any()), lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by the Combine, expected exactly 1"
-        )
+        raise ProgramError(f"tiled regions: found {useful.sum()} rows, expected the declared {p.declared.useful_rows} useful rows")
+    pulls = np.array([t.kind is Kind.PULL_REDUCE for t in p.templates], bool)
+    if pulls.any():  # pushes name no rows to read: notifications release them
+        reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(pulls), per_op), minlength=p.n_rows)
+        fail_where(useful & (reads != reads[useful].any()), lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by pulls, expected exactly 1")
 
 
 def moved_bytes(program: Program) -> dict[str, dict[str, int]]:
@@ -149,13 +148,13 @@ def link_name(program: Program, net: int, node: int, side: int) -> str:
 
 
 def check_traffic(c: Columns) -> None:
-    """The ops move the declared payload bytes, except for operator "other" and Programs that declare no traffic."""
-    declared = c.p.declared.traffic
+    """The ops move the declared payload bytes, except for host operators and Programs that declare no traffic."""
+    declared, exempt = c.p.declared.traffic, c.p.with_nature(Nature.HOST)
     if not declared:
         return
     for side, by_operator in _moved(c).items():
         expected = declared.get(side, {})
-        for operator in sorted({*by_operator, *expected} - {"other"}):
+        for operator in sorted({*by_operator, *expected} - {*exempt}):
             moved, promised = by_operator.get(operator, 0), expected.get(operator, 0)
             if moved != promised:
                 raise ProgramError(f"traffic {side} of {operator}: found {moved} B in the ops, expected the declared {promised} B")

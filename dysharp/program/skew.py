@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import F64, I32, I64, Bools
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS
 from dysharp.program.tables import Discipline, Edges, Head, Issuers, Kind, Ops, Pools, Program, Tail, Template
 
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 START = "start"
 """Name of the template of start DELAYs."""
 SOURCES = ("x", "dy")
@@ -53,7 +55,7 @@ def skewed(program: Program, skew: Skew) -> Program:
     return _late(_slow(program, np.array(skew.slow)), np.array(skew.start_ps, np.int64))
 
 
-def _slow(program: Program, factor: F64) -> Program:
+def _slow(program: Program, factor: NDArray[np.float64]) -> Program:
     """Slow nodes get templates and durations of their own, one set per factor."""
     templates, template = list(program.templates), program.ops.template.copy()
     durations, task_bytes = [program.durations], [program.task_bytes]
@@ -97,7 +99,7 @@ def _late(program: Program, start_ps: I64) -> Program:
     columns = max(program.durations.shape[1], len(late))
     duration, no_bytes = np.zeros((1, columns), np.int64), np.zeros((1, columns), np.int64)
     duration[0, : len(late)] = start_ps[late]
-    start = Template(START, Kind.DELAY, "other", "delay", tasks=1, duration=len(program.durations))
+    start = Template(START, Kind.DELAY, program.host_operator, "delay", tasks=1, duration=len(program.durations))
     names = tuple(f"node[{g}].{START}" for g in late.tolist())
     e, i, p, m = program.edges, program.issuers, program.pools, program.members
     fresh_pools = len(p.node) + np.arange(len(late), dtype=np.int32)
@@ -149,7 +151,7 @@ def _waits(program: Program, delay: I32) -> tuple[I32, I32]:
     return np.append(own[heads], held[pulls]), np.append(heads, owner[pulls]).astype(np.int32)
 
 
-def _behind_own(program: Program) -> Bools:
+def _behind_own(program: Program) -> Mask:
     """`[n_ops]` whether an op issues only after another op of its node has issued."""
     o, e, r = program.ops, program.edges, program.regions
     behind = np.zeros(program.n_ops, np.bool_)

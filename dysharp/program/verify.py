@@ -10,17 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
-from dysharp.program.meaning import check_computes, check_experts, check_reads, check_slices, check_sums_of_sums
+from dysharp.program.meaning import check_computes, check_functions, check_reads, check_slices, check_slots, check_sums_of_sums
+from dysharp.program.operators import Nature
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
+Array = NDArray[Any]
 MAX_PRIO = 1 << 20  # issuers order by prio and key in one 64-bit word
 MAX_TASKS = 1 << 12  # a batch of a gang is one 64-bit word
 MAX_CLASSES = 32  # a class is one bit of a 32-bit mask
@@ -35,13 +37,14 @@ def verify(program: Program) -> None:
     - Ids and values of every table are in range. Ops have an issuer of their node and of a fitting kind.
     - Members, rows and bytes of every op fit its kind.
     - Every row of every region is filled with exactly its bytes.
-    - Regions "expert" are as many as the declared expert slots, in order of the slots. Rows that arrival binds have
-      rising keys.
-    - Regions "expert" have as many rows as declared useful rows. The Combine reads all of them once, or none.
+    - Templates name functions and buffers that the schema declares.
+    - Tiled regions are as many as the declared slots, in order of the slots. Rows that arrival binds have rising keys.
+    - Tiled regions have as many rows as declared useful rows. Pulls read all of them once, or none.
     - NVLink joins nodes of one domain only. Other networks join any nodes.
-    - Payload bytes per operator and direction are as declared. Operator "other" and Programs without declared traffic
+    - Operators are declared once each, one of them is a host operator, and every template names one of them.
+    - Payload bytes per operator and direction are as declared. Host operators and Programs without declared traffic
       are exempt.
-    - Every COMPUTE with a function is a GEMM of a tile of a region "expert". Column ranges of a GEMM cover every tile once.
+    - Every COMPUTE with a function runs on a tile of a tiled region. Column ranges of a function cover every tile once.
     - A pull of what other pulls left reads it where they left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
@@ -50,6 +53,7 @@ def verify(program: Program) -> None:
     _check_hardware(program)
     check_nets(program)
     _check_tables(program)
+    _check_operators(program)
     _check_templates(program)
     _check_who(program)
     _check_ops(program)
@@ -61,7 +65,8 @@ def verify(program: Program) -> None:
     _check_sessions(table)
     _check_edges(table)
     _check_holds(program)
-    check_experts(program)
+    check_functions(program)
+    check_slots(program)
     check_computes(table)
     check_slices(table)
     check_sums_of_sums(table)
@@ -128,6 +133,21 @@ def _check_tables(p: Program) -> None:
             raise ProgramError(f"table {table.name!r}: found {table.banks} banks, expected 1 where rows do not take their places")
     if sum(table.allocates for table in p.tables) > 1:
         raise ProgramError("tables: found several in which rows take their places, expected at most 1")
+
+
+def _check_operators(p: Program) -> None:
+    names = p.operator_names
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), "")
+    if twice:
+        raise ProgramError(f'operators: found "{twice}" twice, expected distinct names')
+    blank = next((name for name in names if name.split() != [name]), None)
+    if blank is not None:
+        raise ProgramError(f"operators: found the name {blank!r}, expected a word without blanks")
+    if not p.with_nature(Nature.HOST):
+        raise ProgramError(f"operators: found {', '.join(names) or 'none'}, expected one of nature host at least (launches, flags, late ranks)")
+    for i, t in enumerate(p.templates):
+        if t.operator not in names:
+            raise ProgramError(f'template {i} ({t.name}): found operator "{t.operator}", expected one that the Program declares: {", ".join(names)}')
 
 
 def _check_templates(p: Program) -> None:
