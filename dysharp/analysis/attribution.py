@@ -7,7 +7,7 @@ way is charged to one cause, so the parts sum to the time exactly:
 |---|---|
 | COMPUTE: ready to start (all slots are taken), and start to end | `sm` |
 | DELAY of a late node (`program.skew`): ready to end | `start`, a cause that only Programs with late nodes have |
-| other DELAY: ready to end | `host` if its operator is "other", else `sm` (an SM copies rows, or computes padding) |
+| other DELAY: ready to end | `host` if its operator is a host operator, else `sm` (an SM copies rows, or computes padding) |
 | transfer: issue to start, in the hub | `link_up` while the up link sends, else `link_down` (hot receiver) |
 | push: start to end, serialisation on the up link | `link_up` |
 | pull: start to end | `latency` for two hops and the responder's memory, `link_up` for queues |
@@ -45,9 +45,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
-from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
+from dysharp.program.operators import Nature
 from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Point, Program, Template
 from dysharp.program.trace import Trace
@@ -67,7 +67,7 @@ def attribute(program: Program, trace: Trace) -> dict[str, int]:
 
 
 def critical_path(program: Program, trace: Trace, passed: NDArray[np.bool_] | None = None) -> tuple[dict[str, int], dict[str, int]]:
-    """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`PHASES`). Both sums are exact.
+    """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`Program.operators`). Both sums are exact.
 
     `passed`: as from `count.sums_that_passed`, if the caller has it.
     """
@@ -94,14 +94,14 @@ class _Step(NamedTuple):
     pull: bool
 
 
-def _step(template: Template) -> _Step:
-    operator = template.operator if template.operator in PHASES else "other"
+def _step(template: Template, hosts: tuple[str, ...]) -> _Step:
+    """`hosts`: the host operators of the Program."""
     cause = ""
     if template.name == START:
         cause = START
     elif template.kind in (Kind.COMPUTE, Kind.DELAY):
-        cause = "host" if template.kind is Kind.DELAY and operator == "other" else "sm"
-    return _Step(operator, cause, template.kind is Kind.JOIN, template.kind in PULLS)
+        cause = "host" if template.kind is Kind.DELAY and template.operator in hosts else "sm"
+    return _Step(template.operator, cause, template.kind is Kind.JOIN, template.kind in PULLS)
 
 
 @dataclass
@@ -112,12 +112,12 @@ class _Walk:
     trace: Trace
     passed: NDArray[np.bool_] | None = None
     parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
-    operators: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
-    operator: str = "other"
 
     def __post_init__(self) -> None:
         p = self.program
-        self.steps = [_step(t) for t in p.templates]
+        self.operators, self.operator = dict.fromkeys(p.operator_names, 0), p.host_operator
+        hosts = p.with_nature(Nature.HOST)
+        self.steps = [_step(t, hosts) for t in p.templates]
         self.in_order: list[bool] = (p.issuers.discipline == Discipline.PROGRAM_ORDER).tolist()
         self.slots: list[int] = [int(p.pools.slots[pool]) if pool >= 0 else 0 for pool in p.issuers.pool.tolist()]
         if any(t.name == START for t in p.templates):

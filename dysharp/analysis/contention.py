@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import union_ps
+from dysharp.program.operators import Nature
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.units import ps_to_us
 
 I64 = NDArray[np.int64]
-KERNELS = ("dispatch", "combine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ def made_up_ps(overlap: Overlap, n_sm: int, n_sms: int) -> int:
 
 
 def overlap_of(program: Program, trace: Trace, gpu: int) -> Overlap:
-    """The times of `gpu`: GEMMs beside Dispatch or Combine, and the ends of both."""
+    """The times of `gpu`: GEMMs beside communication, and the ends of both."""
     own = np.flatnonzero(program.ops.node == gpu)
     template = program.ops.template[own]
     gemms = own[np.array([t.kind == Kind.COMPUTE for t in program.templates], np.bool_)[template]]
     start, end = [], []
-    for name in KERNELS:
+    for name in program.with_nature(Nature.COMMUNICATION):
         ops = own[np.array([t.operator == name and t.kind == Kind.DELAY for t in program.templates], np.bool_)[template]]
         if len(ops):
             start.append(int(trace.start[ops].min()))

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.program.builder import PULLS
+from dysharp.program.operators import Nature
 from dysharp.program.payload import sides_of
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 
 I64 = NDArray[np.int64]
-OPERATORS = ("dispatch", "combine", "other")
 TERMS = ("payload", "headers", "requests", "acks", "notifications")
 
 
@@ -133,13 +133,14 @@ def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None,
 
 
 def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) -> dict[str, dict[str, int]]:
-    """Payload bytes that crossed links: `{"up": {"dispatch", "combine", "other"}, "down": {...}}`, summed over nodes.
+    """Payload bytes that crossed links: `{"up": {operator: bytes}, "down": {...}}`, summed over nodes.
 
     "up" and "down" are NVLink. Another network NAME has the sides "NAME out" and "NAME in".
 
     Only members that happened in `trace` count. A push counts once up, and once down per copy. A pull counts once up
     per response, and once down. Members on the source's own node use no link. Bytes of gate weights or of their
-    gradients behind a row (`Wires.aux`) and bytes of control templates count as "other". `groups`: the groups of all
+    gradients behind a row (`Wires.aux`) count as the host operator. Operators of nature communication and host are always there, others
+    where they move bytes. `groups`: the groups of all
     members, if the caller has them.
     """
     partial = trace.member.min(initial=0) < 0
@@ -150,19 +151,18 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
 
 def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
     sides = sides_of(program)
-    out = {side: dict.fromkeys(OPERATORS, 0) for pair in sides for side in pair}
+    always, software = program.with_nature(Nature.COMMUNICATION, Nature.HOST), program.host_operator
+    out = {side: dict.fromkeys(always, 0) for pair in sides for side in pair}
     for g in range(len(groups.template)):
         template = program.templates[groups.template[g]]
         out_side, in_side = sides[template.net]
         name = template.operator
-        name = name if name in OPERATORS else "other"
         once, each = int(groups.sent[:, g].sum()), int(groups.copies[:, g].sum())
         up, down = (each, once) if groups.is_pull[g] else (once, each)
         aux = int(program.wires.aux[groups.wire[g]])
-        out[out_side][name] += up * int(groups.payload[g])
-        out[in_side][name] += down * int(groups.payload[g])
-        out[out_side]["other"] += up * aux
-        out[in_side]["other"] += down * aux
+        for side, times in ((out_side, up), (in_side, down)):
+            out[side][name] = out[side].get(name, 0) + times * int(groups.payload[g])
+            out[side][software] += times * aux
     return out
 
 

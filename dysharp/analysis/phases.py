@@ -13,7 +13,6 @@ from dysharp.program.trace import Trace
 from dysharp.units import PS_PER_US, ps_to_us
 
 I64 = NDArray[np.int64]
-PHASES = ("dispatch", "gemm1", "gemm2", "combine", "other")
 
 
 class LastGpu:
@@ -35,9 +34,8 @@ class LastGpu:
         An operator without ops has zeros.
         """
         out = {}
-        operator = np.array([PHASES.index(t.operator) if t.operator in PHASES else 4 for t in self.program.templates])
-        phase = np.where(self.timed, operator[self.template], -1)
-        for i, name in enumerate(PHASES):
+        phase = np.where(self.timed, self.program.template_operator()[self.template], -1)
+        for i, name in enumerate(self.program.operator_names):
             ops = self.ops[phase == i]
             start, end = self.trace.issue[ops], self.trace.done[ops]
             first = int(start.min()) if len(ops) else 0

@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import merged, union_ps
-from dysharp.analysis.phases import PHASES
 from dysharp.program.builder import PUSHES
 from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Program
@@ -50,10 +49,11 @@ class Table:
     ptr: I64
     start: I64
     end: I64
+    operators: int
 
     def at(self, rank: int, operator: int) -> Spans:
         """The intervals of one operator on one rank."""
-        group_id = rank * len(PHASES) + operator
+        group_id = rank * self.operators + operator
         here = slice(int(self.ptr[group_id]), int(self.ptr[group_id + 1]))
         return self.start[here], self.end[here]
 
@@ -67,11 +67,11 @@ def waiting_us(program: Program, trace: Trace) -> dict[str, dict[str, list[float
 def waiting_ps(program: Program, trace: Trace) -> dict[str, dict[str, I64]]:
     """{operator: {span, moving, resource, own, peers}}, each `[n_nodes]` int64 ps. The parts sum to the span."""
     present, running = _tables(program, trace)
-    begin = _starts(program, trace)
-    out = {name: {part: np.zeros(program.n_nodes, np.int64) for part in ("span", *PARTS)} for name in PHASES}
+    begin, names = _starts(program, trace), program.operator_names
+    out = {name: {part: np.zeros(program.n_nodes, np.int64) for part in ("span", *PARTS)} for name in names}
     for rank in range(program.n_nodes):
-        active = [present.at(rank, k) for k in range(len(PHASES))]
-        for k, name in enumerate(PHASES):
+        active = [present.at(rank, k) for k in range(len(names))]
+        for k, name in enumerate(names):
             others = _joined([spans for j, spans in enumerate(active) if j != k])
             _fill(out[name], rank, int(begin[rank]), running.at(rank, k), active[k], others)
     return {name: parts for name, parts in out.items() if parts["span"].any()}
@@ -95,12 +95,12 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     """The intervals in which operators wait for a resource or move, and in which they move."""
     from dysharp.analysis.spans import Columns, ready_in_turn, spans_read  # numba loads here and nowhere earlier
 
-    p, t, n_groups = program, trace, program.n_nodes * len(PHASES)
+    p, t, n_groups = program, trace, program.n_nodes * len(program.operators)
     ready, in_order = np.empty(p.n_ops, np.int64), p.issuers.discipline == Discipline.PROGRAM_ORDER
     ready_in_turn(p.ops.issuer, in_order, t.ready, np.full(len(in_order), -1, np.int64), ready)
     nets = np.array([x.net for x in p.templates], np.int32)
     columns = Columns(
-        operator=np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates], np.int64),
+        operator=p.template_operator(),
         counted=np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_),
         pushed=np.array([x.kind in PUSHES for x in p.templates], np.bool_),
         hops=2 * p.hop_ps[nets],
@@ -117,8 +117,8 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     )
     present, moving = (_unions(n_groups, most) for most in (p.n_ops + len(t.member), 2 * (p.n_ops + len(t.member))))
     coarse = (t.start >> max(0, t.time_ps.bit_length() - 16)).astype(np.uint16)  # NumPy sorts 16 bits by counting; any order has the same unions
-    spans_read(columns, np.argsort(coarse, kind="stable"), len(PHASES), present, moving)
-    return _table(n_groups, t.time_ps, present), _table(n_groups, t.time_ps, moving)
+    spans_read(columns, np.argsort(coarse, kind="stable"), len(p.operators), present, moving)
+    return _table(p, t.time_ps, present), _table(p, t.time_ps, moving)
 
 
 def _unions(n_groups: int, most: int) -> Unions:
@@ -130,13 +130,13 @@ def _unions(n_groups: int, most: int) -> Unions:
     return Unions(last, np.empty(most, np.int32), np.empty((most, 2), np.int64), np.zeros(1, np.int64))
 
 
-def _table(n_groups: int, time_ps: int, unions: Unions) -> Table:
+def _table(program: Program, time_ps: int, unions: Unions) -> Table:
     """The unions of the intervals of each group. One merge over all groups: the times of each group lie above the times of the group before."""
-    n, step = int(unions.written[0]), time_ps + 2
+    n, step, n_groups = int(unions.written[0]), time_ps + 2, program.n_nodes * len(program.operators)
     above = unions.group[:n].astype(np.int64) * step
     start, end = merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
     ptr = np.searchsorted(start, np.arange(n_groups + 1) * step)
-    return Table(ptr, start % step, end % step)
+    return Table(ptr, start % step, end % step, len(program.operators))
 
 
 def _starts(program: Program, trace: Trace) -> I64:

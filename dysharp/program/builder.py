@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
+from dysharp.program.operators import LAYER, Operator
 from dysharp.program.tables import (
     Alloc,
     Chaining,
@@ -115,10 +116,18 @@ class ProgramBuilder:
     """Collects tables. `build` concatenates and freezes them. Ids follow the order of the calls."""
 
     def __init__(
-        self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",), *, nets: tuple[Net, ...] = (), domain_nodes: int = 0
+        self,
+        hardware: Hardware,
+        n_nodes: int,
+        classes: tuple[str, ...] = ("data",),
+        *,
+        nets: tuple[Net, ...] = (),
+        domain_nodes: int = 0,
+        operators: tuple[Operator, ...] = LAYER,
     ) -> None:
+        """`operators`: what the ops are for; default: the operators of a MoE layer."""
         self.hardware, self.n_nodes, self.classes, self.nets, self.domain_nodes = hardware, n_nodes, classes, nets, domain_nodes
-        self.row_trains = 1
+        self.row_trains, self.operators = 1, operators
         self._tables: list[HubTable] = []
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
@@ -412,6 +421,7 @@ class ProgramBuilder:
             row_trains=self.row_trains,
             nets=self.nets,
             domain_nodes=self.domain_nodes,
+            operators=self.operators,
         )
         return program
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, PUSHES, WIRED
 from dysharp.program.names import op_name, row_name
+from dysharp.program.operators import Nature
 from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Kind, Program
 
@@ -152,13 +153,13 @@ def link_name(program: Program, net: int, node: int, side: int) -> str:
 
 
 def check_traffic(c: Columns) -> None:
-    """The ops move the declared payload bytes, except for operator "other" and Programs that declare no traffic."""
-    declared = c.p.declared.traffic
+    """The ops move the declared payload bytes, except for host operators and Programs that declare no traffic."""
+    declared, exempt = c.p.declared.traffic, c.p.with_nature(Nature.HOST)
     if not declared:
         return
     for side, by_operator in _moved(c).items():
         expected = declared.get(side, {})
-        for operator in sorted({*by_operator, *expected} - {"other"}):
+        for operator in sorted({*by_operator, *expected} - {*exempt}):
             moved, promised = by_operator.get(operator, 0), expected.get(operator, 0)
             if moved != promised:
                 raise ProgramError(f"traffic {side} of {operator}: found {moved} B in the ops, expected the declared {promised} B")

@@ -61,8 +61,7 @@ def part_of(program: Program, label: str) -> Program:
     regions = slice(section.regions.start, section.regions.stop)
     used, template = np.unique(o.template[ops], return_inverse=True)
     own = [program.templates[i] for i in used.tolist()]
-    columns = {name: getattr(o, name) for name in Ops.__slots__}
-    cut = {name: None if column is None else column[ops] for name, column in columns.items()}
+    cut: dict[str, Any] = {name: None if (column := getattr(o, name)) is None else column[ops] for name in Ops.__slots__}
     return replace(
         program,
         templates=tuple(replace(t, name=unlabelled(label, t.name), operator=unlabelled(label, t.operator)) for t in own),
@@ -87,6 +86,7 @@ def part_of(program: Program, label: str) -> Program:
         edges=_edges(program.edges, section, ids),
         holds=_holds(program.holds, section, ids),
         declared=section.declared,
+        operators=tuple(replace(o, name=unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")),
         sections=(),
     )
 

@@ -99,19 +99,18 @@ def _late(program: Program, start_ps: I64) -> Program:
     columns = max(program.durations.shape[1], len(late))
     duration, no_bytes = np.zeros((1, columns), np.int64), np.zeros((1, columns), np.int64)
     duration[0, : len(late)] = start_ps[late]
-    start = Template(START, Kind.DELAY, "other", "delay", tasks=1, duration=len(program.durations))
+    start = Template(START, Kind.DELAY, program.host_operator, "delay", tasks=1, duration=len(program.durations))
     names = tuple(f"node[{g}].{START}" for g in late.tolist())
     e, i, p, m = program.edges, program.issuers, program.pools, program.members
-    fresh_pools = len(p.node) + np.arange(len(late), dtype=np.int32)
+    rows = np.arange(len(late), dtype=np.int32)
+    fresh_pools = len(p.node) + rows
+    new = {"template": np.full(len(late), len(program.templates)), "node": late, "issuer": len(i.node) + rows, "rows": rows}
     return replace(
         program,
         templates=(*program.templates, start),
         durations=np.vstack([_widened(program.durations, columns), duration]),
         task_bytes=np.vstack([_widened(program.task_bytes, columns), no_bytes]),
-        ops=appended(
-            program.ops,
-            {"template": np.full(len(late), len(program.templates)), "node": late, "issuer": len(program.issuers.node) + np.arange(len(late)), "rows": np.arange(len(late))},
-        ),
+        ops=appended(program.ops, new),
         members=replace(m, ptr=np.append(m.ptr, np.full(len(late), m.ptr[-1], np.int32))),
         edges=Edges(
             _more(e.tail_kind, np.full(len(tails), int(Tail.OP_DONE))),
@@ -134,8 +133,11 @@ def appended(ops: Ops, values: dict[str, NDArray[np.integer]]) -> Ops:
     """`ops` and, behind them, ops without bytes. `values`: "template", "node" and further columns of the new ops; others say "none"."""
     n = len(values["node"])
     usual = dict.fromkeys((f.name for f in fields(Ops)), np.full(n, -1)) | dict.fromkeys(("bytes", "prio", "value", "offset"), np.zeros(n))
-    columns: dict[str, Any] = {name: getattr(ops, name) for name in usual}
-    return Ops(**{name: None if column is None else _more(column, values.get(name, usual[name])) for name, column in columns.items()})
+    grown: dict[str, Any] = {}
+    for name, value in usual.items():
+        column = getattr(ops, name)
+        grown[name] = None if column is None else _more(column, values.get(name, value))
+    return Ops(**grown)
 
 
 def waits_for_start(program: Program, start: I32) -> tuple[I32, I32]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
+from dysharp.program.operators import LAYER, Nature, Operator
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -240,7 +241,7 @@ class Template:
 
     name: str
     kind: Kind
-    operator: str  # "dispatch" | "gemm1" | "gemm2" | "combine" | "other"; a gradient counts as its forward GEMM
+    operator: str  # the name of one of Program.operators
     fn: str = ""
     cls: int = 0  # traffic class of the train (of a pull: of its request)
     response_cls: int = 0  # traffic class of responses and result
@@ -287,7 +288,7 @@ class Wires:
     ack_down: I64  # debt per op on the source's down server
     stripe_up: I64  # ps from the mean end of the train on its links to its end on the most loaded link
     stripe_response: I64  # the same time of a response
-    aux: I64  # further payload per copy, response and result (gate weights or their gradients, operator "other")
+    aux: I64  # further payload per copy, response and result (gate weights or their gradients; it counts as the host operator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +465,8 @@ class Program:
     """Networks besides NVLink. Their numbers (`Template.net`) begin with 1."""
     domain_nodes: int = 0
     """Nodes of one NVLink domain; node i is in domain i // domain_nodes. 0 = all nodes are one domain."""
+    operators: tuple[Operator, ...] = LAYER
+    """What the ops are for, in the order of outputs. Names are distinct, and one operator at least is of nature HOST."""
     sections: tuple[Section, ...] = ()
     """The parts of a merged Program, by label. (): no merge. Ops that join parts belong to none."""
 
@@ -522,6 +525,25 @@ class Program:
         """`[n_ports]` bytes per microsecond of the links of every port and direction."""
         nodes = range(self.n_nodes)
         return np.array([self.hardware.rate for _ in nodes] + [net.rate_of(node) for net in self.nets for node in nodes], np.int64)
+
+    @property
+    def operator_names(self) -> tuple[str, ...]:
+        """Names of `operators`, in their order."""
+        return tuple(operator.name for operator in self.operators)
+
+    @property
+    def host_operator(self) -> str:
+        """The first operator of nature HOST."""
+        return self.with_nature(Nature.HOST)[0]
+
+    def with_nature(self, *natures: Nature) -> tuple[str, ...]:
+        """Names of the operators with one of `natures`."""
+        return tuple(operator.name for operator in self.operators if operator.nature in natures)
+
+    def template_operator(self) -> I64:
+        """`[n_templates]` place of every template's operator in `operators`."""
+        place = {name: i for i, name in enumerate(self.operator_names)}
+        return np.array([place[t.operator] for t in self.templates], np.int64)
 
     def op_net(self) -> I32:
         """`[n_ops]` network of every op."""

@@ -16,8 +16,10 @@ from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
 from dysharp.program.meaning import check_computes, check_experts, check_reads, check_slices, check_sums_of_sums
+from dysharp.program.operators import Nature
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
+from dysharp.program.sections import part_of
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
@@ -40,17 +42,21 @@ def verify(program: Program) -> None:
       rising keys.
     - Regions "expert" have as many rows as declared useful rows. The Combine reads all of them once, or none.
     - NVLink joins nodes of one domain only. Other networks join any nodes.
-    - Payload bytes per operator and direction are as declared. Operator "other" and Programs without declared traffic
+    - Operators are declared once each, one of them is a host operator, and every template names one of them.
+    - Payload bytes per operator and direction are as declared. Host operators and Programs without declared traffic
       are exempt.
     - Every COMPUTE with a function is a GEMM of a tile of a region "expert". Column ranges of a GEMM cover every tile once.
     - A pull of what other pulls left reads it where they left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
+
+    Parts of a merge name ids of their own only, and each of them keeps the rules about data by itself.
     """
     _check_shapes(program)
     _check_hardware(program)
     check_nets(program)
     _check_tables(program)
+    _check_operators(program)
     _check_templates(program)
     _check_who(program)
     _check_ops(program)
@@ -62,17 +68,20 @@ def verify(program: Program) -> None:
     _check_sessions(table)
     _check_edges(table)
     _check_holds(program)
-    check_experts(program)
-    check_computes(table)
-    check_slices(table)
-    check_sums_of_sums(table)
-    check_rows(table)
-    check_traffic(table)
+    parts = [Columns(part_of(program, section.label)) for section in program.sections] or [table]
+    for part in parts:
+        check_experts(part.p)
+        check_computes(part)
+        check_slices(part)
+        check_sums_of_sums(part)
+        check_rows(part)
+        check_traffic(part)
     waits = waits_by_kind(program)
     stuck = first_that_never_starts(program, waits)
     if stuck:
         raise ProgramError(stuck)
-    check_reads(program, waits)
+    for part in parts:
+        check_reads(part.p, waits_by_kind(part.p) if program.sections else waits)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------
@@ -129,6 +138,21 @@ def _check_tables(p: Program) -> None:
             raise ProgramError(f"table {table.name!r}: found {table.banks} banks, expected 1 where rows do not take their places")
     if sum(table.allocates for table in p.tables) > 1:
         raise ProgramError("tables: found several in which rows take their places, expected at most 1")
+
+
+def _check_operators(p: Program) -> None:
+    names = p.operator_names
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), "")
+    if twice:
+        raise ProgramError(f'operators: found "{twice}" twice, expected distinct names')
+    blank = next((name for name in names if name.split() != [name]), None)
+    if blank is not None:
+        raise ProgramError(f"operators: found the name {blank!r}, expected a word without blanks")
+    if not p.with_nature(Nature.HOST):
+        raise ProgramError(f"operators: found {', '.join(names) or 'none'}, expected one of nature host at least (launches, flags, late ranks)")
+    for i, t in enumerate(p.templates):
+        if t.operator not in names:
+            raise ProgramError(f'template {i} ({t.name}): found operator "{t.operator}", expected one that the Program declares: {", ".join(names)}')
 
 
 def _check_templates(p: Program) -> None:

@@ -13,7 +13,7 @@ from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
-from dysharp.reports.plots import PALETTE, colour_of
+from dysharp.reports.plots import colour_of, operator_colours
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
@@ -27,7 +27,6 @@ LeftOut = tuple[PlainRow, Mapping[str, str]]
 """A Row of a comparison, and the systems that the comparison left out, each with the reason."""
 WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed")
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
-PHASE_COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,8 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     least = max(float(e.row.get("workload_bound_us") or 0.0) for e in panel.entries)
     most = max(most, least) * 1.02
     shown = {key: cause for key, cause in causes().items() if any(e.row["attribution"].get(key, 0.0) >= 0.05 for e in panel.entries)}
-    rows = [_entry_view(e, most, least, shown) for e in panel.entries]
+    colours = operator_colours(dict.fromkeys(name for e in panel.entries for name in e.row["phases_us"]))
+    rows = [_entry_view(e, most, least, shown, colours) for e in panel.entries]
     fastest = min(range(len(rows)), key=lambda i: panel.entries[i].time_us)
     return {
         "id": f"workload-{number + 1}",
@@ -234,7 +234,7 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
         "least": least,
         "least_x": 1000 * least / most,
         "causes": [(key, cause.short, cause.colour) for key, cause in shown.items()],
-        "phases": list(PHASE_COLOURS.items()),
+        "phases": list(colours.items()),
         "load": panel.load,
         "sources": panel.sources,
         "has_speedup": any(e.speedup is not None for e in panel.entries),
@@ -242,7 +242,7 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     }
 
 
-def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause]) -> dict[str, Any]:
+def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause], colours: Mapping[str, str]) -> dict[str, Any]:
     row, parts, x = e.row, [], 0.0
     for key, cause in shown.items():
         us = max(0.0, float(row["attribution"].get(key, 0.0)))
@@ -257,7 +257,7 @@ def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause])
             "start": phase["start"],
             "end": phase["end"],
             "busy": phase["busy"],
-            "colour": PHASE_COLOURS.get(name, PHASE_COLOURS["other"]),
+            "colour": colours[name],
         }
         for name, phase in row["phases_us"].items()
         if phase["busy"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
 from dysharp.files import check_destination, write_file
+from dysharp.program import LAYER
 from dysharp.runs.request import DIRECTIONS
 from dysharp.systems import OTHER_COLOUR, all_systems
 
@@ -23,6 +25,13 @@ from dysharp.systems import OTHER_COLOUR, all_systems
 PALETTE = ("#0072B2", "#E69F00", "#CC79A7", "#009E73", "#999999", "#56B4E9", "#D55E00", "#F0E442", "#332288")
 STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "dysharp"}
 FORMATS = ("svg", "png")
+
+
+def operator_colours(names: Iterable[str]) -> dict[str, str]:
+    """{operator: colour}: fixed colours for the operators of a layer, the rest of the palette in turn for others."""
+    fixed = dict(zip((o.name for o in LAYER), PALETTE, strict=False))
+    rest = itertools.cycle(PALETTE[len(fixed) :])
+    return {name: fixed.get(name) or next(rest) for name in names}
 
 
 def colour_of(system: str) -> str:

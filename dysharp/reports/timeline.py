@@ -8,7 +8,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from dysharp.reports.plots import PALETTE, drawn
+from dysharp.program import Nature
+from dysharp.reports.plots import drawn, operator_colours
 from dysharp.timeline import Timeline
 from dysharp.units import ps_to_us
 
@@ -16,8 +17,7 @@ F64 = NDArray[np.float64]
 BINS = 1000
 BANDS = ("up link", "operators", "down link")
 """Bands of each row, from the top. The band of the SMs shows whether a GEMM runs."""
-COLOURS = {"dispatch": PALETTE[0], "gemm1": PALETTE[1], "gemm2": PALETTE[2], "combine": PALETTE[3], "other": PALETTE[4]}
-LABELS = {"gemm1": "GEMM 1", "gemm2": "GEMM 2", "other": "other, acknowledgements"}
+LABELS = {"gemm1": "GEMM 1", "gemm2": "GEMM 2"}
 
 
 def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None) -> Axes:
@@ -25,8 +25,8 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
     used = shares(timeline)
     with drawn(ax, 7.2, 1.2 + 0.22 * timeline.n_gpus) as axes:
         rows = np.ones((timeline.n_gpus * (len(BANDS) + 1), BINS, 3))
-        names = list(COLOURS)
-        colours = np.array([to_rgb(COLOURS[name]) for name in names])
+        colour = operator_colours(operator.name for operator in timeline.operators)
+        colours = np.array([to_rgb(code) for code in colour.values()])
         for (gpu, band), share in used.items():
             paint = np.clip(share, 0, 1)
             total = np.maximum(1.0, paint.sum(axis=0))
@@ -37,7 +37,7 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
         axes.set_xlabel("time (us); bands of a GPU: up link, GEMMs, down link")
         axes.set_title(title, loc="left")
         axes.legend(
-            handles=[Patch(color=COLOURS[name], label=LABELS.get(name, name.capitalize())) for name in names],
+            handles=[Patch(color=code, label=_label(timeline, name)) for name, code in colour.items()],
             loc="upper left",
             bbox_to_anchor=(1.0, 1.0),
             frameon=False,
@@ -46,20 +46,31 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
 
 
 def shares(timeline: Timeline, bins: int = BINS) -> dict[tuple[int, int], F64]:
-    """{(GPU, band): `[operators, bins]` share of each bin that is used}, operators in the order of `COLOURS`."""
+    """{(GPU, band): `[operators, bins]` share of each bin that is used}, operators in the order of the Timeline."""
     edges = np.linspace(0, max(1, timeline.time_ps), bins + 1)
     out: dict[tuple[int, int], F64] = {}
-    s = timeline.slices
+    s, names = timeline.slices, [operator.name for operator in timeline.operators]
+    computes = [operator.name for operator in timeline.operators if operator.nature is Nature.COMPUTE]
     ptr = np.searchsorted(s.track, np.arange(len(timeline.tracks) + 1))
     for i, track in enumerate(timeline.tracks):
         operator = track.name.split()[0]
-        if track.group not in BANDS or (track.group == "operators" and not operator.startswith("gemm")) or ptr[i] == ptr[i + 1]:
+        if track.group not in BANDS or (track.group == "operators" and operator not in computes) or ptr[i] == ptr[i + 1]:
             continue
         here = slice(int(ptr[i]), int(ptr[i + 1]))
         start, end = s.start[here], s.end[here]
         busy = np.concatenate([[0], np.cumsum(end - start)])
         corners, heights = np.stack([start, end], axis=1).ravel(), np.stack([busy[:-1], busy[1:]], axis=1).ravel()
         use = np.diff(np.interp(edges, corners, heights)) / np.diff(edges)
-        band = out.setdefault((track.gpu, BANDS.index(track.group)), np.zeros((len(COLOURS), bins)))
-        band[list(COLOURS).index(operator if operator in COLOURS else "other")] += use
+        band = out.setdefault((track.gpu, BANDS.index(track.group)), np.zeros((len(names), bins)))
+        band[names.index(operator if operator in names else _acknowledges(timeline))] += use
     return out
+
+
+def _acknowledges(timeline: Timeline) -> str:
+    """The operator that has the acknowledgements: the first host operator."""
+    return next(operator.name for operator in timeline.operators if operator.nature is Nature.HOST)
+
+
+def _label(timeline: Timeline, name: str) -> str:
+    words = LABELS.get(name, name if name == _acknowledges(timeline) else name.capitalize())
+    return f"{words}, acknowledgements" if name == _acknowledges(timeline) else words

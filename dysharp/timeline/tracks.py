@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import merged
-from dysharp.analysis.phases import PHASES
+from dysharp.program.operators import Operator
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows
@@ -61,7 +61,10 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All that a viewer needs. `flows`: (id, places in `slices`), each in the order of time. `merged`: neighbours were joined."""
+    """All that a viewer needs.
+
+    `flows`: (id, places in `slices`), each in the order of time. `merged`: neighbours were joined. `operators`: those of the Program.
+    """
 
     n_gpus: int
     time_ps: int
@@ -71,6 +74,7 @@ class Timeline:
     flows: tuple[Flow, ...]
     counters: tuple[Counter, ...]
     merged: bool
+    operators: tuple[Operator, ...]
 
     def sums_ps(self) -> I64:
         """`[n_tracks]` length of all slices of each track, ps."""
@@ -138,6 +142,7 @@ def make_timeline(
         tuple(f for f in flows if len(f.slices) > 1),
         counters(run, up, down),
         merged,
+        p.operators,
     )
 
 
@@ -160,14 +165,14 @@ def _merged(s: Slices, bin_ps: int, alone: NDArray[np.bool_]) -> tuple[Slices, I
 def _operators(draft: _Draft, run: Recording) -> None:
     """A slice while any op of the operator is between its issue and its completion on the GPU."""
     p, t = run.program, run.trace
-    operator = np.array([PHASES.index(x.operator) if x.operator in PHASES else PHASES.index("other") for x in p.templates])
+    names, operator = p.operator_names, p.template_operator()
     ops = np.flatnonzero((p.kinds() != Kind.JOIN) & (t.issue >= 0))
-    key = p.ops.node[ops] * len(PHASES) + operator[p.ops.template[ops]]
+    key = p.ops.node[ops] * len(names) + operator[p.ops.template[ops]]
     order = np.argsort(key, kind="stable")
-    ptr = np.searchsorted(key[order], np.arange(p.n_nodes * len(PHASES) + 1))
+    ptr = np.searchsorted(key[order], np.arange(p.n_nodes * len(names) + 1))
     for gpu in range(p.n_nodes):
-        for k, name in enumerate(PHASES):
-            group = gpu * len(PHASES) + k
+        for k, name in enumerate(names):
+            group = gpu * len(names) + k
             mine = ops[order[ptr[group] : ptr[group + 1]]]
             start, end = merged(t.issue[mine], t.done[mine])
             if len(start):
@@ -235,20 +240,20 @@ def _lanes(pool: NDArray[np.integer], start: I64, end: I64) -> I64:
 
 def _links(draft: _Draft, p: Program, trains: Trains, side: int) -> int:
     """The trains of one direction. Returns the place of the first."""
-    of_template = np.array([PHASES.index(t.operator if t.operator in PHASES else "other") for t in p.templates] or [0])
+    of_template = p.template_operator()
     kind = np.where(trains.kind == ACKS, ACKS, of_template[p.ops.template[trains.op]] * len(KINDS) + trains.kind) if p.n_ops else trains.kind
-    n_kinds = len(PHASES) * len(KINDS)
+    n_kinds = len(p.operators) * len(KINDS)
     found, inverse = np.unique(trains.port * n_kinds + kind, return_inverse=True)
     groups = [names[side] for names in link_groups(p)]
     places = ((*divmod(code // n_kinds, p.n_nodes), code % n_kinds) for code in found.tolist())
-    tracks = [draft.track(node, groups[net], _train_kind(code)) for net, node, code in places]
+    tracks = [draft.track(node, groups[net], _train_kind(p, code)) for net, node, code in places]
     token = np.where(trains.op >= 0, p.ops.key[trains.op], -1)
     return draft.add(np.array(tracks, np.int64)[inverse], trains.start, trains.end, _train_names(draft, p, trains, side), token, trains.n_bytes)
 
 
-def _train_kind(code: int) -> str:
+def _train_kind(p: Program, code: int) -> str:
     operator, kind = divmod(code, len(KINDS))
-    return KINDS[ACKS] if kind == ACKS else f"{PHASES[operator]} {KINDS[kind]}"
+    return KINDS[ACKS] if kind == ACKS else f"{p.operator_names[operator]} {KINDS[kind]}"
 
 
 def _train_names(draft: _Draft, p: Program, trains: Trains, side: int) -> I64:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from dysharp.analysis import CAUSES, attribute, program_bound, traffic_bytes, wire_table
 from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.count import TERMS, group_transfers, sums_that_passed
-from dysharp.analysis.phases import PHASES
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import SimulationError
 from dysharp.oracle import run_oracle
@@ -224,7 +223,7 @@ def causes_add_up(case: Pass) -> Lines:
     between = dict.fromkeys(f"{net.name}_{part}" for net in case.program.nets for part in ("out", "in", "latency"))
     for what, parts, names in (
         ("attribution", attribute(case.program, case.trace), (*CAUSES, *between)),
-        ("critical path", critical_path(case.program, case.trace)[1], PHASES),
+        ("critical path", critical_path(case.program, case.trace)[1], case.program.operator_names),
     ):
         if tuple(parts) != tuple(names):
             yield f"{what}: found parts {', '.join(parts)}, expected {', '.join(names)}"
