@@ -94,6 +94,13 @@ def _check(parts: list[Part], streams: Sequence[Sequence[str]]) -> None:
         raise ProgramError(f"merge: found labels {labels}, expected at least one part, each with a word of its own (letters, digits, _)")
     for part in parts:
         _check_machine(parts[0], part)
+    programs = [part.program for part in parts]
+    row_tables = sorted({t for p in programs for t in p.tables if t.allocates}, key=repr)
+    if len(row_tables) > 1:
+        raise ProgramError(f"merge: found row tables {row_tables[0]} and {row_tables[1]}, expected one (a hub has one)")
+    places = sorted({p.sessions.places for p in programs if p.sessions is not None})
+    if len(places) > 1:
+        raise ProgramError(f"merge: found {places} places for sums of a home, expected one number (a switch has one)")
     listed = [label for stream in streams for label in stream]
     if len(set(listed)) != len(listed) or not set(listed) <= set(labels):
         raise ProgramError(f"merge: found streams {[list(s) for s in streams]}, expected each of {labels} in one place at most")
@@ -107,12 +114,6 @@ def _check_machine(one: Part, other: Part) -> None:
             raise ProgramError(f"merge: found {name} {a} in part {one.label!r} and {b} in part {other.label!r}, expected one machine")
     if other.program.sections:
         raise ProgramError(f"merge: found part {other.label!r} that is a merge, expected all parts in one call")
-    kept = [t for p in (one.program, other.program) for t in p.tables if t.allocates]
-    if len(set(kept)) > 1:
-        raise ProgramError(f"merge: found row tables {kept[0]} and {kept[1]}, expected one (a hub has one)")
-    places = {p.sessions.places for p in (one.program, other.program) if p.sessions is not None}
-    if len(places) > 1:
-        raise ProgramError(f"merge: found {sorted(places)} places for sums in the switch, expected one number")
 
 
 # ---- ids -------------------------------------------------------------------------------------------------------------
