@@ -5,6 +5,8 @@ Edges lead from a smaller label to a larger one, and no gang holds a semaphore, 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from dysharp.program.merge import Cross, Part, merge
@@ -31,10 +33,17 @@ class _GuestSums(Sums):
 def random_parts(seed: int, *, size: str = "tiny", packets: bool = False) -> list[Part]:
     """Two or three random Programs on one machine. `packets`: such that the packet level runs."""
     parts: list[Part] = []
-    for i in range(int(np.random.default_rng((seed, 17)).integers(2, 4))):
+    first = np.random.default_rng((seed, 17))
+    places = int(first.choice((0, 1, 1, 2, 3)))
+    for i in range(int(first.integers(2, 4))):
         rng, more = np.random.default_rng((seed, i, 19)), np.random.default_rng((seed, i, 23))
         like = parts[0].program if parts else None
-        maker = _GuestSums(rng, more, size, like) if chance(more, 0.3) else _Guest(rng, size, like)
+        maker: Generator
+        if chance(more, 0.3):
+            maker = sums = _GuestSums(rng, more, size, like)
+            sums.places = places
+        else:
+            maker = _Guest(rng, size, like)
         for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
             maker.round()
         program = maker.b.build()
@@ -50,7 +59,7 @@ def random_merge(seed: int, *, size: str = "tiny", packets: bool = False) -> Pro
     if seed % 3 == 0:
         return merge(parts, streams=[[part.label for part in parts]])
     edges = []
-    for one, other in zip(parts, parts[1:], strict=False):
+    for one, other in pairwise(parts):
         n = int(rng.integers(1, 8)) if seed % 3 == 1 else 0
         edges.append(Cross(other.label, rng.integers(0, other.program.n_ops, n), one.label, rng.integers(0, one.program.n_ops, n)))
     return merge(parts, edges=edges)

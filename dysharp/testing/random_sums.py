@@ -25,8 +25,6 @@ class Sums(Generator):
     def __init__(self, rng: np.random.Generator, more: np.random.Generator, size: str, like: Program | None = None) -> None:
         super().__init__(rng, size, like)
         self.more, self.places = more, int(more.choice((0, 1, 1, 2, 3)))
-        if like is not None and like.sessions is not None:
-            self.places = like.sessions.places
         n_classes = len(self.b.classes)
         self.contribution = [
             self.b.template(
