@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.program.operators import LAYER, Operator
+from dysharp.program.schema import NO_DATA, Schema
 from dysharp.program.tables import (
     Alloc,
     Chaining,
@@ -124,10 +125,11 @@ class ProgramBuilder:
         nets: tuple[Net, ...] = (),
         domain_nodes: int = 0,
         operators: tuple[Operator, ...] = LAYER,
+        schema: Schema = NO_DATA,
     ) -> None:
-        """`operators`: what the ops are for; default: the operators of a MoE layer."""
+        """`operators`: what the ops are for; default: the operators of a MoE layer. `schema`: buffers and functions that templates name."""
         self.hardware, self.n_nodes, self.classes, self.nets, self.domain_nodes = hardware, n_nodes, classes, nets, domain_nodes
-        self.row_trains, self.operators = 1, operators
+        self.row_trains, self.operators, self.schema = 1, operators, schema
         self._tables: list[HubTable] = []
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
@@ -206,7 +208,7 @@ class ProgramBuilder:
         self,
         node: ArrayLike,
         n_rows: ArrayLike,
-        row_bytes: int,
+        row_bytes: ArrayLike,
         tile_rows: ArrayLike,
         *,
         alloc: Alloc = Alloc.FIRST_TOUCH,
@@ -422,6 +424,7 @@ class ProgramBuilder:
             nets=self.nets,
             domain_nodes=self.domain_nodes,
             operators=self.operators,
+            schema=self.schema,
         )
         return program
 

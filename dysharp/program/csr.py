@@ -33,3 +33,10 @@ def group(owner: I32, n: int) -> tuple[I32, I64]:
     if len(owner) == 0 or (owner[1:] >= owner[:-1]).all():
         return ptr, np.arange(len(owner))
     return ptr, stable_order(owner)
+
+
+def owners(ptr: I32) -> I32:
+    """`[rows]` the owner of each row, where owner i has the rows ptr[i] to ptr[i + 1] - 1."""
+    owner = np.arange(len(ptr) - 1, dtype=np.int32)
+    counts = np.diff(ptr)
+    return owner if len(owner) == ptr[-1] and (counts == 1).all() else np.repeat(owner, counts)

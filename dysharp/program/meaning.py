@@ -1,4 +1,4 @@
-"""Checks on the data of ops: functions of COMPUTEs, regions "expert", reads that wait for a write."""
+"""Checks on the data of ops: declared functions, tiled regions, reads that wait for a write."""
 
 from __future__ import annotations
 
@@ -12,33 +12,40 @@ from dysharp.errors import ProgramError
 from dysharp.program.names import region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns
 from dysharp.program.refuse import fail_where
+from dysharp.program.schema import CARRIES_NOTHING
 from dysharp.program.tables import ALL_COLUMNS, Alloc, ColumnRange, Kind, Program
 
 Array = NDArray[Any]
-GEMMS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
-"""Functions of a COMPUTE. The function "" computes nothing in the functional machine."""
-SLICED = ("gemm2", "gemm1_dgrad")
-"""Functions that may write a range of columns: those that write results."""
 
 
-def expert_regions(p: Program) -> Array:
-    """`[n_regions]` bool: the regions "expert", one for each expert slot."""
-    return np.array([name == "expert" for name in p.regions.name], bool) if p.regions.name else np.zeros(p.n_regions, bool)
+def check_functions(p: Program) -> None:
+    """Every template does with data what the schema of the Program declares."""
+    for i, t in enumerate(p.templates):
+        if t.fn in CARRIES_NOTHING and (t.kind is not Kind.COMPUTE or not t.fn):
+            continue
+        where, function = f"template {i} ({t.name})", p.schema.function(t.fn)
+        if function is None:
+            known = ", ".join(one.name for one in p.schema.functions if t.kind.name in one.kinds) or "none"
+            known += " (other work is a DELAY with tasks on the SM pool)" if t.kind is Kind.COMPUTE else ""
+            raise ProgramError(f'{where}: found fn "{t.fn}", expected a function that the Program declares: {known}')
+        for what, found, expected in (("kind", t.kind.name, function.kinds), ("src", t.src, function.reads), ("dst", t.dst, function.writes)):
+            if found not in expected:
+                raise ProgramError(f'{where}: found {what} "{found}" with fn "{t.fn}", expected {" or ".join(expected)}')
 
 
-def check_experts(p: Program) -> None:
-    """Every declared expert slot has one region "expert", in the order of the slots.
+def check_slots(p: Program) -> None:
+    """Every declared slot has one tiled region, in the order of the slots.
 
     Rows that arrival binds have rising keys.
     """
-    r, ids = p.regions, np.flatnonzero(expert_regions(p))
-    slots = p.declared.expert_slots
+    r, ids = p.regions, np.flatnonzero(p.tiled_regions())
+    slots = p.declared.slots
     if slots:
         if len(ids) != slots:
-            raise ProgramError(f'regions "expert": found {len(ids)}, expected one for each of the {slots} declared expert slots')
+            raise ProgramError(f"tiled regions: found {len(ids)}, expected one for each of the {slots} declared slots")
         gpu = np.arange(slots) // max(1, slots // p.n_nodes)
         wrong = r.node[ids] != gpu
-        fail_where(wrong, lambda i: f'{region_name(p, int(ids[i]))}: found it as region "expert" of slot {i}, expected a region of node {gpu[i]}')
+        fail_where(wrong, lambda i: f"{region_name(p, int(ids[i]))}: found it as slot {i}, expected a region of node {gpu[i]}")
     if not len(ids) or p.n_rows < 2:
         return
     by_arrival = np.zeros(p.n_regions, bool)
@@ -49,30 +56,26 @@ def check_experts(p: Program) -> None:
 
     def text(i: int) -> str:
         where = region_name(p, region_of_row(p, i + 1))
-        return f'row {i + 1} of {where}, "expert": found key {r.row_key[i + 1]} behind key {r.row_key[i]}, expected rising keys (relayout needs them)'
+        return f"row {i + 1} of {where}: found key {r.row_key[i + 1]} behind key {r.row_key[i]}, expected rising keys (relayout needs them)"
 
     fail_where(falling, text)
 
 
 def check_computes(c: Columns) -> None:
-    """Every COMPUTE with a function is a GEMM on a tile of a region "expert" of its node."""
+    """Every COMPUTE with a function runs on a tile of a tiled region of its node."""
     p = c.p
-    for i, t in enumerate(p.templates):
-        if t.kind is Kind.COMPUTE and t.fn and t.fn not in GEMMS:
-            expected = f"expected one of {', '.join(GEMMS)} (other work is a DELAY with tasks on the SM pool)"
-            raise ProgramError(f'template {i} ({t.name}): found a COMPUTE with fn "{t.fn}", {expected}')
     gemm = np.array([t.kind is Kind.COMPUTE and bool(t.fn) for t in p.templates], bool)
     if not gemm.any():
         return
     ops = np.flatnonzero(c.by_template(gemm))
-    holder = np.repeat(np.where(expert_regions(p), p.regions.node, -1), np.diff(p.regions.tile_ptr))
+    holder = np.repeat(np.where(p.tiled_regions(), p.regions.node, -1), np.diff(p.regions.tile_ptr))
     holder = np.append(holder, -1)  # key -1, and keys beyond all tiles
     key = np.minimum(p.ops.key[ops], p.n_tiles)
 
     def text(i: int) -> str:
         op, tile = int(ops[i]), int(p.ops.key[ops[i]])
         where = region_name(p, region_of_tile(p, tile)) if 0 <= tile < p.n_tiles else "no region"
-        return f'{c.name(op)}: found tile {tile} of {where} as key, expected a tile of a region "expert" of its node'
+        return f"{c.name(op)}: found tile {tile} of {where} as key, expected a tile of a tiled region of its node"
 
     fail_where(holder[key] != p.ops.node[ops], text)
 
@@ -80,10 +83,11 @@ def check_computes(c: Columns) -> None:
 def check_slices(c: Columns) -> None:
     """Where a GEMM is cut into ranges of columns, the ranges follow each other, and every tile has every range once."""
     p = c.p
+    sliced = [function.name for function in p.schema.functions if function.cut]
     for i, t in enumerate(p.templates):
-        if t.columns != ALL_COLUMNS and not (t.kind is Kind.COMPUTE and t.fn in SLICED):
-            raise ProgramError(f"template {i} ({t.name}): found columns {t.columns}, expected all columns, or fn {' or '.join(SLICED)}")
-    for fn in SLICED:
+        if t.columns != ALL_COLUMNS and not (t.kind is Kind.COMPUTE and t.fn in sliced):
+            raise ProgramError(f"template {i} ({t.name}): found columns {t.columns}, expected all columns, or fn {' or '.join(sliced) or 'none'}")
+    for fn in sliced:
         mine = [t.kind is Kind.COMPUTE and t.fn == fn for t in p.templates]
         ranges = sorted({t.columns for t, one in zip(p.templates, mine, strict=True) if one})
         if ranges not in ([], [ALL_COLUMNS]):

@@ -17,6 +17,7 @@ from dysharp.errors import ProgramError
 from dysharp.program.builder import RARE
 from dysharp.program.operators import Nature
 from dysharp.program.refuse import check_range
+from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
 from dysharp.program.skew import appended, waits_for_start
 from dysharp.program.tables import (
@@ -255,6 +256,7 @@ def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
         tables=tuple(tables),
         row_trains=max(p.row_trains for p in programs),
         operators=tuple(replace(o, name=labelled(part.label, o.name)) for part in parts for o in part.program.operators),
+        schema=Schema(tuple(_labelled(part.label, buffer) for part in parts for buffer in part.program.schema.buffers)),
         sections=tuple(_section(part, *ends) for part, ends in zip(parts, pairwise(first), strict=True)),
     )
 
@@ -336,9 +338,13 @@ def _declared(parts: list[Part]) -> Declared:
     return Declared(sum(part.program.declared.useful_rows for part in parts), traffic)
 
 
+def _labelled(label: str, buffer: Buffer) -> Buffer:
+    return replace(buffer, name=labelled(label, buffer.name), region=labelled(label, buffer.region) if buffer.region else "")
+
+
 def _section(part: Part, first: dict[str, int], end: dict[str, int]) -> Section:
     ops, regions, edges, holds = (range(first[sort], end[sort]) for sort in ("op", "region", "edge", "hold"))
-    return Section(part.label, part.layer, part.microbatch, part.direction, part.program.declared, ops, regions, edges, holds)
+    return Section(part.label, part.layer, part.microbatch, part.direction, part.program.declared, part.program.schema, ops, regions, edges, holds)
 
 
 # ---- one behind the other --------------------------------------------------------------------------------------------

@@ -87,25 +87,23 @@ class Columns:
 
 
 def check_rows(c: Columns) -> None:
-    """Every row is filled with exactly its bytes. Regions "expert" have the declared number of useful rows."""
+    """Every row is filled with exactly its bytes. Tiled regions have the declared number of useful rows."""
     p, r = c.p, c.p.regions
     per_op = np.diff(c.op_fill_ptr)
     pushed = np.where(c.is_kind(PUSHES) & c.leads, p.ops.bytes, 0)
     filled = np.bincount(p.members.fill_row, weights=np.repeat(pushed, per_op), minlength=p.n_rows)
     expected = np.repeat(r.row_bytes, np.diff(r.row_ptr))
     fail_where(filled != expected, lambda i: f"{row_name(p, i)}: found {int(filled[i])} B filled, expected exactly {expected[i]} B")
-    expert = np.array([name == "expert" for name in r.name], bool)
-    if p.n_regions != len(expert) or not (expert.any() or p.declared.useful_rows):
+    tiled = p.tiled_regions()
+    if not (tiled.any() or p.declared.useful_rows):
         return
-    useful = np.repeat(expert, np.diff(r.row_ptr))
+    useful = np.repeat(tiled, np.diff(r.row_ptr))
     if useful.sum() != p.declared.useful_rows:
-        raise ProgramError(f'regions "expert": found {useful.sum()} rows, expected the declared {p.declared.useful_rows} useful rows')
-    combines = np.array([t.kind is Kind.PULL_REDUCE and t.operator == "combine" for t in p.templates], bool)
-    if combines.any():  # pushes of a Combine name no rows to read: notifications release them
-        reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(combines), per_op), minlength=p.n_rows)
-        fail_where(
-            useful & (reads != reads[useful].any()), lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by the Combine, expected exactly 1"
-        )
+        raise ProgramError(f"tiled regions: found {useful.sum()} rows, expected the declared {p.declared.useful_rows} useful rows")
+    pulls = np.array([t.kind is Kind.PULL_REDUCE for t in p.templates], bool)
+    if pulls.any():  # pushes name no rows to read: notifications release them
+        reads = np.bincount(p.members.fill_row, weights=np.repeat(c.by_template(pulls), per_op), minlength=p.n_rows)
+        fail_where(useful & (reads != reads[useful].any()), lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by pulls, expected exactly 1")
 
 
 def moved_bytes(program: Program) -> dict[str, dict[str, int]]:

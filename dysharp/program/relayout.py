@@ -15,10 +15,10 @@ I32 = NDArray[np.int32]
 
 
 def relayout(program: Program, row_slot: I32) -> Program:
-    """`program` with the rows of its regions "expert" in the slots that a forward run gave them.
+    """`program` with the rows of its tiled regions in the slots that a forward run gave them.
 
     `row_slot`: `[rows]` `Trace.row_slot` of a forward Program with the Routing of `program`. Both Programs have their
-    regions "expert" first, in one order. The forward has its rows by rising keys, which `verify` checks. `program` has
+    tiled regions first, in one order. The forward has its rows by rising keys, which `verify` checks. `program` has
     `Alloc.PREFIX`. Rows of other regions keep their slots. Raises ProgramError if `row_slot` does not fit `program`.
     """
     new = _new_ids(program, np.asarray(row_slot))
@@ -38,15 +38,15 @@ def relayout(program: Program, row_slot: I32) -> Program:
 
 
 def _new_ids(program: Program, row_slot: I32) -> I32:
-    """`[expert rows]` new row id of every expert row. With PREFIX the row id gives the slot."""
+    """`[rows of tiled regions]` new row id of each. With PREFIX the row id gives the slot."""
     r = program.regions
-    expert = np.array([name == "expert" for name in r.name], bool)
-    n_regions = int(expert.sum())
-    if not expert[:n_regions].all():
-        raise ProgramError(f'relayout: found region {int(expert.argmin())} before the last "expert", expected those first')
+    tiled = program.tiled_regions()
+    n_regions = int(tiled.sum())
+    if not tiled[:n_regions].all():
+        raise ProgramError(f"relayout: found region {int(tiled.argmin())} before the last tiled region, expected tiled regions first")
     n = int(r.row_ptr[n_regions])
     if len(row_slot) < n:
-        raise ProgramError(f"relayout: found slots of {len(row_slot)} rows, expected at least the {n} expert rows")
+        raise ProgramError(f"relayout: found slots of {len(row_slot)} rows, expected at least the {n} rows of tiled regions")
     fail_where(r.alloc[:n_regions] != Alloc.PREFIX, lambda i: f"relayout: found region {i} bound by arrival, expected PREFIX")
     region = np.repeat(np.arange(n_regions), np.diff(r.row_ptr[: n_regions + 1]))
     forward = np.lexsort((r.row_key[:n], region))  # row ids of `program` in the order of the forward's rows

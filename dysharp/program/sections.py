@@ -86,6 +86,7 @@ def part_of(program: Program, label: str) -> Program:
         edges=_edges(program.edges, section, ids),
         holds=_holds(program.holds, section, ids),
         declared=section.declared,
+        schema=section.schema,
         operators=tuple(replace(o, name=unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")),
         sections=(),
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
 from dysharp.program.operators import LAYER, Nature, Operator
+from dysharp.program.schema import NO_DATA, Schema
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -209,34 +210,8 @@ def columns_of(columns: ColumnRange, width: int) -> slice:
 class Template:
     """Properties that many ops share.
 
-    `fn` names what the functional machine does with data. It reads buffer `src` and writes buffer `dst`. The key of an
-    op is its token. The key of a COMPUTE is its tile.
-
-    | buffer | rows |
-    |---|---|
-    | x, dy, y, dx | one per token, on its source GPU |
-    | expert.NAME | one per useful (token, expert), in the slots of the regions "expert" |
-    | partial | one per (token, GPU), or per (token, expert) with fn `row`, in the regions "partial" |
-    | relay | one per (token, remote domain), on the GPU that forwards it, in the regions "relay" |
-    | relay.row | one per (token, expert) with two hops, on the GPU that forwards it, in the regions "relay.row"; its key is the row of partial |
-    | relay.partial | one per (token, GPU), on the GPU that adds those of its domain, in the regions "relay.partial" |
-    | w1.grad, w2.grad | the sums of weight gradients |
-
-    | fn | reads | writes |
-    |---|---|---|
-    | copy | the token's row (x, dy, relay) | all rows of the op's members (expert.x, expert.dy) |
-    | relay | the token's row (x, dy) | relay |
-    | gemm1 | expert.x, the tile of the op's key | expert.a, activation included |
-    | gemm2 | expert.a, the tile of the op's key | expert.y, gate weight included |
-    | gemm2_dgrad | expert.dy | expert.dh, gradients of gate weight and activation included |
-    | gemm1_dgrad | expert.dh | expert.dx |
-    | gemm2_wgrad | expert.dy and the stored a | w2.grad |
-    | gemm1_wgrad | expert.dh and the stored x | w1.grad |
-    | sum | the token's rows, unweighted: expert.y, expert.dx (without GEMMs: expert.x, expert.dy) | y, dx or partial |
-    | row | one expert's row of the buffers of sum | partial; y or dx is the sum of a token's partial rows, by slot. Or relay.row |
-    | relay_row | relay.row | partial |
-    | relay_sum | the token's rows of relay.partial on the op's GPU | partial |
-    | control, delay, join | no tensor | no tensor |
+    `fn` names what the op does with data: a function of `Program.schema`, or one of `schema.CARRIES_NOTHING`. It reads buffer `src` and
+    writes buffer `dst`. The key of an op is a row of them. The key of a COMPUTE is its tile.
     """
 
     name: str
@@ -412,8 +387,8 @@ class Declared:
 
     "up" and "down" are NVLink. The links of another network NAME are "NAME out" and "NAME in".
     """
-    expert_slots: int = 0
-    """Expert slots of all GPUs. Each has one region "expert". 0 = no MoE layer."""
+    slots: int = 0
+    """Tiled regions (`Schema.tiled`) of all nodes, an equal number on each. A MoE layer has one for every expert slot. 0 = no rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +400,7 @@ class Section:
     microbatch: int
     direction: str
     declared: Declared
+    schema: Schema
     ops: range
     regions: range
     edges: range
@@ -467,6 +443,8 @@ class Program:
     """Nodes of one NVLink domain; node i is in domain i // domain_nodes. 0 = all nodes are one domain."""
     operators: tuple[Operator, ...] = LAYER
     """What the ops are for, in the order of outputs. Names are distinct, and one operator at least is of nature HOST."""
+    schema: Schema = NO_DATA
+    """Buffers and functions that templates name."""
     sections: tuple[Section, ...] = ()
     """The parts of a merged Program, by label. (): no merge. Ops that join parts belong to none."""
 
@@ -544,6 +522,11 @@ class Program:
         """`[n_templates]` place of every template's operator in `operators`."""
         place = {name: i for i, name in enumerate(self.operator_names)}
         return np.array([place[t.operator] for t in self.templates], np.int64)
+
+    def tiled_regions(self) -> NDArray[np.bool_]:
+        """`[n_regions]` bool: COMPUTE ops run on the tiles of the region."""
+        tiled = self.schema.tiled
+        return np.array([name in tiled for name in self.regions.name] or [False] * self.n_regions, np.bool_)
 
     def op_net(self) -> I32:
         """`[n_ops]` network of every op."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
-from dysharp.program.meaning import check_computes, check_experts, check_reads, check_slices, check_sums_of_sums
+from dysharp.program.meaning import check_computes, check_functions, check_reads, check_slices, check_slots, check_sums_of_sums
 from dysharp.program.operators import Nature
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
@@ -38,14 +38,14 @@ def verify(program: Program) -> None:
     - Ids and values of every table are in range. Ops have an issuer of their node and of a fitting kind.
     - Members, rows and bytes of every op fit its kind.
     - Every row of every region is filled with exactly its bytes.
-    - Regions "expert" are as many as the declared expert slots, in order of the slots. Rows that arrival binds have
-      rising keys.
-    - Regions "expert" have as many rows as declared useful rows. The Combine reads all of them once, or none.
+    - Templates name functions and buffers that the schema declares.
+    - Tiled regions are as many as the declared slots, in order of the slots. Rows that arrival binds have rising keys.
+    - Tiled regions have as many rows as declared useful rows. Pulls read all of them once, or none.
     - NVLink joins nodes of one domain only. Other networks join any nodes.
     - Operators are declared once each, one of them is a host operator, and every template names one of them.
     - Payload bytes per operator and direction are as declared. Host operators and Programs without declared traffic
       are exempt.
-    - Every COMPUTE with a function is a GEMM of a tile of a region "expert". Column ranges of a GEMM cover every tile once.
+    - Every COMPUTE with a function runs on a tile of a tiled region. Column ranges of a function cover every tile once.
     - A pull of what other pulls left reads it where they left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
@@ -70,7 +70,8 @@ def verify(program: Program) -> None:
     _check_holds(program)
     parts = [Columns(part_of(program, section.label)) for section in program.sections] or [table]
     for part in parts:
-        check_experts(part.p)
+        check_functions(part.p)
+        check_slots(part.p)
         check_computes(part)
         check_slices(part)
         check_sums_of_sums(part)

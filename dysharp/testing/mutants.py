@@ -220,7 +220,7 @@ MUTANTS = (
     Mutant(
         "last tile is a whole one", LOWER, "np.minimum(r.tile_rows[region_of_tile], counts[region_of_tile] - first)", "r.tile_rows[region_of_tile]"
     ),
-    Mutant("bound rows are first-touch rows", LOWER, "r.alloc[region_of_row] == Alloc.PREFIX", "r.alloc[region_of_row] == -1"),
+    Mutant("bound rows are first-touch rows", LOWER, "np.repeat(r.alloc == Alloc.PREFIX, counts)", "np.repeat(r.alloc == -1, counts)"),
     Mutant("all rows told at once", READY, "if owner == here:", "if True:"),
     Mutant("local rows told with the others", READY, "if owner == here:", "if False:"),
     Mutant("tile tells at its first edge", READY, "if tiles[t, TILE_NOTIFY_DEPS] != 0:", "if False:"),

@@ -83,11 +83,10 @@ def _tiles_of(run: Recording, wanted: NDArray[np.bool_]) -> dict[tuple[int, int]
 
 
 def _row_tiles(run: Recording, tokens: NDArray[np.integer]) -> tuple[I64, NDArray[np.integer]]:
-    """(tile, token) of each row of `tokens` in the regions "expert"."""
+    """(tile, token) of each row of `tokens` in the tiled regions."""
     p, r = run.program, run.program.regions
     region = np.repeat(np.arange(p.n_regions), np.diff(r.row_ptr))
-    expert = np.array([name == "expert" for name in r.name] or [False] * p.n_regions, np.bool_)
-    rows = np.flatnonzero(expert[region] & np.isin(r.row_key, tokens))
+    rows = np.flatnonzero(p.tiled_regions()[region] & np.isin(r.row_key, tokens))
     of = region[rows]
     return r.tile_ptr[of] + run.trace.row_slot[rows] // r.tile_rows[of], r.row_key[rows]
 

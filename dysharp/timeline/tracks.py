@@ -207,7 +207,7 @@ def _sms(draft: _Draft, run: Recording, slot_expert: I32) -> I64:
 def _tile_expert(p: Program, slot_expert: I32) -> I32:
     """`[n_tiles + 1]` expert of each tile, -1 = none."""
     of_region = np.full(p.n_regions, -1, np.int32)
-    experts = [i for i, name in enumerate(p.regions.name) if name == "expert"]
+    experts = np.flatnonzero(p.tiled_regions())
     of_region[experts] = slot_expert[: len(experts)] if len(slot_expert) >= len(experts) else np.arange(len(experts))
     return np.append(np.repeat(of_region, np.diff(p.regions.tile_ptr)), np.int32(-1)).astype(np.int32)
 

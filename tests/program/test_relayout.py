@@ -99,7 +99,7 @@ def test_points_of_rows_move_along():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda slots: slots[:5], r"found slots of 5 rows, expected at least the \d+ expert rows"),
+        (lambda slots: slots[:5], r"found slots of 5 rows, expected at least the \d+ rows of tiled regions"),
         (lambda slots: np.where(np.arange(len(slots)) == 2, -1, slots), r"found slot -1 of forward row 2, expected 0 \.\. \d+"),
         (lambda slots: np.where(np.arange(len(slots)) == 1, slots[0], slots), r"rows in slot \d+ of region 0, expected one"),
     ],
@@ -122,7 +122,7 @@ def test_a_forward_with_rows_in_reverse_order_is_refused():
         regions=replace(r, row_key=r.row_key[new], row_notify=r.row_notify[new]),
         members=replace(forward.members, fill_row=new[forward.members.fill_row]),
     )
-    with pytest.raises(ProgramError, match=r'row 1 of region 0 \(node 0\), "expert": found key \d+ behind key \d+, expected rising keys'):
+    with pytest.raises(ProgramError, match=r'row 1 of region 0 \(node 0\): found key \d+ behind key \d+, expected rising keys'):
         verify(backwards)
 
 

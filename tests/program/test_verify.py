@@ -31,20 +31,22 @@ from dysharp.program import (
     To,
     startable,
 )
-from dysharp.program.meaning import check_experts
+from dysharp.program.meaning import check_slots
 from dysharp.program.payload import moved_bytes
 from dysharp.program.verify import verify
+from dysharp.systems.building.schema import LAYER_SCHEMA
 from dysharp.testing.random_programs import random_program
 
 HARDWARE = Hardware(rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1)
 ROW = 256
 # op ids of `legal`
 SENT, GEMM, PULLED, LAST = 0, 2, 4, 6
+GEMM1, GEMM2 = {"fn": "gemm1", "src": "expert.x", "dst": "expert.a"}, {"fn": "gemm2", "src": "expert.a", "dst": "expert.y"}
 
 
 def legal(alloc: Alloc = Alloc.FIRST_TOUCH) -> Program:
     """Nodes 0 and 1 send one row each to both; tiles compute and notify, each token is pulled."""
-    b = ProgramBuilder(HARDWARE, 2, ("data", "answer"))
+    b = ProgramBuilder(HARDWARE, 2, ("data", "answer"), schema=LAYER_SCHEMA)
     store = b.framing(Framing("store"))
     time = b.duration([0, 500, 700])
     send = b.template(Template("send", Kind.MULTICAST, "dispatch", framing=store))
@@ -256,7 +258,7 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
     ),
     "member of a pull missing": (
         lambda p: without_last_member(p, PULLED),
-        r"row 2 of region 1 \(node 1\): found 0 reads by the Combine, expected exactly 1",
+        r"row 2 of region 1 \(node 1\): found 0 reads by pulls, expected exactly 1",
     ),
     "tile rows": (
         lambda p: put(p, "regions", "tile_rows", 0, 1),
@@ -333,39 +335,47 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
     ),
     "function of a COMPUTE": (
         lambda p: with_template(p, 1, fn="delay"),
-        r'template 1 \(gemm\): found a COMPUTE with fn "delay", expected one of gemm1, .* \(other work is a DELAY',
+        r'template 1 \(gemm\): found fn "delay", expected a function that the Program declares: gemm1, .* \(other work is a DELAY',
+    ),
+    "function of another kind": (
+        lambda p: with_template(p, 0, fn="gemm1", src="expert.x", dst="expert.a"),
+        r'template 0 \(send\): found kind "MULTICAST" with fn "gemm1", expected COMPUTE',
+    ),
+    "buffer of another function": (
+        lambda p: with_template(p, 1, fn="gemm1", src="expert.a", dst="expert.a"),
+        r'template 1 \(gemm\): found src "expert.a" with fn "gemm1", expected expert.x',
     ),
     "GEMM without a tile": (
-        lambda p: with_template(p, 1, fn="gemm1"),
-        r'op 2 \(gemm, node 0\): found tile -1 of no region as key, expected a tile of a region "expert" of its node',
+        lambda p: with_template(p, 1, **GEMM1),
+        r'op 2 \(gemm, node 0\): found tile -1 of no region as key, expected a tile of a tiled region of its node',
     ),
     "GEMM of another node's tile": (
-        lambda p: put(with_template(p, 1, fn="gemm1"), "ops", "key", slice(GEMM, PULLED), [0, 0]),
-        r'op 3 \(gemm, node 1\): found tile 0 of region 0 \(node 0\) as key, expected a tile of a region "expert" of its node',
+        lambda p: put(with_template(p, 1, **GEMM1), "ops", "key", slice(GEMM, PULLED), [0, 0]),
+        r'op 3 \(gemm, node 1\): found tile 0 of region 0 \(node 0\) as key, expected a tile of a tiled region of its node',
     ),
     "columns of a transfer": (
         lambda p: with_template(p, 0, columns=(0, 1, 2)),
         r"template 0 \(send\): found columns \(0, 1, 2\), expected all columns, or fn gemm2 or gemm1_dgrad",
     ),
     "columns of a GEMM between others": (
-        lambda p: put(with_template(p, 1, fn="gemm1", columns=(0, 1, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
+        lambda p: put(with_template(p, 1, **GEMM1, columns=(0, 1, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
         r"template 1 \(gemm\): found columns \(0, 1, 2\), expected all columns, or fn gemm2 or gemm1_dgrad",
     ),
     "columns that nobody computes": (
-        lambda p: put(with_template(p, 1, fn="gemm2", columns=(0, 1, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
+        lambda p: put(with_template(p, 1, **GEMM2, columns=(0, 1, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
         r"gemm2: found columns up to 1, expected all 2",
     ),
     "columns with a gap": (
-        lambda p: put(with_template(p, 1, fn="gemm2", columns=(1, 2, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
+        lambda p: put(with_template(p, 1, **GEMM2, columns=(1, 2, 2)), "ops", "key", slice(GEMM, PULLED), [0, 1]),
         r"gemm2: found columns \(1, 2, 2\), expected columns from 0 on of 2 \(ranges follow each other\)",
     ),
     "expert regions": (
-        lambda p: replace(p, declared=replace(p.declared, expert_slots=4)),
-        r'regions "expert": found 2, expected one for each of the 4 declared expert slots',
+        lambda p: replace(p, declared=replace(p.declared, slots=4)),
+        r"tiled regions: found 2, expected one for each of the 4 declared slots",
     ),
     "keys of expert rows": (
         lambda p: put(p, "regions", "row_key", slice(2, 4), [1, 0]),
-        r'row 3 of region 1 \(node 1\), "expert": found key 0 behind key 1, expected rising keys',
+        r'row 3 of region 1 \(node 1\): found key 0 behind key 1, expected rising keys',
     ),
     "read before any write": (
         lambda p: with_template(with_template(p, 2, src="late"), 3, dst="late"),
@@ -373,7 +383,7 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
     ),
     "useful rows": (
         lambda p: declared(p, 5),
-        r'regions "expert": found 4 rows, expected the declared 5 useful rows',
+        r'tiled regions: found 4 rows, expected the declared 5 useful rows',
     ),
     "traffic up": (
         lambda p: declared(p, up={"dispatch": 511, "combine": 512}),
@@ -405,8 +415,8 @@ def test_bad_program_is_refused(name):
 
 def test_expert_regions_lie_in_the_order_of_their_slots():
     p = replace(legal(), declared=Declared(4, {}, 2))
-    with pytest.raises(ProgramError, match=r'region 0 \(node 1\): found it as region "expert" of slot 0, expected a region of node 0'):
-        check_experts(put(p, "regions", "node", slice(0, 2), [1, 0]))
+    with pytest.raises(ProgramError, match=r'region 0 \(node 1\): found it as slot 0, expected a region of node 0'):
+        check_slots(put(p, "regions", "node", slice(0, 2), [1, 0]))
 
 
 def test_bound_rows_come_in_any_order():

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
-from dysharp.program.csr import group
+from dysharp.program.builder import csr_ptr
+from dysharp.program.csr import group, owners
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
@@ -65,7 +66,7 @@ def _ops(p: Program, kinds: Array, flags: Array, queue: Array) -> Array:
     op[n] = -1
     tasks = np.array([t.tasks for t in p.templates] or [0], np.int32)
     is_pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
-    waits, port = dependencies(p), p.ops.node + p.op_net() * np.int32(p.n_nodes)
+    waits, port = dependencies(p), p.ops.node + p.op_net() * np.int32(p.n_nodes) if p.nets else p.ops.node
     for a in range(0, n, CHUNK):  # record by record in cache, instead of one pass over all memory per column
         part, to = slice(a, min(a + CHUNK, n)), op[a : min(a + CHUNK, n)]
         to[...] = -1
@@ -103,7 +104,7 @@ def _members(p: Program) -> Array:
     mem = _records(n + 1, 8)
     mem[n] = -1
     mem[n, col.MEMBER_FILL] = p.members.fill_ptr[n]
-    owner = np.repeat(np.arange(p.n_ops, dtype=np.int32), np.diff(p.members.ptr))
+    owner = owners(p.members.ptr)
     port = p.members.node + p.op_net()[owner] * np.int32(p.n_nodes) if p.nets else p.members.node
     for a in range(0, n, CHUNK):
         part, to = slice(a, min(a + CHUNK, n)), mem[a : min(a + CHUNK, n)]
@@ -125,17 +126,16 @@ def dependencies(p: Program) -> Array:
 
 def _stores(p: Program, kinds: Array) -> Stores:
     r, n, e = p.regions, p.n_regions, p.edges
-    counts, n_tiles = np.diff(r.row_ptr), np.diff(r.tile_ptr)
-    region_of_row, region_of_tile = np.repeat(np.arange(n), counts), np.repeat(np.arange(n), n_tiles)
+    counts, region_of_row, region_of_tile = np.diff(r.row_ptr), owners(r.row_ptr), owners(r.tile_ptr)
     rows = _records(p.n_rows, 4)
-    rows[:, col.ROW_LEFT], rows[:, col.ROW_SLOT] = r.row_bytes[region_of_row], -1
+    rows[:, col.ROW_LEFT], rows[:, col.ROW_SLOT] = np.repeat(r.row_bytes, counts), -1
     rows[:, col.ROW_NOTIFY], rows[:, col.ROW_REGION] = r.row_notify, region_of_row
     regions = np.zeros((n, 5), np.int32)
     for c, values in ((col.REGION_NODE, r.node), (col.REGION_TILE_ROWS, r.tile_rows)):
         regions[:, c] = values
     regions[:, col.REGION_ROW0], regions[:, col.REGION_TILE0] = r.row_ptr[:-1], r.tile_ptr[:-1]
     slot_row = np.full(p.n_rows, -1, np.int32)
-    bound = np.flatnonzero(r.alloc[region_of_row] == Alloc.PREFIX)
+    bound = np.flatnonzero(np.repeat(r.alloc == Alloc.PREFIX, counts))
     rows[bound, col.ROW_SLOT] = bound - r.row_ptr[:-1][region_of_row[bound]]
     slot_row[bound] = bound
     tiles = np.full((p.n_tiles, 7), -1, np.int32)
@@ -181,7 +181,7 @@ def _heads(p: Program, kinds: Array) -> Array:
 def _tail_ops(p: Program) -> Array:
     """`[n_edges]` the op whose point is the tail of an edge, n_ops for tiles and rows."""
     e = p.edges
-    owner = np.append(np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr)), p.n_ops)
+    owner = np.append(owners(p.members.ptr), np.int32(p.n_ops))
     member = np.where(e.tail_kind == Tail.MEMBER_DELIVERED, e.tail, p.n_members)
     of_op = (e.tail_kind == Tail.OP_DONE) | (e.tail_kind == Tail.OP_ISSUED)
     return np.where(of_op, e.tail, owner[member])
@@ -285,10 +285,14 @@ def _queues(p: Program) -> tuple[Array, Array]:
 
 
 def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
-    """`queue`, `owner`: of `_queues`."""
+    """`queue`, `owner`: of `_queues`. Only a program order lists its ops; the others need a heap of their number."""
     n, n_queues = len(p.issuers.node), len(owner)
-    issued = np.flatnonzero(kinds != Kind.JOIN).astype(np.int32)
-    ptr, order = group(queue[issued], n_queues)
+    is_issued = kinds != Kind.JOIN
+    ptr = csr_ptr(np.bincount(queue[is_issued], minlength=n_queues))
+    in_order = np.append(p.issuers.discipline == Discipline.PROGRAM_ORDER, np.zeros(n_queues - n, bool))
+    listed = np.flatnonzero(in_order[queue] & is_issued).astype(np.int32)
+    issuer_ops = np.empty(ptr[-1], np.int32)
+    issuer_ops[np.repeat(in_order, np.diff(ptr))] = listed[group(queue[listed], n_queues)[1]]
     issuers = np.zeros((n_queues, 8), np.int64)
     issuers[:n, col.ISSUER_NODE], issuers[:n, col.ISSUER_POOL] = p.issuers.node, p.issuers.pool
     issuers[:n, col.ISSUER_DISCIPLINE], issuers[n:, col.ISSUER_DISCIPLINE] = p.issuers.discipline, Discipline.SMALLEST_KEY
@@ -297,8 +301,7 @@ def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
     issuers[turns, col.ISSUER_NEXT] = n + np.searchsorted(owner[n:], turns)
     issuers[turns, col.ISSUER_END] = n + np.searchsorted(owner[n:], turns, "right")
     issuers[turns, col.ISSUER_SEQ] = -1
-    heap_keys, heap_ids = np.empty(len(issued), np.int64), np.empty(len(issued), np.int32)
-    return Issuers(issuers, issued[order], heap_keys, heap_ids, _words(n))
+    return Issuers(issuers, issuer_ops, np.empty(ptr[-1], np.int64), np.empty(ptr[-1], np.int32), _words(n))
 
 
 def _chains(p: Program) -> Array:
@@ -335,13 +338,14 @@ def _pools(p: Program) -> Pools:
     return Pools(pools, np.empty(slots, np.int64), np.empty(slots, np.int64), ptr, with_pool[order], durations, task_bytes)
 
 
-def _links(p: Program) -> Links:
+def _links(p: Program, kinds: Array) -> Links:
     n, w = p.n_ports, p.wires
     wires = np.zeros((max(1, len(w.up)), 9), np.int64)
     wires[: len(w.up), :8] = np.stack((w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1)
-    wired = p.ops.wire >= 0
-    wires[p.ops.wire[wired], col.WIRE_PAYLOAD] = p.ops.bytes[wired]
-    summed = p.ops.wire[wired & (p.kinds() == Kind.PUSH_REDUCE)]
+    payload = np.zeros(len(w.up) + 1, np.int64)
+    payload[p.ops.wire] = p.ops.bytes  # ops without a wire have -1, the last entry
+    wires[: len(w.up), col.WIRE_PAYLOAD] = payload[:-1]
+    summed = p.ops.wire[kinds == Kind.PUSH_REDUCE]
     wires[summed, col.WIRE_RESULT] = wires[summed, col.WIRE_DOWN]  # a sum is as long as its contributions
     nodes = np.zeros((n, 24), np.int64)
     nodes[:, col.UP + col.SERVER_EXTRA], nodes[:, col.DOWN + col.SERVER_EXTRA] = -1, -(1 << 40)
@@ -387,32 +391,35 @@ def _tables(p: Program) -> Tables:
     asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
     most = max((table.misses for table in p.tables), default=0)
     hubs, finish, waits = np.zeros((t * n, 5), np.int64), np.zeros((t * n, max(1, most)), np.int64), np.full((n, 2), -1, np.int32)
-    ones = np.broadcast_to(np.int64(1), p.n_members)
-    return Tables(kinds, hubs, finish, asked, waits, row_places(p, ones), np.zeros(p.n_regions if p.row_table >= 0 else 0, np.int64))
+    return Tables(kinds, hubs, finish, asked, waits, row_places(p, None), np.zeros(p.n_regions if p.row_table >= 0 else 0, np.int64))
 
 
-def row_places(p: Program, pieces: Array) -> Array:
-    """`[n_rows + n_nodes * banks, 6]` the empty row table; no rows where the Program has none. `pieces` `[n_members]`: number of pieces of a copy."""
+def row_places(p: Program, pieces: Array | None) -> Array:
+    """`[n_rows + n_nodes * banks, 6]` the empty row table; no rows where the Program has none.
+
+    `pieces`: `[n_members]` number of pieces of a copy, None = one.
+    """
     if p.row_table < 0:
         return np.zeros((0, 6), np.int32)
     banks, n = p.tables[p.row_table].banks, p.n_rows
+    region = owners(p.regions.row_ptr)
     places = np.zeros((n + p.n_nodes * banks, 6), np.int32)
-    region = np.repeat(np.arange(p.n_regions, dtype=np.int32), np.diff(p.regions.row_ptr))
     places[:n, col.PLACE_REGION] = region
-    places[:n, col.PLACE_BANK] = n + p.regions.node[region] * np.int32(banks) + (region + np.arange(n, dtype=np.int32)) % np.int32(banks)
-    places[:n, col.PLACE_LEFT] = np.bincount(*_pieces_of_rows(p, pieces), minlength=n)
+    places[:n, col.PLACE_BANK] = n + (p.regions.node * np.int32(banks))[region] + (region + np.arange(n, dtype=np.int32)) % np.int32(banks)
+    places[:n, col.PLACE_LEFT] = _pieces_of_rows(p, pieces)
     sentinels = np.arange(n, len(places))
     places[sentinels, col.PLACE_PREV] = places[sentinels, col.PLACE_NEXT] = sentinels
     return places
 
 
-def _pieces_of_rows(p: Program, pieces: Array) -> tuple[Array, Array]:
-    """(row, pieces) of every fill by a copy that asks the row table: one to another node."""
-    asks = np.array([t.table for t in p.templates], np.int32)[p.ops.template] == p.row_table
-    per_op = np.diff(p.members.ptr)
-    far = np.repeat(asks, per_op) & (p.members.node != np.repeat(p.ops.node, per_op))
-    fills = np.diff(p.members.fill_ptr)
-    return p.members.fill_row[np.repeat(far, fills)], np.repeat(pieces[far], fills[far])
+def _pieces_of_rows(p: Program, pieces: Array | None) -> Array:
+    """`[n_rows]` pieces of the copies that fill a row and ask the row table: those to another node."""
+    asks = np.array([t.table == p.row_table for t in p.templates])[p.ops.template]
+    owner = owners(p.members.ptr)
+    far = asks[owner] & (p.members.node != p.ops.node[owner])
+    member = owners(p.members.fill_ptr)
+    fills = far[member]
+    return np.bincount(p.members.fill_row[fills], None if pieces is None else pieces[member[fills]], minlength=p.n_rows)
 
 
 def tree(n_leaves: int) -> Array:
@@ -454,12 +461,11 @@ def _templates(p: Program) -> Array:
 
 
 def _point_flags(p: Program, releases: Releases) -> Array:
-    """`[n_ops]` bits of FLAGS for points besides the ends of the ops."""
+    """`[n_ops]` uint8 bits of FLAGS for points besides the ends of the ops."""
     n = p.n_ops
-    flags = (_falls(releases, n, n) > 0) * np.int32(col.HAS_ISSUED)
-    flags |= (_falls(releases, _first_events(p), n) > 0) * np.int32(col.HAS_FIRST_EVENT)
-    owner = np.repeat(np.arange(n), np.diff(p.members.ptr))
-    flags[owner[_falls(releases, 2 * n, p.n_members) > 0]] |= np.int32(col.HAS_DELIVERED)
+    flags = (_falls(releases, n, n) > 0) * np.uint8(col.HAS_ISSUED)
+    flags |= (_falls(releases, _first_events(p), n) > 0) * np.uint8(col.HAS_FIRST_EVENT)
+    flags[owners(p.members.ptr)[_falls(releases, 2 * n, p.n_members) > 0]] |= np.uint8(col.HAS_DELIVERED)
     return flags
 
 
@@ -470,14 +476,14 @@ def lower(p: Program) -> BurstState:
         raise ProgramError(f"burst engine: {reason}")
     kinds = p.kinds()
     (releases, holds), (queue, owner) = _releases(p, kinds), _queues(p)
-    flags = np.zeros(p.n_ops, np.int32)
+    flags = np.zeros(p.n_ops, np.uint8)
     for ptr, bit in ((releases.edge_ptr, col.HAS_EDGES), (holds.hold_ptr, col.HAS_HOLDS), (releases.release_ptr, col.HAS_RELEASES)):
-        flags |= (np.diff(ptr[: p.n_ops + 1]) > 0) * np.int32(bit)
+        flags |= (ptr[1 : p.n_ops + 1] > ptr[: p.n_ops]) * np.uint8(bit)
     if len(releases.release_ptr) > p.n_ops + 1:
         flags |= _point_flags(p, releases)
     if p.ops.offset is not None:
-        flags[:-1] |= (p.ops.offset[1:] > 0) * np.int32(col.HAS_NEXT_TRAIN)
-    op, mem, links = _ops(p, kinds, flags, queue), _members(p), _links(p)
+        flags[:-1] |= (p.ops.offset[1:] > 0) * np.uint8(col.HAS_NEXT_TRAIN)
+    op, mem, links = _ops(p, kinds, flags, queue), _members(p), _links(p, kinds)
     return BurstState(
         ops=Ops(op, op.view(np.int64), _templates(p), _others(p, releases, holds, links)),
         members=Members(mem, mem.view(np.int64), p.members.fill_row),

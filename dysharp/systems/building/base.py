@@ -22,6 +22,7 @@ from dysharp.systems.building.batch import Returns, Sends, Transfers, ids
 from dysharp.systems.building.edges import Edges
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.index import I32, I64, PairIndex
+from dysharp.systems.building.schema import EXPERT, LAYER_SCHEMA
 from dysharp.systems.building.ways import Ways
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way
 from dysharp.units import ns_to_ps
@@ -98,7 +99,9 @@ class LayerBase(Edges):
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.ways = ways.of(cluster)
-        self.b = ProgramBuilder(hardware_of(cluster), self.n_gpus, CLASSES, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus)
+        self.b = ProgramBuilder(
+            hardware_of(cluster), self.n_gpus, CLASSES, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus, schema=LAYER_SCHEMA
+        )
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
@@ -141,7 +144,7 @@ class LayerBase(Edges):
         self.row_of[order] = np.arange(len(order), dtype=np.int32)
         slot_gpu = np.arange(n_slots) // slots_per_gpu
         tile_rows = self.tiling.rows if self.compute else 1  # without compute a row is ready by itself
-        self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name="expert")
+        self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name=EXPERT)
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
         self.tile_slot = np.repeat(np.arange(n_slots, dtype=np.int32), tiles)

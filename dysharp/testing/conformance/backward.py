@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from dysharp.analysis import traffic_bytes
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Head, Kind, Program, Tail, Template
-from dysharp.program.meaning import expert_regions
 from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.systems.building.weights import GRADIENTS
 from dysharp.testing.conformance.case import Pass, Passes, SystemCase
@@ -196,7 +195,7 @@ def _ends(buffer: str, hops: set[tuple[str, str]]) -> set[str]:
 def backward_takes_the_forward_rows(case: Passes) -> Lines:
     """On the forward run's layout, every slot of the backward pass holds the token that the forward run put there."""
     forward, moved = case.forward.program, case.relayed
-    n = int(np.diff(forward.regions.row_ptr)[expert_regions(forward)].sum())
+    n = int(np.diff(forward.regions.row_ptr)[forward.tiled_regions()].sum())
     region = np.repeat(np.arange(forward.n_regions), np.diff(forward.regions.row_ptr))[:n]
     first = forward.regions.row_ptr[region]
     token = np.empty(n, np.int64)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from dysharp.analysis.count import sums_that_passed
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
-from dysharp.program.meaning import expert_regions
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.case import Pass, row_format
@@ -100,7 +99,7 @@ def useful_rows(case: Pass) -> Lines:
     """Every (token, expert) row of the Routing exists once and has a slot, and its tile becomes ready."""
     r, routing, trace = case.program.regions, case.layer.routing, case.trace
     region = np.repeat(np.arange(case.program.n_regions), np.diff(r.row_ptr))
-    expert = expert_regions(case.program)[region]
+    expert = case.program.tiled_regions()[region]
     kept = routing.slot >= 0
     token = np.broadcast_to(np.arange(routing.n_tokens)[:, None], routing.slot.shape)[kept]
     gpu = routing.slot[kept] // routing.placement.slots_per_gpu
@@ -128,7 +127,7 @@ def gemm_tiles(case: Pass) -> Lines:
 def _wrong_tiles(case: Pass, fn: str, columns: ColumnRange) -> Lines:
     p, r, routing = case.program, case.program.regions, case.layer.routing
     region = np.repeat(np.arange(p.n_regions), np.diff(r.tile_ptr))
-    tiles = np.flatnonzero(expert_regions(p)[region])
+    tiles = np.flatnonzero(p.tiled_regions()[region])
     first = (tiles - r.tile_ptr[region[tiles]]) * r.tile_rows[region[tiles]]
     size = np.minimum(r.tile_rows[region[tiles]], np.diff(r.row_ptr)[region[tiles]] - first)
     expected = np.stack((tiles, r.node[region[tiles]], size))

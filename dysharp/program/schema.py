@@ -1,0 +1,61 @@
+"""What the data of a Program is: buffers and functions. The Program declares them; verifier and functional machine read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CARRIES_NOTHING = ("", "control", "delay", "join")
+"""Functions of ops that carry no tensor. Every Program may use them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Rows of one tensor.
+
+    `rows`: what one row stands for. `width`: elements of a row, in words of the workload. `dtype`: "stored" (of the workload's rows) or
+    "work" (of its sums). `region`: name of the regions in whose slots the rows lie; "" = outside regions, one place per row on its node.
+    `tiled`: COMPUTE ops run on the tiles of its regions.
+    """
+
+    name: str
+    rows: str
+    width: str
+    region: str = ""
+    dtype: str = "stored"
+    tiled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What an op does with data: it reads a row (or tile) of one of the buffers `reads` and writes one of `writes`.
+
+    `cut`: an op may write a range of columns (`Template.columns`).
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    meaning: str
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Buffers and functions of a Program. Without any, its ops move bytes that mean nothing."""
+
+    buffers: tuple[Buffer, ...] = ()
+    functions: tuple[Function, ...] = ()
+
+    @property
+    def tiled(self) -> frozenset[str]:
+        """Names of the regions on whose tiles COMPUTE ops run."""
+        return frozenset(buffer.region for buffer in self.buffers if buffer.tiled)
+
+    def function(self, name: str) -> Function | None:
+        """The function called `name`."""
+        return next((function for function in self.functions if function.name == name), None)
+
+
+NO_DATA = Schema()
+"""Of a Program whose ops move bytes that mean nothing."""
