@@ -11,11 +11,11 @@ from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
+from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
 from dysharp.runs.limits import limits_of
 from dysharp.runs.request import CollectiveRequest, Request, RequestArgs, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_together
-from dysharp.runs.warnings import grouped
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective
 from dysharp.text import html_table, sentences, table

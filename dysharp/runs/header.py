@@ -1,8 +1,9 @@
-"""The header: lines that say what the numbers of a run rest on."""
+"""The header: lines that say what the numbers of a run rest on. Warnings of several predictions as few lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dysharp.measured.trust import no_rows
@@ -74,3 +75,25 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     if cluster.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)
+
+
+def grouped(warnings: Mapping[str, Iterable[str]], known: Container[str] = ()) -> list[str]:
+    """Each warning once, after the names that it is about: "deepep, nccl: text". `warnings`: {name: its warnings}.
+
+    A warning may begin with a name of its own ("deepep-dispatch: ..."). A warning of all names has no names before it.
+    """
+    names: dict[str, dict[str, None]] = {}
+    for name, texts in warnings.items():
+        for text in texts:
+            if text not in known:
+                who, colon, rest = text.partition(": ")
+                own = bool(colon) and bool(re.fullmatch(r"[a-z0-9-]+", who)) and who != "memory"
+                names.setdefault(rest if own else text, {})[who if own else name] = None
+    every = list(warnings)
+    return [_line(text, list(who), every) for text, who in names.items()]
+
+
+def _line(text: str, who: list[str], every: list[str]) -> str:
+    if len(every) > 1 and who == every:
+        return text
+    return text if len(who) == 1 and text.startswith(f"{who[0]} ") else f"{', '.join(who)}: {text}"
