@@ -21,9 +21,11 @@ class Options:
     | option | meaning |
     |---|---|
     | `blocks` | thread blocks of 1024 threads; a thread waits for its 16 bytes before it asks for more; 0: enough for the links |
+    | `late` | GPUs come at different times, so the first flags wait for the last one; False: in step, as in a replayed CUDA graph |
     """
 
     blocks: int = 0
+    late: bool = False
 
 
 @collective(
@@ -35,4 +37,4 @@ class Options:
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """multimem: every GPU pulls the sum of its share by `multimem.ld_reduce`, or sends its share to all by `multimem.st`, or both."""
-    return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * THREADS * LOAD_BYTES)
+    return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * THREADS * LOAD_BYTES, late=options.late)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute.allreduce import KERNELS, STORES
+from dysharp.compute.allreduce import KERNELS, STORES, apart
 from dysharp.isa.framing import Framing, push_train
 from dysharp.program import Discipline, Kind, Program, Tail
 from dysharp.specs import Cluster
@@ -18,9 +18,12 @@ WHOLE = ("pull", "put all", "get all")
 """Steps that deal out no shares."""
 
 
-def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: int = 0) -> Program:
-    """The Program of `work` by `kernel` of `KERNELS`. `in_flight`: most bytes that a GPU has under way of each load; 0: no limit."""
-    steps = KERNELS[kernel]
+def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: int = 0, *, late: bool = False) -> Program:
+    """The Program of `work` by `kernel` of `KERNELS`. `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
+
+    `late`: GPUs come at different times (`compute.allreduce.apart`).
+    """
+    steps = apart(KERNELS[kernel]) if late else KERNELS[kernel]
     build = Kernel(work, cluster, in_flight, whole=not {*steps}.isdisjoint(WHOLE))
     for step in steps:
         build.step(step)
@@ -57,6 +60,9 @@ class Kernel(Steps):
         elif name == "stage":
             self.then(self.start(name, self.costs.stream_ps(twice)))
         elif name == "flags":
+            self.before = self.flags("flags", [self.before])
+        elif name == "meet":
+            self.then(self.start("late", self.costs.sync_ps - self.flight_ps))
             self.before = self.flags("flags", [self.before])
         elif name == "sync":
             # A fence waits for a round trip. The Program simulates the acknowledgements of earlier stores.
