@@ -23,6 +23,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "multimem all-reduce": ("launch", "flags", "pull+multicast", "sync"),
     "multimem all-gather": ("launch", "flags", "multicast", "sync"),
     "multimem reduce-scatter": ("launch", "flags", "pull own", "sync"),
+    "megatron all-gather": ("launch", "multicast", "sync"),
+    "megatron reduce-scatter": ("launch", "sync", "pull own"),
     "torch multimem": (*TORCH_BUFFER, "pull+multicast", "sync", "copy"),
     "torch two-shot": (*TORCH_BUFFER, "get+put", "sync", "copy"),
     "vllm one-stage": ("launch", "flags", "get all", "flags"),
@@ -54,6 +56,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
 |---|---|
 | one-shot, two-shot polled, two-shot | NCCL contrib/custom_algos/allreduce |
 | multimem | TokenWeave csrc/tokenweave_artifact_kernels.cu |
+| megatron | Megatron-LM megatron/core/inference/communication/torch_symm_triton/variable_collectives.py |
 | torch | PyTorch CUDASymmetricMemoryOps.cu, with the buffer of vLLM's symm_mem.py (a copy before and behind) |
 | vllm | vLLM csrc/custom_all_reduce.cuh |
 | trtllm | TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport) |

@@ -11,7 +11,8 @@ from dysharp.systems.collectives.register import collective
 from dysharp.workload.collective import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
-THREADS, LOAD_BYTES = 1024, 16  # of a block; bytes that a thread loads at a time
+BLOCK_BYTES = 1024 * 16
+"""Bytes under way of a block: 16 B for each of its 1024 threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +38,4 @@ class Options:
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """multimem: every GPU pulls the sum of its share by `multimem.ld_reduce`, or sends its share to all by `multimem.st`, or both."""
-    return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * THREADS * LOAD_BYTES, late=options.late)
+    return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * BLOCK_BYTES, late=options.late)
