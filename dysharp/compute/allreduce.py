@@ -1,6 +1,6 @@
-"""All-reduce kernels other than NCCL's, as lists of steps, and their closed form.
+"""Kernels of collectives other than NCCL's, as lists of steps, and their closed form.
 
-`measured.allreduce_program` builds Programs from the same lists. The public sources at `ALLREDUCES` give the steps and
+`systems.building.collectives.kernels` builds Programs from the same lists. The public sources at `KERNELS` give the steps and
 their order. No constant is fitted here.
 """
 
@@ -16,10 +16,13 @@ from dysharp.specs.gpu import Gpu
 
 F64 = NDArray[np.float64]
 TORCH_BUFFER = ("copy", "launch", "flags")
-ALLREDUCES: dict[str, tuple[str, ...]] = {
+KERNELS: dict[str, tuple[str, ...]] = {
     "one-shot": ("launch", "pull"),
     "two-shot polled": ("launch", "pull+multicast"),
     "two-shot": ("launch", "pull+multicast", "sync"),
+    "multimem all-reduce": ("launch", "flags", "pull+multicast", "sync"),
+    "multimem all-gather": ("launch", "flags", "multicast", "sync"),
+    "multimem reduce-scatter": ("launch", "flags", "pull own", "flags"),
     "torch multimem": (*TORCH_BUFFER, "pull+multicast", "sync", "copy"),
     "torch two-shot": (*TORCH_BUFFER, "get+put", "sync", "copy"),
     "vllm one-stage": ("launch", "flags", "get all", "flags"),
@@ -37,6 +40,8 @@ ALLREDUCES: dict[str, tuple[str, ...]] = {
 | flags | a relaxed flag to every GPU, polled; GPUs run in step, so the step takes the flight time only |
 | sync | a flag behind a fence of system scope: the round trip of a store, and the flight of the flag; GPUs run in step |
 | pull | the sum of all vectors by `multimem.ld_reduce` |
+| pull own | the sum of the own share by `multimem.ld_reduce` |
+| multicast | the own share by `multimem.st` to all GPUs |
 | pull+multicast | the sum of the own share by `multimem.ld_reduce`, sent to all GPUs by `multimem.st` |
 | get+put | load the own share from every peer, store its sum to every peer |
 | get all | load the vector of every peer |
@@ -51,7 +56,8 @@ ALLREDUCES: dict[str, tuple[str, ...]] = {
 | vllm | vLLM csrc/custom_all_reduce.cuh |
 | trtllm | TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport) |
 """
-STORES = ("pull+multicast", "get+put", "put all")
+STORES = ("multicast", "pull+multicast", "get+put", "put all")
+NO_LOADS = ("multicast", "put all")
 """Steps that end with a store. They end when the store is acknowledged; a following `sync` includes that time.
 Flags at the end of a kernel are acknowledged too."""
 
@@ -62,6 +68,8 @@ def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
     share, peers = size / n, n - 1
     factors = {
         "pull": peers * size,
+        "pull own": size,
+        "multicast": size,
         "pull+multicast": size + share,
         "get+put": 2 * peers * share,
         "get own": peers * share,
@@ -73,13 +81,13 @@ def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
 
 
 def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: ArrayLike, n_bytes: ArrayLike, in_flight: ArrayLike) -> F64:
-    """Time in microseconds of an all-reduce of `n_bytes` per GPU by `kernel` of `ALLREDUCES`.
+    """Time in microseconds of an all-reduce of `n_bytes` per GPU by `kernel` of `KERNELS`.
 
     `in_flight`: most bytes that a GPU has under way of each load (0: no limit).
     """
     n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
     flight, round_trip = flight_us(gpu), round_trip_us(gpu)
-    steps = ALLREDUCES[kernel]
+    steps = KERNELS[kernel]
     time = acknowledged = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
     for step, following in zip(steps, (*steps[1:], ""), strict=True):
         if step == "launch":
@@ -97,7 +105,7 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
         else:
             loaded = size if step in ("pull", "get all") else size / n
             rounds = np.where(window > 0, np.ceil(loaded / np.maximum(window, 1)), 1.0)
-            if step != "put all":
+            if step not in NO_LOADS:
                 time = time + round_trip
             # A train takes its place in the window until its bytes have crossed the peer's link and the own one.
             turn = round_trip + 2 * link_us(gpu, constants, np.minimum(loaded, choice_int("machine.train_bytes")))

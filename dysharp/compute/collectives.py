@@ -169,7 +169,7 @@ def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, si
     data all slices follow each other, and the tuner's time of a hop remains.
     """
     moved, copied, hops = ring_us(gpu, passes * size * (n - 1) / n), ring_us(gpu, own * size / n), passes * (n - 1)
-    streamed = _hop_us(gpu, protocol) * hops + moved / protocol.part
+    streamed = hop_us(gpu, protocol) * hops + moved / protocol.part
     if protocol is SIMPLE:
         exchange = c["nccl.simple_syncs"] * sync_us(gpu, c, 2)
         streamed = np.maximum(streamed, exchange * hops + moved / SIMPLE_SLICES)
@@ -185,12 +185,12 @@ def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GB
     moved, copied = n_bytes / domain_gpus * (gpus - 1) / gpus, float(ring_us(gpu, c["nccl.self_copy"] * n_bytes / gpus))
     ways = []
     for protocol, step_us in zip(PROTOCOLS, NET_STEPS_US, strict=True):
-        steps = _hop_us(gpu, protocol) * (gpus - domains) + step_us * (domains - 1)
+        steps = hop_us(gpu, protocol) * (gpus - domains) + step_us * (domains - 1)
         ways.append((protocol.start_us + steps + copied / protocol.part, moved / (1e3 * nic_GBps * protocol.part), protocol.part))
     return min(ways, key=lambda way: way[0] + way[1])
 
 
-def _hop_us(gpu: Gpu, protocol: Protocol) -> float:
+def hop_us(gpu: Gpu, protocol: Protocol) -> float:
     """The tuner has one time of a hop for all machines. Where the flight is longer than Hopper's, the hop is longer."""
     return protocol.hop_us + flight_us(gpu) - FLIGHT_US["hopper"]
 
@@ -217,4 +217,4 @@ def _alltoall_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
 def alltoall_start_us(gpu: Gpu, constants: Constants, sent_bytes: ArrayLike, own_bytes: ArrayLike) -> F64:
     """Time of an alltoall in which no link is busy. `sent_bytes`: of the buffer; `own_bytes`: its part that stays."""
     last = np.minimum(np.asarray(sent_bytes, np.float64) / ALLTOALL_CHANNELS, ALLTOALL_CHUNK) / (1e3 * constants["sm.copy_GBps"])
-    return np.asarray(SIMPLE.start_us + _hop_us(gpu, SIMPLE) + hbm_us(gpu, constants, 2 * np.asarray(own_bytes, np.float64)) + last)
+    return np.asarray(SIMPLE.start_us + hop_us(gpu, SIMPLE) + hbm_us(gpu, constants, 2 * np.asarray(own_bytes, np.float64)) + last)

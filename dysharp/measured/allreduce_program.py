@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute.allreduce import ALLREDUCES, STORES
+from dysharp.compute.allreduce import KERNELS, STORES
 from dysharp.isa.framing import push_train
 from dysharp.program import Alloc, Declared, Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
@@ -25,12 +25,12 @@ I64 = NDArray[np.int64]
 
 
 def plan(cluster: Cluster, kernel: str, n_bytes: int, in_flight: int = 0) -> Program:
-    """An all-reduce of `n_bytes` per GPU by `kernel` of `ALLREDUCES`.
+    """An all-reduce of `n_bytes` per GPU by `kernel` of `KERNELS`.
 
     `in_flight`: largest number of bytes in flight of each load of a GPU; 0: no limit.
     """
     build = _AllReduce(cluster, n_bytes, in_flight)
-    for step in ALLREDUCES[kernel]:
+    for step in KERNELS[kernel]:
         build.step(step)
     return build.b.build(Declared(0))
 

@@ -208,7 +208,7 @@ class ProgramBuilder:
         self,
         node: ArrayLike,
         n_rows: ArrayLike,
-        row_bytes: int,
+        row_bytes: ArrayLike,
         tile_rows: ArrayLike,
         *,
         alloc: Alloc = Alloc.FIRST_TOUCH,

@@ -1,0 +1,1 @@
+"""Blocks of collectives: the chunks that ops move, and the steps of kernels."""

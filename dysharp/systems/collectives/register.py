@@ -1,0 +1,97 @@
+"""The register of systems that run a collective: `_scan` imports every module of this folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.program import Program
+from dysharp.specs import Cluster
+from dysharp.workload.collective import Collective
+
+Plan = Callable[[Collective, Cluster, Any], Program]
+Says = Callable[[Collective, Cluster, Any], tuple[str, ...]]
+
+
+def _nothing(work: Collective, cluster: Cluster, options: Any) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSystem:
+    """A system that runs collectives. The decorator `collective` registers it."""
+
+    name: str
+    summary: str
+    """First line of the plan's docstring."""
+    source: str
+    options: type
+    """A frozen dataclass; every field has a default."""
+    operations: tuple[str, ...]
+    """Operations of a Collective that it runs."""
+    build: Plan
+    switch: str = ""
+    """What it does in the switch; "" = nothing."""
+    domains: bool = False
+    """Whether it runs over several NVLink domains."""
+    uneven: bool = True
+    """Whether shares may differ."""
+    says: Says = _nothing
+    """Sentences about one run for its Row: what the library chose by itself."""
+
+    def why_not(self, work: Collective, cluster: Cluster) -> str:
+        """Why the system does not run `work` on `cluster`; "": it runs."""
+        reasons = [
+            (work.operation not in self.operations, f"found {work.operation}, expected {' or '.join(self.operations)}"),
+            (work.gpus != cluster.n_gpus, f'found shares of {work.gpus} GPUs, expected those of {cluster.n_gpus} GPUs of cluster "{cluster.name}"'),
+            (not self.uneven and not work.is_even, f"found {work.description}, expected equal shares"),
+            (not cluster.n_switches, f'found no switch in cluster "{cluster.name}", expected one ({self.switch or "its stores go by NVLink"})'),
+            (cluster.domains > 1 and not self.domains, f"found {cluster.domains} NVLink domains, expected one"),
+        ]
+        return next((text for wrong, text in reasons if wrong), "")
+
+    def plan(self, work: Collective, cluster: Cluster, options: Any) -> Program:
+        """The Program of `work` with `options`, an instance of `self.options`. Raises ConfigError where the system does not run it."""
+        if reason := self.why_not(work, cluster):
+            raise ConfigError(f"{self.name}: {reason}")
+        return self.build(work, cluster, options)
+
+
+_REGISTRY: dict[str, CollectiveSystem] = {}
+
+
+def collective(name: str, **facts: Any) -> Callable[[Plan], Plan]:
+    """Register a plan function. `facts`: fields of `CollectiveSystem` besides `name`, `summary` and `build`."""
+
+    def register(plan: Plan) -> Plan:
+        summary = (plan.__doc__ or "").strip().splitlines()
+        _REGISTRY[name] = CollectiveSystem(name=name, summary=summary[0] if summary else "", build=plan, **facts)
+        return plan
+
+    return register
+
+
+@cache
+def _scan() -> None:
+    package = importlib.import_module("dysharp.systems.collectives")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"dysharp.systems.collectives.{module.name}")
+
+
+def all_collectives() -> dict[str, CollectiveSystem]:
+    """Every registered system by name."""
+    _scan()
+    return dict(sorted(_REGISTRY.items()))
+
+
+def get_collective(name: str) -> CollectiveSystem:
+    """The system called `name`. Raises ConfigError with the nearest valid name."""
+    systems = all_collectives()
+    if name not in systems:
+        raise ConfigError(f"system {name!r}: unknown{nearest(name, systems)}")
+    return systems[name]
