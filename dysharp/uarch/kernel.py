@@ -148,7 +148,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     """An entry point, or a block too large to inline, as a compiled function with a cache on disk."""
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise ConfigError("NUMBA_DISABLE_JIT: found 1, expected it unset: kernels run compiled only")
-    dispatcher: Any = njit(no_cfunc_wrapper=True, **_FLAGS)(function)
+    dispatcher: Any = njit(**_KERNEL)(function)
     with suppress(RuntimeError):  # no folder can be written to
         dispatcher._cache = _Cache(function)
     return dispatcher
@@ -157,6 +157,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 # Kernels own no memory: without `_nrt` numba would count references of every array at every call, a quarter of the run time.
 # No division in them can be by zero, so `error_model` drops the checks.
 _FLAGS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
+_KERNEL = _FLAGS | {"no_cfunc_wrapper": True}
 # LLVM inlines blocks, not numba: numba compiles a block once per signature, where its own inlining takes time quadratic in the size of
 # the caller. Nothing calls a block from Python, so it gets no wrapper.
 _BLOCK: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _PartCompiler}

@@ -140,6 +140,7 @@ def row_ahead(k, members, stores, tables):
     if fill < len(members.fill_row):
         row = members.fill_row[fill]
         prefetch(tables.asked, row)
+        prefetch(tables.places, row)
         prefetch(stores.rows, row)
 
 
