@@ -7,11 +7,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, nearest
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

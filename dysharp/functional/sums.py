@@ -19,13 +19,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError
 from dysharp.functional.numbers import Number
 from dysharp.program import Kind, Program
 
-Array = NDArray[Any]
 Expression = tuple[Any, ...]
 
 

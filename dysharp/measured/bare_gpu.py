@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import number
-from dysharp.measured.family import F64, Case, Constants, Family, Level
+from dysharp.measured.family import Case, Constants, Family, Level
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.measured.classify import Parsed
-from dysharp.measured.family import F64, Case, Constants
+from dysharp.measured.family import Case, Constants
 from dysharp.specs.gpu import load_gpu
 
 

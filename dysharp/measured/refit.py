@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.measured import apart
 from dysharp.measured.classify import Classified, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import F64, Level, get_family
+from dysharp.measured.family import Level, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.program_times import OnProgress

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from numpy.typing import NDArray
-
+from dysharp.arrays import Array
 from dysharp.errors import ProgramError
-
-Array = NDArray[Any]
 
 
 def fail_where(bad: Array, message: Callable[[int], str]) -> None:

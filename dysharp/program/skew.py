@@ -94,7 +94,7 @@ def _late(program: Program, start_ps: I64) -> Program:
         return program
     delay = np.full(program.n_nodes, -1, np.int32)
     delay[late] = program.n_ops + np.arange(len(late), dtype=np.int32)
-    tails, heads = _waits(program, delay)
+    tails, heads = waits_for_start(program, delay)
     # Column g of the duration is the start time of the g-th late node.
     columns = max(program.durations.shape[1], len(late))
     duration, no_bytes = np.zeros((1, columns), np.int64), np.zeros((1, columns), np.int64)
@@ -102,13 +102,15 @@ def _late(program: Program, start_ps: I64) -> Program:
     start = Template(START, Kind.DELAY, program.host_operator, "delay", tasks=1, duration=len(program.durations))
     names = tuple(f"node[{g}].{START}" for g in late.tolist())
     e, i, p, m = program.edges, program.issuers, program.pools, program.members
-    fresh_pools = len(p.node) + np.arange(len(late), dtype=np.int32)
+    rows = np.arange(len(late), dtype=np.int32)
+    fresh_pools = len(p.node) + rows
+    new = {"template": np.full(len(late), len(program.templates)), "node": late, "issuer": len(i.node) + rows, "rows": rows}
     return replace(
         program,
         templates=(*program.templates, start),
         durations=np.vstack([_widened(program.durations, columns), duration]),
         task_bytes=np.vstack([_widened(program.task_bytes, columns), no_bytes]),
-        ops=_with_delays(program, late),
+        ops=appended(program.ops, new),
         members=replace(m, ptr=np.append(m.ptr, np.full(len(late), m.ptr[-1], np.int32))),
         edges=Edges(
             _more(e.tail_kind, np.full(len(tails), int(Tail.OP_DONE))),
@@ -127,26 +129,24 @@ def _late(program: Program, start_ps: I64) -> Program:
     )
 
 
-def _with_delays(program: Program, late: I32) -> Ops:
-    """The ops and one DELAY for each late node, the last ops of the Program."""
-    n = len(late)
-    values = dict.fromkeys((f.name for f in fields(Ops)), np.full(n, -1))
-    values |= dict.fromkeys(("bytes", "prio", "value", "offset"), np.zeros(n))
-    values |= {"template": np.full(n, len(program.templates)), "node": late, "issuer": len(program.issuers.node) + np.arange(n), "rows": np.arange(n)}
+def appended(ops: Ops, values: dict[str, NDArray[np.integer]]) -> Ops:
+    """`ops` and, behind them, ops without bytes. `values`: "template", "node" and further columns of the new ops; others say "none"."""
+    n = len(values["node"])
+    usual = dict.fromkeys((f.name for f in fields(Ops)), np.full(n, -1)) | dict.fromkeys(("bytes", "prio", "value", "offset"), np.zeros(n))
     grown: dict[str, Any] = {}
-    for name, value in values.items():
-        column = getattr(program.ops, name)
-        grown[name] = None if column is None else _more(column, value)
+    for name, value in usual.items():
+        column = getattr(ops, name)
+        grown[name] = None if column is None else _more(column, values.get(name, value))
     return Ops(**grown)
 
 
-def _waits(program: Program, delay: I32) -> tuple[I32, I32]:
-    """(DELAY, op) of every edge. `delay`: `[n_nodes]` the DELAY of a node, -1 = none."""
-    own = delay[program.ops.node]
+def waits_for_start(program: Program, start: I32) -> tuple[I32, I32]:
+    """(op that starts a node, op that waits for it) of every edge. `start`: `[n_nodes]` such an op, -1 = the node starts at once."""
+    own = start[program.ops.node]
     heads = np.flatnonzero((own >= 0) & ~_behind_own(program))
     owner = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))
     reads = np.array([t.kind in PULLS and t.src in SOURCES for t in program.templates], np.bool_)[program.ops.template]
-    held = delay[program.members.node]
+    held = start[program.members.node]
     pulls = np.flatnonzero(reads[owner] & (held >= 0) & (program.members.node != program.ops.node[owner]))
     return np.append(own[heads], held[pulls]), np.append(heads, owner[pulls]).astype(np.int32)
 

@@ -228,8 +228,8 @@ class Template:
     table: int = -1  # index into Program.tables: the table that copies (of a pull: requests) ask at the hub, -1 = none
     net: int = 0  # the network of a transfer: 0 = NVLink, i = Program.nets[i - 1]
     columns: ColumnRange = ALL_COLUMNS  # that a COMPUTE writes; only the GEMM that writes results may be cut
-    layer: int = 0  # reserved: training steps and several layers in one Program need it
-    microbatch: int = 0  # reserved: training steps need it
+    layer: int = 0  # of the part, where Programs are merged
+    microbatch: int = 0  # of the part
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +392,22 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """The place of one part in a merged Program (`merge.merge`): its label and the ids that are its own."""
+
+    label: str
+    layer: int
+    microbatch: int
+    direction: str
+    declared: Declared
+    schema: Schema
+    ops: range
+    regions: range
+    edges: range
+    holds: range
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """All tables of one point. `ProgramBuilder` builds them, `verify` checks them, every interpreter reads them."""
 
@@ -429,6 +445,8 @@ class Program:
     """What the ops are for, in the order of outputs. Names are distinct, and one operator at least is of nature HOST."""
     schema: Schema = NO_DATA
     """Buffers and functions that templates name."""
+    sections: tuple[Section, ...] = ()
+    """The parts of a merged Program, by label. (): no merge. Ops that join parts belong to none."""
 
     @property
     def channels(self) -> tuple[int, int]:

@@ -6,10 +6,8 @@ import hashlib
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
+from dysharp.arrays import I32, I64
 
 
 @dataclass(frozen=True, slots=True)

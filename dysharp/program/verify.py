@@ -19,6 +19,7 @@ from dysharp.program.meaning import check_computes, check_functions, check_reads
 from dysharp.program.operators import Nature
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.refuse import check_range, fail_where
+from dysharp.program.sections import part_of
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
@@ -48,6 +49,8 @@ def verify(program: Program) -> None:
     - A pull of what other pulls left reads it where they left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
+
+    Parts of a merge name ids of their own only, and each of them keeps the rules about data by itself.
     """
     _check_shapes(program)
     _check_hardware(program)
@@ -65,18 +68,21 @@ def verify(program: Program) -> None:
     _check_sessions(table)
     _check_edges(table)
     _check_holds(program)
-    check_functions(program)
-    check_slots(program)
-    check_computes(table)
-    check_slices(table)
-    check_sums_of_sums(table)
-    check_rows(table)
-    check_traffic(table)
+    parts = [Columns(part_of(program, section.label)) for section in program.sections] or [table]
+    for part in parts:
+        check_functions(part.p)
+        check_slots(part.p)
+        check_computes(part)
+        check_slices(part)
+        check_sums_of_sums(part)
+        check_rows(part)
+        check_traffic(part)
     waits = waits_by_kind(program)
     stuck = first_that_never_starts(program, waits)
     if stuck:
         raise ProgramError(stuck)
-    check_reads(program, waits)
+    for part in parts:
+        check_reads(part.p, waits_by_kind(part.p) if program.sections else waits)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------

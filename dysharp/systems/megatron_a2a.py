@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
@@ -16,7 +17,6 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import RailLayer, nccl_layer
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert

@@ -30,13 +30,17 @@ class Generator:
 
     gangs_hold = True
 
-    def __init__(self, rng: np.random.Generator, size: str) -> None:
-        self.rng = rng
+    def __init__(self, rng: np.random.Generator, size: str, like: Program | None = None) -> None:
+        """`like`: a Program on whose machine this one runs, too (`random_merges`)."""
+        self.rng, self.like = rng, like
         self.tokens, self.rounds, self.others = SIZES[size]
         self.n_nodes = int(rng.choice((1, 2, 2, 3, 3, 4)))
         self.row_bytes = int(rng.choice((192, 384, 768, 1536, 3000)))
         self.duration = int(rng.choice((1, 500, 1728, 10_000)))
-        self.b = ProgramBuilder(random_hardware(rng, self.row_bytes), self.n_nodes, tuple(f"class{i}" for i in range(self._int(1, 4))))
+        hardware = random_hardware(rng, self.row_bytes)
+        if like is not None:
+            self.n_nodes, hardware = like.n_nodes, like.hardware
+        self.b = ProgramBuilder(hardware, self.n_nodes, tuple(f"class{i}" for i in range(self._int(1, 4))))
         self.n_ops = 0
         self.table: list[int] = []
         self.allocates = False
@@ -69,7 +73,7 @@ class Generator:
         durations = [self.b.duration([0, *times], int(memory.choice((0, self.row_bytes, 5 * self.row_bytes)))) for _ in range(2)]
         tables = [self._table(self.rng.spawn(1)[0]) for _ in range(2)]
         nets = self.rng.spawn(1)[0]
-        self.b.nets = random_nets(nets, self.b.hardware, self.n_nodes)
+        self.b.nets = random_nets(nets, self.b.hardware, self.n_nodes) if self.like is None else self.like.nets
         self.templates: dict[Kind, list[int]] = {}
         for kind in list(Kind)[: Kind.PULL_REDUCE + 1]:
             net = nets.integers(0, len(self.b.nets) + 1, 2) if kind in WIRED else (0, 0)
@@ -98,9 +102,11 @@ class Generator:
         if not self.table:
             entries, misses = int(rng.choice((0, 1, 2, 5))), int(rng.choice((0, 1, 2)))
             table = HubTable("places", entries, misses, int(rng.choice((0, self.duration, 3 * self.duration))))
-            if chance(rng, 0.5):  # rows take their places in it
+            if chance(rng, 0.5) and self.like is None:  # rows take their places in it; guests have the row table of their host
                 banks = int(rng.choice((1, 1, 2)))
                 table = replace(table, entries=min(entries, 2) * banks, allocates=True, banks=banks)
+            if self.like is not None and self.like.tables:
+                table = self.like.tables[0]
             self.allocates = table.allocates
             self.table.append(self.b.table(table))
         return self.table[0]
@@ -118,7 +124,10 @@ class Generator:
         self.hosts: list[int] = []
         self.releasers: list[tuple[int, int]] = []
         for node in range(self.n_nodes):
-            pool, host = b.pool(node, self._int(1, 5)), b.pool(node, 1, "host")
+            slots = self._int(1, 5)
+            if self.like is not None and node % 2 == 0:
+                slots = int(self.like.pools.slots[2 * node])  # a pool of both; others stay apart
+            pool, host = b.pool(node, slots), b.pool(node, 1, "host")
             self.senders.append([b.issuer(node, self._sender_discipline()) for _ in range(self._int(1, 3))])
             self.computers.append([b.issuer(node, self._discipline(), pool=pool) for _ in range(self._int(1, 2))])
             self.hosts.append(b.issuer(node, self._discipline(), pool=host))

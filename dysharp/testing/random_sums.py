@@ -16,14 +16,14 @@ from dysharp.testing.random_points import change_points
 from dysharp.testing.random_programs import SIZES, Generator
 
 
-class _Sums(Generator):
+class Sums(Generator):
     """As `Generator`, with some sums among the other ops. `more` draws them."""
 
     gangs_hold = False
     alike = False  # whether the contributions of a sum have one key and size
 
-    def __init__(self, rng: np.random.Generator, more: np.random.Generator, size: str) -> None:
-        super().__init__(rng, size)
+    def __init__(self, rng: np.random.Generator, more: np.random.Generator, size: str, like: Program | None = None) -> None:
+        super().__init__(rng, size, like)
         self.more, self.places = more, int(more.choice((0, 1, 1, 2, 3)))
         n_classes = len(self.b.classes)
         self.contribution = [
@@ -95,7 +95,7 @@ def random_sums(seed: int, *, size: str = "tiny", packets: bool = False) -> Prog
     `packets`: one that the packet level runs, without other points.
     """
     rng, more = np.random.default_rng(seed), np.random.default_rng((seed, 11))
-    generator = _Sums(rng, more, size)
+    generator = Sums(rng, more, size)
     generator.alike = packets
     for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
         generator.round()

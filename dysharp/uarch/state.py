@@ -5,11 +5,10 @@ A kernel unpacks a tuple in the order of its fields, so this file is part of the
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-from numpy.typing import NDArray
+from dysharp.arrays import Array
 
-Array = NDArray[Any]
 # Annotated: the number of columns of an array, which kernels are compiled with (`address.py`)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I64
 from dysharp.errors import ConfigError
-
-I64 = NDArray[np.int64]
 
 
 def rail_rings(n_gpus: int, domain_gpus: int) -> I64:

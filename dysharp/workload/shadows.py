@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32
 from dysharp.errors import ConfigError
 from dysharp.workload.routing import Placement, Routing
-
-I32 = NDArray[np.int32]
 
 
 def worth_shadows(rows: NDArray[np.integer], cost_rows: float) -> I32:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
+from dysharp.arrays import I32, I64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

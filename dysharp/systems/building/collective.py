@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.systems.building.batch import Batch, Sends, Transfers
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import STORE, LayerBuilder
 
 

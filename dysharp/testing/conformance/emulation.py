@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.functional.experts import Experts, IntegerExperts
@@ -28,7 +28,6 @@ from dysharp.testing.conformance.case import Pass, SystemCase, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.tensors import NAMES, LayerCase, layer_case, run_case
 
-Array = NDArray[Any]
 EMULATED_OPS = 20_000
 """Largest number of ops for the row path, which takes minutes above."""
 UNTIMED = tuple(sorted(set(ORDERS) - {"trace"}))

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.machine import Machine
 from dysharp.functional.numbers import number
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ n_slots packet records, n_classes classes of ops. FIFOs are [n, 2] int32 (head, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
+from dysharp.arrays import Array
 
 
 class Packets(NamedTuple):

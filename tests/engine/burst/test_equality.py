@@ -16,6 +16,7 @@ from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tai
 from dysharp.program.payload import moved_bytes
 from dysharp.program.tables import Point
 from dysharp.program.verify import verify
+from dysharp.testing.random_merges import random_merge
 from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import coverage, random_program
 from dysharp.testing.random_sums import random_sums
@@ -23,6 +24,7 @@ from dysharp.testing.random_sums import random_sums
 CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
 QUICK = 3  # chunks: mutants of kernels are told by the first two (bench/mutants.py, EQUAL_PROGRAMS)
 LARGER = range(9000, 9012)
+MERGES = 30  # in a chunk
 COLUMNS = [f.name for f in fields(Trace) if f.name != "n_events"]
 MUST_OCCUR = (
     *(f"kind.{k.name}" for k in list(Kind)[: Kind.PULL_REDUCE + 1]),
@@ -102,6 +104,14 @@ def test_engine_equals_oracle_with_sums_in_the_switch(chunk):
         verify(program)
         seen.update(coverage(program, assert_same(program, f"seed {seed}")))
     assert [name for name in MUST_OCCUR_WITH_SUMS if seen[name] == 0] == []
+
+
+@pytest.mark.parametrize("chunk", _chunks(3, 1))
+def test_engine_equals_oracle_on_merges(chunk):
+    for seed in range(chunk * MERGES, (chunk + 1) * MERGES):
+        program = random_merge(seed)
+        verify(program)
+        assert_same(program, f"seed {seed}")
 
 
 @pytest.mark.parametrize("seed", LARGER)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.program import Alloc
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder, spans
 
 

@@ -11,18 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64, Bools
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.landing import landing
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 from dysharp.workload.rings import rail_rings
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,443 @@
+"""`merge`: several Programs on one machine, side by side (docs/design/0022, M).
+
+The result is an ordinary Program, so every interpreter takes it unchanged. `sections.part_of` gives a part back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dysharp.errors import ProgramError
+from dysharp.program.builder import RARE
+from dysharp.program.operators import Nature
+from dysharp.program.refuse import check_range
+from dysharp.program.schema import Buffer, Schema
+from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
+from dysharp.program.skew import appended, waits_for_start
+from dysharp.program.tables import (
+    Chains,
+    Declared,
+    Edges,
+    Head,
+    Holds,
+    Issuers,
+    Kind,
+    Members,
+    Ops,
+    Pools,
+    Program,
+    Regions,
+    Section,
+    Semaphores,
+    Sessions,
+    Tail,
+    Template,
+    Wires,
+)
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One Program of a merge. `label` names it in every output. `layer`, `microbatch`, `direction` say what it is."""
+
+    label: str
+    program: Program
+    layer: int = 0
+    microbatch: int = 0
+    direction: str = "fwd"
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """Edges from ops of one part to ops of another: `ops` wait for the ends of `after_ops`, by the ids that the parts use.
+
+    Both have one length, or one of them is a scalar.
+    """
+
+    part: str
+    ops: ArrayLike
+    after: str
+    after_ops: ArrayLike
+
+
+def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges: Sequence[Cross] = ()) -> Program:
+    """The Programs of `parts` as one, on common pools, memory, tables, links and networks. One part without edges is returned as it is.
+
+    `streams`: labels of parts that run one behind the other on every GPU. `edges`: further edges between ops of parts. The order of the
+    arguments has no meaning; that of labels in a stream has. Raises ProgramError for labels that occur twice or not at all, for Programs of
+    different machines, and for edges that cannot be.
+    """
+    parts = sorted(parts, key=lambda part: part.label)
+    _check(parts, streams)
+    if len(parts) == 1 and not edges:
+        return parts[0].program
+    first = _first_ids([part.program for part in parts])
+    program = _side_by_side(parts, first)
+    program = _in_streams(program, parts, first, sorted(map(tuple, streams)))
+    return _with_cross(program, parts, first, edges)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def _check(parts: list[Part], streams: Sequence[Sequence[str]]) -> None:
+    labels = [part.label for part in parts]
+    if not parts or len(set(labels)) != len(labels) or not all(label.isidentifier() for label in labels):
+        raise ProgramError(f"merge: found labels {labels}, expected at least one part, each with a word of its own (letters, digits, _)")
+    for part in parts:
+        _check_machine(parts[0], part)
+    programs = [part.program for part in parts]
+    row_tables = sorted({t for p in programs for t in p.tables if t.allocates}, key=repr)
+    if len(row_tables) > 1:
+        raise ProgramError(f"merge: found row tables {row_tables[0]} and {row_tables[1]}, expected one (a hub has one)")
+    places = sorted({p.sessions.places for p in programs if p.sessions is not None})
+    if len(places) > 1:
+        raise ProgramError(f"merge: found {places} places for sums of a home, expected one number (a switch has one)")
+    listed = [label for stream in streams for label in stream]
+    if len(set(listed)) != len(listed) or not set(listed) <= set(labels):
+        raise ProgramError(f"merge: found streams {[list(s) for s in streams]}, expected each of {labels} in one place at most")
+
+
+def _check_machine(one: Part, other: Part) -> None:
+    """Both parts are for one machine."""
+    for name in ("n_nodes", "hardware", "nets", "domain_nodes"):
+        a, b = getattr(one.program, name), getattr(other.program, name)
+        if a != b:
+            raise ProgramError(f"merge: found {name} {a} in part {one.label!r} and {b} in part {other.label!r}, expected one machine")
+    if other.program.sections:
+        raise ProgramError(f"merge: found part {other.label!r} that is a merge, expected all parts in one call")
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+
+def _sizes(p: Program) -> dict[str, int]:
+    """How many ids of each sort that the merge shifts a Program has."""
+    return {
+        "op": p.n_ops,
+        "member": p.n_members,
+        "fill": len(p.members.fill_row),
+        "region": p.n_regions,
+        "row": p.n_rows,
+        "tile": p.n_tiles,
+        "template": len(p.templates),
+        "framing": len(p.framings),
+        "duration": len(p.durations),
+        "wire": len(p.wires.up),
+        "issuer": len(p.issuers.node),
+        "semaphore": len(p.semaphores.node),
+        "chain": 0 if p.chains is None else len(p.chains.pool),
+        "session": 0 if p.sessions is None else len(p.sessions.home),
+        "edge": len(p.edges.tail),
+        "hold": len(p.holds.sem),
+    }
+
+
+def _first_ids(programs: list[Program]) -> list[dict[str, int]]:
+    """The first id of each sort of every part, and as the last entry the number of all ids."""
+    sizes = [_sizes(p) for p in programs]
+    return [{name: sum(size[name] for size in sizes[:i]) for name in sizes[0]} for i in range(len(sizes) + 1)]
+
+
+def _moved(column: Array, by: Array | int) -> Array:
+    """Ids moved by `by`; -1 stays."""
+    return np.where(column < 0, -1, column + by).astype(np.int32)
+
+
+def _mapped(column: Array, new: list[int]) -> Array:
+    """Ids replaced by those of the union; -1 stays."""
+    return np.array([*new, -1], np.int32)[column]
+
+
+def _united(lists: list[list[T]]) -> tuple[list[T], list[list[int]]]:
+    """All items once, and per list the place of each of its items. Items keep the order of every list, where the lists agree."""
+    out: list[T] = []
+    for items in lists:
+        place = 0
+        for item in items:
+            if item in out:
+                place = max(place, out.index(item) + 1)
+            else:
+                out.insert(place, item)
+                place += 1
+    where = {item: i for i, item in enumerate(out)}
+    return out, [[where[item] for item in items] for items in lists]
+
+
+# ---- side by side ----------------------------------------------------------------------------------------------------
+
+
+def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
+    """All parts, without an edge between them. `first`: the first ids of every part."""
+    programs = [part.program for part in parts]
+    pools, pool_of = _united([_pool_items(p) for p in programs])
+    classes, class_of = _united([list(p.classes) for p in programs])
+    tables, table_of = _united([list(p.tables) for p in programs])
+
+    def joined(column: Callable[[Program], Array], sort: str = "") -> Array:
+        """The columns of all parts one behind the other, ids of `sort` shifted."""
+        return np.concatenate([_moved(column(p), one[sort]) if sort else column(p) for p, one in zip(programs, first, strict=False)])
+
+    def ptr(column: Callable[[Program], Array], sort: str) -> Array:
+        return np.append(np.concatenate([column(p)[:-1] + one[sort] for p, one in zip(programs, first, strict=False)]), first[-1][sort]).astype(
+            np.int32
+        )
+
+    def points(table: str, side: str, sorts: tuple[str, ...]) -> Array:
+        """The ids of one side of edges or holds."""
+        out = []
+        for p, one in zip(programs, first, strict=False):
+            column, kind = getattr(getattr(p, table), side), getattr(getattr(p, table), f"{side}_kind")
+            out.append(_moved(column, np.array([one[sort] for sort in sorts])[kind]))
+        return np.concatenate(out)
+
+    width = max(p.durations.shape[1] for p in programs)
+    return replace(
+        programs[0],
+        templates=tuple(t for i, part in enumerate(parts) for t in _templates(part, first[i], class_of[i], table_of[i])),
+        framings=tuple(f for p in programs for f in p.framings),
+        classes=tuple(classes),
+        durations=np.vstack([_widened(p.durations, width) for p in programs]),
+        task_bytes=np.vstack([_widened(p.task_bytes, width) for p in programs]),
+        wires=Wires(*(np.concatenate([getattr(p.wires, f.name) for p in programs]) for f in fields(Wires))),
+        ops=_ops(programs, first),
+        members=Members(
+            ptr=ptr(lambda p: p.members.ptr, "member"),
+            node=joined(lambda p: p.members.node),
+            fill_ptr=ptr(lambda p: p.members.fill_ptr, "fill"),
+            fill_row=joined(lambda p: p.members.fill_row, "row"),
+            ext_bytes=_optional([p.members.ext_bytes for p in programs], [p.n_members for p in programs], 0),
+        ),
+        regions=Regions(
+            **{name: joined(lambda p, name=name: getattr(p.regions, name)) for name in ("node", "alloc", "tile_rows", "row_bytes")},  # type: ignore[misc]
+            row_ptr=ptr(lambda p: p.regions.row_ptr, "row"),
+            tile_ptr=ptr(lambda p: p.regions.tile_ptr, "tile"),
+            row_key=joined(lambda p: p.regions.row_key),
+            row_notify=joined(lambda p: p.regions.row_notify, "op"),
+            name=_names(parts, lambda p: p.regions.name),
+        ),
+        edges=Edges(
+            joined(lambda p: p.edges.tail_kind), points("edges", "tail", TAILS), joined(lambda p: p.edges.head_kind), points("edges", "head", HEADS)
+        ),
+        holds=Holds(
+            joined(lambda p: p.holds.sem, "semaphore"),
+            joined(lambda p: p.holds.amount),
+            joined(lambda p: p.holds.acquire_kind),
+            points("holds", "acquire", POINTS),
+            joined(lambda p: p.holds.release_kind),
+            points("holds", "release", POINTS),
+        ),
+        semaphores=Semaphores(
+            joined(lambda p: p.semaphores.node),
+            joined(lambda p: p.semaphores.capacity),
+            _names(parts, lambda p: p.semaphores.name),
+            tuple(unit for p in programs for unit in p.semaphores.unit),
+        ),
+        issuers=Issuers(
+            joined(lambda p: p.issuers.node),
+            np.concatenate([_mapped(p.issuers.pool, new) for p, new in zip(programs, pool_of, strict=True)]),
+            joined(lambda p: p.issuers.discipline),
+            joined(lambda p: p.issuers.interval_ps),
+            _names(parts, lambda p: p.issuers.name),
+        ),
+        pools=Pools(np.array([p[0] for p in pools], np.int32), np.array([p[1] for p in pools], np.int32), tuple(p[2] for p in pools)),
+        declared=_declared(parts),
+        chains=_chains(programs, pool_of),
+        sessions=_sessions(programs),
+        tables=tuple(tables),
+        row_trains=max(p.row_trains for p in programs),
+        operators=tuple(replace(o, name=labelled(part.label, o.name)) for part in parts for o in part.program.operators),
+        schema=Schema(tuple(_labelled(part.label, buffer) for part in parts for buffer in part.program.schema.buffers)),
+        sections=tuple(_section(part, *ends) for part, ends in zip(parts, pairwise(first), strict=True)),
+    )
+
+
+def _pool_items(p: Program) -> list[tuple[int, int, str, int]]:
+    """(node, slots, name, number) of every pool. A part may have several of one name and size: the first meets the first of another part."""
+    items = list(zip(p.pools.node.tolist(), p.pools.slots.tolist(), p.pools.name, strict=True))
+    seen: dict[tuple[int, int, str], int] = {}
+    out = []
+    for item in items:
+        out.append((*item, seen.get(item, 0)))
+        seen[item] = seen.get(item, 0) + 1
+    return out
+
+
+def _templates(part: Part, first: dict[str, int], classes: list[int], tables: list[int]) -> Iterable[Template]:
+    for t in part.program.templates:
+        yield replace(
+            t,
+            name=labelled(part.label, t.name),
+            operator=labelled(part.label, t.operator),
+            cls=classes[t.cls],
+            response_cls=classes[t.response_cls],
+            framing=t.framing + first["framing"],
+            duration=t.duration + first["duration"] if t.duration >= 0 else -1,
+            table=tables[t.table] if t.table >= 0 else -1,
+            layer=part.layer,
+            microbatch=part.microbatch,
+        )
+
+
+OP_IDS = {"template": "template", "issuer": "issuer", "wire": "wire", "chain": "chain", "session": "session"}
+"""Columns of ops that are ids, and of what."""
+
+
+def _ops(programs: list[Program], first: list[dict[str, int]]) -> Ops:
+    columns: dict[str, Any] = {}
+    sizes = [p.n_ops for p in programs]
+    for name in Ops.__slots__:
+        own = [getattr(p.ops, name) for p in programs]
+        if name in OP_IDS:
+            own = [None if column is None else _moved(column, one[OP_IDS[name]]) for column, one in zip(own, first, strict=False)]
+        columns[name] = _optional(own, sizes, RARE.get(name, 0))
+    return Ops(**columns)
+
+
+def _optional(columns: list[Array | None], sizes: list[int], usual: int) -> Array | None:
+    """Optional columns one behind the other, with `usual` for parts without; None if no part has it."""
+    if all(column is None for column in columns):
+        return None
+    full = [np.full(size, usual, np.int32) if column is None else column for column, size in zip(columns, sizes, strict=True)]
+    return np.concatenate(full).astype(np.int32, copy=False)
+
+
+def _widened(table: Array, width: int) -> Array:
+    return np.pad(table, ((0, 0), (0, width - table.shape[1])))
+
+
+def _names(parts: list[Part], names: Callable[[Program], tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(labelled(part.label, name) for part in parts for name in names(part.program))
+
+
+def _chains(programs: list[Program], pool_of: list[list[int]]) -> Chains | None:
+    own = [(p.chains, new) for p, new in zip(programs, pool_of, strict=True) if p.chains is not None]
+    return Chains(np.concatenate([_mapped(c.pool, new) for c, new in own]), np.concatenate([c.mode for c, _ in own])) if own else None
+
+
+def _sessions(programs: list[Program]) -> Sessions | None:
+    own = [p.sessions for p in programs if p.sessions is not None]
+    return Sessions(np.concatenate([s.home for s in own]), np.concatenate([s.expected for s in own]), own[0].places) if own else None
+
+
+def _declared(parts: list[Part]) -> Declared:
+    """The sums of what the parts declare. Slots of experts belong to the parts."""
+    traffic: dict[str, dict[str, int]] = {}
+    for part in parts:
+        for side, by_operator in part.program.declared.traffic.items():
+            traffic.setdefault(side, {}).update({labelled(part.label, name): moved for name, moved in by_operator.items()})
+    return Declared(sum(part.program.declared.useful_rows for part in parts), traffic)
+
+
+def _labelled(label: str, buffer: Buffer) -> Buffer:
+    return replace(buffer, name=labelled(label, buffer.name), region=labelled(label, buffer.region) if buffer.region else "")
+
+
+def _section(part: Part, first: dict[str, int], end: dict[str, int]) -> Section:
+    ops, regions, edges, holds = (range(first[sort], end[sort]) for sort in ("op", "region", "edge", "hold"))
+    return Section(part.label, part.layer, part.microbatch, part.direction, part.program.declared, part.program.schema, ops, regions, edges, holds)
+
+
+# ---- one behind the other --------------------------------------------------------------------------------------------
+
+
+def _in_streams(program: Program, parts: list[Part], first: list[dict[str, int]], streams: list[tuple[str, ...]]) -> Program:
+    """A JOIN per GPU behind every part that another one follows, and the edges to the first ops of the follower."""
+    place = {part.label: i for i, part in enumerate(parts)}
+    for stream in streams:
+        before = np.zeros(0, np.int32)
+        for label, follower in pairwise(stream):
+            one, other = place[label], place[follower]
+            for part in (parts[one], parts[other]):
+                _check_counts(part)
+            join = program.n_ops + np.arange(program.n_nodes, dtype=np.int32)
+            ops, tiles = _last(parts[one].program)
+            p = parts[one].program
+            region = np.repeat(np.arange(p.n_regions), np.diff(p.regions.tile_ptr))
+            edges = [
+                (Tail.OP_DONE, ops + first[one]["op"], join[p.ops.node[ops]]),
+                (Tail.TILE_READY, tiles + first[one]["tile"], join[p.regions.node[region[tiles]]]),
+                (Tail.OP_DONE, before, join[: len(before)]),
+            ]
+            starts, heads = waits_for_start(parts[other].program, join)
+            edges.append((Tail.OP_DONE, starts, heads + first[other]["op"]))
+            program, before = _with_edges(_with_joins(program, label), edges), join
+    return program
+
+
+def _check_counts(part: Part) -> None:
+    """A further edge would change how many events a JOIN counts, and a cancelled op would cancel the parts behind it."""
+    p = part.program
+    if (p.edges.head_kind == Head.JOIN_CANCEL).any() or (p.ops.threshold is not None and (p.ops.threshold >= 0).any()):
+        raise ProgramError(f"merge: found part {part.label!r} with announced thresholds or cancelling in a stream, expected neither")
+
+
+def _last(p: Program) -> tuple[Array, Array]:
+    """(ops, tiles) after which no other op of their node waits. When they are done, the part is done on every node."""
+    e, r = p.edges, p.regions
+    to_op = e.head_kind == Head.OP_ISSUE
+    followed, read = np.zeros(p.n_ops, np.bool_), np.zeros(p.n_tiles, np.bool_)
+    edges = np.flatnonzero(to_op & (e.tail_kind == Tail.OP_DONE))
+    followed[e.tail[edges[p.ops.node[e.tail[edges]] == p.ops.node[e.head[edges]]]]] = True
+    node = np.repeat(r.node, np.diff(r.tile_ptr))
+    edges = np.flatnonzero(to_op & (e.tail_kind == Tail.TILE_READY))
+    read[e.tail[edges[node[e.tail[edges]] == p.ops.node[e.head[edges]]]]] = True
+    return np.flatnonzero(~followed), np.flatnonzero(~read)
+
+
+def _with_joins(program: Program, label: str) -> Program:
+    """A JOIN per node behind all ops, named after the part that ends there."""
+    n, m = program.n_nodes, program.members
+    host = next(o.name for o in program.operators if o.name.startswith(f"{label}.") and o.nature is Nature.HOST)
+    new = {"template": np.full(n, len(program.templates)), "node": np.arange(n), "rows": np.ones(n)}
+    return replace(
+        program,
+        templates=(*program.templates, Template(labelled(label, "end"), Kind.JOIN, host)),
+        ops=appended(program.ops, new),
+        members=replace(m, ptr=np.append(m.ptr, np.full(n, m.ptr[-1], np.int32))),
+    )
+
+
+def _with_edges(program: Program, edges: Iterable[tuple[Tail, Array, Array]]) -> Program:
+    """`program` with edges from `(tail kind, tails)` to the issue of ops `heads`."""
+    e, edges = program.edges, list(edges)
+    columns = [np.concatenate([np.full(len(tail), int(kind)) for kind, tail, _ in edges]), np.concatenate([tail for _, tail, _ in edges])]
+    columns += [np.full(len(columns[0]), int(Head.OP_ISSUE)), np.concatenate([head for _, _, head in edges])]
+    old = (e.tail_kind, e.tail, e.head_kind, e.head)
+    return replace(program, edges=Edges(*(np.append(a, b).astype(np.int32) for a, b in zip(old, columns, strict=True))))
+
+
+def _with_cross(program: Program, parts: list[Part], first: list[dict[str, int]], edges: Sequence[Cross]) -> Program:
+    if not edges:
+        return program
+    place, pairs = {part.label: i for i, part in enumerate(parts)}, []
+    for cross in edges:
+        ends = [_ids(cross.after, cross.after_ops, parts, place), _ids(cross.part, cross.ops, parts, place)]
+        if len({len(end) for end in ends} - {1}) > 1:
+            raise ProgramError(f"merge: found edges of {len(ends[0])} and {len(ends[1])} ops, expected as many, or one on either side")
+        tails, heads = (end + first[place[label]]["op"] for end, label in zip(ends, (cross.after, cross.part), strict=True))
+        pairs.append(np.stack(np.broadcast_arrays(tails, heads)))
+    tail, head = np.concatenate(pairs, axis=1)
+    order = np.lexsort((head, tail))  # whatever order the arguments have
+    counted = program.ops.threshold is not None and (program.ops.threshold[head] >= 0).any()
+    if counted:
+        raise ProgramError("merge: found an edge to a JOIN with an announced threshold, expected none (it would count as one of its events)")
+    return _with_edges(program, [(Tail.OP_DONE, tail[order], head[order])])
+
+
+def _ids(label: str, ops: ArrayLike, parts: list[Part], place: dict[str, int]) -> Array:
+    """Ops of a part, by its own ids."""
+    ids = np.atleast_1d(np.asarray(ops, np.int64))
+    if label not in place:
+        raise ProgramError(f"merge: found an edge with part {label!r}, expected one of {', '.join(place)}")
+    check_range(ids, 0, parts[place[label]].program.n_ops, f"merge: edge {{i}} of part {label!r}: op")
+    return ids
