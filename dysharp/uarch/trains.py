@@ -237,6 +237,7 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
         c = bit_after(nodes[j, col.DOWN + col.SERVER_MASK], nodes[j, col.DOWN + col.SERVER_CURSOR])
         at = j * m[col.HARDWARE_CLASSES] + c
         entry = mixed_pop(switch.crossed, at, op, col.NEXT2, mem)
+        prefetch(mem, -2 - switch.crossed[at, 0])  # the next copy has been out of cache since it crossed
         if switch.crossed[at, 0] == -1:
             nodes[j, col.DOWN + col.SERVER_MASK] &= ~(1 << c)
         nodes[j, col.DOWN + col.SERVER_CURSOR] = c

@@ -49,10 +49,10 @@ def _words(n: int) -> Array:
     return np.zeros((n + 31) // 32 or 1, np.int64)
 
 
-def _records(rows: int, columns: int) -> Array:
-    """`[rows, columns]` int32, unset, on a cache line, so that a record of 128 B takes two lines and not three."""
+def _records(rows: int, columns: int, make: Callable[..., Array] = np.empty) -> Array:
+    """`[rows, columns]` int32, unset or zeros, on a cache line, so that a record of 128 B takes two lines and not three, and one of 32 B one."""
     n = rows * columns
-    raw = np.empty(n + 32, np.int32)
+    raw = make(n + 32, np.int32)
     first = -raw.ctypes.data // 4 % 32
     return raw[first : first + n].reshape(rows, columns)
 
@@ -383,7 +383,7 @@ def _tables(p: Program) -> Tables:
     kinds = np.zeros((max(1, t), 4), np.int64)
     for i, table in enumerate(p.tables):
         kinds[i] = (table.entries // table.banks, table.misses, table.miss_ps, table.allocates)
-    asked = np.zeros((n_rows + t * n, 4), np.int64)
+    asked = _records(n_rows + t * n, 8, np.zeros).view(np.int64)
     sentinels = np.arange(n_rows, n_rows + t * n)
     asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
     most = max((table.misses for table in p.tables), default=0)
