@@ -34,8 +34,6 @@ The same picoseconds are also split by operator. Each picosecond is charged to t
 at (Dispatch, a GEMM, Combine, else `other`). A wait for another GPU is so charged to the operators of that GPU.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ other, as in every forward pass. In a backward pass weight gradients run beside 
 SMs of Combine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Both counts group the ops by (node, template, wire row). A layer with millions of ops has a few dozen groups.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

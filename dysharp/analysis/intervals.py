@@ -1,7 +1,5 @@
 """Unions of time intervals, vectorised."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.arrays import I64

@@ -1,7 +1,5 @@
 """The balance of load that a Routing puts on GPUs and on pairs of GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Phases, exposed communication and waits of the GPU that finishes last, and utilization of links and SMs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.analysis.intervals import union_ps

@@ -1,7 +1,5 @@
 """Lifetimes of rows in the AL TLB of their hub: from the first Dispatch packet to the first Combine packet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One thread-block task of a grouped GEMM: its time on the tensor cores of an SM, and its memory bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -9,8 +9,6 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

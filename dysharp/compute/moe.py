@@ -4,8 +4,6 @@ Functions are pure, take numbers or arrays and return microseconds. A gated expe
 `[H, I]`, an ungated expert `[I, H]` and `[H, I]`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

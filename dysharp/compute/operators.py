@@ -5,8 +5,6 @@ rows, columns and bytes. `constants`: `specs.fitted.fitted_values()` or a varian
 NVIDIA's matrix multiplication guide. `gemm_tiles` has the tiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

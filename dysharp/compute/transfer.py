@@ -7,8 +7,6 @@ with the source GPU (`expected_copies` for uniform routing). Source of the mecha
 (deepseek-ai/DeepEP V1, NVIDIA/TensorRT-LLM).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

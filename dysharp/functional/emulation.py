@@ -1,7 +1,5 @@
 """`emulate`: one MoE layer on the functional machine, compared with its references."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence

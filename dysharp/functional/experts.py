@@ -1,7 +1,5 @@
 """The contract `Experts`, and two kinds of experts in NumPy: integers and gated floats."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

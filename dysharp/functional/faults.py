@@ -1,7 +1,5 @@
 """Faults to inject: faults of the machine (packet path) and hard cases of the routing (both paths)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 

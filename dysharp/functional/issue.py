@@ -1,7 +1,5 @@
 """Turns instructions of the runtime API into transactions, and locates their blocks in bound memory."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Data of both paths of the machine: tensors of a layer, places of rows, the GEMMs of a tile, the record of a run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol

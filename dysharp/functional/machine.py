@@ -1,7 +1,5 @@
 """`Machine` runs MoE layers, forward and backward, on real tensors through one registered system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

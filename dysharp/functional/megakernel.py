@@ -5,8 +5,6 @@ to all targets, so the gate weights of all experts of a token follow its row as 
 (docs/design/0004). The epilogue of GEMM-2 applies the weight of its own expert.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

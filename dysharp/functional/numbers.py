@@ -1,7 +1,5 @@
 """Number formats of a payload: stored dtype, dtype of sums, and the rounding between both."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

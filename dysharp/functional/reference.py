@@ -1,7 +1,5 @@
 """References: the recorded sums on independently moved data (bit for bit), and a dense layer in plain order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The row path: runs a Program on real tensors, one row per transfer. It is fast and has no packets and no tables."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -16,8 +16,6 @@ Python or of NumPy. Integer results do not depend on the order of packets; float
 the seed lets packets arrive. Decisions where the paper is silent: docs/design/0004.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from operator import index

@@ -12,8 +12,6 @@ Numbers):
 | `("source", parts)` | final value | yes |
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any

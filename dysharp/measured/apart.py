@@ -12,8 +12,6 @@ Eager layers have two parts (`part_of`). All of them are judged, and tables show
 The rules are the same for every GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

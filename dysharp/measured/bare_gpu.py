@@ -4,8 +4,6 @@ Each of them fixes a constant, so `calibrate` reads them. They judge no predicti
 families are not registered.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

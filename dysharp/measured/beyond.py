@@ -1,7 +1,5 @@
 """The table of families beyond the bars, whose measurements are in no mean, coverage, bar, fit or hold-out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

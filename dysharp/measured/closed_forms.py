@@ -1,7 +1,5 @@
 """Closed forms of many measurements. Cases are put into arrays once, because a fit evaluates them many times."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import fields, replace
 from typing import Any

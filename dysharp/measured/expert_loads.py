@@ -3,8 +3,6 @@
 A rank is one GPU with consecutive experts. Draws are seeded: equal arguments give equal loads.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 

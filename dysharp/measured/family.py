@@ -4,8 +4,6 @@ A family is one file of `measured/families`, found by scanning the folder; packa
 group `dysharp.families`.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Hashable, Mapping

@@ -5,8 +5,6 @@ clipped to [low, high], and a loss that grows linearly for large errors, so that
 constant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

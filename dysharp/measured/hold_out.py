@@ -1,7 +1,5 @@
 """Errors of measurements whose shape, GPU or number of nodes was held out of the fit, beside their errors in the fit to all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Machines are the packaged node of the measured GPU, with the NICs of `NICS_OF`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The predictions that `validate` judges, of the Program if the family has one, else of the closed form; and their relative errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

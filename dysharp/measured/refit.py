@@ -3,8 +3,6 @@
 A stage is a set of families and the constants that their measurements fix; `fitted.toml` names it with each constant.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

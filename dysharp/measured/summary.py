@@ -1,7 +1,5 @@
 """The packaged table of validated errors (`specs/data/validated.toml`)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Predictions against measurements: errors by group, family and size, reasons without prediction, and the bars."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

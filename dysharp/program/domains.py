@@ -1,7 +1,5 @@
 """Checks of Programs of several NVLink domains: networks, and who may send to whom (docs/design/0012-several-domains.md)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.arrays import Array

@@ -1,7 +1,5 @@
 """Checks on the data of ops: declared functions, tiled regions, reads that wait for a write."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 import numpy as np

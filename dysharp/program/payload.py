@@ -1,7 +1,5 @@
 """Bytes that the ops of a Program move into rows and over links. The verifier compares them with declared bytes."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Refusals of the verifier: one line about the first bad row of a column."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from dysharp.arrays import Array

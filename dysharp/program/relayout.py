@@ -1,7 +1,5 @@
 """`relayout`: a backward Program with the row layout of its forward run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -8,8 +8,6 @@ that never happens. If the outcome depends on arrival, the peel assumes the best
 - A JOIN that may be cancelled, or that counts announced events, counts as reached.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.arrays import Array

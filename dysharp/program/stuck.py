@@ -5,8 +5,6 @@ and so on. It ends when a thing comes a second time, or when no further need is 
 so it may be slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

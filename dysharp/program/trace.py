@@ -1,7 +1,5 @@
 """`Trace`: the record of a run, with its digest. Every interpreter of Programs returns one."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, fields
 

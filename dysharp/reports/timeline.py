@@ -1,7 +1,5 @@
 """A Timeline as a picture: one row per GPU, for papers and issues."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb

@@ -1,7 +1,5 @@
 """CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

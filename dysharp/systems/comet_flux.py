@@ -1,7 +1,5 @@
 """COMET as released (flux): an all-gather before GEMM-1, tiles in list order; GEMM-2 in slices of columns, SMs that only return results."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ rows out of the rings of its own GPU.
 - A receiver sees a row when the sender has moved the tail of the ring, after the acknowledgement of the row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

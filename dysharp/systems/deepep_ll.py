@@ -1,7 +1,5 @@
 """DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.arrays import I32

@@ -1,7 +1,5 @@
 """FasterMoE: all-to-alls by groups of peers, whose GEMMs overlap the exchange with other groups."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

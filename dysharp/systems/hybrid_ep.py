@@ -3,8 +3,6 @@
 The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.hybrid_internode`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mega MoE: one persistent kernel pulls rows, runs both GEMMs as tiles fill and pushes every expert's row back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

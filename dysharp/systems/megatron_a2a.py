@@ -3,8 +3,6 @@
 The all-to-all moves one row per (token, expert).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

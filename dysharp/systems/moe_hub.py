@@ -1,7 +1,5 @@
 """MoE-Hub: stores name an expert's region and a row, and the hub of the receiver gives the row its place on arrival."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

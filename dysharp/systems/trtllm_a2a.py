@@ -3,8 +3,6 @@
 One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an exchange of counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

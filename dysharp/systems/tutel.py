@@ -1,7 +1,5 @@
 """Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

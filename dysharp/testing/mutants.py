@@ -1,7 +1,5 @@
 """Mutants: the engine with one fault each. They measure how many faults the comparison with the oracle catches."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields

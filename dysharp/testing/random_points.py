@@ -4,8 +4,6 @@ They are those of `random_program`, changed so that they still end: an edge is o
 semaphore is waited for in program order only, behind the ops that give it back; an op is cancelled only if nothing but such ops needs it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counters of a Timeline: link use, tokens in flight, reductions in the switch, SM slots in use, entries of the hubs' tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The way of single tokens: dispatch up and down, the tiles that hold the token's rows, combine up and down."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Where intervals of one link touch, they are cut so that their lengths sum exactl
 to a picosecond (docs/design/0014-look-and-studies.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

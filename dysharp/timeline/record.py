@@ -1,7 +1,5 @@
 """`record`: one run of a Program with the log of its links and tables."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

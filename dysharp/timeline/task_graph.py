@@ -4,8 +4,6 @@ The level of an op is the length of the longest path to it. Tasks depend on task
 Rows lie in the tiles where the run has bound them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 A kernel unpacks a tuple in the order of its fields, so this file is part of the digest of the kernel cache.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
 from dysharp.arrays import Array

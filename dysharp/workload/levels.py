@@ -11,8 +11,6 @@
 | allgather | as dysharp, where every GPU needs every token | likewise |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """`lint`: what a recording or a file of counts says about load, repetition and EPLB, with one line of advice each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

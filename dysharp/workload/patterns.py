@@ -3,8 +3,6 @@
 `PATTERNS` names each pattern with its settings and its source. `draw_pattern` draws the choices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

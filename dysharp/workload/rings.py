@@ -1,7 +1,5 @@
 """Rings over several NVLink domains, one per rail, as NCCL makes them for all-gathers and reduce-scatters."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.arrays import I64

@@ -1,7 +1,5 @@
 """Shadows: copies of hot experts on every GPU, each for the GPU's own tokens (FasterMoE)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A Program as the arrays of the burst kernels: static tables packed by cache line, state blocks at time zero."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.arrays import Array

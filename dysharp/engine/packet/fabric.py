@@ -1,7 +1,5 @@
 """Sizes and costs of the packet fabric's blocks, and a Program as the arrays of its kernels (docs/design/0006)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Synthetic traffic on the packet fabric, one event per packet and hop, measured as `network.measure` measures flits."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The results of a pass at the tokens' source GPUs: outputs with their history, and gate gradients."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The autograd side of a wrapped block. This module imports torch, so only `wrap` imports this module."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -6,8 +6,6 @@ all_reduce_utils.py); TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.
 4096 values per token).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

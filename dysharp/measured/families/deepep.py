@@ -1,7 +1,5 @@
 """DeepEP's normal kernels inside one NVLink domain: Dispatch and Combine, each a family."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.arrays import F64

@@ -7,8 +7,6 @@
 | the collector's on eight DGX H100, where one NIC or node was slow | `deepep-straggler`, predicted with one NIC at a third |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

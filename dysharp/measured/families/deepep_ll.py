@@ -1,7 +1,5 @@
 """DeepEP's low-latency kernels over NVLink, send and receive parts together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.arrays import F64

@@ -1,7 +1,5 @@
 """Dense GEMMs of a library, by a rate form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.arrays import F64

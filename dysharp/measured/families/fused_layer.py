@@ -1,7 +1,5 @@
 """One kernel per MoE layer: Mega MoE and its variants."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.arrays import F64

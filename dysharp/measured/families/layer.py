@@ -1,7 +1,5 @@
 """Whole eager layers of separate kernels, forward: DeepEP or NCCL around a grouped MLP."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ Rows of tuning files are means over ranks, of the best of many launch shapes. Th
 alone, because the kernel does not cast there. Rows that do not say whether they copy are read as zero copy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 

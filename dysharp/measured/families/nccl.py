@@ -1,7 +1,5 @@
 """NCCL's collectives above 1 MiB, by a rate form."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """TensorRT-LLM's all-to-all over NVLink, under the balanced routing of its benchmark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

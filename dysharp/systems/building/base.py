@@ -3,8 +3,6 @@
 Dispatch (`dispatch.py`) and Combine (`combine.py`) build on it; `layer.LayerBuilder` has all.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

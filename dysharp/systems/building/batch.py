@@ -4,8 +4,6 @@ Each class adds one thing to the class before: `Batch` (ops and their GPUs), `Se
 `Transfers` (rows), `Returns` (when the rows have come back).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """All-gathers and reduce-scatters of rows: useful rows, and rows that no expert reads beside them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

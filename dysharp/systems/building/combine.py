@@ -1,7 +1,5 @@
 """`CombineBlocks`: the ways in which results come back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

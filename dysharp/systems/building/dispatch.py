@@ -1,7 +1,5 @@
 """`DispatchBlocks`: the ways in which rows go out."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

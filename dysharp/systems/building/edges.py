@@ -1,7 +1,5 @@
 """`Edges`: the verbs that say which op waits for what. Heads wait for tails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -9,8 +9,6 @@ Weight gradients take SM slots that no other op wants. No op waits for them, but
 (docs/design/0005-backward.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`PairIndex`: index arrays of a Routing. Nothing here depends on a machine or on a system."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

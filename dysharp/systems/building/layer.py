@@ -6,8 +6,6 @@ Every method adds whole columns of ops at once and returns them as a `batch.Batc
 methods: output gradients go out, input gradients come back (docs/design/0005-backward.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

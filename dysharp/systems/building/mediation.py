@@ -4,8 +4,6 @@ The option `mediation` of a system adds it to a paper form. Costs are the choice
 have the measured steps of their software instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time.
 """
 
-from __future__ import annotations
-
 from dysharp.arrays import I64
 from dysharp.program import Discipline, Program
 from dysharp.systems.building.between.two_hop import two_hops

@@ -1,7 +1,5 @@
 """Results in slices of columns: the GEMM that makes them computes one slice of all tiles after the other, and a sum travels slice by slice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

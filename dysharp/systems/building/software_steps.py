@@ -5,8 +5,6 @@ machine takes `Software.sync_ps` (store, flight, poll, fence). The Program simul
 charges the remaining time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Rules about both passes of a layer: the backward pass mirrors the forward pass and runs on its row layout."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rules about broken ops: the verifier, the watchdog of a run, or a wrong tensor must notice a broken op."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules about tensors: on the row path and the packet path a Program gives the results of a dense layer."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rules about bytes, rows and GEMMs of a pass: closed-form bytes, each useful row once, each GEMM tile once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.analysis.count import sums_that_passed

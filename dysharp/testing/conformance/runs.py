@@ -1,7 +1,5 @@
 """Rules about the run of a pass: bounds, repeatability, the oracle, the packet level, and the analysis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """Tensors of small layers for the functional machine, in NumPy alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Sizes: n_links links of all GPUs, n_ports inputs of a switch plane, n_vcs virtua
 n_slots packet records, n_classes classes of ops. FIFOs are [n, 2] int32 (head, tail), -1 = empty.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from dysharp.arrays import Array

@@ -15,8 +15,6 @@ tokens on its SMs and sends one row per token to the source. The source adds one
 Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP csrc/kernels/legacy/internode.cu.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

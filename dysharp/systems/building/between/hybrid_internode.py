@@ -13,8 +13,6 @@ Constants: `internode.hybrid_*` in specs/data/fitted.toml. Source of the steps: 
 docs/Hybrid-EP_Implementation.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.arrays import I32, I64

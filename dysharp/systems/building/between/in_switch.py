@@ -16,8 +16,6 @@ request takes one way.
 NVLS over domains has the same steps with every token and every GPU: whole-group operations, which in-network sums of today have.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.arrays import I32, I64

@@ -1,7 +1,5 @@
 """`landing`: rows that wait at a GPU to be sent on, in tiles that become ready together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

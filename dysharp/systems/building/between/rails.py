@@ -5,8 +5,6 @@ sender's domain with the receiver's index, then by NIC along the rail. The rail 
 its buffer, and a proxy posts the message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

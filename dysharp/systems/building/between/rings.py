@@ -5,8 +5,6 @@ reduce-scatter a sum goes the same way from the GPU behind the source to the sou
 rounded at every GPU that adds something. Before the first of them the ring carries rows that are no part of the sum (zeros).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

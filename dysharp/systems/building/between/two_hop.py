@@ -7,8 +7,6 @@ source.
 Units may travel in *groups*: a relay sees the rows of a group when all of them have arrived.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

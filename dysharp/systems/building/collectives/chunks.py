@@ -26,8 +26,6 @@ the chunk when it is delivered there, at the latest when the op is done. A pull 
 pushes fill, and issuers in program order bring every read behind the writes that it needs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,7 +106,7 @@ def cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> 
     size = np.concatenate([np.diff(one) for one in cuts]).astype(np.int64)
     share = np.repeat(np.arange(work.gpus, dtype=np.int32), counts)
     vectors = work.gpus if work.operation == "all-to-all" else 1
-    vector = np.repeat(np.arange(vectors, dtype=np.int32), len(size)) if vectors > 1 else np.full(len(size), -1, np.int32)
+    vector = np.repeat(np.arange(vectors, dtype=np.int32), len(size)) if work.operation == "all-to-all" else np.full(len(size), -1, np.int32)
     return Chunks(work, np.tile(size, vectors), np.tile(share, vectors), vector)
 
 
@@ -126,5 +124,5 @@ def chunks_of(work: Collective, program: Program) -> Chunks:
         raise ProgramError(f"chunks: found {size.sum()} B in {len(size)} chunks, expected all {vectors * work.size} B of {work.description}")
     ends = np.cumsum(np.tile(work.shares, vectors))
     which = np.searchsorted(ends, np.cumsum(size))
-    vector = (which // work.gpus if vectors > 1 else np.full(len(size), -1)).astype(np.int32)
+    vector = (which // work.gpus if work.operation == "all-to-all" else np.full(len(size), -1)).astype(np.int32)
     return Chunks(work, size, (which % work.gpus).astype(np.int32), vector)
