@@ -1,5 +1,7 @@
 """A Program as the arrays of the burst kernels: static tables packed by cache line, state blocks at time zero."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dysharp.arrays import Array
@@ -50,9 +52,10 @@ def _words(n: int) -> Array:
 def _records(rows: int, columns: int, make: Callable[..., Array] = np.empty) -> Array:
     """`[rows, columns]` int32, unset or zeros, on a cache line, so that a record of 128 B takes two lines and not three, and one of 32 B one."""
     n = rows * columns
-    raw = make(n + 32, np.int32)
+    raw: Array = make(n + 32, np.int32)
     first = -raw.ctypes.data // 4 % 32
-    return raw[first : first + n].reshape(rows, columns)
+    records: Array = raw[first : first + n].reshape(rows, columns)
+    return records
 
 
 def _ops(p: Program, kinds: Array, flags: Array, queue: Array) -> Array:
