@@ -78,8 +78,10 @@ def row_ahead(k, members, stores, tables):
     fill = members.mem[k, col.MEMBER_FILL]
     if fill < len(members.fill_row):
         row = members.fill_row[fill]
-        prefetch(tables.asked, row)
-        prefetch(tables.places, row)
+        if len(tables.places) > 0:
+            prefetch(tables.places, row)
+        else:
+            prefetch(tables.asked, row)
         prefetch(stores.rows, row)
 
 
@@ -237,7 +239,6 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
         c = bit_after(nodes[j, col.DOWN + col.SERVER_MASK], nodes[j, col.DOWN + col.SERVER_CURSOR])
         at = j * m[col.HARDWARE_CLASSES] + c
         entry = mixed_pop(switch.crossed, at, op, col.NEXT2, mem)
-        prefetch(mem, -2 - switch.crossed[at, 0])  # the next copy has been out of cache since it crossed
         if switch.crossed[at, 0] == -1:
             nodes[j, col.DOWN + col.SERVER_MASK] &= ~(1 << c)
         nodes[j, col.DOWN + col.SERVER_CURSOR] = c

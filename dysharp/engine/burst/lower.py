@@ -1,7 +1,5 @@
 """A Program as the arrays of the burst kernels: static tables packed by cache line, state blocks at time zero."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dysharp.arrays import Array
@@ -49,13 +47,12 @@ def _words(n: int) -> Array:
     return np.zeros((n + 31) // 32 or 1, np.int64)
 
 
-def _records(rows: int, columns: int, make: Callable[..., Array] = np.empty) -> Array:
-    """`[rows, columns]` int32, unset or zeros, on a cache line, so that a record of 128 B takes two lines and not three, and one of 32 B one."""
+def _records(rows: int, columns: int) -> Array:
+    """`[rows, columns]` int32, unset, on a cache line, so that a record of 128 B takes two lines and not three."""
     n = rows * columns
-    raw: Array = make(n + 32, np.int32)
+    raw = np.empty(n + 32, np.int32)
     first = -raw.ctypes.data // 4 % 32
-    records: Array = raw[first : first + n].reshape(rows, columns)
-    return records
+    return raw[first : first + n].reshape(rows, columns)
 
 
 def _ops(p: Program, kinds: Array, flags: Array, queue: Array) -> Array:
@@ -384,7 +381,7 @@ def _tables(p: Program) -> Tables:
     kinds = np.zeros((max(1, t), 4), np.int64)
     for i, table in enumerate(p.tables):
         kinds[i] = (table.entries // table.banks, table.misses, table.miss_ps, table.allocates)
-    asked = _records(n_rows + t * n, 8, np.zeros).view(np.int64)
+    asked = np.zeros((n_rows + t * n, 4), np.int64)
     sentinels = np.arange(n_rows, n_rows + t * n)
     asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
     most = max((table.misses for table in p.tables), default=0)
